@@ -1,0 +1,48 @@
+"""Protocol constants: numbers that two machines must agree on.
+
+None of them can be set from the environment. Each says what breaks when it changes. What a run owner may
+choose is in `muster.terms`; what an operator may choose is in `muster.settings`.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PROTOCOL_VERSION: Final = 1
+"""Part of every draw and of the EIP-712 domain. Changing this breaks all running swarms, on purpose."""
+
+HOUR_SECONDS: Final = 3600
+"""Money is counted in whole hours since the epoch. Changing this breaks the contracts' window (Runs.sol)."""
+
+WINDOW_HOURS: Final = 24
+"""Full hours between the end of a commitment's hour and its maturity. Mirrors Runs.WINDOW_HOURS."""
+
+UNSEALED_WINDOW_HOURS: Final = 72
+"""The same, for an hour the validators never sealed. Mirrors Runs.UNSEALED_WINDOW_HOURS."""
+
+BASIS_POINTS: Final = 10_000
+
+MICRO: Final = 1_000_000
+"""Rewards cross borders as signed integers in millionths. Changing this breaks leaves and the court."""
+
+MAX_CLASSES: Final = 8
+"""Work classes per run. Mirrors Runs.MAX_CLASSES; a class word is packed by `muster.terms.pack_class`."""
+
+MAX_BUDGETS: Final = 14
+"""Thinking budgets per class. Fourteen 16-bit budgets, a count and a weight fill one 256-bit word."""
+
+DRAW_CHAIN_LENGTH: Final = 1 << 16
+"""Preimages in the hash chain a validator fixes when it registers: one is used per inspected commitment."""
+
+MAX_FILE_BYTES: Final = 64 * 1024 * 1024
+"""Largest rollout file anyone must accept. A larger one is refused at upload and rejected by validators."""
+
+MAX_EVIDENCE_BYTES: Final = 8 * 1024 * 1024
+"""Largest evidence bundle: the rows concerned and the measured numbers."""
+
+REQUEST_LIFETIME_SECONDS: Final = 60
+"""Longest time between signing a request and its expiry; the replay cache must remember that long."""
+
+CHAIN_ANVIL: Final = 31_337
+CHAIN_BASE_SEPOLIA: Final = 84_532
+"""Raw private keys are accepted on Anvil only."""

@@ -1,0 +1,96 @@
+"""Draws: which task, budget and seed every position of a commitment has, and which rows are re-run.
+
+Nobody chooses their work. Each function here is pure, and the first three have a twin in `contracts/Draws.sol`
+that must give the same numbers (tests/integration/test_draws_match.py).
+
+base    = keccak256(abi.encode("muster.draw.v1", chainId, runs, run, step, entropy, node, index))
+group g = keccak256(base ‖ "g" ‖ uint32 g): task is the upper 128 bits mod taskCount, budget the lower 128 mod count
+seed p  = keccak256(base ‖ "p" ‖ uint32 p): its lower 63 bits (an int64 that is never negative)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from eth_abi.abi import encode
+from eth_utils.crypto import keccak
+
+from muster.terms import Terms
+
+DRAW_TAG = "muster.draw.v1"
+SAMPLE_TAG = b"muster.sample.v1"
+
+
+@dataclass(frozen=True)
+class GroupDraw:
+    """What a group's samples share."""
+
+    task: int
+    """Index into the run's task set."""
+    budget: int
+    """Thinking budget in tokens, announced in the prompt."""
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Everything that a commitment's rows must be: `groups[g]` and, per position, `seeds[p]` (0 ≤ seed < 2^63)."""
+
+    base: bytes
+    groups: tuple[GroupDraw, ...]
+    seeds: tuple[int, ...]
+
+
+def draw_base(*, chain_id: int, runs: str, run: int, step: int, entropy: bytes, node: str, index: int) -> bytes:
+    """The hash all draws of one commitment follow from. `runs` and `node` are addresses, `entropy` 32 bytes."""
+    types = ["string", "uint256", "address", "uint32", "uint32", "bytes32", "address", "uint32"]
+    return keccak(encode(types, [DRAW_TAG, chain_id, runs, run, step, entropy, node, index]))
+
+
+def group_draw(base: bytes, group: int, terms: Terms, work_class: int) -> GroupDraw:
+    """Task and budget of a group."""
+    word = int.from_bytes(keccak(base + b"g" + group.to_bytes(4, "big")), "big")
+    budgets = terms.classes[work_class].budgets
+    return GroupDraw(task=(word >> 128) % terms.task_count, budget=budgets[(word & (1 << 128) - 1) % len(budgets)])
+
+
+def position_seed(base: bytes, position: int) -> int:
+    """Sampling seed of a position, 0 ≤ seed < 2^63."""
+    return int.from_bytes(keccak(base + b"p" + position.to_bytes(4, "big")), "big") & (1 << 63) - 1
+
+
+def draw_commitment(base: bytes, terms: Terms, work_class: int) -> Draw:
+    """All groups and seeds of one commitment, positions in order (position = group × group_size + sample)."""
+    groups = tuple(group_draw(base, g, terms, work_class) for g in range(terms.groups_per_commitment))
+    return Draw(base=base, groups=groups, seeds=tuple(position_seed(base, p) for p in range(terms.positions)))
+
+
+def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
+    """Positions a validator re-runs: `count` distinct ones, ascending, by a Fisher-Yates shuffle of hashes.
+
+    `block_hash` is that of a block after the commitment, so the worker cannot know the sample; `preimage` is the
+    next of the validator's hash chain, so the validator cannot choose it.
+    """
+    state = keccak(SAMPLE_TAG + block_hash + preimage + bytes.fromhex(node[2:]) + index.to_bytes(4, "big"))
+    order = list(range(positions))
+    count = min(count, positions)
+    for i in range(count):
+        state = keccak(state)
+        j = i + int.from_bytes(state, "big") % (positions - i)
+        order[i], order[j] = order[j], order[i]
+    return sorted(order[:count])
+
+
+def chain_preimages(secret: bytes, length: int) -> list[bytes]:
+    """A hash chain to reveal from front to back: element k is H^(length-k)(secret); the tip is H(element 0)."""
+    links = [secret]
+    for _ in range(length - 1):
+        links.append(keccak(links[-1]))
+    return links[::-1]
+
+
+def verify_preimage(tip: bytes, preimage: bytes, index: int) -> bool:
+    """Whether `preimage` is element `index` of the chain whose tip is keccak(element 0)."""
+    value = preimage
+    for _ in range(index + 1):
+        value = keccak(value)
+    return value == tip

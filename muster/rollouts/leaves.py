@@ -1,0 +1,139 @@
+"""Leaves and roots: the bytes by which a commitment binds every column of every row.
+
+A leaf is OpenZeppelin's standard one: keccak256(keccak256(abi.encode(position, task, seed, budget, length,
+taskReward, completionHash, proofHash, rowHash))). Its twin is `contracts/Leaves.sol`; the two are tested against
+each other. Trees are OpenZeppelin's (sorted leaves, commutative keccak), built by `multiproof`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from eth_utils.crypto import keccak
+from multiproof.core import get_proof, make_merkle_tree
+
+from muster.rollouts.schema import Rollout
+
+
+@dataclass(frozen=True)
+class Leaf:
+    """The fields the court can judge without the file. Order and widths are those of `Leaves.Leaf`."""
+
+    position: int
+    task: int
+    seed: int
+    budget: int
+    length: int
+    task_reward: int
+    completion_hash: bytes
+    proof_hash: bytes
+    row_hash: bytes
+
+    def to_chain(self) -> tuple[object, ...]:
+        return (
+            self.position,
+            self.task,
+            self.seed,
+            self.budget,
+            self.length,
+            self.task_reward,
+            self.completion_hash,
+            self.proof_hash,
+            self.row_hash,
+        )
+
+
+def _int32_bytes(tokens: np.ndarray) -> bytes:
+    return np.ascontiguousarray(tokens, dtype="<i4").tobytes()
+
+
+def _sized(data: bytes) -> bytes:
+    return struct.pack("<Q", len(data)) + data
+
+
+def completion_hash(rollout: Rollout) -> bytes:
+    """keccak256 of the completion's tokens as little-endian int32."""
+    return keccak(_int32_bytes(rollout.completion_tokens))
+
+
+def row_hash(rollout: Rollout) -> bytes:
+    """keccak256 over every column in schema order: integers little-endian at their width, the rest length-prefixed."""
+    fixed = struct.pack(
+        "<IIIIIQQH",
+        rollout.run,
+        rollout.step,
+        rollout.position,
+        rollout.group,
+        rollout.sample,
+        rollout.task,
+        rollout.seed,
+        rollout.budget,
+    )
+    return keccak(
+        fixed
+        + _sized(_int32_bytes(rollout.prompt_tokens))
+        + _sized(_int32_bytes(rollout.completion_tokens))
+        + _sized(np.ascontiguousarray(rollout.logprobs, dtype="<f4").tobytes())
+        + struct.pack("<qq", rollout.task_reward, rollout.length_reward)
+        + _sized(rollout.finish_reason.encode())
+        + _sized(rollout.proof)
+    )
+
+
+def leaf_of(rollout: Rollout) -> Leaf:
+    """The leaf that commits to a row."""
+    return Leaf(
+        position=rollout.position,
+        task=rollout.task,
+        seed=rollout.seed,
+        budget=rollout.budget,
+        length=len(rollout.completion_tokens),
+        task_reward=rollout.task_reward,
+        completion_hash=completion_hash(rollout),
+        proof_hash=keccak(rollout.proof),
+        row_hash=row_hash(rollout),
+    )
+
+
+def leaf_hash(leaf: Leaf) -> bytes:
+    """The double keccak of the leaf's ABI encoding (nine static words)."""
+    words = b"".join(
+        value if isinstance(value, bytes) else value.to_bytes(32, "big", signed=value < 0) for value in leaf.to_chain()
+    )
+    return keccak(keccak(words))
+
+
+@dataclass(frozen=True)
+class LeafTree:
+    """A Merkle tree over hashes in the order given; `proof(i)` opens the i-th of them."""
+
+    nodes: tuple[bytes, ...]
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, hashes: Sequence[bytes]) -> LeafTree:
+        """Build a tree. Raises ValueError on no leaves."""
+        if not hashes:
+            raise ValueError("a tree needs at least one leaf")
+        order = sorted(range(len(hashes)), key=lambda i: hashes[i])
+        nodes = make_merkle_tree([hashes[i] for i in order])
+        places = [0] * len(hashes)
+        for rank, i in enumerate(order):
+            places[i] = len(nodes) - 1 - rank
+        return cls(tuple(nodes), tuple(places))
+
+    @property
+    def root(self) -> bytes:
+        return self.nodes[0]
+
+    def proof(self, i: int) -> list[bytes]:
+        """Sibling hashes from leaf i to the root, as OpenZeppelin's MerkleProof.verify takes them."""
+        return list(get_proof(list(self.nodes), self.places[i]))
+
+
+def rollout_tree(rollouts: Sequence[Rollout]) -> LeafTree:
+    """The tree a worker commits to: one leaf per row, rows in position order."""
+    return LeafTree.of([leaf_hash(leaf_of(rollout)) for rollout in rollouts])

@@ -1,0 +1,117 @@
+"""The immutable terms of a run, as the Runs contract keeps them, and their packed form.
+
+`Terms` mirrors the Solidity struct field by field and in order; the chain client converts between the two.
+Money is in token wei, time in seconds, lengths in tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES
+from muster.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class WorkClass:
+    """What one class of hardware is asked for: its pay weight and the thinking budgets drawn for it."""
+
+    weight_bps: int
+    """Pay relative to `Terms.pay`, in basis points; proportional to the mean of `budgets`."""
+    budgets: tuple[int, ...]
+    """Thinking lengths in tokens, one of which is drawn per group."""
+
+
+def pack_class(work_class: WorkClass) -> int:
+    """Pack a class into a uint256: weight in bits 0-15, count in bits 16-31, budget i in bits 32+16i.
+
+    Raises ConfigError when a value does not fit.
+    """
+    budgets = work_class.budgets
+    if not 1 <= len(budgets) <= MAX_BUDGETS:
+        raise ConfigError(f"a class has {len(budgets)} budgets", hint=f"give 1 to {MAX_BUDGETS}")
+    if any(not 1 <= value < 1 << 16 for value in (work_class.weight_bps, *budgets)):
+        raise ConfigError(f"class {work_class} has a weight or budget outside 1 to 65535")
+    word = work_class.weight_bps | len(budgets) << 16
+    for i, budget in enumerate(budgets):
+        word |= budget << (32 + 16 * i)
+    return word
+
+
+def unpack_class(word: int) -> WorkClass:
+    """The inverse of `pack_class`."""
+    count = word >> 16 & 0xFFFF
+    return WorkClass(word & 0xFFFF, tuple(word >> (32 + 16 * i) & 0xFFFF for i in range(count)))
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Everything a run promises and demands. Order and widths are those of `IRuns.Terms`."""
+
+    trainer: str
+    """Address that publishes checkpoints."""
+    storage_key: str
+    """Address that signs storage receipts."""
+    admitter: str
+    """Address that keeps the list of admitted validators; the zero address admits anyone who locks a stake."""
+    pay: int
+    """Token wei per commitment at a class weight of 10,000 basis points."""
+    worker_stake: int
+    validator_stake: int
+    case_fee: int
+    jury_deposit: int
+    seal_pay: int
+    """Token wei per sealed hour and validator, from what the escrow has not reserved."""
+    slash_bps: int
+    """Share of a lock that a conviction takes."""
+    bounty_bps: int
+    """Share of a slash that goes to the challenger, at most 2,000."""
+    group_size: int
+    groups_per_commitment: int
+    commitments_per_hour: int
+    async_level: int
+    accepts_required: int
+    seal_quorum: int
+    min_step_interval: int
+    commit_phase: int
+    reveal_phase: int
+    jury_seniority: int
+    """Seconds a validator must have been registered before a case opens to judge it."""
+    temperature_micro: int
+    max_prompt_tokens: int
+    max_completion_tokens: int
+    task_count: int
+    task_root: bytes
+    model_hash: bytes
+    tokenizer_hash: bytes
+    profile: bytes
+    """Verification profile: keccak of its name in `muster.profiles`."""
+    classes: tuple[WorkClass, ...]
+
+    @property
+    def positions(self) -> int:
+        """Rows in a commitment."""
+        return self.group_size * self.groups_per_commitment
+
+    @property
+    def temperature(self) -> float:
+        return self.temperature_micro / 1_000_000
+
+    def pay_of(self, work_class: int) -> int:
+        """Token wei that one commitment of a node of this class earns."""
+        return self.pay * self.classes[work_class].weight_bps // BASIS_POINTS
+
+    def __post_init__(self) -> None:
+        if not 1 <= len(self.classes) <= MAX_CLASSES:
+            raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")
+
+    def to_chain(self) -> tuple[object, ...]:
+        """The tuple web3 encodes as `IRuns.Terms`."""
+        values = [getattr(self, field.name) for field in fields(self)]
+        values[-1] = [pack_class(c) for c in self.classes]
+        return tuple(values)
+
+    @classmethod
+    def from_chain(cls, values: tuple) -> Terms:
+        """The inverse of `to_chain`."""
+        return cls(*values[:-1], classes=tuple(unpack_class(word) for word in values[-1]))
