@@ -1,0 +1,62 @@
+"""Named points at which a test may kill the process, so that recovery is tested where it is hardest.
+
+`failpoint("worker.uploaded")` does nothing unless `MUSTER_FAILPOINT` lists that name (several are separated by
+commas). Then the process gets SIGKILL at once: no clean-up, no flush, as if the power had failed. With
+`MUSTER_FAILPOINT_DIR` each point fires once: an empty file named after the point is created exclusively in that
+folder first, and a restarted process that finds it runs on. Without the folder the point fires every time.
+
+Points are listed here so that a misspelt name in a test is an error and not a test of nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+from muster.errors import ConfigError
+
+POINTS: Final = frozenset(
+    {
+        "worker.generated",  # the file is written, nothing is uploaded
+        "worker.uploaded",  # the receipt is in hand, nothing is committed
+        "worker.committed",  # the commitment is mined, the journal does not say so yet
+        "validator.fetched",  # the rollout file is here, no verdict yet
+        "validator.accused",  # the case is open, the journal does not say so yet
+        "validator.voted",  # the vote is committed, not revealed; its salt is in the journal
+        "trainer.written",  # the checkpoint is on disk, not published
+        "trainer.published",  # the checkpoint is anchored, the trainer's state does not say so yet
+        "shardcast.fetching",  # some shards are on disk, not all
+        "orchestrator.uploading",  # an upload's body is half read
+    }
+)
+"""Names in use. A room adds its own here, each with what has and has not happened yet at that point."""
+
+
+def failpoint(name: str) -> None:
+    """Kill this process if the environment asks for it at `name`; otherwise return at once.
+
+    Raises ConfigError if `name`, or a name in the environment, is not one of POINTS.
+    """
+    wanted = os.environ.get("MUSTER_FAILPOINT")
+    if not wanted:
+        return
+    names = [part.strip() for part in wanted.split(",")]
+    unknown = [part for part in (*names, name) if part not in POINTS]
+    if unknown:
+        raise ConfigError(f"no failpoint is called {unknown[0]!r}", hint="muster/failpoints.py lists them")
+    if name in names and _first_time(name):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _first_time(name: str) -> bool:
+    """Create the point's marker; False when it exists already."""
+    folder = os.environ.get("MUSTER_FAILPOINT_DIR")
+    if not folder:
+        return True
+    try:
+        (Path(folder) / name).touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True

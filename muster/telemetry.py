@@ -1,0 +1,162 @@
+"""What a process tells about itself: structured log lines and Prometheus metrics.
+
+Every process calls `configure` once, first thing. A log call names an event and gives values:
+
+    log = telemetry.logger("worker")
+    log.info("committed", step=3, index=7)
+
+It becomes one JSON line in the process's log file (for machines, and for `muster swarm`), and one short line on
+stderr (for people). stdout is never written to. Third parties' loggers are kept to warnings.
+
+Metrics share the prefix `muster_`, use base units (seconds, bytes), and never carry an address as a label.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+import wsgiref.simple_server
+from pathlib import Path
+from typing import Final, TextIO
+
+import structlog
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from structlog.typing import EventDict, FilteringBoundLogger, Processor
+
+REGISTRY: Final = CollectorRegistry()
+"""Metrics of this process; an HTTP service shows them under /metrics with `prometheus_client.generate_latest`."""
+
+OURS: Final = ("muster", "orchestrator", "worker", "validator", "trainer")
+"""Loggers that speak from debug upwards; everybody else's from warning upwards."""
+
+_QUIET_ENVIRONMENT: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "TRANSFORMERS_VERBOSITY": "error",
+    "VLLM_CONFIGURE_LOGGING": "0",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+}
+"""Defaults for libraries that read the environment when imported; a value the user set is kept."""
+
+_SHARED: Final[list[Processor]] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
+]
+
+
+def configure(process: str, *, log_file: Path | None = None, level: str = "info", stream: TextIO | None = None) -> None:
+    """Set up logging for this process; calling it again replaces the earlier set-up.
+
+    process: short name that every line carries, e.g. "worker-2".
+    log_file: gets JSON lines, appended; parent folders are made. None writes no file.
+    level: lowest level shown on stderr; the file gets debug and above.
+    stream: where the human lines go instead of stderr.
+    """
+    for name, value in _QUIET_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    handlers = [_console(stream or sys.stderr, level)]
+    if log_file is not None:
+        handlers.append(_json_file(log_file))
+    root = logging.getLogger()
+    for old in list(root.handlers):
+        root.removeHandler(old)
+        old.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(logging.WARNING)
+    for name in OURS:
+        logging.getLogger(name).setLevel(logging.DEBUG)
+    structlog.configure(
+        processors=[
+            structlog.stdlib.filter_by_level,
+            *_SHARED,
+            structlog.processors.StackInfoRenderer(),
+            structlog.processors.format_exc_info,
+            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+        ],
+        logger_factory=structlog.stdlib.LoggerFactory(),
+        wrapper_class=structlog.stdlib.BoundLogger,
+        cache_logger_on_first_use=False,
+    )
+    structlog.contextvars.clear_contextvars()
+    structlog.contextvars.bind_contextvars(process=process)
+
+
+def logger(room: str) -> FilteringBoundLogger:
+    """The logger of one room, e.g. `logger("validator")`; cheap, may be called at import."""
+    return structlog.get_logger(f"muster.{room}")
+
+
+def _console(stream: TextIO, level: str) -> logging.Handler:
+    handler = logging.StreamHandler(stream)
+    handler.setLevel(level.upper())
+    handler.setFormatter(_formatter(short_line))
+    return handler
+
+
+def _json_file(path: Path) -> logging.Handler:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setLevel(logging.DEBUG)
+    handler.setFormatter(_formatter(structlog.processors.JSONRenderer(default=_as_json)))
+    return handler
+
+
+def _formatter(renderer: Processor) -> logging.Formatter:
+    return structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[*_SHARED, structlog.processors.format_exc_info],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
+    )
+
+
+def short_line(_logger: object, _method: str, event: EventDict) -> str:
+    """One line for a person: time of day, process, event, the values in the order they were given."""
+    time = str(event.pop("time", ""))[11:19]
+    process = event.pop("process", "")
+    level = event.pop("level", "info")
+    exception = event.pop("exception", "")
+    words = [time, str(process), "" if level in ("info", "debug") else f"{level}:", str(event.pop("event", ""))]
+    words += [f"{key}={_short(value)}" for key, value in event.items()]
+    line = " ".join(word for word in words if word)
+    return f"{line}\n{exception}" if exception and os.environ.get("MUSTER_DEBUG") else line
+
+
+def _as_json(value: object) -> str:
+    """Hashes as 0x-hex, everything else as its text."""
+    return "0x" + value.hex() if isinstance(value, bytes) else str(value)
+
+
+def _short(value: object) -> str:
+    """Floats to four digits, hashes and addresses to their first bytes."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, bytes):
+        value = "0x" + value.hex()
+    text = str(value)
+    return text[:10] + "…" if text.startswith("0x") and len(text) >= 42 else text
+
+
+def counter(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
+    """A counter `muster_<name>_total`."""
+    return Counter(f"muster_{name}", help_text, labels, registry=REGISTRY)
+
+
+def gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
+    """A gauge `muster_<name>`."""
+    return Gauge(f"muster_{name}", help_text, labels, registry=REGISTRY)
+
+
+def histogram(name: str, help_text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
+    """A histogram `muster_<name>` with the given upper bounds."""
+    return Histogram(f"muster_{name}", help_text, labels, buckets=buckets, registry=REGISTRY)
+
+
+def serve_metrics(host: str, port: int) -> tuple[wsgiref.simple_server.WSGIServer, threading.Thread]:
+    """Serve REGISTRY over HTTP for a process that is no HTTP service; the caller owns and shuts down the server."""
+    return start_http_server(port, addr=host, registry=REGISTRY)
