@@ -6,11 +6,17 @@ Protocol constants are in `muster.constants`; a run's terms are on chain.
 
 from __future__ import annotations
 
+import difflib
 import os
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
+from typing import Any, Final, Literal, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.fields import FieldInfo
 
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError
@@ -27,11 +33,11 @@ class ChainSettings(Section):
     """Chain the endpoint must serve; another one is an error."""
     addresses: Path = Path(".muster/addresses.json")
     """Address book written by the deployment."""
-    confirmations: int = Field(0, ge=0, le=1000)
+    confirmations: int = Field(default=0, ge=0, le=1000)
     """Blocks on top of an event before it is acted on."""
-    poll_seconds: float = Field(0.5, gt=0, le=60)
+    poll_seconds: float = Field(default=0.5, gt=0, le=60)
     """Pause between two looks at the chain."""
-    timeout_seconds: float = Field(30, gt=0, le=600)
+    timeout_seconds: float = Field(default=30, gt=0, le=600)
     """Longest wait for an answer or for a transaction to be mined."""
 
 
@@ -48,7 +54,7 @@ class OrchestratorSettings(Section):
     url: str = "http://127.0.0.1:8600"
     """Where clients find the orchestrator."""
     host: str = "127.0.0.1"
-    port: int = Field(8600, ge=0, le=65535)
+    port: int = Field(default=8600, ge=0, le=65535)
     database_url: str = "sqlite+aiosqlite:///.muster/orchestrator.db"
     """SQLAlchemy URL; rebuilt from chain and storage when lost."""
     storage_url: str = "file:.muster/storage"
@@ -75,9 +81,21 @@ class ShardcastSettings(Section):
     """Base URLs of relays and origins, tried in the order of what they deliver."""
 
 
+class LogSettings(Section):
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level shown on stderr."""
+    file: Path | None = None
+    """JSON lines of this process, from debug upwards; without it nothing is written to disk."""
+    metrics_port: int = Field(default=0, ge=0, le=65535)
+    """Port on 127.0.0.1 for Prometheus metrics of a process that is no HTTP service; 0 serves none."""
+
+
 class Settings(Section):
-    run: int = Field(1, ge=1)
+    run: int = Field(default=1, ge=1)
     """The run this process works for."""
+    name: str = ""
+    """What this process is called in logs and reports, e.g. worker-2; empty means its role."""
+    log: LogSettings = LogSettings()
     chain: ChainSettings = ChainSettings()
     keys: KeySettings = KeySettings()
     orchestrator: OrchestratorSettings = OrchestratorSettings()
@@ -87,28 +105,168 @@ class Settings(Section):
     shardcast: ShardcastSettings = ShardcastSettings()
 
 
-def load_settings(path: Path | None = None, overrides: dict[str, dict[str, object]] | None = None) -> Settings:
-    """Merge defaults, the TOML file, the environment and `overrides` (section → key → value).
+@dataclass(frozen=True)
+class Loaded:
+    """Settings, and where each value came from: `flag`, `MUSTER_X__Y`, the file's path, or `default`."""
+
+    settings: Settings
+    sources: dict[str, str]
+    """By dotted key; keys that are not listed have their default."""
+
+    def source(self, key: str) -> str:
+        return self.sources.get(key, "default")
+
+
+PROCESS_VARIABLES: Final = {
+    "MUSTER_CONFIG": "settings file, where no --config is given",
+    "MUSTER_DEBUG": "show tracebacks",
+    "MUSTER_EXTRA": "what `make setup` installs: cpu (default) or gpu",
+    "MUSTER_FAILPOINT": "where a test kills the process",
+    "MUSTER_FAILPOINT_DIR": "makes each failpoint fire once",
+}
+"""Environment variables that are no settings; the whole list."""
+
+
+def load_settings(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
+    """Merge defaults, the TOML file, the environment and `overrides` (key → value, or section → key → value).
 
     Raises ConfigError naming the key and where its value came from.
     """
-    values: dict = {}
-    if path is not None:
-        try:
-            values = tomllib.loads(path.read_text())
-        except FileNotFoundError as error:
-            raise ConfigError(f"no settings file at {path}", hint="muster config init") from error
-        except tomllib.TOMLDecodeError as error:
-            raise ConfigError(f"{path} is not TOML: {error}") from error
-    for name, value in os.environ.items():
-        if name.startswith("MUSTER_") and "__" in name:
-            section, _, key = name.removeprefix("MUSTER_").lower().partition("__")
-            values.setdefault(section, {})[key] = value
-    for section, keys in (overrides or {}).items():
-        values.setdefault(section, {}).update(keys)
+    return read_settings(path, overrides).settings
+
+
+def read_settings(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Loaded:
+    """The same as `load_settings`, with the source of every value."""
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for key, value in _flatten(_read_toml(path)).items():
+        _put(values, sources, key, value, str(path))
+    for name, value in sorted(os.environ.items()):
+        if name.startswith("MUSTER_") and (key := _environment_key(name)):
+            _put(values, sources, key, _from_text(key, value), name)
+    for key, value in _flatten(overrides or {}).items():
+        _put(values, sources, key, value, "flag")
     try:
-        return Settings.model_validate(values)
+        return Loaded(Settings.model_validate(values), sources)
     except ValidationError as error:
-        first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(f"setting {key}: {first['msg']}", hint=f"muster config show --key {key}") from error
+        raise _explain(error, sources) from error
+
+
+def known_keys() -> dict[str, FieldInfo]:
+    """Every setting by dotted key, in the order of the sections."""
+    keys: dict[str, FieldInfo] = {}
+    for name, info in Settings.model_fields.items():
+        if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
+            keys |= {f"{name}.{inner}": field for inner, field in info.annotation.model_fields.items()}
+        else:
+            keys[name] = info
+    return keys
+
+
+def value_of(settings: Settings, key: str) -> object:
+    """The value at a dotted key."""
+    return reduce(getattr, key.split("."), settings)
+
+
+def mask(value: object) -> str:
+    """A value as a person may see it: user names, passwords, queries and long path parts of URLs are hidden."""
+    if isinstance(value, SecretStr):
+        return "…"
+    if isinstance(value, list):
+        return "[" + ", ".join(mask(item) for item in value) + "]"
+    text = "" if value is None else str(value)
+    if "://" not in text:
+        return text
+    scheme, _, rest = text.partition("://")
+    rest, _, query = rest.partition("?")
+    place, slash, tail = rest.partition("/")
+    if "@" in place:
+        place = "…@" + place.rpartition("@")[2]
+    if not scheme.startswith("sqlite"):
+        tail = "/".join("…" if len(part) >= 20 else part for part in tail.split("/"))
+    return f"{scheme}://{place}{slash}{tail}" + ("?…" if query else "")
+
+
+def _read_toml(path: Path | None) -> dict[str, Any]:
+    if path is None:
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no settings file at {path}", hint=f"muster config init --config {path}") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+
+
+def _flatten(tree: Mapping[str, object]) -> dict[str, object]:
+    """Sections and their keys as dotted keys; what is nested deeper stays a value."""
+    flat: dict[str, object] = {}
+    for name, value in tree.items():
+        if isinstance(value, Mapping) and (value or name in Settings.model_fields):
+            flat |= {f"{name}.{key}": inner for key, inner in value.items()}
+        else:
+            flat[name] = value
+    return flat
+
+
+def _put(values: dict[str, Any], sources: dict[str, str], key: str, value: object, source: str) -> None:
+    """Set one dotted key. Raises ConfigError for a key that does not exist, with the nearest that does."""
+    if key not in known_keys():
+        raise ConfigError(f"unknown setting {key} (from {source})", hint=_nearest(key))
+    section, dot, inner = key.partition(".")
+    if dot:
+        values.setdefault(section, {})[inner] = value
+    else:
+        values[section] = value
+    sources[key] = source
+
+
+def _nearest(key: str) -> str:
+    known = list(known_keys())
+    by_tail = {name.rpartition(".")[2]: name for name in known}
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.6)
+    tail = difflib.get_close_matches(key.rpartition(".")[2], list(by_tail), n=1, cutoff=0.75)
+    found = close[0] if close else by_tail[tail[0]] if tail else ""
+    return f"did you mean {found}?" if found else "muster config show lists all settings"
+
+
+def _environment_key(name: str) -> str:
+    """The dotted key of `MUSTER_SECTION__KEY` or `MUSTER_KEY`; "" for variables that are no settings.
+
+    Raises ConfigError where one underscore was probably meant as two, since it would be ignored silently.
+    """
+    text = name.removeprefix("MUSTER_").lower()
+    if "__" in text:
+        return text.replace("__", ".", 1)
+    if name in PROCESS_VARIABLES:
+        return ""
+    if text in known_keys():
+        return text
+    meant = {key.replace(".", "_"): key for key in known_keys()}.get(text)
+    if meant:
+        raise ConfigError(
+            f"{name} sets nothing: a section and its key are joined by two underscores",
+            hint=f"set MUSTER_{meant.replace('.', '__').upper()} instead",
+        )
+    return ""
+
+
+def _from_text(key: str, text: str) -> object:
+    """An environment value; lists are separated by commas."""
+    info = known_keys().get(key)
+    if info is not None and get_origin(info.annotation) is list:
+        return [part.strip() for part in text.split(",") if part.strip()]
+    return text
+
+
+def _explain(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
+    first = error.errors()[0]
+    path = [str(part) for part in first["loc"]]
+    key = next((name for name in (".".join(path[:2]), path[0]) if name in known_keys()), ".".join(path))
+    given = mask(first["input"]) if not isinstance(first["input"], dict) else "a table"
+    return ConfigError(
+        f"setting {key} = {given!r} (from {sources.get(key, 'default')}): {first['msg']}",
+        hint=f"muster config show --key {key}",
+    )

@@ -1,0 +1,134 @@
+"""Settings: precedence, unknown names, provenance, masks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.errors import ConfigError
+from muster.settings import Settings, known_keys, load_settings, mask, read_settings, value_of
+
+
+@pytest.fixture(autouse=True)
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    import os
+
+    for name in list(os.environ):
+        if name.startswith("MUSTER_"):
+            monkeypatch.delenv(name)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "muster.toml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults_need_no_file() -> None:
+    assert load_settings() == Settings()
+
+
+def test_precedence_is_flag_environment_file_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "[chain]\nchain_id = 1\nconfirmations = 1\npoll_seconds = 1\n")
+    monkeypatch.setenv("MUSTER_CHAIN__CHAIN_ID", "2")
+    monkeypatch.setenv("MUSTER_CHAIN__CONFIRMATIONS", "2")
+    loaded = read_settings(path, {"chain": {"chain_id": 3}})
+    chain = loaded.settings.chain
+    assert (chain.chain_id, chain.confirmations, chain.poll_seconds, chain.timeout_seconds) == (3, 2, 1.0, 30.0)
+    keys = ("chain.chain_id", "chain.confirmations", "chain.poll_seconds", "chain.timeout_seconds")
+    assert [loaded.source(key) for key in keys] == ["flag", "MUSTER_CHAIN__CONFIRMATIONS", str(path), "default"]
+
+
+def test_top_level_run_from_every_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "run = 2\n")
+    assert load_settings(path).run == 2
+    monkeypatch.setenv("MUSTER_RUN", "3")
+    assert load_settings(path).run == 3
+    assert load_settings(path, {"run": 4}).run == 4
+    assert load_settings(path, {"chain.chain_id": 5}).chain.chain_id == 5
+
+
+def test_lists_from_the_environment_are_comma_separated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_SHARDCAST__RELAYS", "http://a:1, http://b:2")
+    assert load_settings().shardcast.relays == ["http://a:1", "http://b:2"]
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "hint"),
+    [
+        ("[chain]\nrcp_url = 'x'\n", "chain.rcp_url", "did you mean chain.rpc_url?"),
+        ("[chian]\nrpc_url = 'x'\n", "chian.rpc_url", "did you mean chain.rpc_url?"),
+        ("[surprise]\n", "surprise", "muster config show lists all settings"),
+        ("rum = 1\n", "rum", "did you mean run?"),
+        ("chain = 1\n", "chain", None),
+    ],
+)
+def test_unknown_names_in_the_file_are_refused(tmp_path: Path, text: str, key: str, hint: str | None) -> None:
+    path = write(tmp_path, text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(path)
+    assert str(caught.value) == f"unknown setting {key} (from {path})"
+    assert hint is None or caught.value.hint == hint
+
+
+def test_unknown_names_in_the_environment_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_CHAIN__RPC_ULR", "http://x")
+    with pytest.raises(ConfigError, match=r"unknown setting chain\.rpc_ulr \(from MUSTER_CHAIN__RPC_ULR\)") as caught:
+        load_settings()
+    assert caught.value.hint == "did you mean chain.rpc_url?"
+
+
+def test_one_underscore_where_two_are_needed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_CHAIN_RPC_URL", "http://x")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert caught.value.hint == "set MUSTER_CHAIN__RPC_URL instead"
+
+
+def test_unknown_flags_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"from flag"):
+        load_settings(None, {"chain": {"nothing": 1}})
+
+
+def test_a_bad_value_names_key_value_source_and_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MUSTER_ORCHESTRATOR__PORT", "99999")
+    with pytest.raises(ConfigError) as caught:
+        load_settings()
+    assert str(caught.value) == (
+        "setting orchestrator.port = '99999' (from MUSTER_ORCHESTRATOR__PORT): "
+        "Input should be less than or equal to 65535"
+    )
+    assert caught.value.exit_code == 78
+
+
+def test_a_missing_or_broken_file_is_a_config_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="no settings file"):
+        load_settings(tmp_path / "none.toml")
+    with pytest.raises(ConfigError, match="is not TOML"):
+        load_settings(write(tmp_path, "= 3"))
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        load_settings(tmp_path / "bytes.toml")
+
+
+def test_every_setting_is_documented_and_reachable() -> None:
+    for key, info in known_keys().items():
+        value_of(Settings(), key)
+        assert info.description or key in ("orchestrator.host", "orchestrator.port"), f"{key} has no description"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("https://me:pw@host:1/v2/abcdefghijklmnopqrstuvwxyz?key=1", "https://…@host:1/v2/…?…"),
+        ("http://127.0.0.1:8545", "http://127.0.0.1:8545"),
+        ("postgresql+asyncpg://me:pw@host/db", "postgresql+asyncpg://…@host/db"),
+        ("sqlite+aiosqlite:///.muster/orchestrator.db", "sqlite+aiosqlite:///.muster/orchestrator.db"),
+        (["http://a:b@c"], "[http://…@c]"),
+        (3, "3"),
+        (None, ""),
+    ],
+)
+def test_mask_hides_secrets_in_urls(value: object, shown: str) -> None:
+    assert mask(value) == shown

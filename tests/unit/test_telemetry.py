@@ -1,0 +1,96 @@
+"""Telemetry: JSON lines in the file, short lines for people, third parties quiet."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from muster import telemetry
+
+
+@pytest.fixture(autouse=True)
+def restore_logging() -> Iterator[None]:
+    """Leave pytest's own handlers as they were."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    for handler in handlers:
+        root.removeHandler(handler)
+    yield
+    for handler in list(root.handlers):
+        root.removeHandler(handler)
+        handler.close()
+    for handler in handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
+
+
+def lines(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_one_call_gives_a_json_line_and_a_short_line(tmp_path: Path) -> None:
+    stream, path = io.StringIO(), tmp_path / "logs" / "worker.jsonl"
+    telemetry.configure("worker-1", log_file=path, stream=stream)
+    telemetry.logger("worker").info("committed", step=3, root=b"\x01" * 32, loss=1.23456)
+    (line,) = lines(path)
+    assert line.pop("time").endswith("Z")
+    assert line == {
+        "process": "worker-1",
+        "level": "info",
+        "event": "committed",
+        "step": 3,
+        "root": "0x" + "01" * 32,
+        "loss": 1.23456,
+    }
+    assert stream.getvalue()[8:] == " worker-1 committed step=3 root=0x01010101… loss=1.235\n"
+
+
+def test_debug_goes_to_the_file_only(tmp_path: Path) -> None:
+    stream, path = io.StringIO(), tmp_path / "x.jsonl"
+    telemetry.configure("trainer", log_file=path, stream=stream)
+    telemetry.logger("trainer").debug("detail")
+    assert [line["event"] for line in lines(path)] == ["detail"]
+    assert stream.getvalue() == ""
+
+
+def test_third_parties_speak_from_warning_upwards(tmp_path: Path) -> None:
+    stream, path = io.StringIO(), tmp_path / "x.jsonl"
+    telemetry.configure("trainer", log_file=path, stream=stream)
+    logging.getLogger("web3.providers").info("chatter")
+    logging.getLogger("web3.providers").warning("broken %s", "pipe")
+    assert [(line["event"], line["level"]) for line in lines(path)] == [("broken pipe", "warning")]
+    assert stream.getvalue()[8:] == " trainer warning: broken pipe\n"
+
+
+def test_a_traceback_is_in_the_file_and_on_stderr_only_when_debugging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for debug in ("", "1"):
+        monkeypatch.setenv("MUSTER_DEBUG", debug)
+        stream, path = io.StringIO(), tmp_path / f"x{debug}.jsonl"
+        telemetry.configure("trainer", log_file=path, stream=stream)
+        try:
+            raise ValueError("no")
+        except ValueError:
+            telemetry.logger("trainer").exception("failed")
+        assert "ValueError: no" in lines(path)[0]["exception"]
+        assert ("Traceback" in stream.getvalue()) is bool(debug)
+
+
+def test_configuring_again_replaces_the_first(tmp_path: Path) -> None:
+    first, second = io.StringIO(), io.StringIO()
+    telemetry.configure("a", stream=first)
+    telemetry.configure("b", stream=second)
+    telemetry.logger("x").info("once")
+    assert (first.getvalue(), second.getvalue()[8:]) == ("", " b once\n")
+
+
+def test_metrics_carry_the_prefix() -> None:
+    telemetry.counter("test_things", "Things seen.").inc(2)
+    assert b"muster_test_things_total 2.0" in generate_latest(telemetry.REGISTRY)
