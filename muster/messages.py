@@ -6,9 +6,9 @@ form in `muster.signing`.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 
 Hash = Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$")]
 Address = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
@@ -47,6 +47,31 @@ class Receipt(Message):
     signature: Signature
 
 
+class SignedRequest(Message):
+    """What a request's signature covers, and the signature: enough to show later who asked for what."""
+
+    method: str = Field(max_length=16)
+    host: str = Field(max_length=300)
+    path: str = Field(max_length=2_000)
+    query: str = Field(max_length=2_000)
+    body_hash: Hash
+    nonce: Hash
+    expiry: int = Field(ge=0, lt=1 << 64)
+    """Unix seconds."""
+    signature: Signature
+
+
+class Upload(Message):
+    """The file of one (node, index, root), promised by the storage and claimed by the node itself.
+
+    The receipt shows that the storage held the file; the request, that the node says this file is what it commits
+    to. Both are checked by `muster.signing`: without the second, whoever has the storage key could frame a node.
+    """
+
+    receipt: Receipt
+    request: SignedRequest
+
+
 class Verdict(Message):
     """One validator's judgement of one commitment."""
 
@@ -61,8 +86,8 @@ class Verdict(Message):
     reason: Reason | None = None
     position: UInt32 | None = None
     """The first row that failed, where the reason concerns one."""
-    measured: float | None = None
-    threshold: float | None = None
+    measured: FiniteFloat | None = None
+    threshold: FiniteFloat | None = None
     evidence: Hash | None = None
     """Content hash of the evidence bundle, for a rejection."""
     draw_index: UInt32
@@ -71,6 +96,14 @@ class Verdict(Message):
     inspected: UInt32 = 0
     """Rows that went through the dear checks."""
     signature: Signature
+
+
+class VerdictPage(Message):
+    """Verdicts in the order they arrived."""
+
+    verdicts: list[Verdict]
+    cursor: str
+    """Where to go on from; the one given, when nothing is new."""
 
 
 class Demand(Message):
@@ -118,3 +151,31 @@ class NodeReport(Message):
     accepted: int
     rejected: dict[str, int]
     verdicts: list[Verdict]
+
+
+class RunInfo(Message):
+    """All a newcomer needs to know of a run but the orchestrator's URL. Everything in it can be checked on chain."""
+
+    run: UInt32
+    chain_id: int
+    addresses: dict[str, Address]
+    """The address book: token, registry, runs, court."""
+    from_block: int
+    """The block of the deployment: where following events begins."""
+    terms: dict[str, Any]
+    """The run's terms, hashes in hex, classes as {weight_bps, budgets}: `muster.terms.Terms` field by field."""
+    relays: list[str]
+    """Base URLs that serve weights."""
+    files: dict[str, Hash]
+    """Content hashes of the run's files (task set, tokenizer, model configuration) by relative path."""
+
+
+class Problem(BaseModel):
+    """A problem document (RFC 9457), as every refusal of a service carries it; unknown members are allowed."""
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    detail: str = ""
+    hint: str = ""
+    """The next thing to do, in words a person can type."""

@@ -1,0 +1,36 @@
+"""Content hashes: sha256, written as 0x and 64 lower-case hex digits. The name of every file that crosses a border.
+
+sha256 and not keccak, because hashlib does it at GB/s; keccak is for what a contract recomputes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_HEX_HASH = re.compile(r"0x[0-9a-f]{64}")
+
+
+def content_hash(data: bytes) -> str:
+    """The name under which `data` is stored and asked for."""
+    return "0x" + hashlib.sha256(data).hexdigest()
+
+
+def is_hash(text: str) -> bool:
+    """Whether `text` is a hash as we write it: 0x and 64 lower-case hex digits."""
+    return _HEX_HASH.fullmatch(text) is not None
+
+
+def hex_hash(value: bytes | str) -> str:
+    """32 bytes, or a hash already written out, as 0x and 64 hex digits. Raises ValueError on anything else."""
+    text = value.lower() if isinstance(value, str) else "0x" + value.hex()
+    if not is_hash(text):
+        raise ValueError(f"{value!r} is not a 32-byte hash")
+    return text
+
+
+def hash_bytes(text: str) -> bytes:
+    """The inverse of `hex_hash`. Raises ValueError when `text` is not a hash as we write it."""
+    if not is_hash(text):
+        raise ValueError(f"{text!r} is not 0x and 64 lower-case hex digits")
+    return bytes.fromhex(text[2:])

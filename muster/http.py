@@ -1,0 +1,283 @@
+"""The client every process uses to talk to an orchestrator: signed, bounded, retried.
+
+Each attempt is signed anew (a nonce counts once) and all calls are idempotent, so whatever fails on the way is
+tried again, a bounded number of times. A problem document becomes RefusedError, silence UnreachableError, an
+answer too large or of the wrong shape MalformedError. Files are checked against their hash before they are returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Self, TypeVar
+from urllib.parse import urlencode
+
+import httpx2
+import stamina
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
+from muster.errors import ConfigError, MalformedError, MismatchError, RefusedError, UnreachableError
+from muster.hashes import content_hash, hex_hash
+from muster.messages import (
+    AcceptedWork,
+    Demand,
+    NodeReport,
+    Problem,
+    Receipt,
+    RunInfo,
+    StepReport,
+    Upload,
+    Verdict,
+    VerdictPage,
+)
+from muster.signing import TypedSigner, domain, host_of, sign_request, upload_target
+
+MAX_JSON_BYTES = 16 * 1024 * 1024
+"""Longest JSON answer that is read."""
+
+MAX_PROBLEM_BYTES = 64 * 1024
+"""Longest refusal that is read."""
+
+ATTEMPTS = 6
+CONNECT_SECONDS = 5.0
+_AGAIN = frozenset({429, 502, 503, 504})
+_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class _TryAgainError(Exception):
+    """An attempt failed in a way that another one may not."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class OrchestratorClient:
+    """One orchestrator, seen from one process. Use as an async context manager, or `close` it.
+
+    `signer` may be None for a client that only reads. A call makes at most `attempts` attempts and takes at most
+    `timeout` seconds, retries included.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        signer: TypedSigner | None = None,
+        *,
+        chain_id: int,
+        registry: str,
+        timeout: float = 30,
+        attempts: int = ATTEMPTS,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self.signer = signer
+        self.domain = domain(chain_id, registry)
+        self.timeout = timeout
+        self.attempts = attempts
+        if not self.url.startswith(("http://", "https://")):
+            raise ConfigError(f"orchestrator url {url!r} is not http:// or https://", hint="set orchestrator.url")
+        self._client = httpx2.AsyncClient(
+            timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
+            limits=httpx2.Limits(max_connections=8, max_keepalive_connections=4, keepalive_expiry=15),
+            trust_env=not host_of(url).startswith(_LOOPBACK),
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._client.aclose()
+
+    # Files and evidence
+
+    async def put_file(self, data: bytes, run: int, index: int, root: bytes | str) -> Receipt:
+        """Upload the rollout file of a commitment to come. Without the receipt, do not commit."""
+        name = await asyncio.to_thread(content_hash, data)
+        path, query = upload_target(name, run, index, hex_hash(root))
+        return _parse(Receipt, await self._call("PUT", f"{path}?{query}", data))
+
+    async def upload(self, run: int, node: str, index: int, root: bytes | str) -> Upload:
+        """Which file a node uploaded for (index, root). RefusedError with status 404 when it uploaded none.
+
+        Check it with `muster.signing.check_upload` and `check_receipt` before holding it against anybody.
+        """
+        return _parse(Upload, await self._call("GET", f"/v1/runs/{run}/uploads/{node}/{index}/{hex_hash(root)}"))
+
+    async def get_file(self, name: bytes | str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
+        """A file by its content hash, verified."""
+        return await self._content("files", name, max_bytes)
+
+    async def put_evidence(self, data: bytes) -> str:
+        """Keep an evidence bundle; returns its content hash, which `openCase` takes."""
+        if len(data) > MAX_EVIDENCE_BYTES:
+            raise MalformedError(f"an evidence bundle of {len(data)} bytes; at most {MAX_EVIDENCE_BYTES}")
+        await self._call("POST", "/v1/evidence", data)
+        return content_hash(data)
+
+    async def get_evidence(self, name: bytes | str) -> bytes:
+        """An evidence bundle by its content hash, verified."""
+        return await self._content("evidence", name, MAX_EVIDENCE_BYTES)
+
+    async def _content(self, kind: str, name: bytes | str, max_bytes: int) -> bytes:
+        wanted = hex_hash(name)
+        data = await self._call("GET", f"/v1/{kind}/{wanted}", max_bytes=max_bytes)
+        found = await asyncio.to_thread(content_hash, data)
+        if found != wanted:
+            raise MismatchError(f"asked {self.url} for {wanted}, got a file that hashes to {found}")
+        return data
+
+    # Verdicts and what follows from them
+
+    async def post_verdict(self, verdict: Verdict) -> None:
+        """Tell a judgement. Telling the same one again changes nothing."""
+        await self._call("POST", "/v1/verdicts", _dump(verdict))
+
+    async def verdicts(self, run: int, after: str | None = None) -> tuple[list[Verdict], str]:
+        """Verdicts in the order they arrived, after a cursor (None: from the first), and the cursor to go on from."""
+        page = _parse(VerdictPage, await self._call("GET", f"/v1/runs/{run}/verdicts", query={"after": after}))
+        return page.verdicts, page.cursor
+
+    async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedWork]:
+        """Commitments fit for training, of `min_step` and later."""
+        answer = await self._call("GET", f"/v1/runs/{run}/accepted", query={"min_step": min_step})
+        return _adapt(TypeAdapter(list[AcceptedWork]), answer)
+
+    async def demand(self, run: int) -> Demand:
+        """Whether more work is wanted now."""
+        return _parse(Demand, await self._call("GET", f"/v1/runs/{run}/demand"))
+
+    async def post_step(self, report: StepReport) -> None:
+        """Tell about an update; signed by the run's trainer."""
+        await self._call("POST", f"/v1/runs/{report.run}/steps", _dump(report))
+
+    # Looking
+
+    async def node(self, address: str) -> NodeReport:
+        """What became of a node's work."""
+        return _parse(NodeReport, await self._call("GET", f"/v1/nodes/{address}"))
+
+    async def run_info(self, run: int) -> RunInfo:
+        """Terms, addresses, relays and files of a run: all a newcomer needs."""
+        return _parse(RunInfo, await self._call("GET", f"/v1/runs/{run}"))
+
+    async def relays(self, run: int) -> list[str]:
+        """Base URLs that serve the run's weights."""
+        return (await self.run_info(run)).relays
+
+    async def summary(self, run: int) -> dict[str, Any]:
+        """Everything a live view shows. Schema: the orchestrator's OpenAPI document."""
+        return _json(await self._call("GET", f"/v1/runs/{run}/summary"))
+
+    async def ready(self) -> bool:
+        """Whether the orchestrator says that it is ready. Never raises for want of an answer: one attempt."""
+        try:
+            return (await self._client.get(f"{self.url}/readyz")).status_code == 200
+        except httpx2.TransportError:
+            return False
+
+    # Transport
+
+    async def _call(
+        self,
+        method: str,
+        target: str,
+        body: bytes | None = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        max_bytes: int = MAX_JSON_BYTES,
+    ) -> bytes:
+        given = {name: value for name, value in (query or {}).items() if value is not None}
+        url = self.url + target + (f"?{urlencode(given)}" if given else "")
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await self._insist(method, url, body, max_bytes)
+        except (_TryAgainError, TimeoutError) as error:
+            reason = str(error) or f"no answer in {self.timeout:g} s"
+            hint = getattr(error, "hint", "") or f"is the orchestrator up? curl {self.url}/readyz"
+            raise UnreachableError(f"{method} {url}: {reason}", hint=hint) from error
+
+    async def _insist(self, method: str, url: str, body: bytes | None, max_bytes: int) -> bytes:
+        async for attempt in stamina.retry_context(
+            on=_TryAgainError, attempts=self.attempts, timeout=None, wait_initial=0.2, wait_max=3, wait_jitter=0.3
+        ):
+            with attempt:
+                return await self._attempt(method, url, body, max_bytes)
+        raise AssertionError("a retry loop ends by returning or raising")
+
+    async def _attempt(self, method: str, url: str, body: bytes | None, max_bytes: int) -> bytes:
+        headers = self._headers(method, url, body)
+        try:
+            async with self._client.stream(method, url, content=body, headers=headers) as reply:
+                data = await _read(reply, max_bytes if reply.is_success else MAX_PROBLEM_BYTES)
+        except httpx2.TransportError as error:
+            raise _TryAgainError(str(error) or type(error).__name__) from error
+        if reply.is_success:
+            return data
+        problem = _problem(reply, data)
+        if reply.status_code in _AGAIN:
+            raise _TryAgainError(f"{problem.title}: {problem.detail}", problem.hint)
+        raise RefusedError(
+            f"{problem.title}: {problem.detail}" if problem.detail else problem.title,
+            status=reply.status_code,
+            title=problem.title,
+            hint=problem.hint,
+        )
+
+    def _headers(self, method: str, url: str, body: bytes | None) -> dict[str, str]:
+        headers = {"Accept-Encoding": "identity"}
+        if body is None:
+            return headers
+        if self.signer is None:
+            raise ConfigError(f"{method} {url} must be signed, and there is no key", hint="set keys.keystore")
+        headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"
+        return headers | sign_request(self.signer, self.domain, method, url, body, now=time.time())
+
+
+async def _read(reply: httpx2.Response, limit: int) -> bytes:
+    """The body, stopping as soon as it is longer than `limit`."""
+    announced = reply.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > limit:
+        raise MalformedError(f"{reply.url} announces {announced} bytes; at most {limit} are read")
+    data = bytearray()
+    async for chunk in reply.aiter_raw(1 << 16):
+        data += chunk
+        if len(data) > limit:
+            raise MalformedError(f"{reply.url} sends more than {limit} bytes")
+    return bytes(data)
+
+
+def _problem(reply: httpx2.Response, data: bytes) -> Problem:
+    if reply.headers.get("content-type", "").startswith("application/problem+json"):
+        try:
+            return Problem.model_validate_json(data)
+        except ValidationError:
+            pass
+    return Problem(title=f"{reply.status_code} {reply.reason_phrase}", status=reply.status_code)
+
+
+def _json(data: bytes) -> dict[str, Any]:
+    return _adapt(TypeAdapter(dict[str, Any]), data)
+
+
+def _parse(model: type[Model], data: bytes) -> Model:
+    return _adapt(TypeAdapter(model), data)
+
+
+def _adapt(adapter: TypeAdapter, data: bytes) -> Any:
+    try:
+        return adapter.validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise MalformedError(f"the orchestrator's answer does not parse: {where}: {first['msg']}") from error
+
+
+def _dump(message: BaseModel) -> bytes:
+    return message.model_dump_json().encode()
