@@ -1,0 +1,45 @@
+# Two commands are enough: `make demo` and `make test`. Both set up what is missing first (scripts/setup).
+#
+#   make setup              what the others begin with; a second run takes a second
+#   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
+#   make test               lint, contracts, unit and integration tests; ARGS go to pytest
+#   make test-all           the longer suites as well: three seeds, adversaries at full size
+#   make lint               format, lint and types, nothing else
+#   make clean              what was built or written by a run; keeps .venv and node_modules
+
+SHELL := /bin/sh
+PYTHON ?=
+ARGS ?=
+PATHS := muster orchestrator worker validator trainer scripts tests
+
+export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
+export OMP_NUM_THREADS ?= 1
+export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
+
+.PHONY: setup demo test test-all test-contracts lint clean
+
+setup:
+	@PYTHON='$(PYTHON)' scripts/setup
+
+demo: setup
+	@muster swarm demo $(ARGS)
+
+test: lint test-contracts
+	pytest -m 'not slow' $(ARGS)
+
+test-all: lint test-contracts
+	FOUNDRY_PROFILE=long forge test
+	pytest $(ARGS)
+
+test-contracts: setup
+	forge test
+
+lint: setup
+	ruff format --check $(PATHS)
+	ruff check $(PATHS)
+	pyright
+
+clean:
+	rm -rf out cache broadcast report.html .muster .stamps/contracts muster/chain/abi
+	rm -rf .pytest_cache .ruff_cache .hypothesis muster.egg-info
+	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,78 @@
+"""Rewrite constraints.txt from what is installed in .venv: the exact version of every package Muster leads to.
+
+    .venv/bin/python scripts/freeze.py [--check]
+
+Walks the requirements of this project and of everything below it, so that packages which merely happen to be
+installed are left out. No host, path or local version label is written: the file serves with any mirror. What only
+a GPU set-up installs (NVIDIA's packages, the CUDA vLLM) is bound by their own exact requirements.
+With --check nothing is written, and the exit status is 3 when the file is not what it would be.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = "muster"
+EXTRAS = ("cpu", "dev")
+TOOLS = ("uv",)
+HEADER = """\
+# Exact versions of everything Muster installs. Written by scripts/freeze.py; used by make setup.
+# It names no host and no file: any index or mirror serves.
+"""
+
+
+def excluded() -> set[str]:
+    """Packages that overrides.txt keeps out."""
+    lines = (ROOT / "overrides.txt").read_text().splitlines()
+    return {canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith("#")}
+
+
+def closure(root: str, extras: tuple[str, ...], skip: set[str]) -> dict[str, str]:
+    """Installed versions of everything `root[extras]` leads to, by canonical name, `root` left out."""
+    found: dict[str, str] = {}
+    seen: set[tuple[str, str]] = set()
+    waiting = [(root, extra) for extra in ("", *extras)]
+    while waiting:
+        name, extra = waiting.pop()
+        if (name, extra) in seen or name in skip:
+            continue
+        seen.add((name, extra))
+        try:
+            package = distribution(name)
+        except PackageNotFoundError:
+            print(f"freeze: {name} is required and not installed", file=sys.stderr)
+            continue
+        found[canonicalize_name(name)] = Version(package.version).public
+        for text in package.requires or []:
+            requirement = Requirement(text)
+            if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
+                below = canonicalize_name(requirement.name)
+                waiting += [(below, inner) for inner in ("", *requirement.extras)]
+    found.pop(root, None)
+    return found
+
+
+def main() -> int:
+    pins = closure(PROJECT, EXTRAS, excluded())
+    for tool in TOOLS:
+        pins[tool] = distribution(tool).version
+    text = HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
+    path = ROOT / "constraints.txt"
+    if "--check" in sys.argv[1:]:
+        same = path.exists() and path.read_text() == text
+        print("freeze: constraints.txt is up to date" if same else "freeze: constraints.txt is stale", file=sys.stderr)
+        return 0 if same else 3
+    path.write_text(text)
+    print(f"freeze: {len(pins)} packages pinned", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,220 @@
+"""Set up everything Muster needs in this folder: Python packages, Node packages, built contracts.
+
+Run by `make setup` through scripts/setup, with the standard library only. Each step keeps a stamp in .stamps/ with
+a hash of what it depends on and is skipped while that hash is the same, so a second run ends at once. Nothing is
+written outside this folder but the package managers' own caches. Everything said goes to stderr.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+STAMPS = ROOT / ".stamps"
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
+
+
+class SetupError(Exception):
+    """Set-up cannot go on; `hint` is the next thing to do."""
+
+    def __init__(self, message: str, hint: str) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@dataclass(frozen=True)
+class Step:
+    name: str
+    says: str
+    inputs: tuple[str, ...]
+    """Files whose content decides whether the step is up to date."""
+    product: Path
+    """Something that is missing when the step must be done whatever its stamp says."""
+    action: Callable[[], None]
+    also: str = ""
+    """Anything else the step depends on."""
+
+    @property
+    def wanted(self) -> str:
+        digest = hashlib.sha256(f"{self.name}\n{self.also}\n".encode())
+        for name in self.inputs:
+            digest.update((ROOT / name).read_bytes())
+        return digest.hexdigest()
+
+    @property
+    def stamp(self) -> Path:
+        return STAMPS / self.name
+
+    def is_done(self) -> bool:
+        return self.product.exists() and self.stamp.exists() and self.stamp.read_text() == self.wanted
+
+
+def say(text: str) -> None:
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+def call(command: Sequence[str | Path], *, hint: str, env: dict[str, str] | None = None) -> None:
+    """Run a command with its output on stderr. Raises SetupError when it fails."""
+    words = [str(word) for word in command]
+    try:
+        subprocess.run(words, cwd=ROOT, env=env, check=True, stdout=sys.stderr)
+    except FileNotFoundError as error:
+        raise SetupError(f"{words[0]} is missing", hint) from error
+    except subprocess.CalledProcessError as error:
+        raise SetupError(f"`{' '.join(words)}` failed with status {error.returncode}", hint) from error
+
+
+def pinned(package: str) -> str:
+    """The line of constraints.txt that pins a package."""
+    found = re.search(rf"^{package}==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
+    if not found:
+        raise SetupError(f"constraints.txt does not pin {package}", "python scripts/freeze.py")
+    return found.group()
+
+
+def make_venv() -> None:
+    if VENV.exists() and not _runs(PYTHON):
+        say(".venv has no working Python (was the folder moved?); making it anew")
+        shutil.rmtree(VENV)
+    if not PYTHON.exists():
+        hint = "install the venv module (for example: apt install python3-venv), or name another Python: make PYTHON=…"
+        call([sys.executable, "-m", "venv", VENV], hint=hint)
+    network = "check the network and pip's settings (pip config list), then run it again"
+    call([PYTHON, "-m", "pip", "install", "--quiet", pinned("uv")], hint=network)
+
+
+def _runs(python: Path) -> bool:
+    check = "import sys; sys.exit(sys.version_info < (3, 11))"
+    try:
+        return subprocess.run([python, "-c", check], capture_output=True, timeout=60).returncode == 0
+    except OSError:
+        return False
+
+
+def install_python_packages() -> None:
+    command = [VENV / "bin" / "uv", "pip", "install", "--python", PYTHON]
+    command += ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
+    command += ["--editable", f".[{EXTRA},dev]"]
+    call(command, hint="check the network, then run it again", env=uv_environment())
+
+
+def uv_environment() -> dict[str, str]:
+    """The environment for uv: what pip was told about local wheels and mirrors holds for uv too."""
+    env = dict(os.environ)
+    env.setdefault("UV_HTTP_TIMEOUT", "180")
+    for name, key in (("UV_FIND_LINKS", "find-links"), ("UV_DEFAULT_INDEX", "index-url")):
+        value = env.get("PIP_" + key.upper().replace("-", "_")) or _pip_setting(key)
+        if value and name not in env:
+            env[name] = ",".join(value.split()) if name == "UV_FIND_LINKS" else value
+    return env
+
+
+def _pip_setting(key: str) -> str:
+    """A value of pip's configuration files; "" when it has none."""
+    command = [PYTHON, "-m", "pip", "config", "get", f"global.{key}"]
+    answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return answer.stdout.strip() if answer.returncode == 0 else ""
+
+
+def install_node_packages() -> None:
+    version = _node_version()
+    if version < 20:
+        found = f"Node {version} is too old" if version else "Node is missing"
+        raise SetupError(f"{found}; Foundry and the Solidity compiler come from npm", "install Node 20 or newer")
+    call(["npm", "ci", "--no-progress", "--loglevel=error"], hint="check the network, then run it again")
+
+
+def _node_version() -> int:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not node or not npm:
+        return 0
+    text = subprocess.run([node, "--version"], capture_output=True, text=True, timeout=60).stdout
+    found = re.match(r"v(\d+)\.", text)
+    return int(found.group(1)) if found else 0
+
+
+def build_contracts() -> None:
+    call([PYTHON, "scripts/build_contracts.py"], hint="read the compiler's message above")
+
+
+def steps() -> list[Step]:
+    machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
+    sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
+    return [
+        Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv")),
+        Step(
+            "python",
+            f"Python packages (the {EXTRA} set, about 2 GB, a minute or two)",
+            ("pyproject.toml", "constraints.txt", "overrides.txt"),
+            VENV / "bin" / "muster",
+            install_python_packages,
+            EXTRA + str(ROOT),
+        ),
+        Step(
+            "node",
+            "Node packages (Foundry, solc, OpenZeppelin)",
+            ("package.json", "package-lock.json"),
+            ROOT / "node_modules" / ".bin" / "forge",
+            install_node_packages,
+        ),
+        Step(
+            "contracts",
+            "the contracts",
+            ("foundry.toml", "package-lock.json", "scripts/build_contracts.py", *sources),
+            ROOT / "muster" / "chain" / "abi" / "Runs.json",
+            build_contracts,
+        ),
+    ]
+
+
+def check_machine() -> None:
+    """Refuse early what cannot work. Raises SetupError."""
+    if platform.system() != "Linux":
+        raise SetupError(f"{platform.system()} is not supported: vLLM runs on Linux", "use Linux, or WSL 2 on Windows")
+    if EXTRA not in ("cpu", "gpu"):
+        raise SetupError(f"MUSTER_EXTRA is {EXTRA!r}", "set it to cpu or gpu")
+    temporary = os.environ.get("TMPDIR")
+    if temporary and not os.access(temporary, os.W_OK):
+        say(f"TMPDIR={temporary} cannot be written to; using {tempfile.gettempdir()}")
+        os.environ["TMPDIR"] = tempfile.gettempdir()
+
+
+def main() -> int:
+    started = time.monotonic()
+    try:
+        check_machine()
+        STAMPS.mkdir(exist_ok=True)
+        for step in steps():
+            if step.is_done():
+                continue
+            say(f"{step.says} …")
+            begun = time.monotonic()
+            step.stamp.unlink(missing_ok=True)
+            step.action()
+            step.stamp.write_text(step.wanted)
+            say(f"{step.says}: done in {time.monotonic() - begun:.0f} s")
+    except SetupError as error:
+        print(f"setup: {error}\n  next: {error.hint}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("setup: interrupted; run it again to go on", file=sys.stderr)
+        return 130
+    say(f"ready ({time.monotonic() - started:.1f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
