@@ -1,0 +1,217 @@
+"""The orchestrator client against a real socket that misbehaves in every way a server can."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+
+from muster.errors import ConfigError, MalformedError, MismatchError, RefusedError, UnreachableError
+from muster.hashes import content_hash
+from muster.http import OrchestratorClient
+from muster.messages import Demand
+from muster.signing import domain, verify_request
+
+REGISTRY = "0x" + "11" * 20
+DEMAND = Demand(run=1, step=3, wanted=True, waiting_groups=5)
+Answer = Callable[[bytes], bytes]
+
+
+class Key:
+    def __init__(self) -> None:
+        self.account = Account.from_key(b"\x01" * 32)
+        self.address = self.account.address
+
+    def sign_typed(self, domain: dict, types: dict, message: dict) -> bytes:
+        return bytes(self.account.sign_message(encode_typed_data(domain, types, message)).signature)
+
+
+def reply(status: int, body: bytes, kind: str = "application/json", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status} X", f"Content-Type: {kind}", f"Content-Length: {len(body)}", "Connection: close"]
+    lines += [f"{name.replace('_', '-')}: {value}" for name, value in headers.items()]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def problem(status: int, title: str, detail: str, hint: str = "") -> bytes:
+    body = {"type": "about:blank", "title": title, "status": status, "detail": detail, "hint": hint}
+    return reply(status, json.dumps(body).encode(), "application/problem+json")
+
+
+class Server:
+    """Answers each request with the next of `answers`, the last one for ever; remembers what it was sent."""
+
+    def __init__(self, *answers: bytes) -> None:
+        self.answers = list(answers)
+        self.requests: list[bytes] = []
+        self.hold = asyncio.Event()
+
+    async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(b"\r\n\r\n")
+            length = next(
+                (int(x.split(b":")[1]) for x in head.lower().split(b"\r\n") if x.startswith(b"content-le")), 0
+            )
+            self.requests.append(head + await reader.readexactly(length))
+            answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+            if answer == b"hang":
+                await self.hold.wait()
+            writer.write(answer)
+            await writer.drain()
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def serving(*answers: bytes, **options) -> AsyncIterator[tuple[Server, OrchestratorClient]]:
+    server = Server(*answers)
+    listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
+    port = listener.sockets[0].getsockname()[1]
+    client = OrchestratorClient(
+        f"http://127.0.0.1:{port}", Key(), chain_id=31_337, registry=REGISTRY, **({"timeout": 5} | options)
+    )
+    try:
+        async with client:
+            yield server, client
+    finally:
+        server.hold.set()
+        listener.close()
+        await listener.wait_closed()
+
+
+GOOD = reply(200, DEMAND.model_dump_json().encode())
+
+
+async def test_a_good_answer_is_parsed():
+    async with serving(GOOD) as (server, client):
+        assert await client.demand(1) == DEMAND
+        assert server.requests[0].startswith(b"GET /v1/runs/1/demand HTTP/1.1\r\n")
+
+
+@pytest.mark.parametrize("first", [b"", problem(503, "Not ready", "chain"), problem(502, "Bad gateway", ""), GOOD[:60]])
+async def test_what_may_pass_is_tried_again(first):
+    async with serving(first, GOOD) as (server, client):
+        assert await client.demand(1) == DEMAND
+        assert len(server.requests) == 2
+
+
+async def test_each_attempt_is_signed_anew():
+    async with serving(problem(503, "Not ready", "chain"), reply(201, b"{}")) as (server, client):
+        assert await client.put_evidence(b"evidence") == content_hash(b"evidence")
+        nonces = set()
+        for request in server.requests:
+            head, _, body = request.partition(b"\r\n\r\n")
+            headers = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
+            sender, signed = verify_request(
+                domain(31_337, REGISTRY),
+                method="POST",
+                host=headers["host"],
+                path="/v1/evidence",
+                query="",
+                headers=headers,
+                now=time.time(),
+            )
+            assert (sender, body, signed.body_hash) == (Key().address, b"evidence", content_hash(b"evidence"))
+            nonces.add(signed.nonce)
+        assert len(nonces) == 2
+
+
+async def test_trying_again_is_bounded():
+    async with serving(problem(503, "Not ready", "the chain is silent", "start it"), attempts=3) as (server, client):
+        with pytest.raises(UnreachableError, match="Not ready: the chain is silent") as caught:
+            await client.demand(1)
+        assert caught.value.hint == "start it"
+        assert len(server.requests) == 3
+
+
+async def test_nobody_there():
+    async with serving(GOOD, attempts=2) as (_, client):
+        client.url = "http://127.0.0.1:1"
+        with pytest.raises(UnreachableError, match="/v1/runs/1/demand") as caught:
+            await client.demand(1)
+        assert caught.value.hint == "is the orchestrator up? curl http://127.0.0.1:1/readyz"
+        assert await client.ready() is False
+
+
+async def test_silence_ends_in_time():
+    async with serving(b"hang", timeout=0.5) as (_, client):
+        started = time.monotonic()
+        with pytest.raises(UnreachableError):
+            await client.demand(1)
+        assert time.monotonic() - started < 2
+
+
+async def test_a_refusal_carries_the_problem():
+    async with serving(problem(403, "Not a member", "0xabc is no node of run 1", "muster worker join")) as (
+        server,
+        client,
+    ):
+        with pytest.raises(RefusedError, match="Not a member: 0xabc is no node of run 1") as caught:
+            await client.demand(1)
+        assert (caught.value.status, caught.value.title, caught.value.hint) == (
+            403,
+            "Not a member",
+            "muster worker join",
+        )
+        assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize("answer", [reply(404, b"<html>"), reply(500, b"{", "application/problem+json")])
+async def test_a_refusal_without_a_problem_document(answer):
+    async with serving(answer) as (_, client):
+        with pytest.raises(RefusedError, match=r"^(404|500) X$"):
+            await client.demand(1)
+
+
+async def test_answers_are_bounded():
+    data = b"x" * 5000
+    name = content_hash(data)
+    endless = b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + data * 100
+    async with serving(reply(200, data)) as (_, client):
+        assert await client.get_file(name, max_bytes=5000) == data
+        with pytest.raises(MalformedError, match="announces 5000 bytes; at most 4999"):
+            await client.get_file(name, max_bytes=4999)
+    async with serving(endless) as (_, client):
+        with pytest.raises(MalformedError, match="sends more than 6000 bytes"):
+            await client.get_file(name, max_bytes=6000)
+
+
+async def test_a_compressed_bomb_is_not_unpacked():
+    async with serving(reply(200, b"\x1f\x8b" + b"x" * 100, Content_Encoding="gzip")) as (server, client):
+        with pytest.raises(MalformedError):
+            await client.demand(1)
+        assert b"accept-encoding: identity" in server.requests[0].lower()
+
+
+async def test_a_lying_server_is_found_out():
+    async with serving(reply(200, b"not what was asked for")) as (_, client):
+        with pytest.raises(MismatchError, match="got a file that hashes to"):
+            await client.get_file(content_hash(b"asked for"))
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"[]", b'{"run":1,"step":3,"wanted":true,"waiting_groups":5,"x":1}', b"\xff"]
+)
+async def test_answers_of_another_shape_are_malformed(body):
+    async with serving(reply(200, body)) as (_, client):
+        with pytest.raises(MalformedError, match="does not parse"):
+            await client.demand(1)
+
+
+async def test_writing_needs_a_key():
+    client = OrchestratorClient("http://127.0.0.1:1", chain_id=1, registry=REGISTRY)
+    with pytest.raises(ConfigError, match="must be signed"):
+        await client.put_evidence(b"x")
+    await client.close()
+
+
+def test_urls_are_http():
+    with pytest.raises(ConfigError, match="not http"):
+        OrchestratorClient("file:///etc", chain_id=1, registry=REGISTRY)

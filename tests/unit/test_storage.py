@@ -1,0 +1,174 @@
+"""Content-addressed storage: written once, checked on the way out, clear about what went wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
+from muster.hashes import content_hash, hash_bytes, hex_hash, is_hash
+from muster.storage import ContentStore
+
+ABC = "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+
+
+@pytest.fixture
+def store(tmp_path) -> ContentStore:
+    return ContentStore(f"file:{tmp_path}/store")
+
+
+def files_under(path) -> list[str]:
+    return sorted(os.path.relpath(os.path.join(root, name), path) for root, _, names in os.walk(path) for name in names)
+
+
+async def test_put_names_by_content_and_leaves_one_file(store, tmp_path):
+    assert await store.put(b"abc") == ABC
+    assert await store.put(b"abc") == ABC
+    assert await store.get(ABC) == b"abc"
+    assert await store.exists(ABC)
+    assert await store.size(ABC) == 3
+    assert files_under(tmp_path / "store") == [f"files/{ABC[2:4]}/{ABC[2:]}"]
+
+
+async def test_large_files_arrive_whole(store, tmp_path):
+    data = os.urandom(7 << 20)
+    name = await store.put(data)
+    assert name == "0x" + hashlib.sha256(data).hexdigest()
+    assert await store.get(name) == data
+    chunks = [chunk async for chunk in store.stream(name)]
+    assert b"".join(chunks) == data
+    assert len(chunks) > 1
+
+
+async def test_put_path_keeps_a_spooled_file(store, tmp_path):
+    spool = tmp_path / "spool"
+    spool.write_bytes(b"abc")
+    await store.put_path(spool, ABC)
+    spool.unlink()
+    assert await store.get(ABC) == b"abc"
+
+
+async def test_many_writers_of_one_file_agree(store):
+    names = await asyncio.gather(*(store.put(b"abc" * 100_000) for _ in range(20)))
+    assert len(set(names)) == 1
+    assert await store.get(names[0]) == b"abc" * 100_000
+
+
+async def test_kinds_are_apart(store, tmp_path):
+    verdicts = ContentStore(store.url, "verdicts")
+    await store.put(b"abc")
+    assert not await verdicts.exists(ABC)
+    other = await verdicts.put(b"def")
+    assert [name async for name in verdicts.names()] == [other]
+    assert [name async for name in store.names()] == [ABC]
+    assert [name async for name in ContentStore(store.url, "none").names()] == []
+
+
+async def test_what_is_missing_is_a_storage_error(store):
+    assert await store.size(ABC) is None
+    with pytest.raises(StorageError, match=f"no file {ABC}"):
+        await store.get(ABC)
+
+
+async def test_get_is_bounded(store):
+    await store.put(b"abc")
+    assert await store.get(ABC, max_bytes=3) == b"abc"
+    with pytest.raises(MalformedError, match="larger than 2 bytes"):
+        await store.get(ABC, max_bytes=2)
+
+
+async def test_rotten_files_are_found_out(store, tmp_path):
+    await store.put(b"abc")
+    (tmp_path / "store" / "files" / ABC[2:4] / ABC[2:]).write_bytes(b"abd")
+    with pytest.raises(MismatchError, match="hashes to"):
+        await store.get(ABC)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "abc", "0x" + "AB" * 32, "0x" + "ab" * 31, "../../etc/passwd", ABC + "/", ABC + "\n"]
+)
+async def test_names_are_hashes_only(store, name):
+    for call in (store.get(name), store.size(name), store.exists(name)):
+        with pytest.raises(MalformedError, match="64 lower-case hex"):
+            await call
+
+
+@pytest.mark.parametrize("url", ["", "store", "http://x/y", "file:", "ftp://x"])
+def test_unknown_urls_are_refused(url):
+    with pytest.raises(ConfigError, match="neither"):
+        ContentStore(url)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="Not a directory"):
+        ContentStore(f"file:{tmp_path}/file/store")
+
+
+def test_s3_urls_are_taken():
+    assert ContentStore("s3://bucket/prefix").url == "s3://bucket/prefix"
+
+
+async def test_check_says_whether_writing_works(store, tmp_path):
+    await store.check()
+    assert files_under(tmp_path / "store") == []
+
+
+_FILL = """
+import asyncio, sys
+from muster.errors import StorageError
+from muster.storage import ContentStore
+async def main():
+    store = ContentStore("file:" + sys.argv[1])
+    try:
+        await store.put(b"x" * 1_000_000)
+    except StorageError as error:
+        print(error, "|", error.hint)
+    print([name async for name in store.names()])
+asyncio.run(main())
+"""
+
+
+def test_a_full_disk_has_a_hint_and_leaves_nothing(tmp_path):
+    """A real full file system: a tmpfs of 100 KB in a mount namespace of its own."""
+    script = f'mount -t tmpfs -o size=100k none "{tmp_path}" && exec "{sys.executable}" -c "$0" "{tmp_path}"'
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, _FILL],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    if "unshare" in done.stderr or "mount" in done.stderr:
+        pytest.skip(f"no mount namespaces here: {done.stderr.strip()}")
+    assert "no space left in file:" in done.stdout
+    assert "free space there" in done.stdout
+    assert done.stdout.endswith("[]\n")
+
+
+# Hashes
+
+
+def test_hashes_have_one_form():
+    assert content_hash(b"abc") == ABC
+    assert hex_hash(hash_bytes(ABC)) == ABC
+    assert hex_hash(ABC.upper().replace("0X", "0x")) == ABC
+    assert not is_hash(ABC.upper())
+    for bad in (b"", b"x" * 31, "0x", ABC[2:]):
+        with pytest.raises(ValueError, match="32-byte hash"):
+            hex_hash(bad)
+    with pytest.raises(ValueError, match="lower-case"):
+        hash_bytes(ABC.upper())
+
+
+@settings(max_examples=50)
+@given(st.binary(min_size=32, max_size=32))
+def test_hashes_round_trip(raw):
+    assert hash_bytes(hex_hash(raw)) == raw
