@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+/// @title Runs: terms, escrow, checkpoints, commitments, the 24-hour window, seals.
+/// @notice Everything a commitment touches is in this one contract. Money is in token wei, money's time in whole hours
+/// since the epoch.
+/// @notice Warning: joining a run means trusting that the majority of its validators is honest. Terms are immutable, so
+/// read `admitter` first: it decides who may validate.
+/// @notice Warning: on an L2 the sequencer influences the entropy of a block and the order in it; a checkpoint's batch
+/// root is the trainer's claim, checked by nobody here.
+interface IRuns {
+    // ------------------------------------------------------------------------------------------------------- types
+
+    /// @notice What a run promises and demands, for ever. Mirror of muster.terms.Terms.
+    /// @param trainer Publishes checkpoints.
+    /// @param storageKey Signs storage receipts.
+    /// @param admitter Keeps the list of admitted validator operators; zero admits anyone who locks a stake.
+    /// @param pay Token wei per commitment at a class weight of 10,000 basis points.
+    /// @param workerStake Lock of a worker.
+    /// @param validatorStake Lock of a validator.
+    /// @param caseFee What a challenger puts down per case.
+    /// @param juryDeposit What a judge puts down per vote.
+    /// @param sealPay Paid per sealed hour and validator, from what the escrow has not reserved.
+    /// @param slashBps Share of a lock that a conviction takes.
+    /// @param bountyBps Share of a slash that goes to the challenger, at most 2,000.
+    /// @param groupSize Samples per group.
+    /// @param groupsPerCommitment Groups per commitment; every commitment is full-sized.
+    /// @param commitmentsPerHour Most commitments of a node in one hour, at most 255.
+    /// @param asyncLevel Checkpoints a commitment may lie behind the latest.
+    /// @param acceptsRequired Validators that must accept a rollout before it is trained on.
+    /// @param sealQuorum Validators that must seal an hour to move the watermark, at least 2.
+    /// @param minStepInterval Seconds between two checkpoints.
+    /// @param commitPhase Seconds in which judges commit their votes.
+    /// @param revealPhase Seconds in which judges reveal them.
+    /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals.
+    /// @param temperatureMicro Sampling temperature in millionths.
+    /// @param maxPromptTokens Longest prompt.
+    /// @param maxCompletionTokens Where generation stops.
+    /// @param taskCount Tasks in the task set.
+    /// @param taskRoot Root of the task set.
+    /// @param modelHash Hash of the initial model.
+    /// @param tokenizerHash Hash of the tokenizer.
+    /// @param profile Verification profile: keccak of its name.
+    /// @param classes Work classes packed by muster.terms.pack_class: weight in basis points in bits 0-15, number of
+    /// budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.
+    struct Terms {
+        address trainer;
+        address storageKey;
+        address admitter;
+        uint96 pay;
+        uint96 workerStake;
+        uint96 validatorStake;
+        uint96 caseFee;
+        uint96 juryDeposit;
+        uint96 sealPay;
+        uint16 slashBps;
+        uint16 bountyBps;
+        uint16 groupSize;
+        uint16 groupsPerCommitment;
+        uint16 commitmentsPerHour;
+        uint8 asyncLevel;
+        uint8 acceptsRequired;
+        uint8 sealQuorum;
+        uint32 minStepInterval;
+        uint32 commitPhase;
+        uint32 revealPhase;
+        uint32 jurySeniority;
+        uint32 temperatureMicro;
+        uint32 maxPromptTokens;
+        uint32 maxCompletionTokens;
+        uint32 taskCount;
+        bytes32 taskRoot;
+        bytes32 modelHash;
+        bytes32 tokenizerHash;
+        bytes32 profile;
+        uint256[] classes;
+    }
+
+    /// @notice What changes in a run with every commitment: one word.
+    /// @param balance Escrow, reserved pay included.
+    /// @param reserved Pay that is committed and not settled.
+    /// @param steps Checkpoints published; the latest is steps - 1.
+    /// @param validators Active validators.
+    /// @param asyncLevel Copy of the term.
+    /// @param commitmentsPerHour Copy of the term.
+    /// @param closed Whether the run takes no more work.
+    struct RunState {
+        uint96 balance;
+        uint96 reserved;
+        uint24 steps;
+        uint16 validators;
+        uint8 asyncLevel;
+        uint8 commitmentsPerHour;
+        bool closed;
+    }
+
+    /// @notice What changes in a run more rarely.
+    /// @param owner Created the run; may take back what is withdrawable.
+    /// @param publishedAt Second of the latest checkpoint.
+    /// @param sealedThrough Hour through which a quorum sealed.
+    /// @param kept Voided pay still in the escrow: for paying others, never withdrawable.
+    /// @param withdrawal Announced withdrawal.
+    /// @param withdrawalAt Second from which it can be taken; zero without an announcement.
+    /// @param closeAt Second from which the run can be closed; zero without an announcement.
+    struct RunInfo {
+        address owner;
+        uint40 publishedAt;
+        uint24 sealedThrough;
+        uint96 kept;
+        uint96 withdrawal;
+        uint40 withdrawalAt;
+        uint40 closeAt;
+    }
+
+    /// @notice A published policy step.
+    /// @param manifestRoot Merkle root of the checkpoint's shards.
+    /// @param batchRoot Root of the batch it was trained on; the trainer's claim.
+    /// @param entropy Of the block that published it; all draws of the step follow from it.
+    /// @param anchor keccak256(manifestRoot ‖ batchRoot ‖ entropy).
+    struct Checkpoint {
+        bytes32 manifestRoot;
+        bytes32 batchRoot;
+        bytes32 entropy;
+        bytes32 anchor;
+    }
+
+    /// @notice A worker's account: two words.
+    /// @param pay Token wei per commitment of this node.
+    /// @param next Index of its next commitment.
+    /// @param settled Commitments below this index are settled: claimed or voided.
+    /// @param lastStep Step of its latest commitment.
+    /// @param joinedStep First step it may work on: the number of checkpoints published when it joined.
+    /// @param lastHour Hour of its latest commitment.
+    /// @param countInHour Commitments in that hour.
+    /// @param operator Whom claims pay.
+    /// @param run Run it works for.
+    /// @param workClass Its class.
+    /// @param left Whether it retired or was convicted.
+    /// @param openCases Open cases against it; while there are any, its pay is frozen.
+    struct Work {
+        uint96 pay;
+        uint32 next;
+        uint32 settled;
+        uint32 lastStep;
+        uint32 joinedStep;
+        uint24 lastHour;
+        uint8 countInHour;
+        address operator;
+        uint32 run;
+        uint8 workClass;
+        bool left;
+        uint16 openCases;
+    }
+
+    /// @notice A commitment: one word.
+    /// @param digest First 29 bytes of keccak256(abi.encode(run, step, root)).
+    /// @param hour Hour since the epoch in which it was made.
+    struct Commitment {
+        bytes29 digest;
+        uint24 hour;
+    }
+
+    /// @notice The terms a case is run by.
+    struct CaseTerms {
+        uint96 caseFee;
+        uint96 juryDeposit;
+        uint16 slashBps;
+        uint16 bountyBps;
+        uint32 commitPhase;
+        uint32 revealPhase;
+        uint32 jurySeniority;
+    }
+
+    /// @notice What the draws of one node at one step follow from.
+    struct DrawTerms {
+        uint32 run;
+        uint32 taskCount;
+        uint16 groupSize;
+        uint16 groupsPerCommitment;
+        uint256 workClass;
+        bytes32 entropy;
+    }
+
+    // ------------------------------------------------------------------------------------------------------ events
+
+    event RunCreated(uint32 indexed run, address indexed owner, address indexed trainer);
+    event Funded(uint32 indexed run, address indexed from, uint256 amount);
+    event WithdrawalAnnounced(uint32 indexed run, uint256 amount, uint256 readyAt);
+    event EscrowWithdrawn(uint32 indexed run, address indexed owner, uint256 amount);
+    event CloseAnnounced(uint32 indexed run, uint256 readyAt);
+    event RunClosed(uint32 indexed run, uint256 paidToOwner);
+    event AdmissionChanged(uint32 indexed run, address indexed operator, bool admitted);
+    event CheckpointPublished(
+        uint32 indexed run,
+        uint32 indexed step,
+        bytes32 manifestRoot,
+        bytes32 batchRoot,
+        bytes32 entropy,
+        bytes32 anchor
+    );
+    event WorkCommitted(
+        uint32 indexed run, address indexed node, uint32 indexed step, uint32 index, uint24 hour, bytes32 root
+    );
+    /// @notice Commitments `from` to `through` of `node` were paid to `operator`.
+    event Claimed(
+        uint32 indexed run, address indexed node, address indexed operator, uint32 from, uint32 through, uint256 paid
+    );
+    /// @notice A conviction voided commitments `from` to `through` of `node`.
+    event Voided(uint32 indexed run, address indexed node, uint32 from, uint32 through, uint256 amount);
+    event HourSealed(
+        uint32 indexed run, uint24 indexed hour, address indexed validator, bytes32 vouchRoot, uint256 paid
+    );
+    /// @notice A quorum sealed every hour of `run` up to and with `hour`.
+    event SealedThrough(uint32 indexed run, uint24 hour);
+
+    // ------------------------------------------------------------------------------------------------------ errors
+
+    error ZeroAddress();
+    error NotRegistry(address caller);
+    error NotCourt(address caller);
+    error NotOwner(uint32 run, address caller);
+    error NotTrainer(uint32 run, address caller);
+    error NotAdmitter(uint32 run, address caller);
+    error UnknownRun(uint32 run);
+    error RunIsClosed(uint32 run);
+    /// @notice A term is outside its bounds; `name` is the field's name in ASCII.
+    error TermOutOfBounds(bytes32 name, uint256 value, uint256 minimum, uint256 maximum);
+    /// @notice A class's weight is not in proportion to the mean of its budgets.
+    error ClassWeightOff(uint256 class, uint256 weight, uint256 expected);
+    error AmountZero();
+    error NothingAnnounced(uint32 run);
+    error NoticeRunning(uint32 run, uint256 readyAt, uint256 timestamp);
+    error WorkClassUnknown(uint32 run, uint8 workClass);
+    error NotAdmitted(uint32 run, address operator);
+    error OwnerOrTrainer(uint32 run, address account);
+    error StepOutOfOrder(uint32 run, uint32 step, uint32 expected);
+    error StepTooSoon(uint32 run, uint256 readyAt, uint256 timestamp);
+    error NotWorking(address node);
+    error WrongRun(address node, uint32 run, uint32 nodeRun);
+    error TooFewValidators(uint32 run, uint256 validators, uint256 needed);
+    error WrongIndex(address node, uint32 index, uint32 next);
+    error StepUnpublished(uint32 run, uint32 step, uint32 steps);
+    error StepBeforeJoined(address node, uint32 step, uint32 joinedStep);
+    error StepTooOld(uint32 run, uint32 step, uint32 oldest);
+    error StepBeforeLast(address node, uint32 step, uint32 lastStep);
+    error WrongAnchor(uint32 run, uint32 step, bytes32 anchor, bytes32 expected);
+    error HourFull(address node, uint256 hour, uint256 limit);
+    error EscrowShort(uint32 run, uint256 unreserved, uint256 needed);
+    error NotCommitted(address node, uint32 index, uint32 next);
+    error AlreadySettled(address node, uint32 index, uint32 settled);
+    error WindowOpen(address node, uint32 index, uint256 maturesAt);
+    error MoreHasMatured(address node, uint32 index);
+    error PayFrozen(address node, uint256 openCases);
+    error TooManyCases(address node);
+    error NotValidator(uint32 run, address caller);
+    error TooJunior(address validator, uint256 readyAt, uint256 timestamp);
+    error HourNotEnded(uint24 hour, uint256 endsAt, uint256 timestamp);
+    error SealTooLate(uint24 hour, uint256 deadline, uint256 timestamp);
+    error SealNotRising(address validator, uint24 hour, uint24 lastHour);
+
+    // ------------------------------------------------------------------------------------------------ owners' calls
+
+    /// @notice Creates a run owned by the caller. Run ids count from 1.
+    function createRun(Terms calldata terms_) external returns (uint32 run);
+
+    /// @notice Adds `amount` of the caller's tokens (allowance needed) to a run's escrow. Anyone may.
+    function fund(uint32 run, uint256 amount) external;
+
+    /// @notice Announces that the owner will take up to `amount` out of the escrow. Replaces an earlier announcement.
+    function announceWithdrawal(uint32 run, uint256 amount) external;
+
+    /// @notice Pays the owner the announced amount, or what is withdrawable if that is less.
+    function withdrawEscrow(uint32 run) external returns (uint256 paid);
+
+    /// @notice Announces that the run will close.
+    function announceClose(uint32 run) external;
+
+    /// @notice Closes the run for new work after its notice and pays the owner what is withdrawable. Reserved pay stays
+    /// and is claimed as usual.
+    function close(uint32 run) external returns (uint256 paid);
+
+    /// @notice Puts an operator on the list of those who may register a validator, or takes it off. Only the admitter;
+    /// validators already registered stay.
+    function admit(uint32 run, address operator, bool admitted) external;
+
+    /// @notice Publishes the next checkpoint. Only the trainer, not faster than the run's interval.
+    function publishCheckpoint(uint32 run, uint32 step, bytes32 manifestRoot, bytes32 batchRoot) external;
+
+    // ------------------------------------------------------------------------------------------------ workers' calls
+
+    /// @notice Commits the calling node to a full-sized piece of work and reserves its pay.
+    /// @param anchor Of the step, so that a reorg or a republished step reverts instead of framing an honest node.
+    /// @param index The node's next index.
+    /// @param root Merkle root over the leaves of all rows.
+    function commitWork(uint32 run, uint32 step, bytes32 anchor, uint32 index, bytes32 root) external;
+
+    /// @notice Settles every matured commitment of `node` and pays its operator. Anyone may call it.
+    /// @param through The last matured commitment: it has matured and the one after it has not.
+    function claim(address node, uint32 through) external returns (uint256 paid);
+
+    // --------------------------------------------------------------------------------------------- validators' calls
+
+    /// @notice Seals every hour since the caller's previous seal up to and with `hour`: "I inspected these, and opened
+    /// every case I will". Pays `sealPay` if the escrow has it unreserved.
+    /// @notice Warning: a sealer is liable for objectively refuted commitments under its `vouchRoot`.
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot) external returns (uint256 paid);
+
+    // ---------------------------------------------------------------------------------------------- the house's calls
+
+    /// @notice Enrols a node that is registering. Only Registry.
+    /// @return stake What the node must lock.
+    function enrolWorker(uint32 run, address node, address operator, uint8 workClass) external returns (uint256 stake);
+
+    /// @notice Enrols a validator that is registering. Only Registry.
+    function enrolValidator(uint32 run, address node, address operator) external returns (uint256 stake);
+
+    /// @notice A worker retires: no more commitments. Only Registry.
+    function leaveWorker(address node) external;
+
+    /// @notice A validator retires or is convicted while active. Only Registry.
+    function leaveValidator(uint32 run) external;
+
+    /// @notice A case against `node` opens: its pay is frozen. Only SlashCourt.
+    function freeze(address node) external;
+
+    /// @notice A case against `node` ends. Only SlashCourt.
+    function thaw(address node) external;
+
+    /// @notice Voids everything of `node` that is not settled, in constant cost. Only SlashCourt.
+    function voidWork(address node) external returns (uint256 amount);
+
+    // ------------------------------------------------------------------------------------------------------- views
+
+    /// @notice How many runs exist; their ids are 1 to this.
+    function runCount() external view returns (uint32);
+    function terms(uint32 run) external view returns (Terms memory);
+    function caseTerms(uint32 run) external view returns (CaseTerms memory);
+    /// @notice What the draws of `node` at `step` of its run follow from.
+    function drawTerms(address node, uint32 step) external view returns (DrawTerms memory);
+    function runState(uint32 run) external view returns (RunState memory);
+    function runInfo(uint32 run) external view returns (RunInfo memory);
+    /// @notice All zero for a step that is not published.
+    function checkpoint(uint32 run, uint32 step) external view returns (Checkpoint memory);
+    function work(address node) external view returns (Work memory);
+    /// @notice All zero for an index that is not committed.
+    function commitment(address node, uint32 index) external view returns (Commitment memory);
+    /// @notice Whether commitment `index` of `node` is to `root` at `step` of its run.
+    function isCommitted(address node, uint32 index, uint32 step, bytes32 root) external view returns (bool);
+    function matured(address node, uint32 index) external view returns (bool);
+    /// @notice Second at which a commitment matures if nothing more is sealed than is now.
+    function maturesAt(address node, uint32 index) external view returns (uint256);
+    /// @notice Last second at which a case about a commitment may be opened.
+    function challengeableUntil(address node, uint32 index) external view returns (uint256);
+    /// @notice The commitment to pass to `claim` now, and what it would pay; zero pay when there is nothing to claim.
+    /// @notice Warning: reads one slot per unsettled commitment; meant for off-chain callers.
+    function claimable(address node) external view returns (uint32 through, uint256 amount);
+    function sealedThrough(uint32 run) external view returns (uint24 hour);
+    function vouchRoot(address validator, uint24 hour) external view returns (bytes32);
+    function lastSealed(address validator) external view returns (uint24 hour);
+    function sealCount(uint32 run, uint24 hour) external view returns (uint256);
+    function isAdmitted(uint32 run, address operator) external view returns (bool);
+    /// @notice Escrow that is not reserved.
+    function unreserved(uint32 run) external view returns (uint256);
+    /// @notice What the owner could take out: unreserved, less voided pay that must stay.
+    function withdrawable(uint32 run) external view returns (uint256);
+    /// @notice Seconds of notice for withdrawing and closing.
+    function noticePeriod(uint32 run) external view returns (uint256);
+
+    /// @notice Full hours between the end of a sealed commitment's hour and its maturity.
+    function WINDOW_HOURS() external view returns (uint256);
+    /// @notice The same for an hour that was never sealed; also how long a case may be opened.
+    function UNSEALED_WINDOW_HOURS() external view returns (uint256);
+    /// @notice Active validators without whom a run takes no commitments.
+    function MIN_VALIDATORS() external view returns (uint256);
+    function MAX_CLASSES() external view returns (uint256);
+}

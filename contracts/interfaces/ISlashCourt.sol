@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { Leaves } from "../libraries/Leaves.sol";
+
+/// @title SlashCourt: what is wrong is proven here, at once where the contract can see it, by a jury where it cannot.
+/// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
+/// opened, one node one vote, without the challenger and without a validator of the accused's operator. The quorum is
+/// more than half of the jury, and guilt needs more than half of the *whole* jury, so whoever stays silent counts for
+/// the accused: a conviction means a majority of the run's validators, whatever the turnout.
+/// @notice Warning: a majority of a run's validators can convict anybody. Join runs whose validators you trust to be
+/// independent.
+interface ISlashCourt {
+    // ------------------------------------------------------------------------------------------------------- types
+
+    /// @notice What is wrong with a commitment. Mirror of muster.messages.Reason, in the same order.
+    enum Kind {
+        Malformed,
+        DataMissing,
+        WrongRoot,
+        WrongDraw,
+        WrongPrompt,
+        OutOfBounds,
+        WrongTermination,
+        WrongReward,
+        SamplingMismatch,
+        ActivationMismatch,
+        WrongLogprobs
+    }
+
+    /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended.
+    enum Outcome {
+        Open,
+        Guilty,
+        NotGuilty,
+        NoQuorum,
+        Moot
+    }
+
+    /// @notice What a judge has done in a case. Collected: took its share (or its deposit back) after the end.
+    enum BallotState {
+        None,
+        Committed,
+        Revealed,
+        Collected
+    }
+
+    /// @param node The accused.
+    /// @param run Its run.
+    /// @param openedAt Second of opening.
+    /// @param kind What it is accused of.
+    /// @param outcome How the case ended.
+    /// @param challenger Validator node that opened it.
+    /// @param index Commitment.
+    /// @param position Row of the commitment, where the kind concerns one.
+    /// @param jury Size of the jury.
+    /// @param fee What the challenger put down.
+    /// @param deposit What each judge puts down.
+    /// @param commits Votes committed.
+    /// @param reveals Votes revealed.
+    /// @param guiltyVotes Of those, guilty.
+    /// @param share What each revealer can collect after the end.
+    /// @param commitEnds Second at which committing ends.
+    /// @param revealEnds Second at which revealing ends.
+    /// @param evidenceHash Content hash of the evidence bundle.
+    struct Case {
+        address node;
+        uint32 run;
+        uint40 openedAt;
+        Kind kind;
+        Outcome outcome;
+        address challenger;
+        uint32 index;
+        uint32 position;
+        uint16 jury;
+        uint96 fee;
+        uint96 deposit;
+        uint16 commits;
+        uint16 reveals;
+        uint16 guiltyVotes;
+        uint96 share;
+        uint40 commitEnds;
+        uint40 revealEnds;
+        uint40 seniorBefore;
+        bytes32 evidenceHash;
+    }
+
+    // ------------------------------------------------------------------------------------------------------ events
+
+    event CaseOpened(
+        uint256 indexed caseId,
+        address indexed node,
+        address indexed challenger,
+        uint32 run,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Kind kind,
+        uint32 position,
+        bytes32 evidenceHash,
+        uint16 jury,
+        uint256 commitEnds,
+        uint256 revealEnds
+    );
+    event VoteCommitted(uint256 indexed caseId, address indexed judge, bytes32 hash);
+    event VoteRevealed(uint256 indexed caseId, address indexed judge, bool guilty);
+    event CaseResolved(
+        uint256 indexed caseId, address indexed node, Outcome outcome, uint16 guiltyVotes, uint16 reveals, uint16 jury
+    );
+    event Collected(uint256 indexed caseId, address indexed judge, uint256 amount);
+    /// @notice The contract itself found `node` guilty: `prover` showed a leaf of commitment `index` that cannot be.
+    event Refuted(address indexed node, uint32 indexed index, address indexed prover, Kind kind, uint256 position);
+
+    // ------------------------------------------------------------------------------------------------------ errors
+
+    error UnknownCase(uint256 caseId);
+    error CaseEnded(uint256 caseId, Outcome outcome);
+    error CaseNotEnded(uint256 caseId);
+    error NotCommitted(address node, uint32 index, uint32 step, bytes32 root);
+    error NodeGone(address node);
+    error NotChallenger(address caller, uint32 run);
+    error OwnNode(address challenger, address node, address operator);
+    error ChallengeTooLate(address node, uint32 index, uint256 deadline, uint256 timestamp);
+    error TooFewJudges(uint256 jury, uint256 needed);
+    error NotJudge(uint256 caseId, address caller);
+    error CommitPhaseOver(uint256 caseId, uint256 commitEnds, uint256 timestamp);
+    error RevealNotStarted(uint256 caseId, uint256 startsAt, uint256 timestamp);
+    error RevealPhaseOver(uint256 caseId, uint256 revealEnds, uint256 timestamp);
+    error AlreadyVoted(uint256 caseId, address judge);
+    error NotVoted(uint256 caseId, address judge);
+    error WrongVote(uint256 caseId, address judge, bytes32 hash, bytes32 committed);
+    error VotingNotOver(uint256 caseId, uint256 revealEnds, uint256 timestamp);
+    error NothingToCollect(uint256 caseId, address judge);
+    error LeafNotInRoot(bytes32 leaf, bytes32 root);
+    error PositionBeyond(uint256 position, uint256 positions);
+    error LeafIsAsDrawn(address node, uint32 index, uint256 position);
+
+    // ------------------------------------------------------------------------------------------------ juried cases
+
+    /// @notice Accuses a node of a commitment. The caller is an active validator of the run, whose operator pays the fee
+    /// out of its free balance. The node's unsettled pay is frozen until the case ends.
+    /// @param step Of the commitment.
+    /// @param root Of the commitment.
+    /// @param position Row concerned; ignored where the kind concerns the whole commitment.
+    /// @param evidenceHash Content hash of a bundle that anybody can re-verify offline.
+    function openCase(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Kind kind,
+        uint32 position,
+        bytes32 evidenceHash
+    ) external returns (uint256 caseId);
+
+    /// @notice Commits a judge to a vote and takes the deposit from its operator's free balance.
+    /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
+    function commitVote(uint256 caseId, bytes32 hash) external;
+
+    /// @notice Reveals a vote and returns the deposit. Possible when committing has ended or the whole jury has
+    /// committed; about missing data only when committing has ended, so that its cure has its time.
+    function revealVote(uint256 caseId, bool guilty, bytes32 salt) external;
+
+    /// @notice Ends a case whose result cannot change any more. Anyone may call it.
+    /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid; forfeited
+    /// deposits go to the revealers. Not guilty: fee and forfeited deposits go to the revealers. No quorum: deposits
+    /// back, the fee to the revealers or else to the accused. Moot: fee and deposits back.
+    function resolve(uint256 caseId) external returns (Outcome outcome);
+
+    /// @notice Pays a judge's operator what an ended case owes the judge. Anyone may call it.
+    function collect(uint256 caseId, address judge) external returns (uint256 amount);
+
+    // --------------------------------------------------------------------------------------------- objective proofs
+
+    /// @notice Convicts a node at once for a leaf whose task, seed or budget is not what the draw says. The bounty goes
+    /// to the caller's free balance in the Registry. Anyone may call it, as long as the node's lock is there.
+    /// @param leaf A leaf under the commitment's root.
+    /// @param merkleProof Its OpenZeppelin Merkle proof.
+    function proveWrongDraw(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) external;
+
+    // ------------------------------------------------------------------------------------------------------- views
+
+    /// @notice How many cases were ever opened; their ids are 1 to this.
+    function caseCount() external view returns (uint256);
+    function caseOf(uint256 caseId) external view returns (Case memory);
+    function ballot(uint256 caseId, address judge) external view returns (BallotState state, bytes31 hash);
+    /// @notice Whether `judge` is on the jury of a case.
+    function isJudge(uint256 caseId, address judge) external view returns (bool);
+    /// @notice Whether `resolve` would end the case now.
+    function isResolvable(uint256 caseId) external view returns (bool);
+    /// @notice What `collect` would pay now.
+    function collectable(uint256 caseId, address judge) external view returns (uint256);
+    /// @notice keccak256(abi.encode(caseId, judge, guilty, salt)).
+    function voteHash(uint256 caseId, address judge, bool guilty, bytes32 salt) external pure returns (bytes32);
+    /// @notice Judges without whom no case can be opened.
+    function MIN_JURY() external view returns (uint256);
+}
