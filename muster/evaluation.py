@@ -1,0 +1,97 @@
+"""How good a checkpoint is: greedy answers to tasks it never trained on, batched, with a key-value cache."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from muster.constants import MICRO
+from muster.prompts import completion_text, end_token, pad_token, prompt_tokens
+from muster.tasks import Task, verify
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+BATCH_SIZE = 1024
+"""Sequences decoded side by side."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """Mean task reward (0 to 1), number of tasks and mean completion length in tokens, EOS included."""
+
+    reward: float
+    tasks: int
+    mean_length: float
+    length_error: float
+    """Mean of |length − budget| / budget: how well the announced budget is kept."""
+
+
+def greedy_score(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    tasks: Sequence[Task],
+    *,
+    budgets: Sequence[int],
+    max_tokens: int,
+) -> Score:
+    """Score `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores."""
+    asked = [(task, budgets[i % len(budgets)]) for i, task in enumerate(tasks)]
+    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long() for task, budget in asked]
+    completions = greedy_completions(model, tokenizer, prompts, max_tokens=max_tokens)
+    rewards = [
+        verify(task, completion_text(tokenizer, tokens)) for (task, _), tokens in zip(asked, completions, strict=True)
+    ]
+    errors = [abs(len(tokens) - budget) / budget for (_, budget), tokens in zip(asked, completions, strict=True)]
+    count = len(asked)
+    return Score(
+        reward=sum(rewards) / (MICRO * count),
+        tasks=count,
+        mean_length=sum(map(len, completions)) / count,
+        length_error=sum(errors) / count,
+    )
+
+
+@torch.inference_mode()
+def greedy_completions(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: Sequence[torch.Tensor],
+    *,
+    max_tokens: int,
+) -> list[list[int]]:
+    """Argmax decoding of `prompts` (int64 [length] each), in their order; EOS included where it was reached."""
+    # Neighbours of equal length need no padding, so sort first.
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    completions: list[list[int]] = [[] for _ in prompts]
+    for start in range(0, len(order), BATCH_SIZE):
+        chosen = order[start : start + BATCH_SIZE]
+        for i, tokens in zip(chosen, _decode(model, tokenizer, [prompts[i] for i in chosen], max_tokens), strict=True):
+            completions[i] = tokens
+    return completions
+
+
+def _decode(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[torch.Tensor], max_tokens: int
+) -> list[list[int]]:
+    eos, pad = end_token(tokenizer), pad_token(tokenizer)
+    width = max(map(len, prompts))
+    ids = torch.full((len(prompts), width), pad)
+    mask = torch.zeros_like(ids)
+    for row, prompt in enumerate(prompts):
+        ids[row, width - len(prompt) :] = prompt
+        mask[row, width - len(prompt) :] = 1
+    output = model.generate(  # type: ignore[operator]
+        ids.to(model.device),
+        attention_mask=mask.to(model.device),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        num_beams=1,
+        eos_token_id=eos,
+        pad_token_id=pad,
+    )
+    rows = output[:, width:].tolist()
+    return [row[: row.index(eos) + 1] if eos in row else row for row in rows]

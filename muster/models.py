@@ -1,0 +1,310 @@
+"""Models and tokenizers: making a small one, loading any, naming both by their hash.
+
+`init_model` is `muster model init`: a Qwen2 model of a third of a million parameters and a tokenizer, in Hugging
+Face's own formats, warmed up on the run's task format until it solves about half of the held-out tasks, so that
+reinforcement learning has something to improve. Nothing is downloaded. Wherever a folder made here is accepted, so is
+any other Hugging Face checkpoint, by name or path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Final, Literal
+
+import torch
+from torch.nn import functional
+
+from muster.errors import ConfigError
+from muster.evaluation import greedy_score
+from muster.prompts import end_token, pad_token, prompt_tokens
+from muster.tasks import Task, TaskSet
+from muster.tasks.rewards import THINK_END
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+TokenizerKind = Literal["character", "byte_pair"]
+
+TOKENIZER_FILES: Final = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+"""Whatever of these a folder has is its tokenizer, the chat template included."""
+
+CHAT_TEMPLATE: Final = (
+    "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
+    "{% if thinking_budget is defined %}<|budget|>{{ thinking_budget }}{% endif %}"
+    "{% if add_generation_prompt %}<|assistant|><think>{% endif %}"
+)
+PAD, EOS, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
+SPECIAL_TOKENS: Final = (PAD, EOS, UNKNOWN, "<|system|>", "<|user|>", "<|budget|>", "<|assistant|>")
+THINK_TOKENS: Final = ("<think>", THINK_END)
+CONTEXT: Final = 512
+"""Longest sequence of a model made here, in tokens."""
+
+
+# --- Tokenizers
+
+
+def make_tokenizer(kind: TokenizerKind = "character", corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
+    """A fast tokenizer with a chat template that announces the thinking budget.
+
+    `character`: one token per printable ASCII character. `byte_pair`: byte-level BPE of up to 512 tokens learnt from
+    `corpus`, which can spell any text.
+    """
+    from tokenizers import AddedToken
+    from transformers import PreTrainedTokenizerFast
+
+    backend = _character_backend() if kind == "character" else _byte_pair_backend(corpus)
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS])
+    backend.add_tokens([AddedToken(token, special=False, normalized=False) for token in THINK_TOKENS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        eos_token=EOS,
+        pad_token=PAD,
+        unk_token=UNKNOWN,
+        chat_template=CHAT_TEMPLATE,
+        model_max_length=CONTEXT,
+    )
+
+
+def _character_backend():
+    from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+
+    characters = ["\n", *(chr(code) for code in range(32, 127))]
+    vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, *THINK_TOKENS, *characters])}
+    backend = Tokenizer(models.WordLevel(vocabulary, unk_token=UNKNOWN))
+    backend.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
+    backend.decoder = decoders.Fuse()
+    return backend
+
+
+def _byte_pair_backend(corpus: Sequence[str]):
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer = pre_tokenizers.Sequence(
+        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+    )
+    backend.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=512,
+        special_tokens=[*SPECIAL_TOKENS, *THINK_TOKENS],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    backend.train_from_iterator(corpus, trainer)
+    return backend
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint, by folder or Hugging Face name. Raises ConfigError if there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no tokenizer at {path}: {error}", hint="muster model init") from error
+
+
+# --- Models
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """Dimensions of a Qwen2 model. The head size, hidden / heads, must be one that vLLM's attention has (32, 64 …)."""
+
+    hidden: int = 128
+    layers: int = 2
+    heads: int = 4
+    intermediate: int = 256
+
+
+def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int) -> PreTrainedModel:
+    """A Qwen2 model with random float32 weights: equal arguments, equal weights."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    config = Qwen2Config(
+        vocab_size=len(tokenizer),
+        hidden_size=shape.hidden,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.heads,
+        intermediate_size=shape.intermediate,
+        max_position_embeddings=CONTEXT,
+        tie_word_embeddings=True,
+        bos_token_id=None,
+        eos_token_id=end_token(tokenizer),
+        pad_token_id=pad_token(tokenizer),
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return Qwen2ForCausalLM(config)
+
+
+def load_model(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A causal language model by folder or Hugging Face name; safetensors only, no code of the checkpoint is run.
+
+    Raises ConfigError if there is none.
+    """
+    from transformers import AutoModelForCausalLM
+
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            str(path), dtype=dtype, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no model at {path}: {error}", hint="muster model init") from error
+
+
+def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:
+    """Write a checkpoint folder: model.safetensors, config.json and the tokenizer's files."""
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+def model_hash(directory: Path) -> bytes:
+    """SHA-256 over config.json and every safetensors file: `Terms.model_hash`, the model that the run starts from."""
+    return _hash_files(directory, [directory / "config.json", *directory.glob("*.safetensors")])
+
+
+def tokenizer_hash(directory: Path) -> bytes:
+    """SHA-256 over the tokenizer's files, chat template included: `Terms.tokenizer_hash`, the same at every step."""
+    return _hash_files(directory, [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()])
+
+
+def _hash_files(directory: Path, files: list[Path]) -> bytes:
+    if not files or not all(path.is_file() for path in files):
+        raise ConfigError(f"{directory} is no checkpoint folder", hint="muster model init")
+    total = hashlib.sha256()
+    for path in sorted(files, key=lambda path: path.name):
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").digest()
+        total.update(len(path.name).to_bytes(4, "big") + path.name.encode() + digest)
+    return total.digest()
+
+
+# --- Making a model that is half good
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How a fresh model learns the task format, by supervised steps on training tasks."""
+
+    target: float = 0.5
+    """Held-out greedy accuracy at which warming up ends."""
+    budgets: tuple[int, ...] = (8, 12, 16)
+    """Thinking budgets to announce, in tokens."""
+    max_tokens: int = 32
+    """Longest completion when measuring."""
+    jitter: int = 3
+    """The texts miss their budget by up to this many tokens: keeping it better is left to reinforcement learning."""
+    batch: int = 256
+    learning_rate: float = 3e-3
+    max_steps: int = 1000
+    check_every: int = 5
+    """Steps between two measurements."""
+
+
+@dataclass(frozen=True)
+class InitReport:
+    """What `init_model` made."""
+
+    parameters: int
+    accuracy: float
+    """Held-out, greedy, after the warm-up."""
+    steps: int
+    seconds: float
+
+
+def init_model(
+    directory: Path,
+    task_set: TaskSet,
+    *,
+    seed: int = 0,
+    target: float = 0.5,
+    budgets: Sequence[int] = WarmUp.budgets,
+    tokenizer_kind: TokenizerKind = "character",
+    shape: ModelShape = ModelShape(),
+) -> InitReport:
+    """Make, warm up and save a model and its tokenizer. Equal arguments give equal bytes on one machine.
+
+    Raises ConfigError when `target` is not reached within the step limit.
+    """
+    started = time.monotonic()
+    tokenizer = make_tokenizer(tokenizer_kind, [text for task in task_set.train for text in (task.prompt, task.answer)])
+    model = make_model(tokenizer, shape, seed)
+    warm = WarmUp(target=target, budgets=tuple(budgets), max_tokens=2 * max(budgets))
+    accuracy, steps = warm_up(model, tokenizer, task_set, warm, seed=seed)
+    save_model(model, tokenizer, directory)
+    return InitReport(
+        parameters=sum(p.numel() for p in model.parameters()),
+        accuracy=accuracy,
+        steps=steps,
+        seconds=time.monotonic() - started,
+    )
+
+
+def warm_up(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task_set: TaskSet, terms: WarmUp, *, seed: int
+) -> tuple[float, int]:
+    """Supervised steps until the target is reached. Returns (held-out accuracy, steps taken)."""
+    rng = Random(f"muster.warm_up.{seed}")
+    optimizer = torch.optim.AdamW(model.parameters(), lr=terms.learning_rate, weight_decay=0.01)
+    accuracy = 0.0
+    for step in range(1, terms.max_steps + 1):
+        tasks = [rng.choice(task_set.train) for _ in range(terms.batch)]
+        optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / 10)
+        loss = _supervised_loss(model, tokenizer, [_example(tokenizer, task, terms, rng) for task in tasks])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        if step % terms.check_every == 0:
+            score = greedy_score(
+                model, tokenizer, task_set.held_out, budgets=terms.budgets, max_tokens=terms.max_tokens
+            )
+            accuracy = score.reward
+            if accuracy >= terms.target:
+                return accuracy, step
+    raise ConfigError(
+        f"the model reached {accuracy:.2f} of {terms.target:.2f} held-out accuracy in {terms.max_steps} steps",
+        hint="choose easier tasks or a lower target",
+    )
+
+
+def _example(tokenizer: PreTrainedTokenizerBase, task: Task, terms: WarmUp, rng: Random) -> tuple[list[int], list[int]]:
+    """Prompt and completion: the model thinks in dots, about as many as the budget leaves room for."""
+    budget = rng.choice(terms.budgets)
+    length = budget + rng.randint(-terms.jitter, terms.jitter)
+    ending = tokenizer(THINK_END + task.answer + EOS, add_special_tokens=False)["input_ids"]
+    dot = tokenizer(".", add_special_tokens=False)["input_ids"]
+    prompt = prompt_tokens(tokenizer, task, budget).tolist()
+    return prompt, dot * max(0, length - len(ending)) + list(ending)
+
+
+def _supervised_loss(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: list[tuple[list[int], list[int]]]
+) -> torch.Tensor:
+    width = max(len(prompt) + len(completion) for prompt, completion in examples)
+    ids = torch.full((len(examples), width), pad_token(tokenizer))
+    labels = torch.full((len(examples), width), -100)
+    for row, (prompt, completion) in enumerate(examples):
+        end = len(prompt) + len(completion)
+        ids[row, :end] = torch.tensor(prompt + completion)
+        labels[row, len(prompt) : end] = torch.tensor(completion)
+    # Padding on the right needs no mask: causal attention never looks at it.
+    logits = model(input_ids=ids).logits[:, :-1]
+    return functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())

@@ -1,0 +1,68 @@
+"""From a task to prompt tokens, and from completion tokens back to text. Workers and validators must agree on both.
+
+The prompt announces the thinking budget. A tokenizer whose chat template has a `thinking_budget` variable renders
+it where the model expects it (ours do, and some public models'); for any other, a sentence is added to the question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from muster.errors import ConfigError
+from muster.tasks import Task
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+BUDGET_SENTENCE = "\n\nThink for about {budget} tokens inside <think> and </think>, then give only the answer."
+
+
+def end_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Id of the token that ends a completion. Raises ConfigError if the tokenizer has none."""
+    if not isinstance(tokenizer.eos_token_id, int):
+        raise ConfigError("the tokenizer has no end-of-sequence token", hint="use a chat model, or muster model init")
+    return tokenizer.eos_token_id
+
+
+def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Id to fill batches with; the end token where the tokenizer has no other."""
+    pad = tokenizer.pad_token_id
+    return pad if isinstance(pad, int) else end_token(tokenizer)
+
+
+def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> str:
+    """The rendered prompt, special tokens spelled out. Raises ConfigError if the tokenizer has no chat template."""
+    template = tokenizer.chat_template
+    if not isinstance(template, str):
+        raise ConfigError("the tokenizer has no chat template", hint="use a chat model, or muster model init")
+    content = task.prompt
+    if "thinking_budget" not in template:
+        content += BUDGET_SENTENCE.format(budget=budget)
+    text = tokenizer.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, thinking_budget=budget
+    )
+    assert isinstance(text, str)
+    return text
+
+
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> np.ndarray:
+    """Token ids of the prompt, int32 [length]. `budget` is in tokens, as drawn."""
+    ids = tokenizer(prompt_text(tokenizer, task, budget), add_special_tokens=False)["input_ids"]
+    return np.asarray(ids, dtype=np.int32)
+
+
+def completion_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | np.ndarray) -> str:
+    """The text that is scored: all tokens up to a final EOS, special tokens spelled out.
+
+    Total on hostile input of int32 ids: an id beyond the vocabulary decodes to nothing.
+    """
+    ids = [int(token) for token in tokens]
+    if ids and ids[-1] == end_token(tokenizer):
+        ids.pop()
+    ids = [i for i in ids if 0 <= i < len(tokenizer)]
+    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    assert isinstance(text, str)
+    return text

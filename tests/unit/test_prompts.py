@@ -1,0 +1,60 @@
+"""Prompts: exact tokens, the announced budget, text back from any tokens."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.errors import ConfigError
+from muster.models import make_tokenizer
+from muster.prompts import completion_text, prompt_text, prompt_tokens
+from muster.tasks import Task
+
+TASK = Task("sort 5231", "1235", "sort", 4)
+CORPUS = ["sort 5231", "sort 8287", "1235", "2788", "12+34="]
+
+
+@pytest.fixture(scope="module", params=["character", "byte_pair"])
+def tokenizer(request: pytest.FixtureRequest):
+    return make_tokenizer(request.param, CORPUS)
+
+
+def test_prompt_announces_the_budget_where_the_template_wants_it(tokenizer) -> None:
+    assert prompt_text(tokenizer, TASK, 12) == "<|user|>sort 5231<|budget|>12<|assistant|><think>"
+    tokens = prompt_tokens(tokenizer, TASK, 12)
+    assert tokens.dtype == np.int32
+    assert tokenizer.decode(tokens.tolist()) == prompt_text(tokenizer, TASK, 12)
+    assert not np.array_equal(tokens, prompt_tokens(tokenizer, TASK, 13))
+
+
+def test_character_tokens_by_hand() -> None:
+    tokens = prompt_tokens(make_tokenizer("character"), Task("1+1=", "2", "arithmetic", 1), 9)
+    special = 9  # seven special tokens and the two of thinking come first, then newline and the printable characters
+    space = special + 1
+    characters = [space + ord(c) - 32 for c in "1+1="]
+    assert tokens.tolist() == [4, *characters, 5, space + ord("9") - 32, 6, 7]
+
+
+def test_a_template_without_a_budget_gets_a_sentence() -> None:
+    tokenizer = make_tokenizer("character")
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    assert prompt_text(tokenizer, TASK, 40).startswith("sort 5231\n\nThink for about 40 tokens")
+    tokenizer.chat_template = None
+    with pytest.raises(ConfigError, match="chat template"):
+        prompt_text(tokenizer, TASK, 40)
+
+
+def test_completion_text_spells_out_everything_but_the_final_eos(tokenizer) -> None:
+    text = "..12 x</think>\n34"
+    ids = tokenizer(text + "<|end|>", add_special_tokens=False)["input_ids"]
+    assert completion_text(tokenizer, ids) == text
+    assert completion_text(tokenizer, np.asarray(ids[:-1], np.int32)) == text
+    assert completion_text(tokenizer, [*ids, ids[-1]]) == text + "<|end|>"
+    assert completion_text(tokenizer, []) == ""
+
+
+@given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 120), max_size=50))
+def test_completion_text_is_total(tokens: list[int]) -> None:
+    assert isinstance(completion_text(make_tokenizer("character"), tokens), str)
