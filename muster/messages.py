@@ -138,6 +138,10 @@ class StepReport(Message):
     metrics: dict[str, float]
     batch: list[Hash] = Field(default_factory=list)
     """File hashes of the batch's manifest."""
+    dropped: list[Hash] = Field(default_factory=list)
+    """Files looked at and left out of the batch for good: nothing to learn from, too stale, too far off."""
+    finished: bool = False
+    """The trainer needs no more work after this: demand ends."""
     stages: dict[str, float] = Field(default_factory=dict)
     """Seconds by stage: wait, load, update, evaluate, write, publish."""
 

@@ -59,6 +59,20 @@ class OrchestratorSettings(Section):
     """SQLAlchemy URL; rebuilt from chain and storage when lost."""
     storage_url: str = "file:.muster/storage"
     """Content-addressed files: file:FOLDER, or s3://bucket/prefix."""
+    hosts: list[str] = []
+    """Other names, HOST or HOST:PORT, that requests to this orchestrator may be signed for, besides url's."""
+    state_dir: Path = Path(".muster/orchestrator")
+    """Uploads under way and the place in the chain; safe to delete while the orchestrator is down."""
+    run_folder: Path | None = None
+    """Folder with the run's task set, tokenizer and model configuration, offered to newcomers by content hash."""
+    batch_groups: int = Field(default=64, ge=1)
+    """Groups the trainer puts in a batch; demand is counted in batches of this size."""
+    demand_batches: float = Field(default=2, gt=0, le=100)
+    """Work is wanted while fewer than this many batches of fresh groups wait for the trainer."""
+    uploads_at_once: int = Field(default=8, ge=1, le=1000)
+    """Bodies read at the same time; who comes beyond that is asked to try again."""
+    upload_seconds: float = Field(default=120, gt=0, le=3600)
+    """Longest time for one body to arrive."""
 
 
 class WorkerSettings(Section):
