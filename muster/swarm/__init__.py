@@ -1,0 +1,6 @@
+"""The local swarm: every process of a run on one machine, started in order of readiness and ended without a trace.
+
+`processes` knows one operating-system process group, `supervisor` a set of them, `state` what a killed supervisor
+leaves behind, `plan` which processes a swarm has, `stage` what must be on chain before they start, `watch` what is
+happening, `summary` and `report` what happened, `demo` all of it in one command.
+"""

@@ -1,0 +1,89 @@
+"""What a swarm has running, on disk, so that one whose supervisor was killed can still be ended.
+
+The file lies in the swarm's folder and names each process by number and start time (`muster.swarm.processes`). It is
+replaced atomically whenever a process starts or ends, and removed when the swarm has ended in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from muster.errors import MalformedError, UsageError
+from muster.swarm.processes import Leader, end_session, is_alive, session_members
+
+STATE_FILE = "swarm.json"
+
+
+@dataclass(frozen=True)
+class SwarmState:
+    """Processes by name; `supervisor` is the one that looks after them."""
+
+    supervisor: Leader
+    processes: dict[str, Leader]
+
+    def write(self, folder: Path) -> None:
+        path = folder / STATE_FILE
+        temporary = path.with_suffix(".new")
+        temporary.write_text(json.dumps(asdict(self), indent=1))
+        os.replace(temporary, path)
+
+
+def read_state(folder: Path) -> SwarmState | None:
+    """The state of the swarm in a folder, None if there is none. Raises MalformedError when it does not parse."""
+    path = folder / STATE_FILE
+    try:
+        raw = json.loads(path.read_text())
+        named = {str(name): Leader(**who) for name, who in raw["processes"].items()}
+        return SwarmState(Leader(**raw["supervisor"]), named)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise MalformedError(f"{path} is no swarm state: {error}", hint=f"rm {path}") from error
+
+
+def remove_state(folder: Path) -> None:
+    (folder / STATE_FILE).unlink(missing_ok=True)
+
+
+def check_free(folder: Path) -> None:
+    """Raise UsageError if a swarm is running, or was left, in this folder."""
+    state = read_state(folder)
+    if state is None:
+        return
+    if is_alive(state.supervisor) or any(session_members(who) for who in state.processes.values()):
+        raise UsageError(f"a swarm is running in {folder}", hint=f"muster swarm down --folder {folder}")
+    remove_state(folder)
+
+
+async def end_swarm(folder: Path, seconds: float = 10) -> list[str]:
+    """End what a swarm left running, its supervisor first; returns the names of what was ended.
+
+    A living supervisor is asked to end its swarm itself and has `seconds` for every step of doing so.
+    """
+    state = read_state(folder)
+    if state is None:
+        return []
+    running = [name for name, who in state.processes.items() if session_members(who)]
+    if is_alive(state.supervisor):
+        running.append("supervisor")
+        await _ask_supervisor(state.supervisor, 3 * seconds)
+    await asyncio.gather(*(end_session(who, seconds) for who in state.processes.values()))
+    remove_state(folder)
+    return running
+
+
+async def _ask_supervisor(who: Leader, seconds: float) -> None:
+    """SIGTERM, then SIGKILL, to the supervisor alone: it may share its session with a person's shell."""
+    for number, bound in ((signal.SIGTERM, seconds), (signal.SIGKILL, 10.0)):
+        if not is_alive(who):
+            return
+        os.kill(who.pid, number)
+        for _ in range(int(bound / 0.05)):
+            if not is_alive(who):
+                return
+            await asyncio.sleep(0.05)

@@ -1,0 +1,308 @@
+"""Start processes in order of readiness, keep them running, and end exactly those.
+
+Every process gets a session of its own, so that Ctrl-C in a terminal reaches the supervisor only, which then ends
+its processes in the reverse order of their start. A process that dies is started again, a bounded number of times
+with growing pauses; when it has died too often the whole swarm fails, naming the process and its last words.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+import httpx2
+
+from muster.errors import ConfigError, MusterError, UnreachableError
+from muster.swarm.processes import Child, Leader, leader
+from muster.swarm.state import SwarmState, check_free, remove_state
+
+BACK_OFF: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Seconds before each restart; as many restarts as there are entries."""
+
+STEADY_SECONDS: Final = 600.0
+"""A process that has run for so long is forgiven its earlier deaths."""
+
+LAST_WORDS: Final = 12
+"""Lines of a failed process's log that its error shows."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class ProcessSpec:
+    """One process of a swarm. Nothing secret may stand in `command` or `environment`: other users can read them."""
+
+    name: str
+    command: tuple[str, ...]
+    log: Path
+    """Where stdout and stderr go, appended."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Set on top of the supervisor's own."""
+    ready_url: str = ""
+    """Answers 200 once the process is ready."""
+    ready_port: int = 0
+    """Accepts connections on 127.0.0.1 once the process is ready."""
+    ready_seconds: float = 120
+    """Longest wait for readiness."""
+    stop_seconds: float = 8
+    """Between SIGTERM and SIGKILL."""
+    nice: int = 0
+    restarts: int = len(BACK_OFF)
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that happened to a process: started, ready, died, restarted, ended."""
+
+    kind: str
+    name: str
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+class SwarmError(MusterError):
+    """A process of the swarm cannot be kept running."""
+
+
+class Supervisor:
+    """Async context manager that owns every process it starts.
+
+    folder: holds the state file; must not hold a running swarm (UsageError).
+    tell: called with each Happening, must not block.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[Happening], None] = lambda _: None) -> None:
+        self.folder = folder
+        self.tell = tell
+        self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._running: dict[str, Child] = {}
+        self._keepers: dict[str, asyncio.Task[None]] = {}
+        self._specs: dict[str, ProcessSpec] = {}
+
+    async def __aenter__(self) -> Self:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        check_free(self.folder)
+        self._record()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None):
+        await self.stop()
+
+    async def start(self, spec: ProcessSpec) -> None:
+        """Start one process and wait until it is ready. Raises SwarmError when it ends or takes too long."""
+        if spec.name in self._keepers:
+            raise ValueError(f"{spec.name} is started already")
+        check_ports([spec.ready_port] if spec.ready_port else [])
+        self._specs[spec.name] = spec
+        child = self._spawn(spec)
+        self._keepers[spec.name] = asyncio.create_task(self._keep(spec, child), name=f"keep {spec.name}")
+        await self._wait_ready(spec)
+
+    async def start_all(self, specs: Sequence[ProcessSpec]) -> None:
+        """Start processes that need not wait for each other."""
+        starts = [asyncio.create_task(self.start(spec)) for spec in specs]
+        try:
+            await asyncio.gather(*starts)
+        finally:
+            for task in starts:
+                task.cancel()
+            await asyncio.gather(*starts, return_exceptions=True)
+
+    async def run(self, spec: ProcessSpec) -> None:
+        """Run one process to its end. Raises SwarmError unless it ends with status 0, all within `ready_seconds`."""
+        self._specs[spec.name] = spec
+        child = self._spawn(spec)
+        begun = time.monotonic()
+        try:
+            await asyncio.wait_for(child.wait(), spec.ready_seconds)
+        finally:
+            status = await self._end(spec.name, quietly=True)
+        if status != 0:
+            raise SwarmError(
+                f"{spec.name} failed with status {status}\n{last_words(spec.log)}", hint=f"read {spec.log}"
+            )
+        self.tell(Happening("finished", spec.name, {"seconds": round(time.monotonic() - begun, 2)}))
+
+    async def stop_one(self, name: str) -> None:
+        """End one process and do not start it again."""
+        keeper = self._keepers.pop(name)
+        keeper.cancel()
+        await asyncio.gather(keeper, return_exceptions=True)
+        await self._end(name)
+
+    async def stop(self) -> None:
+        """End every process: the first started last, since the others lean on it (it is the chain)."""
+        for keeper in self._keepers.values():
+            keeper.cancel()
+        await asyncio.gather(*self._keepers.values(), return_exceptions=True)
+        self._keepers.clear()
+        first, *others = list(self._running) or [""]
+        await asyncio.gather(*(self._end(name) for name in others))
+        await self._end(first)
+        remove_state(self.folder)
+        self.failure.cancel()
+
+    def leader_of(self, name: str) -> Leader:
+        """The process that currently runs under a name. Raises KeyError when none does."""
+        return self._running[name].name
+
+    async def guard(self, work: Awaitable[T]) -> T:
+        """Await `work`, ending it with SwarmError as soon as a process cannot be kept running."""
+        task = asyncio.ensure_future(work)
+        try:
+            await asyncio.wait({task, self.failure}, return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                self.failure.result()
+            return await task
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+    def _spawn(self, spec: ProcessSpec) -> Child:
+        try:
+            child = Child(spec.command, spec.environment, spec.log, spec.nice)
+        except OSError as error:
+            raise ConfigError(f"{spec.command[0]} cannot be started: {error.strerror}", hint="make setup") from error
+        self._running[spec.name] = child
+        self._record()
+        self.tell(Happening("started", spec.name, {"pid": child.name.pid}))
+        return child
+
+    async def _keep(self, spec: ProcessSpec, child: Child) -> None:
+        """Start a process again when it dies, until it has died too often."""
+        deaths = 0
+        while True:
+            begun = time.monotonic()
+            await child.wait()
+            status = await self._end(spec.name, quietly=True)
+            self.tell(Happening("died", spec.name, {"status": status}))
+            deaths = 1 if time.monotonic() - begun > STEADY_SECONDS else deaths + 1
+            if deaths > spec.restarts:
+                break
+            await asyncio.sleep(BACK_OFF[min(deaths, len(BACK_OFF)) - 1])
+            child = self._spawn(spec)
+            self.tell(Happening("restarted", spec.name, {"attempt": deaths}))
+        if not self.failure.done():
+            text = f"{spec.name} died {deaths} times; its last words:\n{last_words(spec.log)}"
+            self.failure.set_exception(SwarmError(text, hint=f"read {spec.log}"))
+
+    async def _wait_ready(self, spec: ProcessSpec) -> None:
+        if not spec.ready_url and not spec.ready_port:
+            return
+        begun = time.monotonic()
+        while not await _is_ready(spec):
+            if self.failure.done():
+                self.failure.result()
+            if time.monotonic() - begun > spec.ready_seconds:
+                raise UnreachableError(
+                    f"{spec.name} is not ready after {spec.ready_seconds:g} s; its last words:\n{last_words(spec.log)}",
+                    hint=f"read {spec.log}",
+                )
+            await asyncio.sleep(0.1)
+        self.tell(Happening("ready", spec.name, {"seconds": round(time.monotonic() - begun, 2)}))
+
+    async def _end(self, name: str, *, quietly: bool = False) -> int:
+        """End a process by name; its exit status, 0 when none runs."""
+        child = self._running.get(name)
+        if child is None:
+            return 0
+        status, polite = await child.end(self._specs[name].stop_seconds)
+        self._running.pop(name, None)
+        self._record()
+        if not quietly:
+            self.tell(Happening("ended", name, {} if polite else {"by": "SIGKILL"}))
+        return status
+
+    def _record(self) -> None:
+        processes = {name: child.name for name, child in self._running.items()}
+        SwarmState(leader(os.getpid()), processes).write(self.folder)
+
+
+async def interruptible(work: Coroutine[object, object, T]) -> T:
+    """Run `work`; SIGINT, SIGTERM or SIGHUP cancels it once, and it may take its time to clean up.
+
+    Raises KeyboardInterrupt when it was cancelled so. Further signals are ignored: ending is bounded anyway.
+    """
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    asked: list[signal.Signals] = []
+
+    def ask(number: signal.Signals) -> None:
+        if not asked:
+            task.cancel()
+        asked.append(number)
+
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    for number in numbers:
+        loop.add_signal_handler(number, ask, number)
+    try:
+        return await task
+    except asyncio.CancelledError:
+        if asked:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+async def _is_ready(spec: ProcessSpec) -> bool:
+    if spec.ready_port and not await _accepts(spec.ready_port):
+        return False
+    if not spec.ready_url:
+        return True
+    try:
+        async with httpx2.AsyncClient(timeout=2, trust_env=False) as client:
+            return (await client.get(spec.ready_url)).status_code == 200
+    except httpx2.TransportError:
+        return False
+
+
+async def _accepts(port: int) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 1)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
+def check_ports(ports: Sequence[int]) -> None:
+    """Raise ConfigError naming the first port of 127.0.0.1 that something else listens on."""
+    for port in ports:
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError as error:
+                hint = f"see who listens: ss -ltnp 'sport = :{port}'; or let the swarm choose: --port 0"
+                raise ConfigError(f"port {port} is occupied", hint=hint) from error
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that were free a moment ago, each different."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
+
+
+def last_words(log: Path) -> str:
+    """The end of a log, indented."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()[-LAST_WORDS:]
+    except FileNotFoundError:
+        lines = []
+    return "\n".join(f"    {line}" for line in lines) or "    (nothing)"
