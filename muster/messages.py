@@ -28,7 +28,7 @@ Reason = Literal[
     "activation_mismatch",
     "wrong_logprobs",
 ]
-"""Why a commitment is rejected, in the order the checks run. Each has a kind of case (`muster.cases`)."""
+"""Why a commitment is rejected, in the order the checks run. `ISlashCourt.Kind` lists the same in this order."""
 
 
 class Message(BaseModel):

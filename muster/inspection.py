@@ -1,0 +1,294 @@
+"""What makes a commitment good: the reasons to reject one, and the checks that need no forward pass.
+
+Checks run from cheap to dear and the first failure decides; within a check the lowest position does. Everything here
+is pure: the same rows, commitment and rules give the same finding on every machine, which is what a jury relies on.
+The dear checks (sampling replay, activations, log-probabilities) are the validator's; `muster.evidence` is how a
+finding travels.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, get_args
+
+import numpy as np
+
+from muster.draws import Draw, draw_base, draw_commitment
+from muster.errors import ConfigError
+from muster.messages import Reason
+from muster.prompts import completion_text, prompt_tokens
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.schema import Rollout
+from muster.tasks import Task, TaskSet, length_reward, verify
+from muster.terms import Terms
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
+"""In the order in which the checks run."""
+
+KINDS: Final[dict[Reason, int]] = {reason: kind for kind, reason in enumerate(REASONS)}
+"""Reason → `ISlashCourt.Kind`, which lists the same things in the same order."""
+
+PROVABLE: Final[frozenset[Reason]] = frozenset({"wrong_draw"})
+"""Reasons the court judges at once, from a leaf; the others need a jury."""
+
+LOGPROB_SLACK: Final = 1e-4
+"""How far above zero rounding may lift a log-probability. Changing this changes who is `out_of_bounds`."""
+
+_CACHED_PROMPTS: Final = 1 << 14
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a commitment."""
+
+    reason: Reason
+    position: int | None = None
+    """The first row that failed; None where the whole file is concerned."""
+    measured: float | None = None
+    threshold: float | None = None
+    """What was measured and what it may be at most (or must be), where the check measures something."""
+    accuse: bool = True
+    """Whether this is beyond the accusing threshold. A statistic may reject a commitment without proving a lie."""
+    detail: str = ""
+    """For people."""
+
+    @property
+    def kind(self) -> int:
+        """The kind of case it leads to."""
+        return KINDS[self.reason]
+
+
+@dataclass(frozen=True)
+class Commitment:
+    """One commitment as the chain tells it."""
+
+    run: int
+    step: int
+    node: str
+    index: int
+    root: bytes
+    hour: int
+    block: int
+    """Number of the block that holds it."""
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """What a check needs to know of the model: from the config.json of any checkpoint of the run."""
+
+    vocabulary: int
+    """Token ids are below this: the size of the embedding."""
+    stop_tokens: frozenset[int]
+    """Ids that end a completion."""
+
+    @classmethod
+    def read(cls, model_dir: Path) -> ModelFacts:
+        """Raises ConfigError when the folder is no checkpoint."""
+        try:
+            config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
+            stop = config["eos_token_id"]
+            return cls(int(config["vocab_size"]), frozenset([stop] if isinstance(stop, int) else stop))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{model_dir / 'config.json'} names no vocab_size or eos_token_id: {error}") from error
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the rows of a run are judged by: its terms, tasks and tokenizer, and where it lives."""
+
+    chain_id: int
+    runs: str
+    """Address of the Runs contract."""
+    run: int
+    terms: Terms
+    task_set: TaskSet
+    tokenizer: PreTrainedTokenizerBase
+    model: ModelFacts
+    _prompts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+
+    def task(self, index: int) -> Task:
+        return self.task_set.task(index)
+
+    def prompt(self, task: int, budget: int) -> np.ndarray:
+        """The prompt's tokens, int32; remembered, since a group's samples share it."""
+        key = (task, budget)
+        if key not in self._prompts:
+            if len(self._prompts) >= _CACHED_PROMPTS:
+                self._prompts.clear()
+            self._prompts[key] = prompt_tokens(self.tokenizer, self.task(task), budget)
+        return self._prompts[key]
+
+    def draw(self, commitment: Commitment, entropy: bytes, work_class: int) -> Draw:
+        """What the rows of a commitment must be. `entropy` is the step's, `work_class` the node's."""
+        base = draw_base(
+            chain_id=self.chain_id,
+            runs=self.runs,
+            run=self.run,
+            step=commitment.step,
+            entropy=entropy,
+            node=commitment.node,
+            index=commitment.index,
+        )
+        return draw_commitment(base, self.terms, work_class)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row, what it must be, and what that is judged by."""
+
+    rollout: Rollout
+    draw: Draw
+    rules: Rules
+
+    @cached_property
+    def position(self) -> int:
+        return self.rollout.position
+
+    @property
+    def drawn_task(self) -> int:
+        return self.draw.groups[self.position // self.rules.terms.group_size].task
+
+    @property
+    def drawn_budget(self) -> int:
+        return self.draw.groups[self.position // self.rules.terms.group_size].budget
+
+    def finding(self, reason: Reason, detail: str, measured: float | None = None, threshold: float | None = None):
+        return Finding(reason, self.position, measured, threshold, detail=detail)
+
+
+# Whole files
+
+
+def check_shape(rollouts: Sequence[Rollout], commitment: Commitment, terms: Terms) -> Finding | None:
+    """As many rows as a commitment has, in order, each of this run and step, group and sample as the position says."""
+    if len(rollouts) != terms.positions:
+        detail = f"{len(rollouts)} rows, a commitment has {terms.positions}"
+        return Finding("malformed", None, len(rollouts), terms.positions, detail=detail)
+    for position, rollout in enumerate(rollouts):
+        if finding := check_place(rollout, position, commitment, terms):
+            return finding
+    return None
+
+
+def check_place(rollout: Rollout, position: int, commitment: Commitment, terms: Terms) -> Finding | None:
+    """A row says of itself what it must at `position`."""
+    group, sample = divmod(position, terms.group_size)
+    actual = (rollout.run, rollout.step, rollout.position, rollout.group, rollout.sample)
+    expected = (commitment.run, commitment.step, position, group, sample)
+    if actual != expected:
+        detail = f"row {position} has run, step, position, group, sample {actual}, not {expected}"
+        return Finding("malformed", position, detail=detail)
+    return None
+
+
+def check_root(rollouts: Sequence[Rollout], commitment: Commitment) -> Finding | None:
+    """The rows' Merkle root is the one that was committed."""
+    root = rollout_tree(rollouts).root
+    if root != commitment.root:
+        detail = f"the rows' root is 0x{root.hex()}, the committed one 0x{commitment.root.hex()}"
+        return Finding("wrong_root", detail=detail)
+    return None
+
+
+# Rows
+
+
+def check_draw(row: Row) -> Finding | None:
+    """Task, budget and seed are those of the draw."""
+    r = row.rollout
+    actual = (r.task, r.budget, r.seed)
+    expected = (row.drawn_task, row.drawn_budget, row.draw.seeds[row.position])
+    if actual == expected:
+        return None
+    return row.finding("wrong_draw", f"task, budget, seed {actual}, drawn were {expected}")
+
+
+def check_prompt(row: Row) -> Finding | None:
+    """The prompt is the drawn task's, announcing the drawn budget."""
+    expected = row.rules.prompt(row.drawn_task, row.drawn_budget)
+    if np.array_equal(row.rollout.prompt_tokens, expected):
+        return None
+    return row.finding("wrong_prompt", f"{len(row.rollout.prompt_tokens)} prompt tokens that are not the task's")
+
+
+def check_bounds(row: Row) -> Finding | None:
+    """1 to the limit tokens, all in the vocabulary; as many log-probabilities, each finite and at most zero."""
+    tokens, logprobs = row.rollout.completion_tokens, row.rollout.logprobs
+    limit = row.rules.terms.max_completion_tokens
+    if not 1 <= len(tokens) <= limit:
+        return row.finding("out_of_bounds", f"{len(tokens)} completion tokens", len(tokens), limit)
+    if len(logprobs) != len(tokens):
+        detail = f"{len(logprobs)} log-probabilities for {len(tokens)} tokens"
+        return row.finding("out_of_bounds", detail, len(logprobs), len(tokens))
+    if tokens.min() < 0 or tokens.max() >= row.rules.model.vocabulary:
+        worst = int(tokens.min() if tokens.min() < 0 else tokens.max())
+        return row.finding(
+            "out_of_bounds", f"token {worst} is not in the vocabulary", worst, row.rules.model.vocabulary
+        )
+    if not np.isfinite(logprobs).all():
+        return row.finding("out_of_bounds", "a log-probability is not finite")
+    if logprobs.max() > LOGPROB_SLACK:
+        return row.finding("out_of_bounds", "a log-probability above zero", float(logprobs.max()), LOGPROB_SLACK)
+    return None
+
+
+def check_termination(row: Row) -> Finding | None:
+    """`stop`: the last token ends the completion; `length`: the limit does. No earlier token would have ended it."""
+    tokens = row.rollout.completion_tokens
+    stops = np.flatnonzero(np.isin(tokens, list(row.rules.model.stop_tokens)))
+    last, limit = len(tokens) - 1, row.rules.terms.max_completion_tokens
+    if len(stops) and stops[0] < last:
+        return row.finding("wrong_termination", f"goes on after an end token at {stops[0]}", len(tokens), stops[0] + 1)
+    if row.rollout.finish_reason == "stop" and not len(stops):
+        return row.finding("wrong_termination", f"says `stop` after {len(tokens)} tokens and no end token")
+    if row.rollout.finish_reason == "length" and (len(stops) or len(tokens) != limit):
+        return row.finding("wrong_termination", f"says `length` at {len(tokens)} tokens", len(tokens), limit)
+    return None
+
+
+def check_reward(row: Row) -> Finding | None:
+    """Both rewards are what the task's own verifier and the length rule give."""
+    r, rules = row.rollout, row.rules
+    expected = verify(rules.task(row.drawn_task), completion_text(rules.tokenizer, r.completion_tokens))
+    if r.task_reward != expected:
+        return row.finding("wrong_reward", "the task reward is not the verifier's", r.task_reward, expected)
+    expected = length_reward(row.drawn_budget, len(r.completion_tokens))
+    if r.length_reward != expected:
+        return row.finding("wrong_reward", "the length reward is not the rule's", r.length_reward, expected)
+    return None
+
+
+ROW_CHECKS: Final[dict[Reason, Callable[[Row], Finding | None]]] = {
+    "wrong_draw": check_draw,
+    "wrong_prompt": check_prompt,
+    "out_of_bounds": check_bounds,
+    "wrong_termination": check_termination,
+    "wrong_reward": check_reward,
+}
+"""In order; each relies on those before it."""
+
+
+def check_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules) -> Finding | None:
+    """The row checks in order. The rows' positions must be within the commitment (`check_shape`, `check_place`)."""
+    rows = [Row(rollout, draw, rules) for rollout in rollouts]
+    for check in ROW_CHECKS.values():
+        for row in rows:
+            if finding := check(row):
+                return finding
+    return None
+
+
+def check_file(rollouts: Sequence[Rollout], commitment: Commitment, draw: Draw, rules: Rules) -> Finding | None:
+    """Checks 1 to 5 of a parsed file, in order: shape, root, and every row against its draw."""
+    return (
+        check_shape(rollouts, commitment, rules.terms)
+        or check_root(rollouts, commitment)
+        or check_rows(rollouts, draw, rules)
+    )

@@ -1,0 +1,262 @@
+"""The rollout file: Parquet, zstd, exactly `schema.SCHEMA`, one row group, one row per position.
+
+`write_rollouts` and `read_rollouts` are the format. `read_rollouts` is strict, but Parquet is a large C++ parser:
+bytes from a stranger go through `muster.rollouts.reader`, which runs it in a process with limits.
+
+`Columns` is the form between the two: numpy arrays, and a packed form that is safe to read whoever wrote it (fixed
+widths, lengths that must add up, nothing that is parsed), which is how rows leave the process with limits.
+"""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from muster.constants import MAX_FILE_BYTES
+from muster.errors import MalformedError
+from muster.rollouts.schema import FINISH_REASONS, SCHEMA, Rollout
+from muster.terms import Terms
+
+FIXED: Final = np.dtype(
+    [
+        ("run", "<u4"),
+        ("step", "<u4"),
+        ("position", "<u4"),
+        ("group", "<u4"),
+        ("sample", "<u4"),
+        ("task", "<u8"),
+        ("seed", "<u8"),
+        ("budget", "<u2"),
+        ("task_reward", "<i8"),
+        ("length_reward", "<i8"),
+        ("finish_reason", "u1"),
+    ]
+)
+"""Columns of one width; `finish_reason` is an index into FINISH_REASONS."""
+
+RAGGED: Final = {"prompt_tokens": "<i4", "completion_tokens": "<i4", "logprobs": "<f4", "proof": "u1"}
+"""Columns of a varying length per row, with the type of one element."""
+
+PROOF_BYTES_PER_TOKEN: Final = 16
+"""Most bytes of activation proof per completion token that a reader makes room for; ours take 8."""
+
+ROW_OVERHEAD: Final = 1024
+_MAGIC: Final = b"MRO1"
+_HEADER: Final = struct.Struct("<4sI4Q")
+_THRIFT_STRINGS: Final = 1 << 20
+_THRIFT_ITEMS: Final = 1 << 16
+
+
+@dataclass(frozen=True)
+class FileLimits:
+    """What a reader makes room for. A file beyond it is malformed, however well it compresses."""
+
+    rows: int = 1 << 16
+    decoded_bytes: int = 1 << 30
+    """Bytes of all columns together, decompressed and decoded."""
+
+    @classmethod
+    def of(cls, terms: Terms) -> FileLimits:
+        """Room for twice what a run's terms allow: rows that break them moderately are read, and named by a check."""
+        row = 4 * terms.max_prompt_tokens + (8 + PROOF_BYTES_PER_TOKEN) * terms.max_completion_tokens
+        return cls(rows=terms.positions, decoded_bytes=2 * terms.positions * (row + ROW_OVERHEAD))
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Rollouts by column: `fixed` is FIXED [rows]; per ragged column the row lengths (int64 [rows]) and all values."""
+
+    fixed: np.ndarray
+    lengths: dict[str, np.ndarray]
+    values: dict[str, np.ndarray]
+
+    @property
+    def nbytes(self) -> int:
+        return self.fixed.nbytes + sum(values.nbytes for values in self.values.values())
+
+    def pack(self) -> bytes:
+        """Bytes that `unpack` reads."""
+        header = _HEADER.pack(_MAGIC, len(self.fixed), *(len(self.values[name]) for name in RAGGED))
+        lengths = [self.lengths[name].astype("<u4").tobytes() for name in RAGGED]
+        return b"".join([header, self.fixed.tobytes(), *lengths, *(self.values[name].tobytes() for name in RAGGED)])
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Columns:
+        """The inverse of `pack`, total on hostile bytes: it costs no more than their length.
+
+        Raises MalformedError when the lengths do not add up.
+        """
+        if len(data) < _HEADER.size:
+            raise MalformedError("packed rollouts: no header")
+        magic, rows, *counts = _HEADER.unpack_from(data)
+        sizes = [rows * FIXED.itemsize, *[4 * rows] * len(RAGGED)]
+        sizes += [count * np.dtype(kind).itemsize for count, kind in zip(counts, RAGGED.values(), strict=True)]
+        if magic != _MAGIC or _HEADER.size + sum(sizes) != len(data):
+            raise MalformedError("packed rollouts: the header does not fit the length")
+        ends = _HEADER.size + np.cumsum([0, *sizes])
+        parts = [memoryview(data)[a:b] for a, b in itertools.pairwise(ends)]
+        fixed = np.frombuffer(parts[0], FIXED)
+        lengths = {
+            name: np.frombuffer(part, "<u4").astype(np.int64) for name, part in zip(RAGGED, parts[1:5], strict=True)
+        }
+        values = {name: np.frombuffer(part, RAGGED[name]) for name, part in zip(RAGGED, parts[5:], strict=True)}
+        if any(int(lengths[name].sum()) != len(values[name]) for name in RAGGED):
+            raise MalformedError("packed rollouts: row lengths do not add up")
+        if rows and fixed["finish_reason"].max() >= len(FINISH_REASONS):
+            raise MalformedError("packed rollouts: unknown finish reason")
+        return cls(fixed, lengths, values)
+
+    def rollouts(self) -> list[Rollout]:
+        """One Rollout per row; their arrays are views."""
+        ends = {name: np.concatenate([[0], np.cumsum(self.lengths[name])]).tolist() for name in RAGGED}
+
+        def cell(name: str, i: int) -> np.ndarray:
+            return self.values[name][ends[name][i] : ends[name][i + 1]]
+
+        names = FIXED.names or ()
+        return [
+            Rollout(
+                **dict(zip(names[:-1], row[:-1], strict=True)),
+                finish_reason=FINISH_REASONS[row[-1]],
+                prompt_tokens=cell("prompt_tokens", i),
+                completion_tokens=cell("completion_tokens", i),
+                logprobs=cell("logprobs", i),
+                proof=cell("proof", i).tobytes(),
+            )
+            for i, row in enumerate(self.fixed.tolist())
+        ]
+
+    @classmethod
+    def of(cls, rollouts: Sequence[Rollout]) -> Columns:
+        """The columns of some rollouts. Raises OverflowError or KeyError for values the schema has no room for."""
+        names = FIXED.names or ()
+        finish = {reason: i for i, reason in enumerate(FINISH_REASONS)}
+        rows = [(*(getattr(r, name) for name in names[:-1]), finish[r.finish_reason]) for r in rollouts]
+        cells = {
+            name: [
+                np.frombuffer(r.proof, np.uint8) if name == "proof" else np.asarray(getattr(r, name), dtype=kind)
+                for r in rollouts
+            ]
+            for name, kind in RAGGED.items()
+        }
+        return cls(
+            fixed=np.array(rows, dtype=FIXED),
+            lengths={name: np.array([len(c) for c in column], dtype=np.int64) for name, column in cells.items()},
+            values={name: np.concatenate([np.zeros(0, RAGGED[name]), *column]) for name, column in cells.items()},
+        )
+
+
+def write_rollouts(rollouts: Sequence[Rollout]) -> bytes:
+    """The file of a commitment's rollouts, in the order given."""
+    columns = Columns.of(rollouts)
+    arrays = []
+    for field in SCHEMA:
+        if field.name in RAGGED:
+            offsets = np.concatenate([[0], np.cumsum(columns.lengths[field.name])]).astype(np.int32)
+            values = pa.array(columns.values[field.name])
+            if field.name == "proof":
+                buffers = [None, pa.py_buffer(offsets), pa.py_buffer(columns.values["proof"])]
+                arrays.append(pa.Array.from_buffers(pa.binary(), len(rollouts), buffers))
+            else:
+                arrays.append(pa.ListArray.from_arrays(pa.array(offsets), values, type=field.type))
+        elif field.name == "finish_reason":
+            arrays.append(pa.array([rollout.finish_reason for rollout in rollouts], pa.string()))
+        else:
+            arrays.append(pa.array(np.ascontiguousarray(columns.fixed[field.name])))
+    sink = pa.BufferOutputStream()
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=SCHEMA),
+        sink,
+        row_group_size=max(1, len(rollouts)),
+        compression="zstd",
+        use_dictionary=False,
+        write_statistics=False,
+        store_schema=False,
+    )
+    return sink.getvalue().to_pybytes()
+
+
+def read_columns(data: bytes, limits: FileLimits) -> Columns:
+    """Parse a file strictly: schema, one row group, 1 to `limits.rows` rows, no nulls, decoded size.
+
+    Raises MalformedError. Memory and time are bounded only as far as Arrow is well-behaved, see the module's docstring.
+    """
+    if len(data) > MAX_FILE_BYTES:
+        raise MalformedError(f"the file has {len(data)} bytes; at most {MAX_FILE_BYTES}")
+    try:
+        with pq.ParquetFile(
+            pa.BufferReader(data),
+            pre_buffer=False,
+            thrift_string_size_limit=_THRIFT_STRINGS,
+            thrift_container_size_limit=_THRIFT_ITEMS,
+            arrow_extensions_enabled=False,
+        ) as file:
+            _check_metadata(file, limits)
+            table = file.read(use_threads=False).combine_chunks()
+        table.validate(full=True)
+        return _columns_of_table(table, limits)
+    except (pa.ArrowException, OSError, ValueError, OverflowError, UnicodeDecodeError) as error:
+        raise MalformedError(f"not a rollout file: {str(error)[:300]}") from error
+
+
+def read_rollouts(data: bytes, limits: FileLimits | None = None) -> list[Rollout]:
+    """The rollouts of a file that has been inspected, or that this machine wrote. Raises MalformedError."""
+    return read_columns(data, limits or FileLimits()).rollouts()
+
+
+def _check_metadata(file: pq.ParquetFile, limits: FileLimits) -> None:
+    metadata = file.metadata
+    if not file.schema_arrow.equals(SCHEMA) or metadata.metadata:
+        raise MalformedError("the file's columns are not those of muster.rollouts.schema")
+    if metadata.num_row_groups != 1 or not 1 <= metadata.num_rows <= limits.rows:
+        raise MalformedError(
+            f"the file has {metadata.num_rows} rows in {metadata.num_row_groups} row groups; "
+            f"1 to {limits.rows} in one group are read"
+        )
+    declared = metadata.row_group(0).total_byte_size
+    if not 0 <= declared <= limits.decoded_bytes:
+        raise MalformedError(f"the file declares {declared} decompressed bytes; at most {limits.decoded_bytes}")
+
+
+def _columns_of_table(table: pa.Table, limits: FileLimits) -> Columns:
+    if table.nbytes > limits.decoded_bytes:
+        raise MalformedError(f"the file decodes to {table.nbytes} bytes; at most {limits.decoded_bytes}")
+    rows = table.num_rows
+    fixed = np.zeros(rows, FIXED)
+    lengths: dict[str, np.ndarray] = {}
+    values: dict[str, np.ndarray] = {}
+    for field in SCHEMA:
+        column = table.column(field.name).combine_chunks()
+        if column.null_count:
+            raise MalformedError(f"column {field.name} has nulls")
+        if field.name == "finish_reason":
+            fixed[field.name] = _finish_codes(column.to_pylist())
+        elif field.name == "proof":
+            _, offsets, data = column.buffers()
+            bounds = np.frombuffer(offsets, np.int32)[column.offset : column.offset + rows + 1].astype(np.int64)
+            lengths["proof"] = np.diff(bounds)
+            values["proof"] = np.frombuffer(data or b"", np.uint8)[bounds[0] : bounds[-1]]
+        elif field.name in RAGGED:
+            flat = column.flatten()
+            if flat.null_count:
+                raise MalformedError(f"column {field.name} has nulls in its lists")
+            lengths[field.name] = np.diff(column.offsets.to_numpy()).astype(np.int64)
+            values[field.name] = flat.to_numpy(zero_copy_only=False).astype(RAGGED[field.name], copy=False)
+        else:
+            fixed[field.name] = column.to_numpy(zero_copy_only=False)
+    return Columns(fixed, lengths, values)
+
+
+def _finish_codes(reasons: list[str]) -> list[int]:
+    codes = {reason: i for i, reason in enumerate(FINISH_REASONS)}
+    unknown = next((reason for reason in reasons if reason not in codes), None)
+    if unknown is not None:
+        raise MalformedError(f"finish reason {unknown[:40]!r} is none of {', '.join(FINISH_REASONS)}")
+    return [codes[reason] for reason in reasons]
