@@ -108,6 +108,7 @@ interface IRegistry {
     error NotActive(address node, Status status);
     error NotLeaving(address node, Status status);
     error StillUnbonding(address node, uint256 withdrawableAt, uint256 timestamp);
+    error NothingLocked(address node);
     error CaseOpen(address node, uint256 openCases);
     error NotSlashable(address node, Status status);
 

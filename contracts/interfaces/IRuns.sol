@@ -230,6 +230,7 @@ interface IRuns {
     error AmountZero();
     error NothingAnnounced(uint32 run);
     error NoticeRunning(uint32 run, uint256 readyAt, uint256 timestamp);
+    error NoticeLapsed(uint32 run, uint256 lapsedAt, uint256 timestamp);
     error WorkClassUnknown(uint32 run, uint8 workClass);
     error NotAdmitted(uint32 run, address operator);
     error OwnerOrTrainer(uint32 run, address account);
@@ -266,13 +267,14 @@ interface IRuns {
     /// @notice Adds `amount` of the caller's tokens (allowance needed) to a run's escrow. Anyone may.
     function fund(uint32 run, uint256 amount) external;
 
-    /// @notice Announces that the owner will take up to `amount` out of the escrow. Replaces an earlier announcement.
+    /// @notice Announces that the owner will take up to `amount` out of the escrow, after `noticePeriod` seconds and
+    /// within `NOTICE_LAPSES` seconds from then. Replaces an earlier announcement.
     function announceWithdrawal(uint32 run, uint256 amount) external;
 
     /// @notice Pays the owner the announced amount, or what is withdrawable if that is less.
     function withdrawEscrow(uint32 run) external returns (uint256 paid);
 
-    /// @notice Announces that the run will close.
+    /// @notice Announces that the run will close, with the same notice and lapse.
     function announceClose(uint32 run) external;
 
     /// @notice Closes the run for new work after its notice and pays the owner what is withdrawable. Reserved pay stays
@@ -370,6 +372,10 @@ interface IRuns {
     function WINDOW_HOURS() external view returns (uint256);
     /// @notice The same for an hour that was never sealed; also how long a case may be opened.
     function UNSEALED_WINDOW_HOURS() external view returns (uint256);
+    /// @notice Step intervals of notice that withdrawing and closing take.
+    function NOTICE_STEPS() external view returns (uint256);
+    /// @notice Seconds after which an announcement that was not used is void, so that none stands for ever.
+    function NOTICE_LAPSES() external view returns (uint256);
     /// @notice Active validators without whom a run takes no commitments.
     function MIN_VALIDATORS() external view returns (uint256);
     function MAX_CLASSES() external view returns (uint256);

@@ -62,6 +62,7 @@ interface ISlashCourt {
     /// @param share What each revealer can collect after the end.
     /// @param commitEnds Second at which committing ends.
     /// @param revealEnds Second at which revealing ends.
+    /// @param seniorBefore Judges are the validators that were active at this second.
     /// @param evidenceHash Content hash of the evidence bundle.
     struct Case {
         address node;
@@ -113,6 +114,7 @@ interface ISlashCourt {
 
     // ------------------------------------------------------------------------------------------------------ errors
 
+    error ZeroAddress();
     error UnknownCase(uint256 caseId);
     error CaseEnded(uint256 caseId, Outcome outcome);
     error CaseNotEnded(uint256 caseId);

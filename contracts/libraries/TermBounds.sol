@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRuns } from "../interfaces/IRuns.sol";
+
+/// @title The bounds of a run's terms. Everything a run may promise or demand is between these constants.
+library TermBounds {
+    uint256 internal constant MAX_CLASSES = 8;
+    uint256 internal constant MAX_BUDGETS = 14;
+    uint256 internal constant MAX_POSITIONS = 4096;
+    uint256 internal constant MAX_BOUNTY_BPS = 2_000;
+    uint256 internal constant BASIS_POINTS = 10_000;
+
+    /// @dev A phase is long enough that nobody has to be awake, and two of them fit the unbonding time (Registry).
+    uint256 internal constant MIN_PHASE = 13 hours;
+    uint256 internal constant MAX_PHASE = 36 hours;
+    /// @dev Shorter than the 72 hours in which a case may be opened: a run's first validators can still judge its first
+    /// commitments.
+    uint256 internal constant MAX_SENIORITY = 48 hours;
+    uint256 internal constant MIN_SENIORITY = 24 hours;
+    uint256 internal constant MIN_STEP_INTERVAL = 60;
+    uint256 internal constant MAX_STEP_INTERVAL = 7 days;
+    /// @dev Anvil: a run on one machine may use seconds.
+    uint256 internal constant LOCAL_CHAIN = 31_337;
+
+    /// @notice Reverts unless every term is within its bounds.
+    function check(IRuns.Terms calldata terms) internal view {
+        require(terms.trainer != address(0) && terms.storageKey != address(0), IRuns.ZeroAddress());
+        _checkMoney(terms);
+        _checkSizes(terms);
+        _checkTimes(terms);
+        _bound("classes", terms.classes.length, 1, MAX_CLASSES);
+        for (uint256 i = 0; i < terms.classes.length; i++) {
+            _checkClass(terms, i);
+        }
+    }
+
+    function _checkMoney(IRuns.Terms calldata terms) private pure {
+        _bound("pay", terms.pay, 1, type(uint96).max);
+        _bound("workerStake", terms.workerStake, 1, type(uint96).max);
+        _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
+        _bound("caseFee", terms.caseFee, 1, type(uint96).max);
+        _bound("juryDeposit", terms.juryDeposit, 1, type(uint96).max);
+        _bound("slashBps", terms.slashBps, 1, BASIS_POINTS);
+        _bound("bountyBps", terms.bountyBps, 0, MAX_BOUNTY_BPS);
+    }
+
+    function _checkSizes(IRuns.Terms calldata terms) private pure {
+        _bound("groupSize", terms.groupSize, 1, MAX_POSITIONS);
+        _bound("groupsPerCommitment", terms.groupsPerCommitment, 1, MAX_POSITIONS / terms.groupSize);
+        _bound("commitmentsPerHour", terms.commitmentsPerHour, 1, type(uint8).max);
+        _bound("acceptsRequired", terms.acceptsRequired, 1, type(uint8).max);
+        _bound("sealQuorum", terms.sealQuorum, 2, type(uint8).max);
+        _bound("temperatureMicro", terms.temperatureMicro, 1, type(uint32).max);
+        _bound("maxPromptTokens", terms.maxPromptTokens, 1, type(uint32).max);
+        _bound("maxCompletionTokens", terms.maxCompletionTokens, 1, type(uint32).max);
+        _bound("taskCount", terms.taskCount, 1, type(uint32).max);
+    }
+
+    function _checkTimes(IRuns.Terms calldata terms) private view {
+        bool local = block.chainid == LOCAL_CHAIN;
+        _bound("commitPhase", terms.commitPhase, local ? 1 : MIN_PHASE, MAX_PHASE);
+        _bound("revealPhase", terms.revealPhase, local ? 1 : MIN_PHASE, MAX_PHASE);
+        _bound("jurySeniority", terms.jurySeniority, local ? 1 : MIN_SENIORITY, MAX_SENIORITY);
+        _bound("minStepInterval", terms.minStepInterval, local ? 1 : MIN_STEP_INTERVAL, MAX_STEP_INTERVAL);
+    }
+
+    /// @dev A class pays in proportion to the mean of its budgets (within a basis point, for rounding), so that claiming
+    /// hardware one does not have earns nothing faster.
+    function _checkClass(IRuns.Terms calldata terms, uint256 i) private pure {
+        (uint256 weight, uint256 count, uint256 total) = _unpack(terms.classes[i], terms.maxCompletionTokens);
+        (uint256 firstWeight, uint256 firstCount, uint256 firstTotal) =
+            _unpack(terms.classes[0], terms.maxCompletionTokens);
+        uint256 expected = firstWeight * total * firstCount / (count * firstTotal);
+        require(weight + 1 >= expected && weight <= expected + 1, IRuns.ClassWeightOff(i, weight, expected));
+    }
+
+    function _unpack(uint256 word, uint256 maxBudget)
+        private
+        pure
+        returns (uint256 weight, uint256 count, uint256 total)
+    {
+        weight = word & 0xffff;
+        count = (word >> 16) & 0xffff;
+        _bound("weight", weight, 1, type(uint16).max);
+        _bound("budgets", count, 1, MAX_BUDGETS);
+        for (uint256 i = 0; i < count; i++) {
+            uint256 budget = (word >> (32 + 16 * i)) & 0xffff;
+            _bound("budget", budget, 1, maxBudget);
+            total += budget;
+        }
+        // Nothing above the last budget, so that equal classes are equal words.
+        if (count < MAX_BUDGETS) _bound("classes", word >> (32 + 16 * count), 0, 0);
+    }
+
+    function _bound(bytes32 name, uint256 value, uint256 minimum, uint256 maximum) private pure {
+        require(value >= minimum && value <= maximum, IRuns.TermOutOfBounds(name, value, minimum, maximum));
+    }
+}
