@@ -1,0 +1,139 @@
+"""The plots of a swarm's report, each an SVG. Drawn without pyplot: no display, no global state."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Sequence
+from typing import Any, Final
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from muster.swarm.summary import HELD_OUT, LENGTH, REWARD, Facts, paid
+
+INK, GRID, GOOD, BAD, QUIET = "#1f2937", "#e5e7eb", "#0f766e", "#b91c1c", "#9ca3af"
+_STYLE: Final[dict[Any, Any]] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "muster",
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.edgecolor": QUIET,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "text.color": INK,
+}
+
+
+def draw(axes: Axes, facts: Facts, which: str) -> None:
+    """Draw one plot, by its name in PLOTS."""
+    PLOTS[which](axes, facts)
+    axes.set_title(which, loc="left", fontsize=10, fontweight="bold")
+
+
+def _by_step(axes: Axes, facts: Facts, metric: str, label: str, colour: str) -> None:
+    points = [(one.step, one.metrics[metric]) for one in facts.updates if metric in one.metrics]
+    steps, values = zip(*sorted(points), strict=True) if points else ((), ())
+    axes.plot(steps, values, color=colour, linewidth=1.6, marker="o", markersize=2.5)
+    axes.set_xlabel("step")
+    axes.set_ylabel(label)
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+
+
+def _reward(axes: Axes, facts: Facts) -> None:
+    trained = [one for one in facts.updates if one.step > 0 and REWARD in one.metrics]
+    axes.plot([one.step for one in trained], [one.metrics[REWARD] for one in trained], color=GOOD, linewidth=1.6)
+    axes.set_xlabel("step")
+    axes.set_ylabel("mean reward of the batch")
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+
+
+def _held_out(axes: Axes, facts: Facts) -> None:
+    _by_step(axes, facts, HELD_OUT, "greedy score, tasks never trained on", INK)
+    axes.set_ylim(0, 1)
+
+
+def _length(axes: Axes, facts: Facts) -> None:
+    _by_step(axes, facts, LENGTH, "mean completion, tokens", INK)
+
+
+def window(facts: Facts) -> list[tuple[float, float]]:
+    """Pay waiting in the reward window over time: (minutes of chain time since the first commitment, tokens)."""
+    changes = [(one.time, one.pay) for one in facts.committed] + [(one.time, -one.amount) for one in facts.settled]
+    if not changes:
+        return []
+    start, total, points = min(time for time, _ in changes), 0, []
+    for time, change in sorted(changes, key=lambda change: change[0]):
+        total += change
+        points.append(((time - start) / 60, total / 1e18))
+    return points
+
+
+def _window(axes: Axes, facts: Facts) -> None:
+    points = window(facts)
+    ended = max((one.time for one in facts.committed), default=0)
+    start = min((one.time for one in facts.committed), default=0)
+    # The window is a day long and the run minutes: what comes after the run is drawn right behind it.
+    last = (ended - start) / 60
+    squeezed = [(min(minute, last * 1.08 + 0.1), value) for minute, value in points]
+    if squeezed:
+        axes.step(*zip(*squeezed, strict=True), where="post", color=GOOD, linewidth=1.6)
+    for one in facts.settled:
+        if one.voided:
+            minute = (one.time - start) / 60
+            axes.axvline(minute, color=BAD, linewidth=1, linestyle="--")
+            axes.annotate("voided", (minute, 0), xytext=(3, 4), textcoords="offset points", color=BAD, fontsize=8)
+    axes.set_xlabel("minutes of chain time (claims 24 h later, at the right edge)")
+    axes.set_ylabel("tokens reserved")
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+
+
+def _earned(axes: Axes, facts: Facts) -> None:
+    workers = [who for who in facts.participants if who.role == "worker"]
+    names = [who.name for who in workers]
+    earned = [paid(facts.settled, node=who.node) / 1e18 for who in workers]
+    voided = [sum(one.amount for one in facts.settled if one.voided and one.node == who.node) / 1e18 for who in workers]
+    axes.barh(names, earned, color=GOOD, label="paid")
+    axes.barh(names, voided, left=earned, color=BAD, label="voided")
+    axes.invert_yaxis()
+    axes.set_xlabel("tokens")
+    axes.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+PLOTS: Final = {
+    "Reward": _reward,
+    "Held-out score": _held_out,
+    "Length": _length,
+    "Reward window": _window,
+    "Who earned what": _earned,
+}
+
+
+def svg(facts: Facts, which: str) -> str:
+    """One plot as an SVG element, to stand in an HTML page."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(5.2, 2.9), layout="constrained")
+        draw(figure.subplots(), facts, which)
+        return _svg_text(figure)
+
+
+def picture(
+    facts: Facts, names: Sequence[str] = ("Reward", "Held-out score", "Reward window", "Who earned what")
+) -> str:
+    """Several plots in one SVG file: the picture of a run."""
+    with rc_context(_STYLE):
+        figure = Figure(figsize=(9.6, 5.4), layout="constrained", facecolor="white")
+        for axes, name in zip(figure.subplots(2, 2).flat, names, strict=True):
+            draw(axes, facts, name)
+        return _svg_text(figure)
+
+
+def _svg_text(figure: Figure) -> str:
+    buffer = io.StringIO()
+    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "muster"})
+    return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)

@@ -1,0 +1,240 @@
+"""What a swarm did, as one document. Pure: facts in, summary out.
+
+The facts come from the chain's events and views, the orchestrator's reports and the checkpoint files; `collect` in
+`muster.swarm.facts` gathers them. Money is in token wei.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any, Final
+
+LAST_CHECKPOINTS: Final = 3
+"""The held-out score after training is the mean over so many of the last checkpoints."""
+
+REWARD, LENGTH, HELD_OUT = "reward", "completions/mean_length", "held_out/reward"
+HELD_OUT_TASKS: Final = "held_out/tasks"
+
+
+@dataclass(frozen=True)
+class Participant:
+    """A node and the operator who is paid for it."""
+
+    name: str
+    role: str
+    node: str
+    operator: str
+    honest: bool = True
+
+
+@dataclass(frozen=True)
+class Committed:
+    """A commitment on chain."""
+
+    node: str
+    index: int
+    step: int
+    pay: int
+    time: int
+    """Seconds since the epoch, by the chain's clock."""
+
+
+@dataclass(frozen=True)
+class Settled:
+    """Pay that left the window: claimed, or voided by a conviction."""
+
+    node: str
+    operator: str
+    amount: int
+    voided: bool
+    time: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A case and how it ended. Stakes are those of the accused, before and after."""
+
+    case: int
+    node: str
+    kind: str
+    outcome: str
+    transaction: str
+    """Of the conviction, or of what ended the case otherwise."""
+    stake_before: int
+    stake_after: int
+    bounty: int
+    guilty_votes: int
+    votes: int
+    jury: int
+    challenger: str
+
+
+@dataclass(frozen=True)
+class Update:
+    """One checkpoint as the trainer reported it; step 0 is the model the run began with."""
+
+    step: int
+    metrics: Mapping[str, float]
+    stages: Mapping[str, float]
+    time: int = 0
+
+
+@dataclass(frozen=True)
+class Books:
+    """One contract's tokens and what its own books say it owes."""
+
+    contract: str
+    balance: int
+    books: int
+
+
+@dataclass(frozen=True)
+class Published:
+    """A checkpoint's root on chain and the root computed from the files that were served."""
+
+    step: int
+    root_on_chain: str
+    root_of_files: str
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything the summary is made of."""
+
+    participants: Sequence[Participant]
+    positions: int
+    """Rollouts per commitment."""
+    committed: Sequence[Committed]
+    settled: Sequence[Settled]
+    judged: Sequence[Judged]
+    updates: Sequence[Update]
+    accepted: Mapping[str, int]
+    """Accepted commitments by node."""
+    rejected: Mapping[str, Mapping[str, int]]
+    """Rejected commitments by node and reason."""
+    books: Sequence[Books]
+    published: Sequence[Published]
+    bytes_broadcast: int
+    wall_seconds: float
+    stage_seconds: Mapping[str, float]
+    escrow_kept: int = 0
+    """Voided pay that stays in the run's escrow."""
+    run: int = 1
+    seed: int = 0
+    rejected_in_batches: int = 0
+    """Rejected or voided files that a batch contains; must be zero."""
+    restarts: Mapping[str, int] = field(default_factory=dict)
+
+
+def summarise(facts: Facts) -> dict[str, Any]:
+    """The document that `muster swarm demo --json` prints."""
+    updates = sorted(facts.updates, key=lambda update: update.step)
+    trained = [update for update in updates if update.step > 0]
+    return {
+        "run": facts.run,
+        "seed": facts.seed,
+        "steps": len(trained),
+        "wall_seconds": round(facts.wall_seconds, 1),
+        "stage_seconds": {name: round(value, 1) for name, value in facts.stage_seconds.items()}
+        | {f"trainer_{name}": round(value, 1) for name, value in _total_stages(trained).items()},
+        "held_out": held_out(updates),
+        "reward": [update.metrics[REWARD] for update in trained if REWARD in update.metrics],
+        "length": [update.metrics[LENGTH] for update in trained if LENGTH in update.metrics],
+        "nodes": [node_row(facts, who) for who in facts.participants if who.role in ("worker", "validator")],
+        "slashes": [slash_row(facts, case) for case in facts.judged if case.outcome == "guilty"],
+        "cases": [
+            {"case": case.case, "node": name_of(facts, case.node), "kind": case.kind, "outcome": case.outcome}
+            for case in facts.judged
+        ],
+        "claims": claims(facts),
+        "voided": sum(one.amount for one in facts.settled if one.voided),
+        "escrow_kept": facts.escrow_kept,
+        "rejected_in_batches": facts.rejected_in_batches,
+        "solvent": all(one.balance >= one.books for one in facts.books),
+        "balances": sum(one.balance for one in facts.books),
+        "books": sum(one.books for one in facts.books),
+        "contracts": [asdict(one) for one in facts.books],
+        "checkpoints": [asdict(one) for one in facts.published],
+        "bytes_broadcast": facts.bytes_broadcast,
+        "restarts": dict(facts.restarts),
+    }
+
+
+def held_out(updates: Sequence[Update]) -> dict[str, Any]:
+    """Score before any update, and the mean over the last checkpoints, on tasks never trained on."""
+    scores = [update.metrics[HELD_OUT] for update in updates if HELD_OUT in update.metrics]
+    tasks = [int(update.metrics[HELD_OUT_TASKS]) for update in updates if HELD_OUT_TASKS in update.metrics]
+    before = scores[0] if updates and HELD_OUT in updates[0].metrics else None
+    after = fmean(scores[1:][-LAST_CHECKPOINTS:]) if len(scores) > 1 else None
+    return {"before": before, "after": after, "tasks": tasks[0] if tasks else 0}
+
+
+def node_row(facts: Facts, who: Participant) -> dict[str, Any]:
+    """What a node did and earned."""
+    mine = [one for one in facts.committed if one.node == who.node]
+    return {
+        "name": who.name,
+        "role": who.role,
+        "honest": who.honest,
+        "address": who.node,
+        "commitments": len(mine),
+        "rollouts": len(mine) * facts.positions,
+        "accepted": facts.accepted.get(who.node, 0),
+        "rejected": dict(facts.rejected.get(who.node, {})),
+        "earned": paid(facts.settled, node=who.node),
+    }
+
+
+def slash_row(facts: Facts, case: Judged) -> dict[str, Any]:
+    """A conviction, with the transaction that anybody can look up."""
+    return {
+        "node": name_of(facts, case.node),
+        "kind": case.kind,
+        "case": case.case,
+        "transaction": case.transaction,
+        "stake_before": case.stake_before,
+        "stake_after": case.stake_after,
+        "bounty": case.bounty,
+        "votes": {"guilty": case.guilty_votes, "not_guilty": case.votes - case.guilty_votes, "jury": case.jury},
+        "challenger": name_of(facts, case.challenger),
+    }
+
+
+def claims(facts: Facts) -> list[dict[str, Any]]:
+    """What each worker's operator was paid, against what its commitments that were not voided are worth."""
+    rows = []
+    for who in facts.participants:
+        if who.role != "worker":
+            continue
+        committed = sum(one.pay for one in facts.committed if one.node == who.node)
+        voided = sum(one.amount for one in facts.settled if one.voided and one.node == who.node)
+        rows.append(
+            {
+                "name": who.name,
+                "operator": who.operator,
+                "committed": committed,
+                "voided": voided,
+                "paid": paid(facts.settled, node=who.node),
+            }
+        )
+    return rows
+
+
+def paid(settled: Iterable[Settled], *, node: str) -> int:
+    """Token wei that claims for a node paid out."""
+    return sum(one.amount for one in settled if one.node == node and not one.voided)
+
+
+def name_of(facts: Facts, node: str) -> str:
+    """A node's name in this swarm, or its address."""
+    return next((who.name for who in facts.participants if who.node == node), node)
+
+
+def _total_stages(updates: Iterable[Update]) -> dict[str, float]:
+    total: dict[str, float] = {}
+    for update in updates:
+        for name, seconds in update.stages.items():
+            total[name] = total.get(name, 0.0) + seconds
+    return total

@@ -1,0 +1,219 @@
+"""The demo's summary and report: facts in, exact values out."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from rich.console import Console
+
+from muster.swarm.plots import PLOTS, picture, svg, window
+from muster.swarm.report import html, lead, terminal_summary
+from muster.swarm.summary import (
+    Books,
+    Committed,
+    Facts,
+    Judged,
+    Participant,
+    Published,
+    Settled,
+    Update,
+    held_out,
+    summarise,
+)
+
+PAY = 2 * 10**18
+HONEST, CHEAT, JUDGE = "0x" + "11" * 20, "0x" + "22" * 20, "0x" + "33" * 20
+
+
+def update(step: int, score: float | None, reward: float = 0.0) -> Update:
+    metrics = {"reward": reward, "completions/mean_length": 10.0 + step, "held_out/tasks": 640.0}
+    if score is not None:
+        metrics["held_out/reward"] = score
+    return Update(step, metrics, {"update": 1.25, "wait": 0.5})
+
+
+def facts(**changes: object) -> Facts:
+    values: dict[str, object] = {
+        "participants": [
+            Participant("worker-1", "worker", HONEST, "0x" + "a1" * 20),
+            Participant("cheater", "worker", CHEAT, "0x" + "a2" * 20, honest=False),
+            Participant("validator-1", "validator", JUDGE, "0x" + "a3" * 20),
+            Participant("owner", "owner", "0x" + "a4" * 20, "0x" + "a4" * 20),
+        ],
+        "positions": 128,
+        "committed": [Committed(HONEST, i, 0, PAY, 100 + i) for i in range(3)]
+        + [Committed(CHEAT, i, 0, PAY, 105 + i) for i in range(2)],
+        "settled": [
+            Settled(CHEAT, "0x" + "a2" * 20, 2 * PAY, True, 200),
+            Settled(HONEST, "0x" + "a1" * 20, 3 * PAY, False, 90_000),
+        ],
+        "judged": [
+            Judged(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, 2, 3, 3, JUDGE),
+            Judged(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, 0, 0, 3, JUDGE),
+        ],
+        "updates": [update(2, 0.75, 0.5), update(0, 0.5), update(1, 0.625, 0.25)],
+        "accepted": {HONEST: 3},
+        "rejected": {CHEAT: {"activation_mismatch": 2}},
+        "books": [Books("Registry", 500, 500), Books("Runs", 1_000, 990)],
+        "published": [Published(0, "0x01", "0x01"), Published(1, "0x02", "0x02")],
+        "bytes_broadcast": 12_345,
+        "wall_seconds": 123.456,
+        "stage_seconds": {"prepare": 10.04, "train": 100.0},
+        "escrow_kept": 2 * PAY,
+    }
+    return Facts(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_the_whole_document() -> None:
+    assert summarise(facts()) == {
+        "run": 1,
+        "seed": 0,
+        "steps": 2,
+        "wall_seconds": 123.5,
+        "stage_seconds": {"prepare": 10.0, "train": 100.0, "trainer_update": 2.5, "trainer_wait": 1.0},
+        "held_out": {"before": 0.5, "after": 0.6875, "tasks": 640},
+        "reward": [0.25, 0.5],
+        "length": [11.0, 12.0],
+        "nodes": [
+            {
+                "name": "worker-1",
+                "role": "worker",
+                "honest": True,
+                "address": HONEST,
+                "commitments": 3,
+                "rollouts": 384,
+                "accepted": 3,
+                "rejected": {},
+                "earned": 3 * PAY,
+            },
+            {
+                "name": "cheater",
+                "role": "worker",
+                "honest": False,
+                "address": CHEAT,
+                "commitments": 2,
+                "rollouts": 256,
+                "accepted": 0,
+                "rejected": {"activation_mismatch": 2},
+                "earned": 0,
+            },
+            {
+                "name": "validator-1",
+                "role": "validator",
+                "honest": True,
+                "address": JUDGE,
+                "commitments": 0,
+                "rollouts": 0,
+                "accepted": 0,
+                "rejected": {},
+                "earned": 0,
+            },
+        ],
+        "slashes": [
+            {
+                "node": "cheater",
+                "kind": "activation_mismatch",
+                "case": 1,
+                "transaction": "0x" + "0f" * 32,
+                "stake_before": 100,
+                "stake_after": 50,
+                "bounty": 10,
+                "votes": {"guilty": 2, "not_guilty": 1, "jury": 3},
+                "challenger": "validator-1",
+            }
+        ],
+        "cases": [
+            {"case": 1, "node": "cheater", "kind": "activation_mismatch", "outcome": "guilty"},
+            {"case": 2, "node": "cheater", "kind": "activation_mismatch", "outcome": "moot"},
+        ],
+        "claims": [
+            {"name": "worker-1", "operator": "0x" + "a1" * 20, "committed": 3 * PAY, "voided": 0, "paid": 3 * PAY},
+            {"name": "cheater", "operator": "0x" + "a2" * 20, "committed": 2 * PAY, "voided": 2 * PAY, "paid": 0},
+        ],
+        "voided": 2 * PAY,
+        "escrow_kept": 2 * PAY,
+        "rejected_in_batches": 0,
+        "solvent": True,
+        "balances": 1_500,
+        "books": 1_490,
+        "contracts": [
+            {"contract": "Registry", "balance": 500, "books": 500},
+            {"contract": "Runs", "balance": 1_000, "books": 990},
+        ],
+        "checkpoints": [
+            {"step": 0, "root_on_chain": "0x01", "root_of_files": "0x01"},
+            {"step": 1, "root_on_chain": "0x02", "root_of_files": "0x02"},
+        ],
+        "bytes_broadcast": 12_345,
+        "restarts": {},
+    }
+
+
+def test_after_is_the_mean_of_the_last_three_checkpoints() -> None:
+    updates = [update(i, score) for i, score in enumerate([0.5, 0.1, 0.7, 0.8, 0.9])]
+    assert held_out(updates) == {"before": 0.5, "after": pytest.approx(0.8), "tasks": 640}
+
+
+def test_a_checkpoint_without_a_score_does_not_count() -> None:
+    updates = [update(0, 0.5), update(1, 0.6), update(2, None), update(3, 0.8)]
+    assert held_out(updates)["after"] == pytest.approx(0.7)
+
+
+def test_before_is_the_first_model_or_nothing() -> None:
+    assert held_out([update(0, None), update(1, 0.6)])["before"] is None
+    assert held_out([update(0, 0.5)])["after"] is None
+    assert held_out([]) == {"before": None, "after": None, "tasks": 0}
+
+
+def test_one_short_contract_is_insolvency_even_if_the_sums_agree() -> None:
+    document = summarise(facts(books=[Books("Registry", 499, 500), Books("Runs", 1_001, 1_000)]))
+    assert (document["solvent"], document["balances"], document["books"]) == (False, 1_500, 1_500)
+
+
+# --- The report
+
+
+def test_the_page_has_every_plot_and_loads_nothing() -> None:
+    given = facts()
+    page = html(summarise(given), given)
+    assert page.count("<svg") == len(PLOTS)
+    assert all(name in page for name in PLOTS)
+    # Namespaces and the licence metadata of SVG are names, not requests.
+    assert not re.search(r"(src|href)=[\"']https?:", re.sub(r"<metadata>.*?</metadata>", "", page, flags=re.DOTALL))
+    assert "<script" not in page
+
+
+def test_a_name_with_markup_stays_text() -> None:
+    participants = [Participant("<b>x</b>[red]", "worker", HONEST, HONEST)]
+    given = facts(participants=participants)
+    document = summarise(given)
+    assert "<b>x</b>" not in html(document, given)
+    console = Console(width=160, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(terminal_summary(document))
+    assert "<b>x</b>[red]" in console.export_text()
+    console.file.close()
+
+
+def test_the_lead_says_what_happened() -> None:
+    assert lead(summarise(facts())) == (
+        "2 policy updates in 124 s; held-out score from 0.500 to 0.688 on 640 tasks never trained on; "
+        "slashed: cheater; the contracts' tokens cover their books."
+    )
+
+
+def test_the_window_rises_with_commitments_and_falls_with_settlements() -> None:
+    points = window(facts())
+    assert [value for _, value in points] == [2.0, 4.0, 6.0, 8.0, 10.0, 6.0, 0.0]
+    assert points[0][0] == 0.0
+    assert window(facts(committed=[], settled=[])) == []
+
+
+def test_empty_facts_draw_too() -> None:
+    empty: Facts = facts(committed=[], settled=[], updates=[], judged=[], participants=[])
+    assert all(svg(empty, name).startswith("<svg") for name in PLOTS)
+
+
+def test_the_picture_is_one_svg() -> None:
+    assert picture(facts()).count("<svg") == 1
+    assert CHEAT not in picture(facts())
