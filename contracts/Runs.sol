@@ -3,14 +3,13 @@ pragma solidity ^0.8.30;
 
 import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import { Escrow } from "./Escrow.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
-import { TermBounds } from "./libraries/TermBounds.sol";
 
-/// @title Terms, escrow, checkpoints, commitments, window, seals; see IRuns.
-contract Runs is IRuns {
+/// @title The workers' half of Runs: checkpoints, commitments, the window, seals; see IRuns.
+contract Runs is Escrow {
     using SafeCast for uint256;
     using SafeERC20 for IERC20;
 
@@ -22,31 +21,17 @@ contract Runs is IRuns {
     uint256 public constant UNSEALED_WINDOW_HOURS = 72;
     /// @inheritdoc IRuns
     uint256 public constant MIN_VALIDATORS = 4;
-    /// @inheritdoc IRuns
-    uint256 public constant MAX_CLASSES = TermBounds.MAX_CLASSES;
-    /// @inheritdoc IRuns
-    uint256 public constant NOTICE_STEPS = 8;
-    /// @inheritdoc IRuns
-    uint256 public constant NOTICE_LAPSES = 24 hours;
 
     uint256 private constant BASIS_POINTS = 10_000;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
-    IERC20 public immutable TOKEN;
     IRegistry public immutable REGISTRY;
     address public immutable COURT;
 
     // ----------------------------------------------------------------------------------------------------- storage
 
-    /// @inheritdoc IRuns
-    uint32 public runCount;
-
-    mapping(uint32 run => RunState) private _states;
-    mapping(uint32 run => RunInfo) private _infos;
-    mapping(uint32 run => Terms) private _terms;
     mapping(uint32 run => mapping(uint32 step => Checkpoint)) private _checkpoints;
-    mapping(uint32 run => mapping(address operator => bool)) private _admitted;
 
     mapping(address node => Work) private _works;
     mapping(address node => mapping(uint32 index => Commitment)) private _commitments;
@@ -63,9 +48,8 @@ contract Runs is IRuns {
     /// @param token The money.
     /// @param registry Where nodes and stakes are.
     /// @param court Where SlashCourt is going to be.
-    constructor(IERC20 token, IRegistry registry, address court) {
-        require(address(token) != address(0) && address(registry) != address(0) && court != address(0), ZeroAddress());
-        TOKEN = token;
+    constructor(IERC20 token, IRegistry registry, address court) Escrow(token) {
+        require(address(registry) != address(0) && court != address(0), ZeroAddress());
         REGISTRY = registry;
         COURT = court;
     }
@@ -80,84 +64,7 @@ contract Runs is IRuns {
         _;
     }
 
-    // ------------------------------------------------------------------------------------------------ owners' calls
-
-    /// @inheritdoc IRuns
-    function createRun(Terms calldata terms_) external returns (uint32 run) {
-        TermBounds.check(terms_);
-
-        run = ++runCount;
-        _terms[run] = terms_;
-        _infos[run].owner = msg.sender;
-        _states[run].asyncLevel = terms_.asyncLevel;
-        _states[run].commitmentsPerHour = uint8(terms_.commitmentsPerHour);
-        emit RunCreated(run, msg.sender, terms_.trainer);
-    }
-
-    /// @inheritdoc IRuns
-    function fund(uint32 run, uint256 amount) external {
-        _requireOpen(run);
-        require(amount != 0, AmountZero());
-
-        _infos[run].kept = _keptNow(run);
-        _states[run].balance = (_states[run].balance + amount).toUint96();
-        emit Funded(run, msg.sender, amount);
-
-        TOKEN.safeTransferFrom(msg.sender, address(this), amount);
-    }
-
-    /// @inheritdoc IRuns
-    function announceWithdrawal(uint32 run, uint256 amount) external {
-        RunInfo storage info = _ownInfo(run);
-        require(amount != 0, AmountZero());
-
-        uint256 readyAt = block.timestamp + noticePeriod(run);
-        info.withdrawal = amount.toUint96();
-        info.withdrawalAt = uint40(readyAt);
-        emit WithdrawalAnnounced(run, amount, readyAt);
-    }
-
-    /// @inheritdoc IRuns
-    function withdrawEscrow(uint32 run) external returns (uint256 paid) {
-        RunInfo storage info = _ownInfo(run);
-        _requireNoticed(run, info.withdrawalAt);
-
-        paid = Math.min(info.withdrawal, withdrawable(run));
-        info.withdrawal = 0;
-        info.withdrawalAt = 0;
-        _payOwner(run, paid);
-    }
-
-    /// @inheritdoc IRuns
-    function announceClose(uint32 run) external {
-        RunInfo storage info = _ownInfo(run);
-        _requireOpen(run);
-
-        uint256 readyAt = block.timestamp + noticePeriod(run);
-        info.closeAt = uint40(readyAt);
-        emit CloseAnnounced(run, readyAt);
-    }
-
-    /// @inheritdoc IRuns
-    function close(uint32 run) external returns (uint256 paid) {
-        RunInfo storage info = _ownInfo(run);
-        _requireOpen(run);
-        _requireNoticed(run, info.closeAt);
-
-        paid = withdrawable(run);
-        _states[run].closed = true;
-        emit RunClosed(run, paid);
-        _payOwner(run, paid);
-    }
-
-    /// @inheritdoc IRuns
-    function admit(uint32 run, address operator, bool admitted) external {
-        address admitter = _terms[run].admitter;
-        require(admitter != address(0) && msg.sender == admitter, NotAdmitter(run, msg.sender));
-
-        _admitted[run][operator] = admitted;
-        emit AdmissionChanged(run, operator, admitted);
-    }
+    // ---------------------------------------------------------------------------------------------- the trainer's call
 
     /// @inheritdoc IRuns
     function publishCheckpoint(uint32 run, uint32 step, bytes32 manifestRoot, bytes32 batchRoot) external {
@@ -201,34 +108,28 @@ contract Runs is IRuns {
         work_.lastStep = step;
         work_.lastHour = hour;
         work_.countInHour = uint8(countInHour + 1);
-        state.reserved = uint96(reserved);
+        state.reserved = uint88(reserved);
         emit WorkCommitted(run, msg.sender, step, index, hour, root);
     }
 
     /// @inheritdoc IRuns
     function claim(address node, uint32 through) external returns (uint256 paid) {
         Work storage work_ = _works[node];
-        uint32 from = work_.settled;
-        uint32 run = work_.run;
-        address operator = work_.operator;
+        (uint32 from, uint32 next, uint32 run) = (work_.settled, work_.next, work_.run);
 
         // Check: `through` is the last commitment that has matured, it is not settled yet, and nobody accuses the node.
-        require(through < work_.next, NotCommitted(node, through, work_.next));
+        require(through < next, NotCommitted(node, through, next));
         require(through >= from, AlreadySettled(node, through, from));
-        require(work_.openCases == 0, PayFrozen(node, work_.openCases));
-        uint24 sealed_ = _infos[run].sealedThrough;
-        uint256 readyAt = _maturesAt(_commitments[node][through].hour, sealed_);
-        require(block.timestamp >= readyAt, WindowOpen(node, through, readyAt));
-        bool more =
-            through + 1 < work_.next && block.timestamp >= _maturesAt(_commitments[node][through + 1].hour, sealed_);
-        require(!more, MoreHasMatured(node, through + 1));
+        uint256 openCases = work_.openCases;
+        require(openCases == 0, PayFrozen(node, openCases));
+        RunState storage state = _states[run];
+        _checkLastMatured(node, through, next, state.sealedThrough);
 
         // Effect: every commitment of a node pays the same, so one multiplication settles them all.
         paid = uint256(through + 1 - from) * work_.pay;
         work_.settled = through + 1;
-        RunState storage state = _states[run];
-        state.balance -= uint96(paid);
-        state.reserved -= uint96(paid);
+        (state.balance, state.reserved) = (uint88(state.balance - paid), uint88(state.reserved - paid));
+        address operator = work_.operator;
         emit Claimed(run, node, operator, from, through, paid);
 
         // Interaction.
@@ -244,16 +145,16 @@ contract Runs is IRuns {
         _checkSealHour(hour);
 
         // Effect.
+        RunState storage state = _states[run];
         lastSealed[msg.sender] = hour;
         vouchRoot[msg.sender][hour] = vouchRoot_;
         uint256 count = ++sealCount[run][hour];
         paid = _terms[run].sealPay;
         if (paid > unreserved(run)) paid = 0;
-        _states[run].balance -= uint96(paid);
+        state.balance -= uint88(paid);
         emit HourSealed(run, hour, msg.sender, vouchRoot_, paid);
-        RunInfo storage info = _infos[run];
-        if (count >= _terms[run].sealQuorum && hour > info.sealedThrough) {
-            info.sealedThrough = hour;
+        if (count >= _terms[run].sealQuorum && hour > state.sealedThrough) {
+            state.sealedThrough = hour;
             emit SealedThrough(run, hour);
         }
 
@@ -291,7 +192,9 @@ contract Runs is IRuns {
         _requireIndependent(run, operator);
         _requireIndependent(run, node);
 
-        _states[run].validators++;
+        RunState storage state = _states[run];
+        require(state.validators != type(uint8).max, TooManyValidators(run));
+        state.validators++;
         return terms_.validatorStake;
     }
 
@@ -330,30 +233,11 @@ contract Runs is IRuns {
         amount = uint256(next - from) * work_.pay;
         work_.settled = next;
         _infos[run].kept = _keptNow(run) + uint96(amount);
-        _states[run].reserved -= uint96(amount);
+        _states[run].reserved -= uint88(amount);
         emit Voided(run, node, from, next - 1, amount);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
-
-    /// @inheritdoc IRuns
-    function terms(uint32 run) external view returns (Terms memory) {
-        return _terms[run];
-    }
-
-    /// @inheritdoc IRuns
-    function caseTerms(uint32 run) external view returns (CaseTerms memory) {
-        Terms storage t = _terms[run];
-        return CaseTerms({
-            caseFee: t.caseFee,
-            juryDeposit: t.juryDeposit,
-            slashBps: t.slashBps,
-            bountyBps: t.bountyBps,
-            commitPhase: t.commitPhase,
-            revealPhase: t.revealPhase,
-            jurySeniority: t.jurySeniority
-        });
-    }
 
     /// @inheritdoc IRuns
     function drawTerms(address node, uint32 step) external view returns (DrawTerms memory) {
@@ -367,16 +251,6 @@ contract Runs is IRuns {
             workClass: t.classes[work_.workClass],
             entropy: _checkpoints[work_.run][step].entropy
         });
-    }
-
-    /// @inheritdoc IRuns
-    function runState(uint32 run) external view returns (RunState memory) {
-        return _states[run];
-    }
-
-    /// @inheritdoc IRuns
-    function runInfo(uint32 run) external view returns (RunInfo memory) {
-        return _infos[run];
     }
 
     /// @inheritdoc IRuns
@@ -406,7 +280,7 @@ contract Runs is IRuns {
 
     /// @inheritdoc IRuns
     function maturesAt(address node, uint32 index) public view returns (uint256) {
-        return _maturesAt(_hourOf(node, index), _infos[_works[node].run].sealedThrough);
+        return _maturesAt(_hourOf(node, index), _states[_works[node].run].sealedThrough);
     }
 
     /// @inheritdoc IRuns
@@ -418,35 +292,20 @@ contract Runs is IRuns {
     function claimable(address node) external view returns (uint32 through, uint256 amount) {
         Work storage work_ = _works[node];
         if (work_.openCases != 0) return (0, 0);
-        uint32 end = work_.settled;
-        while (end < work_.next && block.timestamp >= maturesAt(node, end)) end++;
-        if (end == work_.settled) return (0, 0);
-        return (end - 1, uint256(end - work_.settled) * work_.pay);
+        // Maturity rises with the index: find the first that has not matured.
+        (uint32 low, uint32 high) = (work_.settled, work_.next);
+        while (low < high) {
+            uint32 middle = low + (high - low) / 2;
+            if (block.timestamp >= maturesAt(node, middle)) low = middle + 1;
+            else high = middle;
+        }
+        if (low == work_.settled) return (0, 0);
+        return (low - 1, uint256(low - work_.settled) * work_.pay);
     }
 
     /// @inheritdoc IRuns
     function sealedThrough(uint32 run) external view returns (uint24) {
-        return _infos[run].sealedThrough;
-    }
-
-    /// @inheritdoc IRuns
-    function isAdmitted(uint32 run, address operator) public view returns (bool) {
-        return _terms[run].admitter == address(0) || _admitted[run][operator];
-    }
-
-    /// @inheritdoc IRuns
-    function unreserved(uint32 run) public view returns (uint256) {
-        return _states[run].balance - _states[run].reserved;
-    }
-
-    /// @inheritdoc IRuns
-    function withdrawable(uint32 run) public view returns (uint256) {
-        return unreserved(run) - _keptNow(run);
-    }
-
-    /// @inheritdoc IRuns
-    function noticePeriod(uint32 run) public view returns (uint256) {
-        return NOTICE_STEPS * _terms[run].minStepInterval;
+        return _states[run].sealedThrough;
     }
 
     // ------------------------------------------------------------------------------------------------------ internal
@@ -467,9 +326,21 @@ contract Runs is IRuns {
         require(step < steps, StepUnpublished(run, step, steps));
         require(step >= work_.joinedStep, StepBeforeJoined(msg.sender, step, work_.joinedStep));
         require(step >= work_.lastStep, StepBeforeLast(msg.sender, step, work_.lastStep));
-        require(uint256(step) + state.asyncLevel + 1 >= steps, StepTooOld(run, step, steps - 1 - state.asyncLevel));
+        uint32 reach = uint32(state.asyncLevel) + 1;
+        uint32 oldest = steps > reach ? steps - reach : 0;
+        require(step >= oldest, StepTooOld(run, step, oldest));
         bytes32 expected = _checkpoints[run][step].anchor;
         require(anchor == expected, WrongAnchor(run, step, anchor, expected));
+    }
+
+    /// @dev That commitment `through` has matured and the one after it, if there is one, has not.
+    function _checkLastMatured(address node, uint32 through, uint32 next, uint24 sealed_) private view {
+        mapping(uint32 index => Commitment) storage commitments = _commitments[node];
+        uint256 readyAt = _maturesAt(commitments[through].hour, sealed_);
+        require(block.timestamp >= readyAt, WindowOpen(node, through, readyAt));
+        if (through + 1 == next) return;
+        readyAt = _maturesAt(commitments[through + 1].hour, sealed_);
+        require(block.timestamp < readyAt, MoreHasMatured(node, through + 1));
     }
 
     /// @return countInHour Commitments that the node already made in this hour.
@@ -507,41 +378,6 @@ contract Runs is IRuns {
         require(block.timestamp >= end, HourNotEnded(hour, end, block.timestamp));
         require(block.timestamp < deadline, SealTooLate(hour, deadline, block.timestamp));
         require(hour > last, SealNotRising(msg.sender, hour, last));
-    }
-
-    function _requireOpen(uint32 run) private view {
-        require(_infos[run].owner != address(0), UnknownRun(run));
-        require(!_states[run].closed, RunIsClosed(run));
-    }
-
-    /// @dev Owner and trainer of a run do not validate it: they would judge their own accusers.
-    function _requireIndependent(uint32 run, address account) private view {
-        bool involved = account == _infos[run].owner || account == _terms[run].trainer;
-        require(!involved, OwnerOrTrainer(run, account));
-    }
-
-    function _requireNoticed(uint32 run, uint256 readyAt) private view {
-        require(readyAt != 0, NothingAnnounced(run));
-        require(block.timestamp >= readyAt, NoticeRunning(run, readyAt, block.timestamp));
-        uint256 lapsedAt = readyAt + NOTICE_LAPSES;
-        require(block.timestamp < lapsedAt, NoticeLapsed(run, lapsedAt, block.timestamp));
-    }
-
-    function _ownInfo(uint32 run) private view returns (RunInfo storage info) {
-        info = _infos[run];
-        require(msg.sender == info.owner, NotOwner(run, msg.sender));
-    }
-
-    function _payOwner(uint32 run, uint256 amount) private {
-        _states[run].balance -= uint96(amount);
-        emit EscrowWithdrawn(run, msg.sender, amount);
-        if (amount != 0) TOKEN.safeTransfer(msg.sender, amount);
-    }
-
-    /// @dev Voided pay that is still there. The owner's own money is spent first; when the escrow falls below what was
-    /// voided, the difference has gone to others, as it should.
-    function _keptNow(uint32 run) private view returns (uint96) {
-        return uint96(Math.min(_infos[run].kept, unreserved(run)));
     }
 
     function _hourOf(address node, uint32 index) private view returns (uint24) {

@@ -76,19 +76,21 @@ interface IRuns {
         uint256[] classes;
     }
 
-    /// @notice What changes in a run with every commitment: one word.
-    /// @param balance Escrow, reserved pay included.
+    /// @notice What commitments and claims read and change in a run: one word.
+    /// @param balance Escrow, reserved pay included; at most 2^88 token wei, or 309 million tokens.
     /// @param reserved Pay that is committed and not settled.
     /// @param steps Checkpoints published; the latest is steps - 1.
-    /// @param validators Active validators.
+    /// @param sealedThrough Hour through which a quorum sealed.
+    /// @param validators Active validators, at most 255.
     /// @param asyncLevel Copy of the term.
     /// @param commitmentsPerHour Copy of the term.
     /// @param closed Whether the run takes no more work.
     struct RunState {
-        uint96 balance;
-        uint96 reserved;
+        uint88 balance;
+        uint88 reserved;
         uint24 steps;
-        uint16 validators;
+        uint24 sealedThrough;
+        uint8 validators;
         uint8 asyncLevel;
         uint8 commitmentsPerHour;
         bool closed;
@@ -97,7 +99,6 @@ interface IRuns {
     /// @notice What changes in a run more rarely.
     /// @param owner Created the run; may take back what is withdrawable.
     /// @param publishedAt Second of the latest checkpoint.
-    /// @param sealedThrough Hour through which a quorum sealed.
     /// @param kept Voided pay still in the escrow: for paying others, never withdrawable.
     /// @param withdrawal Announced withdrawal.
     /// @param withdrawalAt Second from which it can be taken; zero without an announcement.
@@ -105,7 +106,6 @@ interface IRuns {
     struct RunInfo {
         address owner;
         uint40 publishedAt;
-        uint24 sealedThrough;
         uint96 kept;
         uint96 withdrawal;
         uint40 withdrawalAt;
@@ -253,6 +253,7 @@ interface IRuns {
     error MoreHasMatured(address node, uint32 index);
     error PayFrozen(address node, uint256 openCases);
     error TooManyCases(address node);
+    error TooManyValidators(uint32 run);
     error NotValidator(uint32 run, address caller);
     error TooJunior(address validator, uint256 readyAt, uint256 timestamp);
     error HourNotEnded(uint24 hour, uint256 endsAt, uint256 timestamp);
@@ -354,7 +355,6 @@ interface IRuns {
     /// @notice Last second at which a case about a commitment may be opened.
     function challengeableUntil(address node, uint32 index) external view returns (uint256);
     /// @notice The commitment to pass to `claim` now, and what it would pay; zero pay when there is nothing to claim.
-    /// @notice Warning: reads one slot per unsettled commitment; meant for off-chain callers.
     function claimable(address node) external view returns (uint32 through, uint256 amount);
     function sealedThrough(uint32 run) external view returns (uint24 hour);
     function vouchRoot(address validator, uint24 hour) external view returns (bytes32);

@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
+import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
+import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
+import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import { IRuns } from "./interfaces/IRuns.sol";
+import { TermBounds } from "./libraries/TermBounds.sol";
+
+/// @title The owner's half of Runs: terms, admission, money in and out; see IRuns.
+abstract contract Escrow is IRuns {
+    using SafeCast for uint256;
+    using SafeERC20 for IERC20;
+
+    // --------------------------------------------------------------------------------------------------- constants
+
+    /// @inheritdoc IRuns
+    uint256 public constant MAX_CLASSES = TermBounds.MAX_CLASSES;
+    /// @inheritdoc IRuns
+    uint256 public constant NOTICE_STEPS = 8;
+    /// @inheritdoc IRuns
+    uint256 public constant NOTICE_LAPSES = 24 hours;
+
+    // -------------------------------------------------------------------------------------------------- immutables
+
+    IERC20 public immutable TOKEN;
+
+    // ----------------------------------------------------------------------------------------------------- storage
+
+    /// @inheritdoc IRuns
+    uint32 public runCount;
+
+    mapping(uint32 run => RunState) internal _states;
+    mapping(uint32 run => RunInfo) internal _infos;
+    mapping(uint32 run => Terms) internal _terms;
+    mapping(uint32 run => mapping(address operator => bool)) private _admitted;
+
+    // ------------------------------------------------------------------------------------------------- constructor
+
+    constructor(IERC20 token) {
+        require(address(token) != address(0), ZeroAddress());
+        TOKEN = token;
+    }
+
+    // ------------------------------------------------------------------------------------------------ owners' calls
+
+    /// @inheritdoc IRuns
+    function createRun(Terms calldata terms_) external returns (uint32 run) {
+        TermBounds.check(terms_);
+
+        run = ++runCount;
+        _terms[run] = terms_;
+        _infos[run].owner = msg.sender;
+        _states[run].asyncLevel = terms_.asyncLevel;
+        _states[run].commitmentsPerHour = uint8(terms_.commitmentsPerHour);
+        emit RunCreated(run, msg.sender, terms_.trainer);
+    }
+
+    /// @inheritdoc IRuns
+    function fund(uint32 run, uint256 amount) external {
+        _requireOpen(run);
+        require(amount != 0, AmountZero());
+
+        _infos[run].kept = _keptNow(run);
+        _states[run].balance = (_states[run].balance + amount).toUint88();
+        emit Funded(run, msg.sender, amount);
+
+        TOKEN.safeTransferFrom(msg.sender, address(this), amount);
+    }
+
+    /// @inheritdoc IRuns
+    function announceWithdrawal(uint32 run, uint256 amount) external {
+        RunInfo storage info = _ownInfo(run);
+        require(amount != 0, AmountZero());
+
+        uint256 readyAt = block.timestamp + noticePeriod(run);
+        info.withdrawal = amount.toUint96();
+        info.withdrawalAt = uint40(readyAt);
+        emit WithdrawalAnnounced(run, amount, readyAt);
+    }
+
+    /// @inheritdoc IRuns
+    function withdrawEscrow(uint32 run) external returns (uint256 paid) {
+        RunInfo storage info = _ownInfo(run);
+        _requireNoticed(run, info.withdrawalAt);
+
+        paid = Math.min(info.withdrawal, withdrawable(run));
+        info.withdrawal = 0;
+        info.withdrawalAt = 0;
+        _payOwner(run, paid);
+    }
+
+    /// @inheritdoc IRuns
+    function announceClose(uint32 run) external {
+        RunInfo storage info = _ownInfo(run);
+        _requireOpen(run);
+
+        uint256 readyAt = block.timestamp + noticePeriod(run);
+        info.closeAt = uint40(readyAt);
+        emit CloseAnnounced(run, readyAt);
+    }
+
+    /// @inheritdoc IRuns
+    function close(uint32 run) external returns (uint256 paid) {
+        RunInfo storage info = _ownInfo(run);
+        _requireOpen(run);
+        _requireNoticed(run, info.closeAt);
+
+        paid = withdrawable(run);
+        _states[run].closed = true;
+        emit RunClosed(run, paid);
+        _payOwner(run, paid);
+    }
+
+    /// @inheritdoc IRuns
+    function admit(uint32 run, address operator, bool admitted) external {
+        address admitter = _terms[run].admitter;
+        require(admitter != address(0) && msg.sender == admitter, NotAdmitter(run, msg.sender));
+
+        _admitted[run][operator] = admitted;
+        emit AdmissionChanged(run, operator, admitted);
+    }
+
+    // ------------------------------------------------------------------------------------------------------- views
+
+    /// @inheritdoc IRuns
+    function terms(uint32 run) external view returns (Terms memory) {
+        return _terms[run];
+    }
+
+    /// @inheritdoc IRuns
+    function caseTerms(uint32 run) external view returns (CaseTerms memory) {
+        Terms storage t = _terms[run];
+        return CaseTerms({
+            caseFee: t.caseFee,
+            juryDeposit: t.juryDeposit,
+            slashBps: t.slashBps,
+            bountyBps: t.bountyBps,
+            commitPhase: t.commitPhase,
+            revealPhase: t.revealPhase,
+            jurySeniority: t.jurySeniority
+        });
+    }
+
+    /// @inheritdoc IRuns
+    function runState(uint32 run) external view returns (RunState memory) {
+        return _states[run];
+    }
+
+    /// @inheritdoc IRuns
+    function runInfo(uint32 run) external view returns (RunInfo memory) {
+        return _infos[run];
+    }
+
+    /// @inheritdoc IRuns
+    function isAdmitted(uint32 run, address operator) public view returns (bool) {
+        return _terms[run].admitter == address(0) || _admitted[run][operator];
+    }
+
+    /// @inheritdoc IRuns
+    function unreserved(uint32 run) public view returns (uint256) {
+        return _states[run].balance - _states[run].reserved;
+    }
+
+    /// @inheritdoc IRuns
+    function withdrawable(uint32 run) public view returns (uint256) {
+        return unreserved(run) - _keptNow(run);
+    }
+
+    /// @inheritdoc IRuns
+    function noticePeriod(uint32 run) public view returns (uint256) {
+        return NOTICE_STEPS * _terms[run].minStepInterval;
+    }
+
+    // ---------------------------------------------------------------------------------------------------- internal
+
+    function _requireOpen(uint32 run) internal view {
+        require(_infos[run].owner != address(0), UnknownRun(run));
+        require(!_states[run].closed, RunIsClosed(run));
+    }
+
+    /// @dev Owner and trainer of a run do not validate it: they would judge their own accusers.
+    function _requireIndependent(uint32 run, address account) internal view {
+        bool involved = account == _infos[run].owner || account == _terms[run].trainer;
+        require(!involved, OwnerOrTrainer(run, account));
+    }
+
+    /// @dev Voided pay that is still there. The owner's own money is spent first; when the escrow falls below what was
+    /// voided, the difference has gone to others, as it should.
+    function _keptNow(uint32 run) internal view returns (uint96) {
+        return uint96(Math.min(_infos[run].kept, unreserved(run)));
+    }
+
+    function _requireNoticed(uint32 run, uint256 readyAt) private view {
+        require(readyAt != 0, NothingAnnounced(run));
+        require(block.timestamp >= readyAt, NoticeRunning(run, readyAt, block.timestamp));
+        uint256 lapsedAt = readyAt + NOTICE_LAPSES;
+        require(block.timestamp < lapsedAt, NoticeLapsed(run, lapsedAt, block.timestamp));
+    }
+
+    function _ownInfo(uint32 run) private view returns (RunInfo storage info) {
+        info = _infos[run];
+        require(msg.sender == info.owner, NotOwner(run, msg.sender));
+    }
+
+    function _payOwner(uint32 run, uint256 amount) private {
+        _states[run].balance -= uint88(amount);
+        emit EscrowWithdrawn(run, msg.sender, amount);
+        if (amount != 0) TOKEN.safeTransfer(msg.sender, amount);
+    }
+}

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+/// @title The cheatcodes of forge that these tests use.
+interface Vm {
+    // Chain and callers.
+    function warp(uint256 timestamp) external;
+    function roll(uint256 number) external;
+    function chainId(uint256 id) external;
+    function prank(address caller) external;
+    function startPrank(address caller) external;
+    function stopPrank() external;
+
+    // Keys.
+    function addr(uint256 key) external pure returns (address);
+    function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);
+
+    // Deployment.
+    function deployCode(string calldata artifact) external returns (address);
+    function deployCode(string calldata artifact, bytes calldata arguments) external returns (address);
+    function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
+    function getNonce(address account) external view returns (uint64);
+
+    // Expectations.
+    function expectRevert(bytes calldata data) external;
+    function expectEmit(address emitter) external;
+    function assume(bool condition) external pure;
+    function assertTrue(bool condition) external pure;
+    function assertTrue(bool condition, string calldata message) external pure;
+    function assertFalse(bool condition) external pure;
+    function assertEq(uint256 left, uint256 right) external pure;
+    function assertEq(uint256 left, uint256 right, string calldata message) external pure;
+    function assertEq(address left, address right) external pure;
+    function assertEq(bytes32 left, bytes32 right) external pure;
+    function assertEq(bytes calldata left, bytes calldata right) external pure;
+    function assertLe(uint256 left, uint256 right, string calldata message) external pure;
+    function assertGe(uint256 left, uint256 right, string calldata message) external pure;
+
+    // Files.
+    function readFile(string calldata path) external view returns (string memory);
+    function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
+    function parseJsonInt(string calldata json, string calldata key) external pure returns (int256);
+    function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);
+    function parseJsonAddress(string calldata json, string calldata key) external pure returns (address);
+    function toString(uint256 value) external pure returns (string memory);
+}
