@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
+from muster.chain.types import Kind
 from muster.draws import Draw, draw_base, draw_commitment
 from muster.errors import ConfigError
 from muster.messages import Reason
@@ -31,9 +32,6 @@ if TYPE_CHECKING:
 
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 """In the order in which the checks run."""
-
-KINDS: Final[dict[Reason, int]] = {reason: kind for kind, reason in enumerate(REASONS)}
-"""Reason → `ISlashCourt.Kind`, which lists the same things in the same order."""
 
 PROVABLE: Final[frozenset[Reason]] = frozenset({"wrong_draw"})
 """Reasons the court judges at once, from a leaf; the others need a jury."""
@@ -60,9 +58,9 @@ class Finding:
     """For people."""
 
     @property
-    def kind(self) -> int:
+    def kind(self) -> Kind:
         """The kind of case it leads to."""
-        return KINDS[self.reason]
+        return Kind.of(self.reason)
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,11 @@ def _check_metadata(file: pq.ParquetFile, limits: FileLimits) -> None:
             f"the file has {metadata.num_rows} rows in {metadata.num_row_groups} row groups; "
             f"1 to {limits.rows} in one group are read"
         )
-    declared = metadata.row_group(0).total_byte_size
+    group = metadata.row_group(0)
+    values = max(group.column(i).num_values for i in range(group.num_columns))
+    if values > limits.decoded_bytes:
+        raise MalformedError(f"the file declares {values} values in a column; at most {limits.decoded_bytes}")
+    declared = group.total_byte_size
     if not 0 <= declared <= limits.decoded_bytes:
         raise MalformedError(f"the file declares {declared} decompressed bytes; at most {limits.decoded_bytes}")
 

@@ -2,7 +2,7 @@
 
 A leaf is OpenZeppelin's standard one: keccak256(keccak256(abi.encode(position, task, seed, budget, length,
 taskReward, completionHash, proofHash, rowHash))). Its twin is `contracts/Leaves.sol`; the two are tested against
-each other. Trees are OpenZeppelin's (sorted leaves, commutative keccak), built by `multiproof`.
+each other. Trees are those of `muster.merkle`.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from eth_utils.crypto import keccak
-from multiproof.core import get_proof, make_merkle_tree
 
+from muster.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
 
 
@@ -32,7 +32,7 @@ class Leaf:
     proof_hash: bytes
     row_hash: bytes
 
-    def to_chain(self) -> tuple[object, ...]:
+    def to_chain(self) -> tuple[int | bytes, ...]:
         return (
             self.position,
             self.task,
@@ -100,38 +100,7 @@ def leaf_of(rollout: Rollout) -> Leaf:
 
 def leaf_hash(leaf: Leaf) -> bytes:
     """The double keccak of the leaf's ABI encoding (nine static words)."""
-    words = b"".join(
-        value if isinstance(value, bytes) else value.to_bytes(32, "big", signed=value < 0) for value in leaf.to_chain()
-    )
-    return keccak(keccak(words))
-
-
-@dataclass(frozen=True)
-class LeafTree:
-    """A Merkle tree over hashes in the order given; `proof(i)` opens the i-th of them."""
-
-    nodes: tuple[bytes, ...]
-    places: tuple[int, ...]
-
-    @classmethod
-    def of(cls, hashes: Sequence[bytes]) -> LeafTree:
-        """Build a tree. Raises ValueError on no leaves."""
-        if not hashes:
-            raise ValueError("a tree needs at least one leaf")
-        order = sorted(range(len(hashes)), key=lambda i: hashes[i])
-        nodes = make_merkle_tree([hashes[i] for i in order])
-        places = [0] * len(hashes)
-        for rank, i in enumerate(order):
-            places[i] = len(nodes) - 1 - rank
-        return cls(tuple(nodes), tuple(places))
-
-    @property
-    def root(self) -> bytes:
-        return self.nodes[0]
-
-    def proof(self, i: int) -> list[bytes]:
-        """Sibling hashes from leaf i to the root, as OpenZeppelin's MerkleProof.verify takes them."""
-        return list(get_proof(list(self.nodes), self.places[i]))
+    return leaf_of_words(leaf.to_chain())
 
 
 def rollout_tree(rollouts: Sequence[Rollout]) -> LeafTree:

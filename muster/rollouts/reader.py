@@ -1,0 +1,126 @@
+"""Reading strangers' rollout files: parsed in another process, with limits on memory, time and output.
+
+`RolloutReader` owns a server process (`reader_server`) that forks once per file. What comes back is packed columns,
+which are safe to read whoever wrote them. A server that misbehaves is killed and replaced.
+
+Two kinds of failure are kept apart, because one of them costs somebody a stake: MalformedError means that the file
+did it (format, size, memory, CPU time), UnreachableError that this machine could not tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final, Self
+
+from muster.constants import MAX_FILE_BYTES
+from muster.errors import MalformedError, UnreachableError
+from muster.rollouts.file import Columns, FileLimits
+from muster.rollouts.reader_server import ANSWER, HEAD, PACKED_OVERHEAD, Status
+from muster.rollouts.schema import Rollout
+
+CPU_SECONDS: Final = 10.0
+"""CPU time for one file. The largest honest one takes about a tenth of it."""
+
+WALL_SECONDS: Final = 60.0
+ATTEMPTS: Final = 2
+_GRACE_SECONDS: Final = 10.0
+_KEPT_ENVIRONMENT: Final = ("PATH", "PYTHONPATH", "LANG", "LC_ALL", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+
+
+class RolloutReader:
+    """Parses one file at a time. Use as an async context manager, or `close` it."""
+
+    def __init__(self, *, cpu_seconds: float = CPU_SECONDS, wall_seconds: float = WALL_SECONDS) -> None:
+        self.cpu_seconds = cpu_seconds
+        self.wall_seconds = wall_seconds
+        self._lock = asyncio.Lock()
+        self._server: asyncio.subprocess.Process | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+        """The rows of a file, in its order. Nothing is said about them but that they fit the schema.
+
+        Raises MalformedError when the file is to blame, UnreachableError when it could not be read here and now.
+        """
+        if len(data) > MAX_FILE_BYTES:
+            raise MalformedError(f"the file has {len(data)} bytes; at most {MAX_FILE_BYTES}")
+        async with self._lock:
+            for _ in range(ATTEMPTS):
+                answer = await self._ask(data, limits)
+                if answer is None:
+                    continue
+                status, body = answer
+                if status == Status.PARSED:
+                    return Columns.unpack(body).rollouts()
+                if status == Status.MALFORMED:
+                    raise MalformedError(_printable(body))
+        raise UnreachableError(
+            "the process that parses rollout files did not answer", hint="is this machine short of memory or CPU?"
+        )
+
+    async def close(self) -> None:
+        """End the server process."""
+        server, self._server = self._server, None
+        if server is None:
+            return
+        assert server.stdin is not None
+        server.stdin.close()
+        try:
+            await asyncio.wait_for(server.wait(), timeout=2)
+        except TimeoutError:
+            server.kill()
+            await server.wait()
+
+    async def _ask(self, data: bytes, limits: FileLimits) -> tuple[int, bytes] | None:
+        """One request; None when the server broke down, or says that it could not tell."""
+        try:
+            async with self._in_step() as server, asyncio.timeout(self.wall_seconds + _GRACE_SECONDS):
+                assert server.stdin is not None
+                assert server.stdout is not None
+                head = HEAD.pack(len(data), limits.rows, limits.decoded_bytes, self.cpu_seconds, self.wall_seconds)
+                server.stdin.writelines([head, data])
+                await server.stdin.drain()
+                status, size = ANSWER.unpack(await server.stdout.readexactly(ANSWER.size))
+                if size > limits.decoded_bytes + PACKED_OVERHEAD:
+                    raise MalformedError(f"the file decodes to {size} bytes; at most {limits.decoded_bytes}")
+                body = await server.stdout.readexactly(size)
+        except (TimeoutError, EOFError, ConnectionError):
+            return None
+        return None if status == Status.FAILED else (status, body)
+
+    @asynccontextmanager
+    async def _in_step(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """The server, started when needed; killed unless the exchange inside ends well, since its pipes would lag."""
+        if self._server is None or self._server.returncode is not None:
+            self._server = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "muster.rollouts.reader_server",
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                limit=1 << 20,
+                env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
+                | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
+            )
+        server = self._server
+        try:
+            yield server
+        except BaseException:
+            if server.returncode is None:
+                server.kill()
+            await self.close()
+            raise
+
+
+def _printable(words: bytes) -> str:
+    """The reason as one harmless line: parts of it may come from the file."""
+    return "".join(c if c.isprintable() else "?" for c in words.decode(errors="replace"))

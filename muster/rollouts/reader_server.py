@@ -1,0 +1,151 @@
+"""The process that parses strangers' files for `muster.rollouts.reader`; run with `python -m`, talks over its pipes.
+
+It never looks at a file itself. For every file it forks; the fork takes limits upon itself (address space, CPU time,
+no writing to disk), parses, packs the columns into a pipe and exits. Whatever a file does to the parser, it does it to
+a process that was going to end anyway, and the next file finds a fresh one. Forking takes milliseconds; importing
+Arrow, which takes a third of a second, is done once.
+
+Request:  HEAD (bytes of the file, rows, decoded bytes, CPU seconds, wall seconds), then the file.
+Answer:   ANSWER (status, bytes of the body), then the body: packed columns, or why there are none, in words.
+
+These are limits, not a jail: the fork runs as the same user and could do what that user can.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import resource
+import select
+import signal
+import struct
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Final, NoReturn
+
+from muster.errors import MalformedError
+from muster.rollouts.file import FileLimits, read_columns
+
+HEAD: Final = struct.Struct("<QIQdd")
+ANSWER: Final = struct.Struct("<BQ")
+
+PACKED_OVERHEAD: Final = 1 << 20
+"""Room in an answer beside the decoded columns: the header and the row lengths."""
+
+SPARE_MEMORY: Final = 192 << 20
+"""Address space beside the file and its decoded copies: Arrow's pools, decompression windows, Python."""
+
+_MESSAGE_BYTES: Final = 2000
+_MALFORMED_EXIT: Final = 3
+_FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+
+
+class Status(enum.IntEnum):
+    PARSED = 0
+    MALFORMED = 1
+    """The file's own doing: it breaks the format, or takes memory or CPU time that no honest file needs."""
+    FAILED = 2
+    """Not the file's doing: the machine was too busy, or somebody killed the process."""
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until the other side closes its pipe."""
+    while len(head := requests.read(HEAD.size)) == HEAD.size:
+        size, rows, decoded_bytes, cpu_seconds, wall_seconds = HEAD.unpack(head)
+        data = requests.read(size)
+        if len(data) < size:
+            return
+        status, body = parse_apart(data, FileLimits(rows, decoded_bytes), cpu_seconds, wall_seconds)
+        answers.write(ANSWER.pack(status, len(body)) + body)
+        answers.flush()
+
+
+def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_seconds: float) -> tuple[Status, bytes]:
+    """Parse in a fork with limits; returns what became of it and the packed columns or the reason."""
+    read_end, write_end = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        _parse_and_exit(data, limits, cpu_seconds, write_end)
+    os.close(write_end)
+    try:
+        body = _read_all(read_end, limits.decoded_bytes + PACKED_OVERHEAD, time.monotonic() + wall_seconds)
+    finally:
+        os.close(read_end)
+    if isinstance(body, Refusal):
+        os.kill(pid, signal.SIGKILL)
+    _, ending = os.waitpid(pid, 0)
+    return (body.status, body.why.encode()) if isinstance(body, Refusal) else _judge(ending, body, cpu_seconds)
+
+
+def _parse_and_exit(data: bytes, limits: FileLimits, cpu_seconds: float, write_end: int) -> NoReturn:
+    """In the fork: parse, write the packed columns or the reason to the pipe, and exit."""
+    code = _MALFORMED_EXIT
+    try:
+        null = os.open(os.devnull, os.O_RDWR)
+        for end in (0, 1, 2):  # the server's pipes are not for a process that has read a stranger's file
+            os.dup2(null, end)
+        _limit_self(limits, len(data), cpu_seconds)
+        body, code = read_columns(data, limits).pack(), 0
+    except MalformedError as error:
+        body = str(error).encode(errors="replace")[:_MESSAGE_BYTES]
+    except MemoryError:
+        body = b"parsing takes more memory than any honest file needs"
+    except BaseException as error:  # noqa: BLE001 - the last frame of this process: what is not caught is not told
+        body = f"the parser raised {type(error).__name__}".encode()
+    try:
+        view = memoryview(body)
+        while view:
+            view = view[os.write(write_end, view) :]
+    finally:
+        os._exit(code)
+
+
+def _limit_self(limits: FileLimits, size: int, cpu_seconds: float) -> None:
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    memory = pages * resource.getpagesize() + SPARE_MEMORY + 2 * size + 5 * limits.decoded_bytes
+    seconds = max(1, round(cpu_seconds))
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 1))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+@dataclass(frozen=True)
+class Refusal:
+    status: Status
+    why: str
+
+
+def _read_all(read_end: int, room: int, deadline: float) -> bytes | Refusal:
+    """Everything the fork writes until it closes its end."""
+    body = bytearray()
+    while True:
+        left = deadline - time.monotonic()
+        if left <= 0 or not select.select([read_end], [], [], left)[0]:
+            return Refusal(Status.FAILED, "parsing did not end in time")
+        chunk = os.read(read_end, 1 << 20)
+        if not chunk:
+            return bytes(body)
+        body += chunk
+        if len(body) > room:
+            return Refusal(Status.MALFORMED, f"the file decodes to more than {room} bytes")
+
+
+def _judge(ending: int, body: bytes, cpu_seconds: float) -> tuple[Status, bytes]:
+    """What a fork's exit status says about the file."""
+    if os.WIFEXITED(ending):
+        code = os.WEXITSTATUS(ending)
+        return (Status.PARSED, body) if code == 0 else (Status.MALFORMED, body[:_MESSAGE_BYTES])
+    killer = os.WTERMSIG(ending)
+    if killer == signal.SIGXCPU:
+        return Status.MALFORMED, f"parsing takes more than {cpu_seconds:g} s of CPU time".encode()
+    if killer in _FROM_OUTSIDE:
+        return Status.FAILED, f"the parser was ended by {signal.Signals(killer).name}".encode()
+    return Status.MALFORMED, f"the parser died of {signal.Signals(killer).name}".encode()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; this one ends with its pipe
+    serve(sys.stdin.buffer, sys.stdout.buffer)
