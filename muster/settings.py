@@ -92,7 +92,47 @@ class TrainerSettings(Section):
 
 class ShardcastSettings(Section):
     relays: list[str] = []
-    """Base URLs of relays and origins, tried in the order of what they deliver."""
+    """Base URLs of relays and origins to fetch from; all are used, each for as much as it delivers."""
+    keep_versions: int = Field(default=4, ge=1, le=10_000)
+    """Fetched versions a worker or validator keeps on its disk."""
+    fetch_seconds: float = Field(default=3600, gt=0)
+    """Longest time for one fetch."""
+    patience_seconds: float = Field(default=120, gt=0)
+    """A fetch gives up after this long without a manifest, or without another good shard."""
+    stall_seconds: float = Field(default=20, gt=0)
+    """A source that sends nothing for this long has failed; keep it longer than the relays' hold_seconds."""
+    streams: int = Field(default=2, ge=1, le=16)
+    """Connections to each source."""
+    max_bytes: int = Field(default=1 << 40, ge=1)
+    """Largest version that is fetched."""
+    role: Literal["origin", "relay"] = "origin"
+    """What `python -m muster.shardcast` is: origin serves what the trainer publishes in dir, relay what it fetches."""
+    host: str = "127.0.0.1"
+    port: int = Field(default=8700, ge=0, le=65535)
+    dir: Path = Path(".muster/weights")
+    """Folder of versions: where the trainer publishes and the origin serves, or a relay's own."""
+    shard_bytes: int = Field(default=8 * 1024 * 1024, ge=1, le=32 * 1024 * 1024)
+    """Size of a shard of what is published."""
+    published_versions: int = Field(default=16, ge=1, le=10_000)
+    """Published versions that are kept. Evidence about a step needs its weights."""
+    upstreams: list[str] = []
+    """Base URLs a relay fetches from."""
+    relayed_versions: int = Field(default=4, ge=1, le=10_000)
+    """Versions a relay keeps, those asked for last."""
+    cache_bytes: int = Field(default=64 * 1024**3, ge=1)
+    """Disk a relay may use."""
+    follow: bool = True
+    """A relay fetches new versions when they appear upstream; otherwise when first asked for them."""
+    poll_seconds: float = Field(default=1, gt=0, le=3600)
+    """Pause between two looks at what is upstream."""
+    hold_seconds: float = Field(default=10, gt=0, le=300)
+    """How long a relay lets a client wait for a shard that is on its way."""
+    check_chain: bool = False
+    """A relay relays only what the chain has as a checkpoint of the run."""
+    connections: int = Field(default=256, ge=1, le=100_000)
+    """Connections served at the same time."""
+    idle_seconds: float = Field(default=20, gt=0, le=3600)
+    """A connection on which no request arrives for this long is closed."""
 
 
 class LogSettings(Section):
