@@ -1,0 +1,52 @@
+"""A validator's secret: the end of the hash chain it fixes when it registers.
+
+One preimage of the chain is revealed per inspected commitment and helps to draw which rows are re-run
+(`muster.draws`), so neither the worker nor the validator chooses them. Whoever loses the secret can no longer inspect
+and must register another key; whoever leaks it lets workers see their sample coming.
+"""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+from typing import Final
+
+from eth_utils.crypto import keccak
+
+from muster.chain.keys import read_secret, write_secret
+from muster.constants import DRAW_CHAIN_LENGTH
+from muster.draws import chain_preimages
+from muster.errors import ConfigError
+
+FILE_NAME: Final = "draw_secret"
+
+
+def create_draw_secret(state_dir: Path) -> bytes:
+    """The secret in a validator's folder; made, with mode 0600, where there is none."""
+    path = state_dir / FILE_NAME
+    if path.exists():
+        return load_draw_secret(state_dir)
+    secret = secrets.token_bytes(32)
+    write_secret(path, secret.hex())
+    return secret
+
+
+def load_draw_secret(state_dir: Path) -> bytes:
+    """The secret in a validator's folder. Raises ConfigError when there is none, or others may read it."""
+    path = state_dir / FILE_NAME
+    if not path.exists():
+        raise ConfigError(
+            f"no draw secret at {path}", hint="muster validator join makes it; or restore it from a backup"
+        )
+    try:
+        secret = bytes.fromhex(read_secret(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} does not hold a draw secret") from error
+    if len(secret) != 32:
+        raise ConfigError(f"{path} does not hold 32 bytes in hex")
+    return secret
+
+
+def draw_tip(secret: bytes) -> bytes:
+    """What the validator registers: the tip of its hash chain."""
+    return keccak(chain_preimages(secret, DRAW_CHAIN_LENGTH)[0])
