@@ -135,7 +135,8 @@ class StepReport(Message):
     run: UInt32
     step: UInt32
     """The checkpoint this update produced; 0 for the initial one."""
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
+    """None where a number is not finite: JSON has no word for it."""
     batch: list[Hash] = Field(default_factory=list)
     """File hashes of the batch's manifest."""
     dropped: list[Hash] = Field(default_factory=list)

@@ -1,0 +1,27 @@
+"""The line-by-line story of a run, for live views: what happened, kept once however often we hear of it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from orchestrator.database import MAX_EVENTS, insert_once
+from orchestrator.tables import events
+
+_SWEEP: Final = 256
+"""Old rows are deleted when an id is a multiple of this."""
+
+
+async def tell(connection: AsyncConnection, kind: str, data: Mapping[str, Any], source: str) -> None:
+    """Add a line to the story, unless one from the same `source` is there. The oldest beyond MAX_EVENTS go."""
+    row = {"kind": kind, "time": time.time(), "data": json.dumps(data), "source": source}
+    if not await insert_once(connection, events, row):
+        return
+    last = (await connection.execute(select(func.max(events.c.id)))).scalar() or 0
+    if last % _SWEEP == 0:
+        await connection.execute(delete(events).where(events.c.id <= last - MAX_EVENTS))

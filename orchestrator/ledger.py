@@ -1,0 +1,277 @@
+"""What the database knows, as the messages that go out. Reads only, but for `restand`, which others' writes call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import TypeAdapter
+from sqlalchemy import and_, func, select, tuple_, update
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from muster.messages import AcceptedWork, Demand, NodeReport, StepReport, Upload, Verdict, VerdictPage
+from muster.terms import Terms
+from orchestrator.database import Database
+from orchestrator.standing import CaseState, Opinion, Standing, standing
+from orchestrator.tables import cases, checkpoints, commitments, meta, nodes, spent, steps, uploads, verdicts
+
+MAX_ACCEPTED: Final = 256
+"""Commitments in one answer about accepted work, oldest first; used ones make room for the next."""
+
+MAX_VERDICTS: Final = 500
+MAX_NODE_VERDICTS: Final = 50
+
+
+_ACCEPTED: Final = TypeAdapter(list[AcceptedWork])
+
+
+@dataclass(frozen=True)
+class Member:
+    """A node of the run, as the chain has it."""
+
+    address: str
+    operator: str
+    role: str
+    status: str
+    draw_tip: str
+
+    @property
+    def active(self) -> bool:
+        return self.status == "active"
+
+
+@dataclass(frozen=True)
+class Committed:
+    step: int
+    root: str
+
+
+class Ledger:
+    """Questions about one run. Cheap ones are asked of the database; answers polled by all are kept per version."""
+
+    def __init__(self, database: Database, run: int, terms: Terms, *, batch_groups: int, demand_batches: float) -> None:
+        self._database = database
+        self.run = run
+        self.terms = terms
+        self._groups_wanted = batch_groups * demand_batches
+        self._kept: dict[tuple, tuple[int, Any]] = {}
+
+    # One thing
+
+    async def member(self, address: str) -> Member | None:
+        query = select(nodes.c.address, nodes.c.operator, nodes.c.role, nodes.c.status, nodes.c.draw_tip)
+        async with self._database.read() as connection:
+            row = (await connection.execute(query.where(nodes.c.address == address))).one_or_none()
+        return Member(*row) if row else None
+
+    async def commitment(self, node: str, index: int) -> Committed | None:
+        query = select(commitments.c.step, commitments.c.root)
+        query = query.where(commitments.c.node == node, commitments.c.index == index)
+        async with self._database.read() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        return Committed(*row) if row else None
+
+    async def next_index(self, node: str) -> int:
+        """Index of the node's next commitment, as far as the chain was read."""
+        query = select(func.max(commitments.c.index)).where(commitments.c.node == node)
+        async with self._database.read() as connection:
+            last = (await connection.execute(query)).scalar()
+        return 0 if last is None else last + 1
+
+    async def upload(self, node: str, index: int, root: str) -> Upload | None:
+        query = select(uploads.c.document)
+        query = query.where(uploads.c.node == node, uploads.c.index == index, uploads.c.root == root)
+        async with self._database.read() as connection:
+            document = (await connection.execute(query)).scalar_one_or_none()
+        return Upload.model_validate_json(document) if document else None
+
+    async def uploads_at(self, node: str, index: int) -> int:
+        query = select(func.count()).select_from(uploads).where(uploads.c.node == node, uploads.c.index == index)
+        async with self._database.read() as connection:
+            return (await connection.execute(query)).scalar() or 0
+
+    async def latest_step(self) -> int | None:
+        """The newest policy step on chain."""
+        async with self._database.read() as connection:
+            return (await connection.execute(select(func.max(checkpoints.c.step)))).scalar()
+
+    async def last_report(self) -> StepReport | None:
+        """The trainer's report of its newest update."""
+        query = select(steps.c.document).order_by(steps.c.step.desc()).limit(1)
+        async with self._database.read() as connection:
+            document = (await connection.execute(query)).scalar_one_or_none()
+        return StepReport.model_validate_json(document) if document else None
+
+    # Lists
+
+    async def verdict_page(self, after: str | None) -> VerdictPage:
+        """Verdicts after a cursor. A cursor of a database that was deleted since starts from the first one."""
+        identity, _, place = (after or "").partition(".")
+        known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
+        last = int(place) if known else 0
+        query = select(verdicts.c.id, verdicts.c.document).where(verdicts.c.id > last)
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query.order_by(verdicts.c.id).limit(MAX_VERDICTS))).all()
+        return VerdictPage(
+            verdicts=[Verdict.model_validate_json(row.document) for row in rows],
+            cursor=f"{self._database.identity}.{rows[-1].id if rows else last}",
+        )
+
+    async def accepted_json(self, min_step: int) -> bytes:
+        """The same as `accepted`, as JSON: many ask, and it is the longest answer."""
+        return await self._keep(("accepted", min_step), lambda: self._accepted_json(min_step))
+
+    async def _accepted_json(self, min_step: int) -> bytes:
+        return _ACCEPTED.dump_json(await self.accepted(min_step))
+
+    async def accepted(self, min_step: int) -> list[AcceptedWork]:
+        """Accepted commitments of `min_step` and later that no report has used or left out, oldest first."""
+        query = (
+            select(commitments.c.step, commitments.c.node, commitments.c.index, commitments.c.root)
+            .add_columns(uploads.c.file_hash, uploads.c.size)
+            .join(uploads, _same_work(commitments, uploads))
+            .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
+            .where(commitments.c.standing == "accepted", commitments.c.step >= min_step, spent.c.file_hash.is_(None))
+            .order_by(commitments.c.step, commitments.c.block, commitments.c.node, commitments.c.index)
+            .limit(MAX_ACCEPTED)
+        )
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query)).all()
+            signed = await self._verdicts_about(connection, [(node, index, root) for _, node, index, root, *_ in rows])
+        return [
+            AcceptedWork(
+                step=step,
+                node=node,
+                index=index,
+                root=root,
+                file_hash=file_hash,
+                size=size,
+                verdicts=signed.get((node, index, root), []),
+            )
+            for step, node, index, root, file_hash, size in rows
+        ]
+
+    async def _verdicts_about(
+        self, connection: AsyncConnection, works: Sequence[tuple[str, int, str]]
+    ) -> dict[tuple[str, int, str], list[Verdict]]:
+        """The accepting verdicts about these commitments, of validators that are still trusted."""
+        query = (
+            select(verdicts.c.node, verdicts.c.index, verdicts.c.root, verdicts.c.document)
+            .join(nodes, nodes.c.address == verdicts.c.validator)
+            .where(tuple_(verdicts.c.node, verdicts.c.index, verdicts.c.root).in_(works))
+            .where(verdicts.c.accepted, nodes.c.status != "jailed")
+            .order_by(verdicts.c.id)
+        )
+        found: dict[tuple[str, int, str], list[Verdict]] = {}
+        for node, index, root, document in await connection.execute(query):
+            found.setdefault((node, index, root), []).append(Verdict.model_validate_json(document))
+        return found
+
+    async def demand(self) -> Demand:
+        """Whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
+        return await self._keep(("demand",), self._demand)
+
+    async def _demand(self) -> Demand:
+        latest = await self.latest_step()
+        report = await self.last_report()
+        if latest is None:
+            return Demand(run=self.run, step=0, wanted=False, waiting_groups=0)
+        query = (
+            select(func.count())
+            .select_from(commitments)
+            .outerjoin(uploads, _same_work(commitments, uploads))
+            .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
+            .where(commitments.c.standing.in_(("pending", "accepted")), spent.c.file_hash.is_(None))
+            .where(commitments.c.step >= latest - self.terms.async_level)
+        )
+        async with self._database.read() as connection:
+            waiting = ((await connection.execute(query)).scalar() or 0) * self.terms.groups_per_commitment
+            closed = (await connection.execute(select(meta.c.value).where(meta.c.key == "closed"))).scalar()
+        over = closed is not None or (report is not None and report.finished)
+        wanted = not over and waiting < self._groups_wanted
+        return Demand(run=self.run, step=latest, wanted=wanted, waiting_groups=waiting)
+
+    async def node_report(self, address: str) -> NodeReport | None:
+        """What became of a node's commitments; None for a stranger. `accepted` and `rejected` count commitments."""
+        if await self.member(address) is None:
+            return None
+        counts = select(commitments.c.standing, commitments.c.reason, func.count().label("n"))
+        counts = counts.where(commitments.c.node == address).group_by(commitments.c.standing, commitments.c.reason)
+        latest = select(verdicts.c.document).where(verdicts.c.node == address)
+        latest = latest.order_by(verdicts.c.accepted, verdicts.c.id.desc()).limit(MAX_NODE_VERDICTS)
+        async with self._database.read() as connection:
+            rows = (await connection.execute(counts)).all()
+            documents = (await connection.execute(latest)).scalars().all()
+        tally = tally_standings((row.standing, row.reason, row.n) for row in rows)
+        return NodeReport(
+            address=address,
+            commitments=tally.commitments,
+            rollouts=tally.commitments * self.terms.positions,
+            accepted=tally.accepted,
+            rejected=tally.rejected,
+            verdicts=[Verdict.model_validate_json(document) for document in documents],
+        )
+
+    async def _keep(self, key: tuple, make: Any) -> Any:
+        """The answer to `key` at this version of the database, made once."""
+        version = self._database.version
+        kept = self._kept.get(key)
+        if kept is None or kept[0] != version:
+            if len(self._kept) > 64:
+                self._kept.clear()
+            kept = self._kept[key] = (version, await make())
+        return kept[1]
+
+    # Standing
+
+    async def restand(self, connection: AsyncConnection, node: str, index: int) -> Standing | None:
+        """Work out anew what a commitment is worth, after a verdict or a case about it; None when there is none."""
+        where = and_(commitments.c.node == node, commitments.c.index == index)
+        query = select(commitments.c.root, nodes.c.status).join(nodes, nodes.c.address == commitments.c.node)
+        row = (await connection.execute(query.where(where))).one_or_none()
+        if row is None:
+            return None
+        told = (
+            select(verdicts.c.validator, verdicts.c.accepted, verdicts.c.reason, nodes.c.status != "jailed")
+            .join(nodes, nodes.c.address == verdicts.c.validator)
+            .where(verdicts.c.node == node, verdicts.c.index == index, verdicts.c.root == row.root)
+            .where(nodes.c.role == "validator")
+            .order_by(verdicts.c.id)
+        )
+        opened = select(cases.c.challenger, cases.c.outcome).where(cases.c.node == node, cases.c.index == index)
+        found = standing(
+            [Opinion(*opinion) for opinion in await connection.execute(told)],
+            [CaseState(*opened_case) for opened_case in await connection.execute(opened)],
+            jailed=row.status == "jailed",
+            accepts_required=self.terms.accepts_required,
+        )
+        await connection.execute(update(commitments).where(where).values(standing=found.state, reason=found.reason))
+        return found
+
+
+@dataclass(frozen=True)
+class Tally:
+    """A node's commitments by what they are worth."""
+
+    commitments: int
+    accepted: int
+    pending: int
+    void: int
+    rejected: dict[str, int]
+
+
+def tally_standings(rows: Any) -> Tally:
+    """Add up (standing, reason, count)."""
+    states: Counter[str] = Counter()
+    rejected: Counter[str] = Counter()
+    for state, reason, count in rows:
+        states[state] += count
+        if state == "rejected":
+            rejected[reason or "unknown"] += count
+    return Tally(states.total(), states["accepted"], states["pending"], states["void"], dict(rejected))
+
+
+def _same_work(left: Any, right: Any) -> Any:
+    return and_(left.c.node == right.c.node, left.c.index == right.c.index, left.c.root == right.c.root)

@@ -1,0 +1,58 @@
+"""Prometheus metrics of the service: requests as they happen, the state of the run when somebody asks."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from muster import telemetry
+from orchestrator.service import Service
+
+_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
+REQUESTS: Final = telemetry.counter("http_requests", "Requests answered", ("method", "route", "status"))
+SECONDS: Final = telemetry.histogram("http_request_seconds", "Time to answer", _BUCKETS, ("method", "route"))
+BLOCK: Final = telemetry.gauge("chain_block", "Newest block read")
+LAG: Final = telemetry.gauge("chain_silence_seconds", "Seconds since the chain was last read")
+STEP: Final = telemetry.gauge("policy_step", "Newest policy step on chain")
+WAITING: Final = telemetry.gauge("waiting_groups", "Fresh groups accepted or under inspection, in no batch yet")
+WANTED: Final = telemetry.gauge("work_wanted", "1 while more work is wanted")
+
+
+class Measured:
+    """ASGI middleware that counts and times requests by route, never by path: addresses are no labels."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        status = 500
+        started = time.perf_counter()
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting)
+        finally:
+            route = getattr(scope.get("route"), "path", "none")
+            method = scope["method"] if scope["method"] in ("GET", "PUT", "POST", "HEAD") else "other"
+            REQUESTS.labels(method, route, status).inc()
+            SECONDS.labels(method, route).observe(time.perf_counter() - started)
+
+
+async def observe(service: Service) -> None:
+    """Bring the gauges up to date."""
+    demand = await service.ledger.demand()
+    BLOCK.set(service.follower.head_number)
+    LAG.set(service.follower.silence_seconds)
+    STEP.set(demand.step)
+    WAITING.set(demand.waiting_groups)
+    WANTED.set(demand.wanted)

@@ -1,0 +1,1 @@
+"""Alembic migrations, applied when the service starts. `orchestrator.database.migrate` runs them."""

@@ -1,0 +1,30 @@
+"""The status page: one self-contained document that polls the summary. No asset, font or script from elsewhere.
+
+What strangers can write (reasons, addresses) reaches the page as text only; the content security policy forbids
+everything but the page's own script, known by its hash.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from importlib.resources import files
+
+from fastapi.responses import HTMLResponse
+
+
+def _script_hash(page: str) -> str:
+    script = page.partition("<script>")[2].partition("</script>")[0]
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+
+
+def page_response(run: int) -> HTMLResponse:
+    """The page of a run."""
+    return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY, "X-Muster-Run": str(run)})
+
+
+_PAGE = (files("orchestrator") / "status.html").read_text(encoding="utf-8")
+_POLICY = (
+    "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+    f"frame-ancestors 'none'; script-src 'sha256-{_script_hash(_PAGE)}'"
+)

@@ -1,0 +1,122 @@
+"""Refusals: the problem documents (RFC 9457) that this service answers with, one function per kind.
+
+A refusal is a `RefusedError`, the same type the client raises when it reads the document.
+"""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from muster import telemetry
+from muster.errors import MalformedError, MusterError, RefusedError, StorageError, UnreachableError
+from muster.messages import Problem
+
+log = telemetry.logger("orchestrator")
+
+_SIGN = "sign with the node's key: muster.signing.sign_request"
+
+
+def unsigned(detail: str, hint: str = _SIGN) -> RefusedError:
+    return RefusedError(detail, status=401, title="Unsigned request", hint=hint)
+
+
+def expired(detail: str, hint: str) -> RefusedError:
+    return RefusedError(detail, status=401, title="Expired request", hint=hint)
+
+
+def replayed(detail: str) -> RefusedError:
+    return RefusedError(detail, status=401, title="Replayed request", hint="sign every request anew")
+
+
+def not_allowed(detail: str, hint: str = "") -> RefusedError:
+    return RefusedError(detail, status=403, title="Not allowed", hint=hint)
+
+
+def not_a_member(address: str, run: int) -> RefusedError:
+    return RefusedError(
+        f"the signature recovers to {address}, which is no node of run {run}. A request that was changed on its way, "
+        "or signed for another chain or host, recovers to a stranger too",
+        status=403,
+        title="Not a member",
+        hint=f"muster worker join --run {run}, and check chain.chain_id and orchestrator.url",
+    )
+
+
+def another_run(run: int, ours: int) -> RefusedError:
+    return RefusedError(
+        f"this orchestrator serves run {ours}, not {run}", status=404, title="Another run", hint="check run in settings"
+    )
+
+
+def not_found(detail: str, hint: str = "") -> RefusedError:
+    return RefusedError(detail, status=404, title="Not found", hint=hint)
+
+
+def conflict(detail: str, hint: str = "") -> RefusedError:
+    return RefusedError(detail, status=409, title="Conflict", hint=hint)
+
+
+def too_large(limit: int) -> RefusedError:
+    return RefusedError(f"the body is larger than {limit} bytes", status=413, title="Too large")
+
+
+def too_slow(seconds: float) -> RefusedError:
+    return RefusedError(f"the body did not arrive in {seconds:g} s", status=408, title="Too slow")
+
+
+def wrong_hash(detail: str) -> RefusedError:
+    return RefusedError(detail, status=422, title="Wrong hash", hint="send the bytes whose sha256 was signed")
+
+
+def malformed(detail: str) -> RefusedError:
+    return RefusedError(detail, status=422, title="Malformed")
+
+
+def try_later(detail: str) -> RefusedError:
+    return RefusedError(detail, status=429, title="Too many requests", hint="try again in a second")
+
+
+def problem_response(status: int, title: str, detail: str = "", hint: str = "") -> JSONResponse:
+    problem = Problem(title=title, status=status, detail=detail, hint=hint)
+    headers = {"Retry-After": "1"} if status in (429, 503) else None
+    return JSONResponse(problem.model_dump(), status, headers, media_type="application/problem+json")
+
+
+def install(app: FastAPI) -> None:
+    """Make every failure of `app` a problem document."""
+
+    @app.exception_handler(MusterError)
+    async def refused(_: Request, error: MusterError) -> JSONResponse:
+        if isinstance(error, RefusedError):
+            return problem_response(error.status, error.title, str(error), error.hint)
+        if isinstance(error, MalformedError):
+            return problem_response(422, "Malformed", str(error), error.hint)
+        if isinstance(error, StorageError | UnreachableError):
+            log.error("not ready", reason=str(error))
+            return problem_response(503, "Not ready", str(error), error.hint)
+        log.error("failed", error=type(error).__name__, reason=str(error))
+        return problem_response(500, "Failed", str(error), error.hint)
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"])
+        return problem_response(422, "Malformed", f"{where}: {first['msg']}")
+
+    @app.exception_handler(HTTPException)
+    async def http(_: Request, error: HTTPException) -> JSONResponse:
+        response = problem_response(error.status_code, HTTPStatus(error.status_code).phrase, "")
+        response.headers.update(error.headers or {})
+        return response
+
+
+def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The `responses` of a route that may refuse with these statuses, for the OpenAPI document."""
+    content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+    return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}

@@ -1,0 +1,80 @@
+"""From storage back to the database: uploads, verdicts and reports, when the database is new.
+
+What is found is checked as if it had just arrived over HTTP, but for what only the moment could tell: a file in the
+wrong place, or signed by somebody else, is left out and named in the log. Runs to its end before the service answers;
+killed half way, it starts again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from pydantic import BaseModel, ValidationError
+from sqlalchemy import select
+
+from muster import telemetry
+from muster.errors import CheckError, StorageError
+from muster.messages import Upload, Verdict
+from muster.signing import Domain, check_receipt, check_upload, check_verdict
+from muster.storage import ContentStore
+from orchestrator.database import Database, upsert
+from orchestrator.reports import KeptReport, Reports
+from orchestrator.tables import meta
+from orchestrator.uploads import Uploads
+from orchestrator.verdicts import Verdicts
+
+MAX_DOCUMENT_BYTES: Final = 1 << 20
+log = telemetry.logger("orchestrator")
+Document = TypeVar("Document", bound=BaseModel)
+
+
+async def rebuild(
+    database: Database,
+    where: Domain,
+    run: int,
+    storage_key: str,
+    *,
+    uploads: Uploads,
+    verdicts: Verdicts,
+    reports: Reports,
+) -> None:
+    """Fill a new database from storage; at once done when it was filled before."""
+    async with database.read() as connection:
+        if (await connection.execute(select(meta.c.value).where(meta.c.key == "rebuilt"))).scalar():
+            return
+
+    def check_one(upload: Upload) -> None:
+        check_receipt(where, upload.receipt, storage_key)
+        check_upload(where, upload)
+
+    kept_uploads = [u for u in await _documents(uploads.records, Upload, check_one) if u.receipt.run == run]
+    for upload in kept_uploads:
+        await uploads.record(upload, 0.0)
+    kept_verdicts = await _documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
+    kept_verdicts = [verdict for verdict in kept_verdicts if verdict.run == run]
+    for verdict in sorted(kept_verdicts, key=lambda v: (v.step, v.node, v.index, v.validator)):
+        await verdicts.record(verdict, 0.0)
+    kept_reports = await _documents(reports.copies, KeptReport, lambda _: None)
+    kept_reports = [kept for kept in kept_reports if kept.report.run == run]
+    for kept in sorted(kept_reports, key=lambda k: k.received):
+        await reports.record(kept)
+    async with database.write() as connection:
+        await upsert(connection, meta, {"key": "rebuilt", "value": "yes"})
+    if kept_uploads or kept_verdicts or kept_reports:
+        counts = {"uploads": len(kept_uploads), "verdicts": len(kept_verdicts), "reports": len(kept_reports)}
+        log.info("rebuilt from storage", **counts)
+
+
+async def _documents(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:
+    """All documents of a kind that parse and pass the check."""
+    found = []
+    async for name in store.names():
+        try:
+            document = model.model_validate_json(await store.get(name, MAX_DOCUMENT_BYTES))
+            check(document)
+        except (ValidationError, CheckError, StorageError) as error:
+            log.warning("left out", kind=store.kind, name=name, reason=str(error).splitlines()[0])
+            continue
+        found.append(document)
+    return found

@@ -1,0 +1,70 @@
+"""What the trainer tells about its updates: metrics for people, and which files are used up."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from pydantic import Field
+from sqlalchemy import delete
+
+from muster import telemetry
+from muster.messages import Message, StepReport
+from muster.storage import ContentStore
+from orchestrator import problems
+from orchestrator.auth import Caller
+from orchestrator.database import Database, insert_once, upsert
+from orchestrator.happenings import tell
+from orchestrator.ledger import Ledger
+from orchestrator.tables import spent, steps
+
+MAX_FILES: Final = 10_000
+"""Most files one report may name."""
+
+STEP: Final = telemetry.gauge("reported_step", "Newest policy step the trainer reported")
+log = telemetry.logger("orchestrator")
+
+
+class KeptReport(Message):
+    """A report as storage keeps it: among several of one step, the one received last counts."""
+
+    report: StepReport
+    received: float = Field(ge=0)
+
+
+class Reports:
+    """Receives the trainer's reports. One per service."""
+
+    def __init__(self, ledger: Ledger, database: Database, *, storage_url: str) -> None:
+        self._ledger = ledger
+        self._database = database
+        self.copies = ContentStore(storage_url, "steps")
+
+    async def receive(self, caller: Caller, run: int, report: StepReport) -> None:
+        """Take a report. A later one of the same step replaces it: a trainer that was killed may do a step again."""
+        if not caller.is_trainer:
+            raise problems.not_allowed(f"{caller.address} is not the run's trainer {self._ledger.terms.trainer}")
+        if report.run != run:
+            raise problems.another_run(report.run, self._ledger.run)
+        if len(report.batch) + len(report.dropped) > MAX_FILES:
+            raise problems.malformed(f"a report names at most {MAX_FILES} files")
+        kept = KeptReport(report=report, received=time.time())
+        await self.copies.put(kept.model_dump_json().encode())
+        await self.record(kept)
+        log.info("step", step=report.step, files=len(report.batch), finished=report.finished)
+
+    async def record(self, kept: KeptReport) -> None:
+        """Note a report, and that its files are used up, in the database."""
+        report = kept.report
+        files = dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
+        async with self._database.write() as connection:
+            row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
+            await upsert(connection, steps, row)
+            await connection.execute(delete(spent).where(spent.c.step == report.step))
+            for name, used in files.items():
+                await insert_once(connection, spent, {"file_hash": name, "step": report.step, "used": used})
+            shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
+            await tell(connection, "step", shown, f"step:{report.step}:{kept.received}")
+            if report.finished:
+                await tell(connection, "finished", {"step": report.step}, f"finished:{report.step}")
+        STEP.set(report.step)

@@ -1,0 +1,61 @@
+"""What a commitment is worth to the trainer, given the verdicts and cases about it. Pure.
+
+- A rejection holds a commitment out until the case *its own validator* opened about it has ended not guilty and no
+  other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it to lose.)
+- Who was convicted has no say: verdicts of jailed validators count neither way.
+- A jailed node's work is void, however good it looked.
+- Otherwise the run's required number of accepting validators makes it accepted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+State = Literal["pending", "accepted", "rejected", "void"]
+Outcome = Literal["open", "guilty", "not_guilty", "no_quorum", "moot"]
+OUTCOMES: tuple[Outcome, ...] = ("open", "guilty", "not_guilty", "no_quorum", "moot")
+"""In the order of ISlashCourt.Outcome."""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """A verdict, less what does not matter here. `trusted` is false once its validator is jailed."""
+
+    validator: str
+    accepted: bool
+    reason: str | None
+    trusted: bool = True
+
+
+@dataclass(frozen=True)
+class CaseState:
+    """A case about the commitment."""
+
+    challenger: str
+    outcome: str
+
+
+@dataclass(frozen=True)
+class Standing:
+    state: State
+    reason: str | None = None
+    """Why it is rejected: the reason of the earliest rejection that counts."""
+
+
+def standing(
+    opinions: Sequence[Opinion], cases: Sequence[CaseState], *, jailed: bool, accepts_required: int
+) -> Standing:
+    """Judge one commitment. `opinions` in the order they arrived; `jailed` is about the node that made it."""
+    contested = any(case.outcome == "open" for case in cases)
+    cleared = set() if contested else {case.challenger for case in cases if case.outcome == "not_guilty"}
+    for opinion in opinions:
+        if opinion.trusted and not opinion.accepted and opinion.validator not in cleared:
+            return Standing("rejected", opinion.reason)
+    if jailed:
+        return Standing("void")
+    accepts = {opinion.validator for opinion in opinions if opinion.trusted and opinion.accepted}
+    if contested or len(accepts) < accepts_required:
+        return Standing("pending")
+    return Standing("accepted")

@@ -1,0 +1,271 @@
+"""The document that live view, report and status page show: everything about a run on one bounded page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterable
+from typing import Any, Final
+
+from pydantic import Field
+from sqlalchemy import case, func, select
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from muster.messages import Demand, Message, StepReport
+from orchestrator.database import Database
+from orchestrator.follower import Follower
+from orchestrator.ledger import Ledger, tally_standings
+from orchestrator.tables import (
+    cases,
+    checkpoints,
+    commitments,
+    events,
+    nodes,
+    payments,
+    spent,
+    steps,
+    uploads,
+    verdicts,
+)
+
+FRESH_SECONDS: Final = 0.5
+"""A summary this young is given again instead of being made anew."""
+
+MAX_NODES: Final = 1_000
+MAX_STEPS: Final = 1_000
+MAX_CASES: Final = 200
+MAX_EVENTS: Final = 50
+MAX_EVENT_PAGE: Final = 500
+
+
+class StepLine(Message):
+    """One policy step. A step can be on chain before its report is here, and the other way round."""
+
+    step: int
+    metrics: dict[str, float | None] = Field(default_factory=dict)
+    """As the trainer reported them."""
+    stages: dict[str, float] = Field(default_factory=dict)
+    """Seconds by stage."""
+    files: int = 0
+    """Rollout files in the batch."""
+    reported: float | None = None
+    """Unix seconds (wall clock) at which the report arrived."""
+    manifest_root: str | None = None
+    batch_root: str | None = None
+    transaction: str | None = None
+
+
+class NodeLine(Message):
+    """One node. Commitments are counted once, whatever the number of verdicts; money is an integer in token wei."""
+
+    address: str
+    operator: str
+    role: str
+    status: str
+    work_class: int
+    commitments: int
+    rollouts: int
+    accepted: int
+    pending: int
+    void: int
+    """Commitments that were not rejected themselves, of a node that was convicted."""
+    rejected: dict[str, int]
+    """Commitments by reason."""
+    used: int
+    """Commitments that went into a batch."""
+    accepts: int
+    """Verdicts that a validator gave."""
+    rejections: int
+    earned: int
+    """Claims and seals paid."""
+    voided: int
+    slashed: int
+
+
+class CaseLine(Message):
+    id: int
+    node: str
+    index: int
+    challenger: str
+    kind: str
+    outcome: str
+    evidence: str
+    jury: int
+    reveals: int
+    guilty_votes: int
+    opened_in: str
+    """Transaction."""
+    resolved_in: str | None
+
+
+class EventLine(Message):
+    id: int
+    kind: str
+    time: float
+    """Unix seconds (wall clock) at which the orchestrator learned of it."""
+    data: dict[str, Any]
+
+
+class EventPage(Message):
+    events: list[EventLine]
+    cursor: int
+    """What to ask for after this."""
+
+
+class Summary(Message):
+    run: int
+    chain_id: int
+    block: int
+    """Newest block read."""
+    block_time: int
+    time: float
+    """Unix seconds (wall clock) of this summary."""
+    step: int | None
+    """Newest policy step on chain."""
+    demand: Demand
+    finished: bool
+    """The trainer said that it needs no more work."""
+    steps: list[StepLine]
+    nodes: list[NodeLine]
+    cases: list[CaseLine]
+    events: list[EventLine]
+
+
+class Summaries:
+    """Makes summaries, at most one per FRESH_SECONDS however many ask."""
+
+    def __init__(self, database: Database, ledger: Ledger, follower: Follower, chain_id: int) -> None:
+        self._database = database
+        self._ledger = ledger
+        self._follower = follower
+        self._chain_id = chain_id
+        self._making = asyncio.Lock()
+        self._kept: tuple[float, bytes] = (-FRESH_SECONDS, b"")
+
+    async def json(self) -> bytes:
+        """The summary as JSON, at most FRESH_SECONDS old."""
+        async with self._making:
+            made, body = self._kept
+            if time.monotonic() - made >= FRESH_SECONDS:
+                body = (await self.make()).model_dump_json().encode()
+                self._kept = (time.monotonic(), body)
+            return body
+
+    async def make(self) -> Summary:
+        demand = await self._ledger.demand()
+        report = await self._ledger.last_report()
+        async with self._database.read() as connection:
+            return Summary(
+                run=self._ledger.run,
+                chain_id=self._chain_id,
+                block=self._follower.head_number,
+                block_time=self._follower.head_time,
+                time=time.time(),
+                step=await self._ledger.latest_step(),
+                demand=demand,
+                finished=report is not None and report.finished,
+                steps=await _steps(connection),
+                nodes=await self._nodes(connection),
+                cases=await _cases(connection),
+                events=(await _events(connection, None, MAX_EVENTS)).events,
+            )
+
+    async def events_after(self, after: int) -> EventPage:
+        """What happened after event `after`, oldest first."""
+        async with self._database.read() as connection:
+            return await _events(connection, after, MAX_EVENT_PAGE)
+
+    async def _nodes(self, connection: AsyncConnection) -> list[NodeLine]:
+        standings = await _by_node(
+            connection,
+            select(commitments.c.node, commitments.c.standing, commitments.c.reason, func.count()).group_by(
+                commitments.c.node, commitments.c.standing, commitments.c.reason
+            ),
+        )
+        used = await _by_node(
+            connection,
+            select(uploads.c.node, func.count())
+            .join(spent, spent.c.file_hash == uploads.c.file_hash)
+            .where(spent.c.used)
+            .group_by(uploads.c.node),
+        )
+        given = await _by_node(
+            connection,
+            select(
+                verdicts.c.validator,
+                func.sum(case((verdicts.c.accepted, 1), else_=0)),
+                func.sum(case((verdicts.c.accepted, 0), else_=1)),
+            ).group_by(verdicts.c.validator),
+        )
+        money = await _by_node(connection, select(payments.c.node, payments.c.kind, payments.c.amount))
+        lines = []
+        for row in await connection.execute(select(nodes).order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)):
+            tally = tally_standings(standings.get(row.address, []))
+            accepts, rejections = given.get(row.address, [(0, 0)])[0]
+            lines.append(
+                NodeLine(
+                    address=row.address,
+                    operator=row.operator,
+                    role=row.role,
+                    status=row.status,
+                    work_class=row.work_class,
+                    commitments=tally.commitments,
+                    rollouts=tally.commitments * self._ledger.terms.positions,
+                    accepted=tally.accepted,
+                    pending=tally.pending,
+                    void=tally.void,
+                    rejected=tally.rejected,
+                    used=used.get(row.address, [(0,)])[0][0],
+                    accepts=accepts,
+                    rejections=rejections,
+                    earned=_sum(money.get(row.address, []), "claim", "seal"),
+                    voided=_sum(money.get(row.address, []), "void"),
+                    slashed=_sum(money.get(row.address, []), "slash"),
+                )
+            )
+        return lines
+
+
+def _sum(rows: Iterable[tuple], *kinds: str) -> int:
+    return sum(int(amount) for kind, amount in rows if kind in kinds)
+
+
+async def _by_node(connection: AsyncConnection, query: Any) -> dict[str, list[tuple]]:
+    """Rows of a query whose first column is a node, by that node."""
+    found: dict[str, list[tuple]] = {}
+    for node, *rest in await connection.execute(query):
+        found.setdefault(node, []).append(tuple(rest))
+    return found
+
+
+async def _steps(connection: AsyncConnection) -> list[StepLine]:
+    """The newest MAX_STEPS steps, oldest first, from chain and reports."""
+    published = select(checkpoints).order_by(checkpoints.c.step.desc()).limit(MAX_STEPS)
+    reported = select(steps).order_by(steps.c.step.desc()).limit(MAX_STEPS)
+    lines: dict[int, dict[str, Any]] = {}
+    for row in await connection.execute(published):
+        roots = {"manifest_root": row.manifest_root, "batch_root": row.batch_root, "transaction": row.transaction}
+        lines[row.step] = {"step": row.step, **roots}
+    for row in await connection.execute(reported):
+        report = StepReport.model_validate_json(row.document)
+        line = lines.setdefault(row.step, {"step": row.step})
+        line |= {"metrics": report.metrics, "stages": report.stages}
+        line |= {"files": len(report.batch), "reported": row.received}
+    return [StepLine(**lines[step]) for step in sorted(lines)[-MAX_STEPS:]]
+
+
+async def _cases(connection: AsyncConnection) -> list[CaseLine]:
+    rows = (await connection.execute(select(cases).order_by(cases.c.id.desc()).limit(MAX_CASES))).all()
+    return [CaseLine(**dict(row._mapping)) for row in reversed(rows)]
+
+
+async def _events(connection: AsyncConnection, after: int | None, limit: int) -> EventPage:
+    """Events after an id, oldest first; with None the newest ones."""
+    query = select(events.c.id, events.c.kind, events.c.time, events.c.data).limit(limit)
+    if after is None:
+        rows = list(reversed((await connection.execute(query.order_by(events.c.id.desc()))).all()))
+    else:
+        rows = list((await connection.execute(query.where(events.c.id > after).order_by(events.c.id))).all())
+    lines = [EventLine(id=row.id, kind=row.kind, time=row.time, data=json.loads(row.data)) for row in rows]
+    return EventPage(events=lines, cursor=lines[-1].id if lines else after or 0)

@@ -1,0 +1,192 @@
+"""Tables of the orchestrator's database (SQLAlchemy Core).
+
+Hashes are 0x and 64 hex digits, addresses checksummed, times Unix seconds. The first group follows the chain and is
+emptied and read anew after a reorg; the second is what members told us and is copied to storage. Changing a table
+needs a migration beside it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+metadata: Final = MetaData()
+_HASH: Final = String(66)
+_ADDRESS: Final = String(42)
+
+meta: Final = Table(
+    "meta",
+    metadata,
+    Column("key", String(40), primary_key=True),
+    Column("value", Text, nullable=False),
+)
+"""What this database is about: deployment and run, its own random name, whether it was rebuilt from storage."""
+
+# From the chain
+
+nodes: Final = Table(
+    "nodes",
+    metadata,
+    Column("address", _ADDRESS, primary_key=True),
+    Column("operator", _ADDRESS, nullable=False),
+    Column("role", String(9), nullable=False),
+    Column("work_class", Integer, nullable=False),
+    Column("status", String(9), nullable=False),
+    Column("draw_tip", _HASH, nullable=False),
+    Column("block", BigInteger, nullable=False),
+)
+"""Members of the run."""
+
+checkpoints: Final = Table(
+    "checkpoints",
+    metadata,
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("manifest_root", _HASH, nullable=False),
+    Column("batch_root", _HASH, nullable=False),
+    Column("anchor", _HASH, nullable=False),
+    Column("block", BigInteger, nullable=False),
+    Column("transaction", _HASH, nullable=False),
+)
+
+commitments: Final = Table(
+    "commitments",
+    metadata,
+    Column("node", _ADDRESS, nullable=False),
+    Column("index", BigInteger, nullable=False),
+    Column("step", BigInteger, nullable=False),
+    Column("hour", Integer, nullable=False),
+    Column("root", _HASH, nullable=False),
+    Column("block", BigInteger, nullable=False),
+    Column("standing", String(9), nullable=False),
+    Column("reason", String(24)),
+    PrimaryKeyConstraint("node", "index"),
+    Index("commitments_by_step", "step"),
+)
+"""`standing` and `reason` follow from verdicts and cases by `standing.py`; whoever adds one of those updates them."""
+
+cases: Final = Table(
+    "cases",
+    metadata,
+    Column("id", BigInteger, primary_key=True, autoincrement=False),
+    Column("node", _ADDRESS, nullable=False),
+    Column("index", BigInteger, nullable=False),
+    Column("challenger", _ADDRESS, nullable=False),
+    Column("kind", String(24), nullable=False),
+    Column("outcome", String(10), nullable=False),
+    Column("evidence", _HASH, nullable=False),
+    Column("jury", Integer, nullable=False),
+    Column("reveals", Integer, nullable=False),
+    Column("guilty_votes", Integer, nullable=False),
+    Column("opened_in", _HASH, nullable=False),
+    Column("resolved_in", _HASH),
+    Index("cases_by_commitment", "node", "index"),
+)
+"""Juried cases; `opened_in` and `resolved_in` are transactions."""
+
+payments: Final = Table(
+    "payments",
+    metadata,
+    Column("block", BigInteger, nullable=False),
+    Column("log_index", BigInteger, nullable=False),
+    Column("node", _ADDRESS, nullable=False),
+    Column("kind", String(8), nullable=False),
+    Column("amount", String(30), nullable=False),
+    PrimaryKeyConstraint("block", "log_index"),
+    Index("payments_by_node", "node"),
+)
+"""What nodes were paid (`claim`, `seal`) or lost (`void`, `slash`): token wei as decimal text, for want of bits."""
+
+# From members
+
+uploads: Final = Table(
+    "uploads",
+    metadata,
+    Column("node", _ADDRESS, nullable=False),
+    Column("index", BigInteger, nullable=False),
+    Column("root", _HASH, nullable=False),
+    Column("file_hash", _HASH, nullable=False),
+    Column("size", BigInteger, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("received", Float, nullable=False),
+    PrimaryKeyConstraint("node", "index", "root"),
+)
+"""One file per (node, index, root), the first. `document` is a messages.Upload."""
+
+verdicts: Final = Table(
+    "verdicts",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("validator", _ADDRESS, nullable=False),
+    Column("node", _ADDRESS, nullable=False),
+    Column("index", BigInteger, nullable=False),
+    Column("root", _HASH, nullable=False),
+    Column("accepted", Boolean, nullable=False),
+    Column("reason", String(24)),
+    Column("draw_index", BigInteger, nullable=False),
+    Column("preimage", _HASH, nullable=False),
+    Column("document", Text, nullable=False),
+    Column("received", Float, nullable=False),
+    UniqueConstraint("validator", "node", "index", "root"),
+    UniqueConstraint("validator", "draw_index"),
+    Index("verdicts_by_commitment", "node", "index", "root"),
+)
+"""One judgement per validator and commitment, each with its own link of the validator's hash chain."""
+
+steps: Final = Table(
+    "steps",
+    metadata,
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("document", Text, nullable=False),
+    Column("received", Float, nullable=False),
+)
+"""The trainer's report of each update; a newer one of the same step replaces it."""
+
+spent: Final = Table(
+    "spent",
+    metadata,
+    Column("file_hash", _HASH, primary_key=True),
+    Column("step", BigInteger, nullable=False),
+    Column("used", Boolean, nullable=False),
+    Index("spent_by_step", "step"),
+)
+"""Files that a report says were in its batch (`used`) or left out for good."""
+
+events: Final = Table(
+    "events",
+    metadata,
+    Column("id", Integer, primary_key=True, autoincrement=True),
+    Column("kind", String(24), nullable=False),
+    Column("time", Float, nullable=False),
+    Column("data", Text, nullable=False),
+    Column("source", String(60), nullable=False, unique=True),
+)
+"""What a live view tells, line by line. Bounded: old rows are deleted. `time` is when we learned of it, `source` what
+makes the event one event: the chain's block and log index, or the message it comes from."""
+
+nonces: Final = Table(
+    "nonces",
+    metadata,
+    Column("signer", _ADDRESS, nullable=False),
+    Column("nonce", _HASH, nullable=False),
+    Column("expiry", BigInteger, nullable=False),
+    PrimaryKeyConstraint("signer", "nonce"),
+    Index("nonces_by_expiry", "expiry"),
+)
+"""Requests seen and not expired; a replay finds its nonce here, after a restart too."""
+
+FROM_CHAIN: Final = (nodes, checkpoints, commitments, cases, payments)
+"""What a reorg empties, to be read anew."""

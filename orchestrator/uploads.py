@@ -1,0 +1,170 @@
+"""Which file belongs to which commitment, and the receipt that says so.
+
+The rule, whose point is that nobody can be framed:
+
+1. A node signs its upload: path and query name the file's hash and (run, index, root), and the body hash is the
+   file's. That signature is kept and given to whoever asks for the file's name, so the storage key alone cannot
+   pretend that a node uploaded something (`muster.signing.check_upload`).
+2. One file per (node, index, root), the first one, for ever. The same file again gets the same receipt; another file
+   under the same root is refused, so which file an accusation speaks of is never in doubt.
+3. Before the commitment, several roots may be uploaded for one index (after a reorg, a republished step, a crash):
+   at most MAX_ROOTS, for the node's next AHEAD indices, by an active worker.
+4. After the commitment, only its own root can still be uploaded, by the node in whatever state: that is how missing
+   data is cured.
+5. The receipt is given when file and record are on disk, not before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+from typing import Final
+
+from starlette.requests import Request
+
+from muster import telemetry
+from muster.constants import MAX_FILE_BYTES
+from muster.messages import Receipt, Upload
+from muster.signing import UNSIGNED, Domain, TypedSigner, sign_receipt, upload_target
+from muster.storage import ContentStore
+from orchestrator import problems
+from orchestrator.auth import Caller, spool_body
+from orchestrator.database import Database, insert_once
+from orchestrator.ledger import Committed, Ledger
+from orchestrator.tables import uploads
+
+AHEAD: Final = 8
+"""Indices a node may upload for from its next one on: it may prepare work while its commitments are mined."""
+
+MAX_ROOTS: Final = 16
+"""Roots a node may upload for one index before it commits to one of them."""
+
+log = telemetry.logger("orchestrator")
+BYTES_RECEIVED: Final = telemetry.counter("upload_bytes", "Bytes of rollout files received and kept")
+
+
+class Uploads:
+    """Receives rollout files. One per service."""
+
+    def __init__(
+        self,
+        where: Domain,
+        signer: TypedSigner,
+        ledger: Ledger,
+        database: Database,
+        *,
+        storage_url: str,
+        spool: Path,
+        at_once: int,
+        seconds: float,
+    ) -> None:
+        self._where = where
+        self._signer = signer
+        self._ledger = ledger
+        self._database = database
+        self.files = ContentStore(storage_url, "files")
+        self.records = ContentStore(storage_url, "uploads")
+        self._spool = spool
+        self._slots = asyncio.Semaphore(at_once)
+        self._seconds = seconds
+
+    async def receive(self, request: Request, caller: Caller, name: str, run: int, index: int, root: str) -> Receipt:
+        """Take the file `name` that the caller says is the one of (index, root); its receipt."""
+        path, query = upload_target(name, run, index, root)
+        if (caller.request.path, caller.request.query) != (path, query):
+            raise problems.malformed(f"an upload's target is written {path}?{query}, in this order and form")
+        if caller.request.body_hash != name:
+            raise problems.wrong_hash(f"the path names {name}, the signed body hash is {caller.request.body_hash}")
+        known = await self._known(caller, name, index, root)
+        if known is None:
+            known = await self._take(request, caller, name, index, root)
+        await self.records.put(known.model_dump_json().encode())
+        return known.receipt
+
+    async def _known(self, caller: Caller, name: str, index: int, root: str) -> Upload | None:
+        """The upload, if it was received before; otherwise a refusal if it may not be."""
+        existing = await self._ledger.upload(caller.address, index, root)
+        if existing is not None:
+            if existing.receipt.file_hash != name:
+                raise problems.conflict(
+                    f"{caller.address} has uploaded {existing.receipt.file_hash} for index {index} and this root",
+                    "upload that file: a root has one file",
+                )
+            return existing
+        committed = await self._ledger.commitment(caller.address, index)
+        refusal = refuse_upload(
+            caller,
+            index=index,
+            root=root,
+            committed=committed,
+            next_index=await self._ledger.next_index(caller.address),
+            roots=await self._ledger.uploads_at(caller.address, index),
+        )
+        if refusal is not None:
+            raise refusal
+        return None
+
+    async def _take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
+        if self._slots.locked():
+            raise problems.try_later("as many uploads as this orchestrator takes at once are under way")
+        async with self._slots:
+            spooled = spool_body(request, caller, self._spool, limit=MAX_FILE_BYTES, seconds=self._seconds)
+            async with spooled as (path, size):
+                if size == 0:
+                    raise problems.malformed("the file is empty")
+                await self.files.put_path(path, name)
+        receipt = Receipt(
+            run=self._ledger.run,
+            node=caller.address,
+            index=index,
+            root=root,
+            file_hash=name,
+            size=size,
+            signature=UNSIGNED,
+        )
+        upload = Upload(receipt=sign_receipt(self._signer, self._where, receipt), request=caller.request)
+        if not await self.record(upload, time.time()):
+            # Somebody else's request with this node's key was faster: what it uploaded counts.
+            return await self._known(caller, name, index, root) or upload
+        BYTES_RECEIVED.inc(size)
+        log.info("uploaded", node=caller.address, index=index, bytes=size)
+        return upload
+
+    async def record(self, upload: Upload, received: float) -> bool:
+        """Note an upload in the database. False when its (node, index, root) has one."""
+        receipt = upload.receipt
+        row = {
+            "node": receipt.node,
+            "index": receipt.index,
+            "root": receipt.root,
+            "file_hash": receipt.file_hash,
+            "size": receipt.size,
+            "document": upload.model_dump_json(),
+            "received": received,
+        }
+        async with self._database.write() as connection:
+            return await insert_once(connection, uploads, row)
+
+
+def refuse_upload(
+    caller: Caller, *, index: int, root: str, committed: Committed | None, next_index: int, roots: int
+) -> Exception | None:
+    """Why a new file may not be uploaded for (index, root), or None. Pure.
+
+    committed: what the chain has at this index; next_index: the node's next; roots: uploaded for this index so far.
+    """
+    member = caller.member
+    if member is None or member.role != "worker":
+        return problems.not_allowed(f"{caller.address} is no worker of this run", "muster worker join")
+    if committed is not None:
+        if committed.root == root:
+            return None
+        return problems.conflict(f"index {index} is committed to root {committed.root}", f"go on with {next_index}")
+    if not member.active:
+        return problems.not_allowed(f"{caller.address} is {member.status} and commits no more", "muster worker status")
+    if not next_index <= index < next_index + AHEAD:
+        return problems.conflict(f"index {index} is not one of the node's next {AHEAD}, from {next_index} on")
+    if roots >= MAX_ROOTS:
+        return problems.conflict(f"{roots} roots are uploaded for index {index} already", "commit to one of them")
+    return None

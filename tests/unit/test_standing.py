@@ -1,0 +1,98 @@
+"""What a commitment is worth: every rule of orchestrator.standing, with its negative."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orchestrator.standing import CaseState, Opinion, Standing, standing
+
+A, B, C, D = "0xa", "0xb", "0xc", "0xd"
+
+
+def yes(validator: str, trusted: bool = True) -> Opinion:
+    return Opinion(validator, True, None, trusted)
+
+
+def no(validator: str, reason: str = "wrong_reward", trusted: bool = True) -> Opinion:
+    return Opinion(validator, False, reason, trusted)
+
+
+def judge(*opinions: Opinion, cases: tuple[CaseState, ...] = (), jailed: bool = False, required: int = 2) -> Standing:
+    return standing(opinions, cases, jailed=jailed, accepts_required=required)
+
+
+PENDING, ACCEPTED, VOID = Standing("pending"), Standing("accepted"), Standing("void")
+
+
+def test_the_required_number_of_accepts_makes_it_accepted():
+    assert judge() == PENDING
+    assert judge(yes(A)) == PENDING
+    assert judge(yes(A), yes(B)) == ACCEPTED
+    assert judge(yes(A), required=1) == ACCEPTED
+
+
+def test_a_validator_counts_once():
+    assert judge(yes(A), yes(A)) == PENDING
+
+
+def test_one_rejection_outweighs_all_accepts():
+    assert judge(yes(A), yes(B), yes(C), no(D)) == Standing("rejected", "wrong_reward")
+
+
+def test_the_earliest_rejection_names_the_reason():
+    assert judge(no(A, "sampling_mismatch"), no(B)) == Standing("rejected", "sampling_mismatch")
+
+
+def test_a_rejection_ends_when_its_own_case_ends_not_guilty():
+    for outcome in ("open", "guilty", "no_quorum", "moot"):
+        assert judge(yes(A), yes(B), no(C), cases=(CaseState(C, outcome),)).state == "rejected", outcome
+    assert judge(yes(A), yes(B), no(C), cases=(CaseState(C, "not_guilty"),)) == ACCEPTED
+    assert judge(yes(A), no(C), cases=(CaseState(C, "not_guilty"),)) == PENDING
+
+
+def test_somebody_elses_lost_case_releases_nothing():
+    """A friend of the accused opens a case in order to lose it."""
+    assert judge(yes(A), yes(B), no(C), cases=(CaseState(D, "not_guilty"),)).state == "rejected"
+
+
+def test_an_open_case_holds_it_out():
+    assert judge(yes(A), yes(B), cases=(CaseState(D, "open"),)) == PENDING
+    both = (CaseState(C, "not_guilty"), CaseState(D, "open"))
+    assert judge(yes(A), yes(B), no(C), cases=both).state == "rejected"
+
+
+def test_the_convicted_have_no_say():
+    assert judge(yes(A), yes(B, trusted=False)) == PENDING
+    assert judge(yes(A), yes(B), no(C, trusted=False)) == ACCEPTED
+
+
+def test_a_jailed_nodes_work_is_void_but_its_rejections_stay_named():
+    assert judge(yes(A), yes(B), jailed=True) == VOID
+    assert judge(jailed=True) == VOID
+    assert judge(no(A), jailed=True) == Standing("rejected", "wrong_reward")
+
+
+opinions = st.lists(st.builds(Opinion, st.sampled_from("abcd"), st.booleans(), st.just("x"), st.booleans()))
+cases = st.lists(
+    st.builds(
+        CaseState, st.sampled_from("abcd"), st.sampled_from(("open", "guilty", "not_guilty", "no_quorum", "moot"))
+    )
+)
+
+
+@given(opinions, cases, st.booleans(), st.integers(1, 4))
+def test_nothing_contested_is_ever_accepted(told, about, jailed, required):
+    found = standing(told, about, jailed=jailed, accepts_required=required)
+    if found.state == "accepted":
+        assert not jailed
+        assert all(case.outcome != "open" for case in about)
+        cleared = {case.challenger for case in about if case.outcome == "not_guilty"}
+        assert all(o.validator in cleared for o in told if o.trusted and not o.accepted)
+        assert len({o.validator for o in told if o.trusted and o.accepted}) >= required
+
+
+@given(opinions, cases, st.booleans(), st.integers(1, 4), st.sampled_from("efgh"))
+def test_one_more_rejection_never_helps(told, about, jailed, required, newcomer):
+    rejected = standing([*told, no(newcomer)], about, jailed=jailed, accepts_required=required)
+    assert rejected.state == "rejected"
