@@ -1,0 +1,212 @@
+"""Following the chain: every event at least once, in order, across restarts and reorgs.
+
+A cursor remembers on disk up to which block its owner has dealt with everything, and the hashes of recent such blocks.
+`poll` delivers what comes next, `ack` says that it has been dealt with; what was not acknowledged is delivered again.
+When a remembered block is no longer part of the chain, the cursor goes back to the last one that is, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from muster.chain.events import Event
+from muster.chain.reads import LOG_SPAN, ChainReader
+from muster.errors import UnreachableError
+from muster.files import write_atomically
+from muster.telemetry import logger
+
+REMEMBERED_BLOCKS: Final = 64
+"""Hashes kept. A reorg deeper than that begins again at the first block, which is slow and loses nothing."""
+
+IDLE_BLOCKS: Final = 32
+"""Blocks without events after which the position is written down all the same."""
+
+POLL_ATTEMPTS: Final = 5
+"""Looks at a chain that reorganises while it is being looked at."""
+
+Mark = tuple[int, str]
+"""A block's number and hash."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What happened in blocks `first` to `last`. Iterates over its events."""
+
+    events: tuple[Event, ...]
+    first: int
+    last: int
+    rewound_to: int | None = None
+    """After a reorg: the last block that stayed. Whatever was delivered from later blocks may not have happened."""
+    more: bool = False
+    """Whether the chain already has later blocks."""
+
+    def __iter__(self) -> Iterator[Event]:
+        return iter(self.events)
+
+    def __len__(self) -> int:
+        return len(self.events)
+
+
+@dataclass(frozen=True)
+class _Position:
+    next: int
+    marks: tuple[Mark, ...] = ()
+    """Blocks dealt with, oldest first."""
+    rewound_to: int | None = None
+    """A rewind that its owner has not acknowledged yet."""
+
+
+class EventCursor:
+    """One consumer's place in the chain. Not to be shared between tasks or processes."""
+
+    def __init__(
+        self,
+        chain: ChainReader,
+        path: Path,
+        kinds: Sequence[type[Event]],
+        name: str = "",
+        *,
+        run: int | None = None,
+        span: int = LOG_SPAN,
+    ) -> None:
+        """`path` is the file it remembers in; with a `run`, other runs' events are left out; `span` bounds a batch."""
+        self.chain = chain
+        self.path = path
+        self.kinds = tuple(kinds)
+        self.name = name or path.stem
+        self.run = run
+        self.span = span
+        self._position: _Position | None = None
+        self._written = -1
+        self._offered: tuple[Batch, Mark | None] | None = None
+        self._log = logger("cursor")
+
+    async def poll(self) -> Batch:
+        """What comes next, possibly nothing. Delivers the same again until `ack`."""
+        if self._position is None:
+            self._position = await asyncio.to_thread(self._load)
+        for _ in range(POLL_ATTEMPTS):
+            await self._rewind()
+            offer = await self._look(self._position)
+            if offer is not None:
+                return offer
+        raise UnreachableError(f"the chain reorganises faster than {self.name} can read it", hint="try again")
+
+    async def ack(self) -> None:
+        """Everything delivered by the latest `poll` has been dealt with; harmless when there is nothing to say."""
+        if self._offered is None or self._position is None:
+            return
+        batch, mark = self._offered
+        self._offered = None
+        marks = self._position.marks if mark is None else (*self._position.marks, mark)
+        self._position = _Position(batch.last + 1, marks[-REMEMBERED_BLOCKS:])
+        if len(batch) or batch.rewound_to is not None or batch.last >= self._written + IDLE_BLOCKS:
+            await asyncio.to_thread(self._save, self._position)
+            self._written = batch.last
+
+    async def follow(self, stop: asyncio.Event) -> AsyncIterator[Batch]:
+        """Batches that have events or follow a reorg, until `stop`. Asking for the next one acknowledges the last.
+
+        A silent endpoint is waited for, and each time it is said so in the log.
+        """
+        while not stop.is_set():
+            try:
+                batch = await self.poll()
+            except UnreachableError as error:
+                self._log.warning("cannot see the chain", cursor=self.name, error=str(error))
+                await self._pause(stop)
+                continue
+            if len(batch) or batch.rewound_to is not None:
+                yield batch
+            await self.ack()
+            if not batch.more:
+                await self._pause(stop)
+
+    async def _pause(self, stop: asyncio.Event) -> None:
+        try:
+            async with asyncio.timeout(self.chain.settings.poll_seconds):
+                await stop.wait()
+        except TimeoutError:
+            pass
+
+    # Reading
+
+    async def _look(self, position: _Position) -> Batch | None:
+        """The next batch, or None when the chain changed under our eyes."""
+        limit = (await self.chain.head()).number - self.chain.settings.confirmations
+        first, last = position.next, min(limit, position.next + self.span - 1)
+        if last < first:
+            nothing = Batch((), first, first - 1, position.rewound_to)
+            self._offered = nothing, None
+            return nothing
+        before = await self._hashes([last])
+        found = await self.chain.events(self.kinds, first, last)
+        anchor = position.marks[-1:]
+        after = await self._hashes([last, *(number for number, _ in anchor)])
+        if before[0] is None or after != [before[0], *(mark for _, mark in anchor)]:
+            return None
+        events = tuple(event for event in found if self.run is None or getattr(event, "run", self.run) == self.run)
+        batch = Batch(events, first, last, position.rewound_to, more=last < limit)
+        self._offered = batch, (last, before[0])
+        return batch
+
+    async def _rewind(self) -> None:
+        """Go back to the last remembered block that is still part of the chain."""
+        position = self._position
+        if position is None or not position.marks:
+            return
+        newest, digest = position.marks[-1]
+        if await self._hashes([newest]) == [digest]:
+            return
+        hashes = await self._hashes([number for number, _ in position.marks])
+        kept = tuple(mark for mark, found in zip(position.marks, hashes, strict=True) if mark[1] == found)
+        stayed = kept[-1][0] if kept else self.chain.addresses.from_block - 1
+        self._log.warning("the chain reorganised", cursor=self.name, was_at=newest, back_to=stayed)
+        earlier = stayed if position.rewound_to is None else min(stayed, position.rewound_to)
+        self._position = replace(position, next=stayed + 1, marks=kept, rewound_to=earlier)
+        self._offered = None
+        await asyncio.to_thread(self._save, self._position)
+
+    async def _hashes(self, numbers: list[int]) -> list[str | None]:
+        blocks = await self.chain.rpc.batch([("eth_getBlockByNumber", [hex(n), False]) for n in numbers])
+        return [None if block is None else block["hash"] for block in blocks]
+
+    # On disk
+
+    def _identity(self) -> dict[str, object]:
+        """What the position is a position in; anything else begins at the first block."""
+        book = self.chain.addresses
+        kinds = sorted(kind.__name__ for kind in self.kinds)
+        return {"chain_id": book.chain_id, "registry": book.registry, "kinds": kinds, "run": self.run}
+
+    def _load(self) -> _Position:
+        start = _Position(self.chain.addresses.from_block)
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return start
+        try:
+            state = json.loads(text)
+            if state["of"] != self._identity():
+                self._log.warning("starting over: the position is one of something else", cursor=self.name)
+                return start
+            marks = tuple((int(number), str(digest)) for number, digest in state["marks"])
+            self._written = int(state["next"]) - 1
+            return _Position(int(state["next"]), marks, state["rewound_to"])
+        except (ValueError, KeyError, TypeError) as error:
+            self._log.warning("starting over: the position does not parse", cursor=self.name, error=str(error))
+            return start
+
+    def _save(self, position: _Position) -> None:
+        state = {
+            "of": self._identity(),
+            "next": position.next,
+            "rewound_to": position.rewound_to,
+            "marks": [list(mark) for mark in position.marks],
+        }
+        write_atomically(self.path, json.dumps(state) + "\n")

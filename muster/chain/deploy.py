@@ -1,0 +1,186 @@
+"""Deploying the contracts, and checking that what is deployed is what was built.
+
+Registry, Runs and SlashCourt name each other in their constructors, so their addresses are computed from the deployer's
+nonces before anything is sent, and checked afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from eth_abi.abi import encode
+from eth_utils.address import to_checksum_address
+from eth_utils.crypto import keccak
+from rlp import encode as rlp_encode
+
+from muster.chain.abi import CONTRACTS, artifact, types
+from muster.chain.codec import function
+from muster.chain.keys import Signer
+from muster.chain.rpc import Rpc, connect
+from muster.chain.sender import TxSender
+from muster.chain.transactions import Call, ether
+from muster.chain.types import AddressBook
+from muster.errors import ChainError, ConfigError, MismatchError
+from muster.settings import ChainSettings
+from muster.signing import domain
+
+ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
+    "token": (),
+    "registry": ("token", "runs", "court"),
+    "runs": ("token", "registry", "court"),
+    "court": ("registry", "runs"),
+}
+"""Constructor arguments, by the names of an address book, in the order of deployment."""
+
+WIRING: Final = (
+    ("registry", "TOKEN", "token"),
+    ("registry", "RUNS", "runs"),
+    ("registry", "COURT", "court"),
+    ("runs", "TOKEN", "token"),
+    ("runs", "REGISTRY", "registry"),
+    ("runs", "COURT", "court"),
+    ("court", "REGISTRY", "registry"),
+    ("court", "RUNS", "runs"),
+)
+"""(contract, getter, contract it must name)."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a deployment would do."""
+
+    chain_id: int
+    deployer: str
+    addresses: dict[str, str]
+    gas: dict[str, int]
+    fee_wei: int
+    """Gas at the present price; the deployer must hold about two and a half times that."""
+
+    def __str__(self) -> str:
+        lines = [f"{CONTRACTS[name]:<12}{address}  gas {self.gas[name]:,}" for name, address in self.addresses.items()]
+        return "\n".join([*lines, f"{'':<12}about {ether(self.fee_wei)} ETH from {self.deployer}"])
+
+
+async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
+    """Deploy all four, verify them, and write the address book to `settings.addresses`.
+
+    Raises ConfigError when that book names contracts that live on this chain: it is not overwritten.
+    """
+    rpc = await connect(settings)
+    sender: TxSender | None = None
+    try:
+        await _refuse_existing(rpc, settings)
+        sender = await TxSender.open(rpc, signer, settings.addresses.parent / "journals", settings)
+        await sender.settle()
+        addresses = await _foresee(rpc, signer)
+        # All at once: the sender keeps the order, and they fit into one block.
+        mined = await asyncio.gather(*(sender.send(_creation(name, addresses)) for name in ARGUMENTS))
+        for name, receipt in zip(ARGUMENTS, mined, strict=True):
+            if receipt.contract is None or to_checksum_address(receipt.contract) != addresses[name]:
+                raise ChainError(
+                    f"{CONTRACTS[name]} came to lie at {receipt.contract} and not at {addresses[name]}",
+                    hint="something else sends with the deployer's key: stop it and deploy again",
+                )
+        hashes = await _code_hashes(rpc, addresses)
+        book = AddressBook(settings.chain_id, **addresses, from_block=min(r.block for r in mined), code_hashes=hashes)
+        await verify_deployment(rpc, book)
+        await asyncio.to_thread(book.save, settings.addresses)
+    finally:
+        if sender is not None:
+            sender.close()
+        await rpc.close()
+    return book
+
+
+async def plan_deployment(settings: ChainSettings, deployer: str) -> Plan:
+    """A dry run: addresses, gas and cost of a deployment by `deployer`, nothing sent."""
+    rpc = await connect(settings)
+    try:
+        await _refuse_existing(rpc, settings)
+        count = int(await rpc.request("eth_getTransactionCount", deployer, "pending"), 16)
+        addresses = {name: _created(deployer, count + i) for i, name in enumerate(ARGUMENTS)}
+        answers = await rpc.batch(
+            [
+                ("eth_gasPrice", []),
+                *(("eth_estimateGas", [{"from": deployer, "data": _creation(n, addresses).data}]) for n in ARGUMENTS),
+            ]
+        )
+    finally:
+        await rpc.close()
+    price, *gas = (int(answer, 16) for answer in answers)
+    return Plan(settings.chain_id, deployer, addresses, dict(zip(ARGUMENTS, gas, strict=True)), price * sum(gas))
+
+
+async def verify_deployment(rpc: Rpc, book: AddressBook) -> None:
+    """Raises MismatchError when code, wiring or signing domain of a deployment is not what was built."""
+    addresses = {name: getattr(book, name) for name in CONTRACTS}
+    codes = await _codes(rpc, addresses)
+    for name, code in codes.items():
+        build = artifact(name)
+        if _masked(code, build.immutables) != _masked(build.deployed_bytecode, build.immutables):
+            raise MismatchError(
+                f"the code at {addresses[name]} is not the {build.name} of this build",
+                hint="use the version of muster that deployed it, or deploy again",
+            )
+        if book.code_hashes and book.code_hashes[name] != "0x" + keccak(code).hex():
+            raise MismatchError(f"the code at {addresses[name]} is not what the address book recorded")
+    getters = [function(contract, getter) for contract, getter, _ in WIRING]
+    getters.append(function("registry", "domainSeparator"))
+    questions = [("eth_call", [{"to": addresses[g.contract], "data": g.encode()}, "latest"]) for g in getters]
+    answers = [g.decode(bytes.fromhex(a[2:])) for g, a in zip(getters, await rpc.batch(questions), strict=True)]
+    for (contract, getter, target), found in zip(WIRING, answers[:-1], strict=True):
+        if found != addresses[target]:
+            raise MismatchError(f"{CONTRACTS[contract]}.{getter} is {found} and not {addresses[target]}")
+    if answers[-1] != domain(book.chain_id, book.registry).separator:
+        raise MismatchError("the Registry's EIP-712 domain is not the one that requests are signed for")
+
+
+async def _refuse_existing(rpc: Rpc, settings: ChainSettings) -> None:
+    """Never lose the addresses of a deployment that is in use; a book left over from an ended local chain is stale."""
+    if not await asyncio.to_thread(settings.addresses.exists):
+        return
+    book = await asyncio.to_thread(AddressBook.load, settings.addresses)
+    codes = await _codes(rpc, {name: getattr(book, name) for name in CONTRACTS})
+    if book.chain_id != settings.chain_id or any(codes.values()):
+        raise ConfigError(
+            f"{settings.addresses} names contracts that are deployed on chain {book.chain_id}",
+            hint="move it away to deploy again, or set chain.addresses to another path",
+        )
+
+
+async def _foresee(rpc: Rpc, signer: Signer) -> dict[str, str]:
+    count = int(await rpc.request("eth_getTransactionCount", signer.address, "pending"), 16)
+    return {name: _created(signer.address, count + i) for i, name in enumerate(ARGUMENTS)}
+
+
+def _created(sender: str, nonce: int) -> str:
+    """Address of the contract that a transaction creates."""
+    return to_checksum_address(keccak(rlp_encode([bytes.fromhex(sender[2:]), nonce]))[12:])
+
+
+def _creation(name: str, addresses: dict[str, str]) -> Call:
+    build = artifact(name)
+    if not build.bytecode:
+        raise ConfigError(f"{build.name} was built without code", hint="python scripts/build_contracts.py --force")
+    inputs = next(iter(build.items("constructor")), {"inputs": []})["inputs"]
+    arguments = encode(types(inputs), [addresses[argument] for argument in ARGUMENTS[name]])
+    return Call(None, build.bytecode + arguments, f"deploy {build.name}")
+
+
+async def _codes(rpc: Rpc, addresses: dict[str, str]) -> dict[str, bytes]:
+    codes = await rpc.batch([("eth_getCode", [address, "latest"]) for address in addresses.values()])
+    return {name: bytes.fromhex(code[2:]) for name, code in zip(addresses, codes, strict=True)}
+
+
+async def _code_hashes(rpc: Rpc, addresses: dict[str, str]) -> dict[str, str]:
+    return {name: "0x" + keccak(code).hex() for name, code in (await _codes(rpc, addresses)).items()}
+
+
+def _masked(code: bytes, immutables: tuple[tuple[int, int], ...]) -> bytes:
+    """Code with zeros where constructor arguments were put in."""
+    masked = bytearray(code)
+    for start, length in immutables:
+        masked[start : start + length] = bytes(length)
+    return bytes(masked)

@@ -1,0 +1,182 @@
+"""Keys: keystore v3 files, raw keys for the local chain, and a signer that never shows what it holds.
+
+A key file is created exclusively, with mode 0600, and never overwritten. Passwords come from a prompt or from a file
+that nobody else may read. A raw key in a file is accepted on Anvil (31337) only: everywhere else a key is encrypted.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from eth_account import Account
+from eth_account.datastructures import SignedTransaction
+from eth_account.messages import encode_typed_data
+from eth_account.signers.local import LocalAccount
+
+from muster.constants import CHAIN_ANVIL
+from muster.errors import ConfigError, UsageError
+from muster.settings import KeySettings
+
+MIN_PASSWORD_LENGTH: Final = 8
+MAX_KEY_FILE_BYTES: Final = 64 * 1024
+
+
+class Signer:
+    """One secp256k1 key. Only signatures leave it: neither `repr` nor pickling shows the key."""
+
+    __slots__ = ("_account", "address")
+
+    def __init__(self, account: LocalAccount) -> None:
+        self._account = account
+        self.address: str = account.address
+        """Checksummed."""
+
+    @classmethod
+    def from_key(cls, key: bytes | str) -> Signer:
+        """A signer of 32 raw bytes, or 64 hex digits with or without 0x. Raises ConfigError on anything else."""
+        try:
+            return cls(Account.from_key(key if isinstance(key, bytes) else bytes.fromhex(key.removeprefix("0x"))))
+        except ValueError:
+            # Not chained: the cause's message may quote the key.
+            raise ConfigError("this is not a private key", hint="a key is 64 hex digits") from None
+
+    @classmethod
+    def random(cls) -> Signer:
+        """A new key from the system's randomness."""
+        return cls(Account.create())
+
+    def sign_transaction(self, transaction: Mapping[str, Any]) -> SignedTransaction:
+        """Sign a transaction with all its fields set; the result has `raw_transaction` and `hash`."""
+        return self._account.sign_transaction(dict(transaction))
+
+    def sign_typed(self, domain: dict, types: dict, message: dict) -> bytes:
+        """EIP-712 signature, 65 bytes: r ‖ s ‖ v with v 27 or 28. `types` is without EIP712Domain."""
+        signable = encode_typed_data(domain_data=domain, message_types=types, message_data=message)
+        return bytes(self._account.sign_message(signable).signature)
+
+    def encrypt(self, password: str, *, iterations: int | None = None) -> dict[str, Any]:
+        """The keystore v3 document of this key; scrypt with its usual cost unless `iterations` is given."""
+        return self._account.encrypt(password, iterations=iterations)
+
+    def __repr__(self) -> str:
+        return f"Signer({self.address})"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a Signer cannot be pickled: the key stays in this process")
+
+
+def load_signer(keys: KeySettings, chain_id: int) -> Signer:
+    """The key that the settings name. Raises ConfigError with the command that helps.
+
+    Deriving a keystore's key takes about a second on purpose: call this before the event loop starts, or in a thread.
+    """
+    if keys.keystore is not None and keys.raw_key_file is not None:
+        raise ConfigError("keys.keystore and keys.raw_key_file are both set", hint="keep one of them")
+    if keys.raw_key_file is not None:
+        return load_raw_key(keys.raw_key_file, chain_id)
+    if keys.keystore is None:
+        raise ConfigError("no key is set", hint="muster wallet new PATH, then set keys.keystore to PATH")
+    return load_keystore(keys.keystore, read_password(keys.password_file, f"Password of {keys.keystore}: "))
+
+
+def create_keystore(path: Path, password: str, *, iterations: int | None = None) -> Signer:
+    """Make a new key and keep it encrypted at `path`, which must not exist."""
+    signer = Signer.random()
+    import_keystore(path, signer, password, iterations=iterations)
+    return signer
+
+
+def import_keystore(path: Path, signer: Signer, password: str, *, iterations: int | None = None) -> None:
+    """Keep an existing key encrypted at `path`, which must not exist."""
+    if len(password) < MIN_PASSWORD_LENGTH:
+        raise UsageError("the password is too short", hint=f"use at least {MIN_PASSWORD_LENGTH} characters")
+    _refuse_existing(path)
+    write_secret(path, json.dumps(signer.encrypt(password, iterations=iterations)))
+
+
+def load_keystore(path: Path, password: str) -> Signer:
+    """Decrypt a keystore v3 file. Raises ConfigError when it is none or the password is wrong."""
+    try:
+        text = _read_small(path)
+        document = json.loads(text)
+        key = Account.decrypt(document, password)
+    except FileNotFoundError as error:
+        raise ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}") from error
+    except OSError as error:
+        raise ConfigError(f"the keystore {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        if "MAC mismatch" in str(error):
+            raise ConfigError(f"wrong password for {path}", hint="check keys.password_file") from None
+        raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
+    except (KeyError, TypeError, NotImplementedError):
+        raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
+    return Signer.from_key(bytes(key))
+
+
+def load_raw_key(path: Path, chain_id: int) -> Signer:
+    """Read a raw hex key from a file only its owner can read. Refused on every chain but Anvil."""
+    if chain_id != CHAIN_ANVIL:
+        raise ConfigError(
+            f"a raw key file is accepted on chain {CHAIN_ANVIL} only, and the settings say chain {chain_id}",
+            hint=f"muster wallet import PATH < {path}, then set keys.keystore instead of keys.raw_key_file",
+        )
+    return Signer.from_key(read_secret(path))
+
+
+def read_password(path: Path | None, prompt: str) -> str:
+    """The password from a file, or asked for on the terminal. Raises ConfigError when there is neither."""
+    if path is not None:
+        return read_secret(path)
+    if not sys.stdin.isatty():
+        raise ConfigError("the keystore needs a password and there is no terminal", hint="set keys.password_file")
+    return getpass.getpass(prompt)
+
+
+def read_secret(path: Path) -> str:
+    """First line of a file that only its owner may read. Raises ConfigError with the chmod to type otherwise."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise ConfigError(f"others may read {path} (mode {mode:04o})", hint=f"chmod 600 {path}")
+        lines = _read_small(path).splitlines()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="check keys.* in your settings") from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text") from None
+    if not lines or not lines[0]:
+        raise ConfigError(f"{path} is empty")
+    return lines[0]
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Create a file with mode 0600 that did not exist before. Raises ConfigError when it does."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+    except FileExistsError:
+        _refuse_existing(path)
+        raise
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise ConfigError(f"{path} exists and is not overwritten: it may hold a key", hint="choose another path")
+
+
+def _read_small(path: Path) -> str:
+    with path.open(encoding="utf-8") as file:
+        text = file.read(MAX_KEY_FILE_BYTES + 1)
+    if len(text) > MAX_KEY_FILE_BYTES:
+        raise ConfigError(f"{path} is too large to hold a key")
+    return text
