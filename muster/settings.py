@@ -108,7 +108,9 @@ class ShardcastSettings(Section):
     role: Literal["origin", "relay"] = "origin"
     """What `python -m muster.shardcast` is: origin serves what the trainer publishes in dir, relay what it fetches."""
     host: str = "127.0.0.1"
+    """Where it listens; 0.0.0.0 for everybody."""
     port: int = Field(default=8700, ge=0, le=65535)
+    """0 takes a free one, which the log names."""
     dir: Path = Path(".muster/weights")
     """Folder of versions: where the trainer publishes and the origin serves, or a relay's own."""
     shard_bytes: int = Field(default=8 * 1024 * 1024, ge=1, le=32 * 1024 * 1024)
