@@ -67,6 +67,7 @@ def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_second
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
+        os.close(read_end)  # or the fork would keep its own pipe open, and outlive a server that is killed
         _parse_and_exit(data, limits, cpu_seconds, write_end)
     os.close(write_end)
     try:
