@@ -117,7 +117,6 @@ interface ISlashCourt {
     error ZeroAddress();
     error UnknownCase(uint256 caseId);
     error CaseEnded(uint256 caseId, Outcome outcome);
-    error CaseNotEnded(uint256 caseId);
     error NotCommitted(address node, uint32 index, uint32 step, bytes32 root);
     error NodeGone(address node);
     error NotChallenger(address caller, uint32 run);

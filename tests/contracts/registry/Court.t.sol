@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { House } from "../House.sol";
+
+/// @dev Plays the court: its calls come from the court's address.
+contract RegistryCourtTest is House {
+    function setUp() public override {
+        super.setUp();
+        _join(0, IRegistry.Role.Validator, 10 ether);
+        _join(WORKER, IRegistry.Role.Worker, 10 ether);
+    }
+
+    function _convict(address key, uint256 slashBps, uint256 bountyBps) private returns (uint256, uint256) {
+        vm.prank(address(court));
+        return registry.convict(key, slashBps, bountyBps, stranger);
+    }
+
+    function test_Court_RevertWhen_NotCourt() public {
+        bytes memory refused = abi.encodeWithSelector(IRegistry.NotCourt.selector, stranger);
+        vm.startPrank(stranger);
+        vm.expectRevert(refused);
+        registry.hold(operator(0), 1);
+        vm.expectRevert(refused);
+        registry.release(operator(0), 1);
+        vm.expectRevert(refused);
+        registry.convict(node(WORKER), 5_000, 2_000, stranger);
+    }
+
+    function testFuzz_Hold_ThenRelease(uint256 held, uint256 released) public {
+        held = _bound(held, 0, 10 ether);
+        released = _bound(released, 0, held);
+        vm.startPrank(address(court));
+        registry.hold(operator(0), held);
+        registry.release(operator(WORKER), released);
+        vm.assertEq(registry.freeBalance(operator(0)), 10 ether - held);
+        vm.assertEq(registry.freeBalance(operator(WORKER)), 10 ether + released);
+        vm.assertEq(registry.totalHeld(), held - released);
+        _assertSolvent();
+    }
+
+    function test_Hold_RevertWhen_FreeShort() public {
+        vm.expectRevert(
+            abi.encodeWithSelector(IRegistry.FreeBalanceShort.selector, operator(0), 10 ether, 10 ether + 1)
+        );
+        vm.prank(address(court));
+        registry.hold(operator(0), 10 ether + 1);
+    }
+
+    function test_Release_RevertWhen_HeldShort() public {
+        vm.startPrank(address(court));
+        registry.hold(operator(0), 3 ether);
+        vm.expectRevert(abi.encodeWithSelector(IRegistry.HeldShort.selector, 3 ether, 3 ether + 1));
+        registry.release(operator(0), 3 ether + 1);
+    }
+
+    function testFuzz_Convict_SplitsToTheWei(uint256 slashBps, uint256 bountyBps) public {
+        slashBps = _bound(slashBps, 1, 10_000);
+        bountyBps = _bound(bountyBps, 0, 2_000);
+        uint256 supply = token.totalSupply();
+
+        (uint256 slashed, uint256 bounty) = _convict(node(WORKER), slashBps, bountyBps);
+
+        vm.assertEq(slashed, 100 ether * slashBps / 10_000);
+        vm.assertEq(bounty, slashed * bountyBps / 10_000);
+        vm.assertEq(registry.node(node(WORKER)).lock, 100 ether - slashed);
+        vm.assertEq(registry.freeBalance(stranger), bounty);
+        vm.assertEq(token.totalSupply(), supply - (slashed - bounty));
+        vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Jailed);
+        _assertSolvent();
+    }
+
+    function test_Convict_RevertWhen_Twice() public {
+        _convict(node(WORKER), 5_000, 2_000);
+        vm.expectRevert(abi.encodeWithSelector(IRegistry.NotSlashable.selector, node(WORKER), IRegistry.Status.Jailed));
+        _convict(node(WORKER), 5_000, 2_000);
+    }
+
+    function test_Convict_RevertWhen_UnknownOrWithdrawn() public {
+        vm.expectRevert(abi.encodeWithSelector(IRegistry.NotSlashable.selector, stranger, IRegistry.Status.None));
+        _convict(stranger, 5_000, 2_000);
+
+        vm.prank(operator(WORKER));
+        registry.retire(node(WORKER));
+        vm.warp(START + 7 days);
+        registry.withdraw(node(WORKER));
+        vm.expectRevert(
+            abi.encodeWithSelector(IRegistry.NotSlashable.selector, node(WORKER), IRegistry.Status.Withdrawn)
+        );
+        _convict(node(WORKER), 5_000, 2_000);
+    }
+
+    function test_Convict_Retired() public {
+        vm.prank(operator(WORKER));
+        registry.retire(node(WORKER));
+        vm.warp(START + 3 days);
+        _convict(node(WORKER), 5_000, 2_000);
+        vm.assertEq(registry.withdrawableAt(node(WORKER)), START + 7 days);
+    }
+
+    function test_Convict_ActiveValidator() public {
+        vm.warp(START + 1);
+        _convict(node(0), 5_000, 0);
+        vm.assertEq(runs.runState(run).validators, 0);
+        vm.assertEq(registry.validatorsAt(run, START), 1);
+        vm.assertEq(registry.validatorsAt(run, START + 1), 0);
+        vm.assertEq(registry.node(node(0)).lock, 100 ether);
+        _assertSolvent();
+    }
+
+    function test_OperatorOf_RevertWhen_Unknown() public {
+        vm.expectRevert(abi.encodeWithSelector(IRegistry.NodeNotRegistered.selector, stranger));
+        registry.operatorOf(stranger);
+    }
+}
