@@ -78,11 +78,23 @@ class OrchestratorSettings(Section):
 class WorkerSettings(Section):
     state_dir: Path = Path(".muster/worker")
     """Journal, lock and weights of this worker."""
+    poll_seconds: float = Field(default=2, gt=0, le=600)
+    """Pause between two looks at whether work is wanted, or at whatever else is waited for."""
 
 
 class ValidatorSettings(Section):
     state_dir: Path = Path(".muster/validator")
     """Journal, hash chain and weights of this validator."""
+    sample_fraction: float = Field(default=0.125, gt=0, le=1)
+    """Share of a commitment's rows that go through the dear checks."""
+    sample_minimum: int = Field(default=16, ge=1)
+    """Rows that do at least."""
+    suspect_factor: int = Field(default=4, ge=1)
+    """How many times as many rows are re-run of a node that this validator has rejected before."""
+    data_grace_seconds: float = Field(default=120, ge=0)
+    """How long a missing file is asked for before its commitment is rejected."""
+    stagger_seconds: float = Field(default=5, ge=0)
+    """Time between two validators' turns to open or to end the same case."""
 
 
 class TrainerSettings(Section):

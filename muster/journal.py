@@ -1,0 +1,126 @@
+"""What a process must still know after a power failure: a folder of its own, a lock on it, and a database in it.
+
+A worker's journal says what it committed to, a validator's which salt its vote has. Two processes with one journal
+would contradict each other on chain, so the folder is locked while it is used.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final, Self
+
+from muster.errors import ConfigError, StorageError
+
+LOCK_NAME: Final = "lock"
+_BUSY_SECONDS: Final = 10.0
+
+
+class FolderLock:
+    """Holds a folder for one process. Freed by `release`, and by the kernel when the process dies."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises ConfigError when another process holds it, StorageError when the folder cannot be used."""
+        self.path = folder / LOCK_NAME
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise StorageError(
+                f"{folder} cannot be used: {error.strerror}", hint="check the folder's rights"
+            ) from error
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(self._descriptor, 20, 0).decode(errors="replace").strip() or "unknown"
+            os.close(self._descriptor)
+            raise ConfigError(
+                f"{folder} is in use by process {holder}",
+                hint="one process per state folder: stop that one, or set another state_dir",
+            ) from None
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, f"{os.getpid()}\n".encode(), 0)
+
+    def release(self) -> None:
+        os.close(self._descriptor)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+
+class Journal:
+    """A SQLite database that has on disk what it said it has. Calls block for one write to disk."""
+
+    def __init__(self, path: Path, schema: Sequence[str]) -> None:
+        """`schema`: the statements that make the tables, each with IF NOT EXISTS. Raises StorageError."""
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._database.row_factory = sqlite3.Row
+            self._database.execute("PRAGMA journal_mode = WAL")
+            self._database.execute("PRAGMA synchronous = FULL")
+            with self.transaction():
+                for statement in schema:
+                    self._database.execute(statement)
+        except (OSError, sqlite3.Error) as error:
+            raise StorageError(f"the journal {path} cannot be used: {error}", hint="check its folder") from error
+
+    def close(self) -> None:
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of what is executed inside is on disk when it ends, or none of it."""
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    def execute(self, statement: str, *values: Any) -> int:
+        """Change something; returns the number of rows changed. On disk on return, unless in a transaction."""
+        return self._database.execute(statement, values).rowcount
+
+    def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        return self._database.execute(query, values).fetchall()
+
+    def row(self, query: str, *values: Any) -> sqlite3.Row | None:
+        """The first row, if any."""
+        return self._database.execute(query, values).fetchone()
+
+    def value(self, query: str, *values: Any) -> Any:
+        """The first column of the first row; None when there is none."""
+        row = self.row(query, *values)
+        return None if row is None else row[0]
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Put a file in place whole, and on disk before returning, name included."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with temporary.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)

@@ -1,0 +1,100 @@
+"""What a node needs of a run besides the chain: its tasks, its tokenizer, and its checkpoints, all of them checked.
+
+Everything is named by a hash that is on chain, so it does not matter who serves it: the task set by `Terms.task_root`,
+the tokenizer by `Terms.tokenizer_hash`, each checkpoint by the manifest root of its step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.chain.reads import ChainReader
+from muster.errors import ConfigError, MismatchError
+from muster.http import OrchestratorClient
+from muster.inspection import ModelFacts, Rules
+from muster.journal import write_durably
+from muster.models import load_tokenizer, tokenizer_hash
+from muster.settings import ShardcastSettings
+from muster.shardcast.client import fetch, limits_of
+from muster.shardcast.folder import prune, touch
+from muster.tasks import TaskSet, load_task_set
+from muster.terms import Terms
+
+
+async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path) -> TaskSet:
+    """The run's task set, kept in `folder`. Raises as `OrchestratorClient.get_file` and `load_task_set`."""
+    path = folder / f"tasks-{terms.task_root.hex()}.jsonl"
+    if not path.exists():
+        data = await client.get_file(terms.task_root)
+        await asyncio.to_thread(write_durably, path, data)
+    task_set = await asyncio.to_thread(load_task_set, path, terms.task_root)
+    if task_set.size != terms.task_count:
+        raise MismatchError(f"the task set has {task_set.size} tasks, the run's terms say {terms.task_count}")
+    return task_set
+
+
+def make_rules(chain: ChainReader, run: int, terms: Terms, task_set: TaskSet, checkpoint: Path) -> Rules:
+    """The rules of a run, with the tokenizer and the model's facts from any of its checkpoints. Blocks.
+
+    Raises MismatchError when the checkpoint's tokenizer is not the one of the terms.
+    """
+    actual = tokenizer_hash(checkpoint)
+    if actual != terms.tokenizer_hash:
+        raise MismatchError(
+            f"the tokenizer in {checkpoint} is 0x{actual.hex()}, the run's terms name 0x{terms.tokenizer_hash.hex()}",
+            hint="the trainer publishes another tokenizer than it promised: do not work for this run",
+        )
+    return Rules(
+        chain_id=chain.chain_id,
+        runs=chain.addresses.runs,
+        run=run,
+        terms=terms,
+        task_set=task_set,
+        tokenizer=load_tokenizer(checkpoint),
+        model=ModelFacts.read(checkpoint),
+    )
+
+
+class Checkpoints:
+    """The checkpoints of a run on this machine's disk: fetched when asked for, the ones used last are kept.
+
+    Calls for different steps may run side by side. A path stays valid while fewer than `keep_versions` others are
+    asked for.
+    """
+
+    def __init__(
+        self, chain: ChainReader, run: int, sources: Sequence[str], settings: ShardcastSettings, folder: Path
+    ) -> None:
+        if not sources:
+            raise ConfigError("no relay is known for this run", hint="set shardcast.relays")
+        self._chain = chain
+        self._run = run
+        self._sources = list(sources)
+        self._settings = settings
+        self._folder = folder
+        self._verified: dict[int, tuple[bytes, Path]] = {}
+        self._roots_wanted: set[bytes] = set()
+
+    async def get(self, step: int) -> Path:
+        """The folder of a step's checkpoint, verified against the chain. Raises as `muster.shardcast.fetch`."""
+        root = (await self._chain.checkpoint(self._run, step)).manifest_root
+        known = self._verified.get(step)
+        if known and known[0] == root and known[1].is_dir():
+            await asyncio.to_thread(touch, known[1])
+            return known[1]
+        self._roots_wanted.add(root)
+        try:
+            path = await fetch(root, self._run, step, self._sources, self._folder, limits=limits_of(self._settings))
+            await asyncio.to_thread(touch, path)
+            await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, set(self._roots_wanted))
+        finally:
+            self._roots_wanted.discard(root)
+        self._verified[step] = root, path
+        return path
+
+
+async def sources_of(settings: ShardcastSettings, client: OrchestratorClient, run: int) -> list[str]:
+    """Where weights come from: the operator's own list, or else what the orchestrator tells."""
+    return list(settings.relays) or await client.relays(run)
