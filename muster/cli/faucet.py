@@ -1,0 +1,36 @@
+"""muster faucet: test tokens, once a day."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from muster.cli.session import Session, command
+from muster.cli.spend import OperatorPassword, spend
+
+MINT_WEI = 10_000 * 10**18
+
+
+def add_to(app: typer.Typer) -> None:
+    command(app, "faucet", spends=True)(faucet)
+
+
+async def faucet(
+    session: Session,
+    wallet: Annotated[
+        str | None, typer.Option("--wallet", help="A path or a name; else the key of the settings.")
+    ] = None,
+    password_file: OperatorPassword = None,
+) -> None:
+    """Draw test tokens to a wallet. They are worth nothing, and can be drawn once a day."""
+    signer = await session.signer(wallet, password_file)
+    async with session.chain(signer) as chain:
+        await spend(
+            session,
+            chain,
+            "Draw test tokens",
+            {"to": signer.address, "tokens": f"{MINT_WEI // 10**18:,}"},
+            lambda chain: chain.faucet(),
+            {"account": signer.address},
+        )

@@ -1,0 +1,45 @@
+"""muster model: make the small base model that a run starts from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.session import Session, command
+from muster.cli.tasks import parse_numbers
+
+app = typer.Typer(help="Models.", no_args_is_help=True)
+
+
+@command(app, "init")
+def init(
+    session: Session,
+    directory: Annotated[Path, typer.Argument(help="Folder to write: weights, configuration, tokenizer.")],
+    tasks: Annotated[Path, typer.Option(help="Task set to warm up on (muster tasks make).")],
+    seed: Annotated[int, typer.Option(help="Equal seeds give equal weights on one machine.")] = 0,
+    target: Annotated[float, typer.Option(help="Held-out accuracy at which warming up ends.")] = 0.5,
+    budgets: Annotated[str, typer.Option(help="Thinking budgets in tokens, comma-separated.")] = "8,12,16",
+) -> None:
+    """Make a small Qwen2 model and tokenizer, warmed up until it solves part of the held-out tasks."""
+    import torch
+
+    from muster.models import init_model, model_hash, tokenizer_hash
+    from muster.tasks import load_task_set
+
+    torch.set_num_threads(1)
+    task_set = load_task_set(tasks)
+    session.note(f"warming up to {target:g} held out …")
+    report = init_model(directory, task_set, seed=seed, target=target, budgets=parse_numbers(budgets))
+    session.result(
+        {
+            "directory": str(directory),
+            "parameters": report.parameters,
+            "accuracy": report.accuracy,
+            "steps": report.steps,
+            "seconds": round(report.seconds, 1),
+            "model_hash": model_hash(directory),
+            "tokenizer_hash": tokenizer_hash(directory),
+        }
+    )

@@ -1,0 +1,29 @@
+"""Why work is rejected, in words for the person whose work it was."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.messages import Reason
+
+EXPLANATIONS: Final[dict[Reason, str]] = {
+    "malformed": "the file is not a rollout file, or breaks its limits",
+    "data_missing": "the file could not be had from storage in time",
+    "wrong_root": "the rows do not hash to the root on chain",
+    "wrong_draw": "a row has another task, seed or budget than the draw gave it",
+    "wrong_prompt": "a row's prompt is not the task's prompt under the run's template",
+    "out_of_bounds": "a value is outside what is possible: a token id, a length, a log-probability",
+    "wrong_termination": "a completion ends neither at the end token nor at its limit",
+    "wrong_reward": "a reward is not what the task's verifier gives",
+    "sampling_mismatch": "the tokens are not those that this model and this seed produce",
+    "activation_mismatch": "the activation proofs are of other weights than this step's: stale, noised, quantised",
+    "wrong_logprobs": "the log-probabilities are not those of this step's weights",
+}
+
+ADVICE: Final[dict[Reason, str]] = {
+    "data_missing": "check that the upload finished before the commitment: the receipt is in the worker's journal",
+    "sampling_mismatch": "check that the engine runs the run's profile (dtype, temperature) and no other sampler",
+    "activation_mismatch": "check the engine's dtype, and that its prefix cache is reset after weights are loaded",
+    "wrong_logprobs": "check the engine's dtype and temperature",
+}
+"""What an honest operator should look at, where there is something."""

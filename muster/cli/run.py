@@ -1,0 +1,237 @@
+"""muster run: create, fund, close and read runs."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from muster.cli.session import Session, command, parse_tokens, tokens
+from muster.cli.spend import OperatorOption, OperatorPassword, spend
+from muster.cli.tasks import parse_numbers
+from muster.errors import UsageError
+from muster.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS, read_terms, write_terms
+
+if TYPE_CHECKING:
+    from muster.chain.client import Chain
+
+app = typer.Typer(help="Runs: what is trained, by which terms, with whose money.", no_args_is_help=True)
+
+RunArgument = Annotated[int | None, typer.Argument(help="Number of the run; else that of the settings.")]
+
+
+@command(app, "template")
+def template(
+    session: Session,
+    tasks: Annotated[Path, typer.Option(help="Task set (muster tasks make).")],
+    model: Annotated[Path, typer.Option(help="Folder of the model to begin with (muster model init).")],
+    trainer: Annotated[str, typer.Option(help="Address that will publish checkpoints.")],
+    storage_key: Annotated[str, typer.Option("--storage-key", help="Address that will sign storage receipts.")],
+    profile: Annotated[str, typer.Option(help="Verification profile.")] = "cpu-fp32-projection-v1",
+    budgets: Annotated[str, typer.Option(help="Thinking budgets of the one class, in tokens.")] = "8,12,16",
+    out: Annotated[Path | None, typer.Option("--out", help="File to write; else standard output.")] = None,
+) -> None:
+    """Write terms to start from, with the hashes of a task set and a model filled in."""
+    from muster.constants import CHAIN_ANVIL
+    from muster.models import model_hash, tokenizer_hash
+    from muster.profiles import profile_hash
+    from muster.tasks import load_task_set
+    from muster.terms import Terms, WorkClass
+
+    task_set = load_task_set(tasks)
+    local = session.settings.chain.chain_id == CHAIN_ANVIL
+    terms = Terms(
+        **(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS),
+        trainer=trainer,
+        storage_key=storage_key,
+        task_count=task_set.size,
+        task_root=task_set.root,
+        model_hash=model_hash(model),
+        tokenizer_hash=tokenizer_hash(model),
+        profile=profile_hash(profile),
+        classes=(WorkClass(10_000, parse_numbers(budgets)),),
+    )
+    text = write_terms(terms)
+    if out is not None:
+        out.write_text(text, encoding="utf-8")
+    session.result({"terms": str(out) if out else text}, f"wrote {out}" if out else text.rstrip())
+
+
+@command(app, "create", spends=True)
+async def create(
+    session: Session,
+    terms_file: Annotated[Path, typer.Argument(metavar="TERMS", help="TOML file (muster run template).")],
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Create a run. Its terms can never be changed; fund it afterwards."""
+    from muster.chain.client import event_of
+    from muster.chain.events import RunCreated
+
+    terms = read_terms(terms_file)
+    signer = await session.signer(operator, operator_password_file)
+    async with session.chain(signer) as chain:
+        await spend(
+            session,
+            chain,
+            "Create a run",
+            {"owner": signer.address, "pay": f"{tokens(terms.pay)} tokens per commitment", "admits": _admits(terms)},
+            lambda chain: chain.create_run(terms),
+            outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
+        )
+
+
+@command(app, "fund", spends=True)
+async def fund(
+    session: Session,
+    amount: Annotated[str, typer.Argument(help="Tokens to add to the escrow.")],
+    run: RunArgument = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Add tokens to a run's escrow. Work is paid from it; what is reserved for work cannot be taken back."""
+    wei, number = parse_tokens(amount), run or session.settings.run
+    signer = await session.signer(operator, operator_password_file)
+    async with session.chain(signer) as chain:
+        held = await chain.token_balance(signer.address)
+        if held < wei:
+            raise UsageError(f"{signer.address} holds {tokens(held)} tokens", hint="muster faucet")
+
+        async def act(chain: Chain):
+            # A rehearsal cannot see the allowance that it only rehearses, so it rehearses that.
+            if chain.signer and await chain.allowance(signer.address, chain.addresses.runs) < wei:
+                approval = await chain.approve(chain.addresses.runs, wei)
+                if not approval.hash:
+                    return approval
+            return await chain.fund(number, wei)
+
+        title = f"Add {tokens(wei)} tokens to the escrow of run {number}"
+        await spend(session, chain, title, {"tokens": tokens(wei)}, act, {"run": number, "amount": wei})
+
+
+@command(app, "close", spends=True)
+async def close(
+    session: Session,
+    run: RunArgument = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Close a run to new work: announces it first, and closes it once the notice has passed."""
+    number = run or session.settings.run
+    signer = await session.signer(operator, operator_password_file)
+    async with session.chain(signer) as chain:
+        info, head = await chain.run_info(number), await chain.head()
+        if info.close_at and info.close_at <= head.timestamp:
+            back = tokens(await chain.withdrawable(number))
+            title, document = f"Close run {number}", {"run": number, "closed": True}
+            await spend(session, chain, title, {"back": back}, lambda chain: chain.close_run(number), document)
+            return
+        if info.close_at:
+            wait = info.close_at - head.timestamp
+            session.result({"run": number, "closed": False, "close_at": info.close_at, "wait_seconds": wait})
+            return
+        notice = await chain.notice_period(number)
+        await spend(
+            session,
+            chain,
+            f"Announce that run {number} will close",
+            {"notice": f"{notice} s, in which work goes on; then: muster run close {number}"},
+            lambda chain: chain.announce_close(number),
+            {"run": number, "closed": False, "notice_seconds": notice},
+        )
+
+
+@command(app, "admit", spends=True)
+async def admit(
+    session: Session,
+    validator_operator: Annotated[str, typer.Argument(help="Operator address to put on the list.")],
+    run: RunArgument = None,
+    remove: Annotated[bool, typer.Option("--remove", help="Take it off the list instead.")] = False,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Let an operator register a validator in a run whose terms name you as admitter."""
+    number = run or session.settings.run
+    signer = await session.signer(operator, operator_password_file)
+    async with session.chain(signer) as chain:
+        await spend(
+            session,
+            chain,
+            f"{'Remove' if remove else 'Admit'} {validator_operator} as a validator of run {number}",
+            {},
+            lambda chain: chain.admit(number, validator_operator, not remove),
+            {"run": number, "operator": validator_operator, "admitted": not remove},
+        )
+
+
+@command(app, "show")
+async def show(
+    session: Session,
+    run: RunArgument = None,
+    terms: Annotated[bool, typer.Option("--terms", help="Print the terms as a TOML file instead.")] = False,
+) -> None:
+    """Terms, escrow, steps and validators of a run, from the chain."""
+    number = run or session.settings.run
+    async with session.chain() as chain:
+        agreed = await chain.terms(number)
+        if terms:
+            session.result({"run": number, "terms": terms_document(agreed)}, write_terms(agreed).rstrip())
+            return
+        session.result(await run_document(chain, number, session.options.json))
+
+
+@command(app, "list")
+async def list_(session: Session) -> None:
+    """All runs of this deployment."""
+    async with session.chain() as chain:
+        rows = [await _row(chain, run, session.options.json) for run in range(1, await chain.run_count() + 1)]
+        session.result(rows)
+
+
+async def _row(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
+    state, info, agreed = await chain.run_state(run), await chain.run_info(run), await chain.terms(run)
+    money = int if exact else tokens
+    return {
+        "run": run,
+        "owner": info.owner,
+        "pay": money(agreed.pay),
+        "escrow": money(state.balance),
+        "steps": state.steps,
+        "validators": state.validators,
+        "closed": state.closed,
+    }
+
+
+async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
+    """What `muster run show` prints; with `exact`, money in wei."""
+    agreed, info = await chain.terms(run), await chain.run_info(run)
+    latest = await chain.latest_checkpoint(run)
+    money = int if exact else tokens
+    return {
+        **await _row(chain, run, exact),
+        "reserved": money((await chain.run_state(run)).reserved),
+        "withdrawable": money(await chain.withdrawable(run)),
+        "kept": money(info.kept),
+        "trainer": agreed.trainer,
+        "admits": _admits(agreed),
+        "worker_stake": money(agreed.worker_stake),
+        "validator_stake": money(agreed.validator_stake),
+        "slash": f"{agreed.slash_bps / 100:g}%",
+        "rollouts_per_commitment": agreed.positions,
+        "async_level": agreed.async_level,
+        "classes": [f"{c.weight_bps} bps for {', '.join(map(str, c.budgets))} tokens" for c in agreed.classes],
+        "latest_step": latest.step if latest else None,
+        "manifest_root": latest.manifest_root if latest else None,
+        "close_at": info.close_at or None,
+    } | ({"terms": terms_document(agreed)} if exact else {})
+
+
+def terms_document(terms: Any) -> dict[str, Any]:
+    """Terms as JSON: money in wei, hashes in hex."""
+    return asdict(terms) | {"classes": [asdict(one) for one in terms.classes]}
+
+
+def _admits(terms: Any) -> str:
+    return "anyone who locks a stake" if terms.admitter == NOBODY else f"whom {terms.admitter} lists"

@@ -1,0 +1,328 @@
+"""What every command shares: global options, settings, output, confirmation, and the one error handler.
+
+A command is a function, plain or async, whose first parameter is a Session; `command` adds the global options to it
+and turns every failure into an exit code, a reason and a next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import json
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+from muster.errors import MusterError, RevertError, UsageError
+from muster.settings import KeySettings, Loaded, Settings, read_settings
+from muster.terms_file import amount_text, parse_amount
+
+if TYPE_CHECKING:
+    from muster.chain.client import Chain
+    from muster.chain.keys import Signer
+    from muster.http import OrchestratorClient
+
+EXIT_UNEXPECTED, EXIT_USAGE, EXIT_CHECK, EXIT_INTERRUPTED = 1, 2, 3, 130
+PLAIN_WIDTH = 200
+"""Columns where stdout is no terminal."""
+
+DEFAULT_CONFIG = Path("muster.toml")
+
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", "-c", help="Settings file; else $MUSTER_CONFIG, else ./muster.toml.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The global options, wherever on the line they stood."""
+
+    config: Path | None = None
+    json: bool = False
+    dry_run: bool = False
+    yes: bool = False
+
+
+@dataclass
+class Session:
+    """One invocation of the command line."""
+
+    options: Options
+    overrides: dict[str, object] = field(default_factory=dict)
+    """Settings given as flags, by dotted key."""
+    stderr: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
+    printed: bool = False
+
+    # Settings
+
+    @property
+    def config_path(self) -> Path | None:
+        """The settings file that holds, None if there is none."""
+        if self.options.config is not None:
+            return self.options.config
+        if named := os.environ.get("MUSTER_CONFIG"):
+            return Path(named)
+        return DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
+
+    @cached_property
+    def loaded(self) -> Loaded:
+        return read_settings(self.config_path, self.overrides)
+
+    @property
+    def settings(self) -> Settings:
+        return self.loaded.settings
+
+    def set(self, key: str, value: object) -> None:
+        """Override a setting by a flag; None changes nothing."""
+        if value is not None:
+            self.overrides[key] = value
+            self.__dict__.pop("loaded", None)
+
+    # Chain and orchestrator
+
+    @asynccontextmanager
+    async def chain(self, signer: Signer | None = None) -> AsyncIterator[Chain]:
+        """A connection to the chain of the settings."""
+        from muster.chain.client import Chain
+
+        chain = await Chain.connect(self.settings.chain, signer=signer)
+        try:
+            yield chain
+        finally:
+            await chain.close()
+
+    @asynccontextmanager
+    async def orchestrator(self, chain: Chain, signer: Signer | None = None) -> AsyncIterator[OrchestratorClient]:
+        """The orchestrator of the settings."""
+        from muster.http import OrchestratorClient
+
+        settings = self.settings
+        async with OrchestratorClient(
+            settings.orchestrator.url,
+            signer,
+            chain_id=chain.chain_id,
+            registry=chain.addresses.registry,
+            timeout=settings.chain.timeout_seconds,
+        ) as client:
+            yield client
+
+    async def signer(self, wallet: str | None = None, password_file: Path | None = None) -> Signer:
+        """The key of a wallet (a path, or a name in the wallet folder); without one, that of the settings."""
+        from muster.chain.keys import load_signer
+
+        keys = self.settings.keys if wallet is None else wallet_keys(wallet, password_file)
+        return await asyncio.to_thread(load_signer, keys, self.settings.chain.chain_id)
+
+    # Output
+
+    def note(self, text: str) -> None:
+        """Something to know, on stderr."""
+        self.stderr.print(text, soft_wrap=True, markup=False)
+
+    def result(self, document: Mapping[str, Any] | Sequence[Any], human: RenderableType | None = None) -> None:
+        """The result on stdout: the document with --json, otherwise `human`, or the document as a small table."""
+        self.printed = True
+        if self.options.json:
+            print(to_json(document))
+        else:
+            out = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
+            out.print(human if human is not None else as_table(document), soft_wrap=isinstance(human, str))
+
+    def preview(self, title: str, stake: Mapping[str, object]) -> bool:
+        """Show what is at stake and ask. True to go on; False after a dry run, whose result the caller prints.
+
+        Raises UsageError when nobody can be asked, typer.Abort when the answer is no.
+        """
+        self.note(title)
+        for name, value in stake.items():
+            self.note(f"  {name:<12} {value}")
+        if self.options.dry_run:
+            return False
+        if not self.options.yes:
+            if not sys.stdin.isatty():
+                raise UsageError("this needs a yes, and there is no terminal to ask on", hint="add --yes")
+            typer.confirm("Go on?", abort=True, err=True)
+        return True
+
+
+def wallet_folder() -> Path:
+    """Where wallets that are given by name lie."""
+    return Path.home() / ".muster" / "keys"
+
+
+def wallet_path(wallet: str) -> Path:
+    """A wallet's file: a bare word is a name in the wallet folder, anything else a path."""
+    path = Path(wallet).expanduser()
+    bare = path.name == wallet and not path.suffix and not path.exists()
+    return wallet_folder() / f"{wallet}.json" if bare else path
+
+
+def wallet_keys(wallet: str, password_file: Path | None = None) -> KeySettings:
+    """Key settings for a wallet; a file that is no JSON is a raw key, which only Anvil accepts."""
+    path = wallet_path(wallet)
+    try:
+        with path.open("rb") as stream:
+            raw = stream.read(1) not in (b"{", b"")
+    except OSError:
+        raw = False
+    return KeySettings(raw_key_file=path) if raw else KeySettings(keystore=path, password_file=password_file)
+
+
+def to_json(document: object) -> str:
+    return json.dumps(document, indent=2, default=_json_value)
+
+
+def _json_value(value: object) -> object:
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no place in a result")
+
+
+def as_table(document: Mapping[str, Any] | Sequence[Any]) -> RenderableType:
+    """A mapping as two columns; a list of mappings as a table with their keys as heads."""
+    if isinstance(document, Mapping):
+        grid = Table.grid(padding=(0, 2))
+        grid.add_column()
+        grid.add_column(overflow="fold")
+        for name, value in document.items():
+            grid.add_row(str(name).replace("_", " "), cell(value))
+        return grid
+    rows = list(document)
+    if not rows:
+        return "(none)"
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for name in rows[0]:
+        table.add_column(str(name).replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(cell(value) for value in row.values()))
+    return table
+
+
+def cell(value: object) -> str:
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items()) or "none"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(cell(inner) for inner in value) or "none"
+    return "" if value is None else str(value)
+
+
+def tokens(wei: int) -> str:
+    """An amount for people: thousands separated, trailing zeros cut."""
+    whole, dot, part = amount_text(abs(wei)).partition(".")
+    return ("-" if wei < 0 else "") + f"{int(whole):,}" + dot + part
+
+
+def parse_tokens(text: str) -> int:
+    """Token wei of a decimal amount such as 12.5. Raises UsageError."""
+    try:
+        return parse_amount(text)
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not an amount", hint="write it in tokens, for example 12.5") from error
+
+
+def command(app: typer.Typer, name: str, *, spends: bool = False) -> Callable[[Callable], Callable]:
+    """Register a function as a command of `app`. Its docstring is the help; `spends` adds --dry-run and --yes."""
+
+    def register(function: Callable) -> Callable:
+        own = inspect.signature(function, eval_str=True).parameters
+        shared: dict[str, tuple[Any, object]] = {"config": (ConfigOption, None), "json": (JsonOption, False)}
+        if spends:
+            shared |= {"dry_run": (DryRunOption, False), "yes": (YesOption, False)}
+
+        @functools.wraps(function)
+        def wrapper(context: typer.Context, **values: Any) -> None:
+            given = {key: values.pop(key) for key in shared}
+            outer = context.find_root().obj or Options()
+            options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
+            with handled(options):
+                _speak_up()
+                outcome = function(Session(options), **values)
+                if inspect.iscoroutine(outcome):
+                    asyncio.run(outcome)
+
+        keyword = inspect.Parameter.KEYWORD_ONLY
+        parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
+        parameters += [p.replace(kind=keyword) for p in list(own.values())[1:]]
+        parameters += [
+            inspect.Parameter(key, keyword, annotation=hint, default=default) for key, (hint, default) in shared.items()
+        ]
+        wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        wrapper.__annotations__ = {p.name: p.annotation for p in parameters}
+        del wrapper.__wrapped__
+        app.command(name)(wrapper)
+        return function
+
+    return register
+
+
+def _speak_up() -> None:
+    """Log lines of the library go to stderr, and only where something failed; MUSTER_DEBUG shows them all."""
+    from muster import telemetry
+
+    telemetry.configure("muster", level="debug" if os.environ.get("MUSTER_DEBUG") else "error")
+
+
+class handled:  # noqa: N801 - reads as a verb: with handled(options)
+    """Turn what goes wrong inside into a message and an exit code (STYLE of the house: what, why, next)."""
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, (typer.Exit, SystemExit)):
+            return
+        if os.environ.get("MUSTER_DEBUG"):
+            import traceback
+
+            traceback.print_exception(error)
+        fail(unpack(error), self.options)
+
+
+def unpack(error: BaseException) -> BaseException:
+    """The one error of a group that names the cause best."""
+    while isinstance(error, BaseExceptionGroup):
+        error = next((inner for inner in error.exceptions if isinstance(inner, MusterError)), error.exceptions[0])
+    return error
+
+
+def fail(error: BaseException, options: Options) -> NoReturn:
+    """Print an error for a person on stderr, as a document on stdout with --json, and exit with its code."""
+    if isinstance(error, (KeyboardInterrupt, typer.Abort, asyncio.CancelledError)):
+        print("interrupted", file=sys.stderr)
+        raise SystemExit(EXIT_INTERRUPTED) from error
+    if isinstance(error, MusterError):
+        code, what, hint = error.exit_code, str(error), error.hint
+    else:
+        code, what = EXIT_UNEXPECTED, f"unexpected {type(error).__name__}: {error}"
+        hint = "MUSTER_DEBUG=1 shows the traceback; please report it"
+    print(f"error: {what}", file=sys.stderr)
+    if hint:
+        print(f"  next: {hint}", file=sys.stderr)
+    if options.json:
+        document: dict[str, object] = {"error": what, "kind": type(error).__name__, "exit_code": code, "hint": hint}
+        if isinstance(error, RevertError):
+            document |= {"revert": error.name, "values": {name: str(value) for name, value in error.values.items()}}
+        print(to_json(document))
+    raise SystemExit(code) from error

@@ -1,0 +1,44 @@
+"""muster slash: cases, and their evidence re-run on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+
+from muster.cli.execute import become
+from muster.cli.session import Session, command
+from muster.errors import CheckError
+
+app = typer.Typer(help="Cases: who was accused of what, and whether it holds.", no_args_is_help=True)
+
+CaseArgument = Annotated[int, typer.Argument(metavar="ID", help="Number of the case.", min=1)]
+
+
+@command(app, "verify")
+def verify(session: Session, case: CaseArgument) -> None:
+    """Fetch a case's evidence and re-run it here. Exit code 0 when it shows what it says, 3 when it does not."""
+    become(session, "validator", "case", str(case), *(["--json"] if session.options.json else []))
+
+
+@command(app, "show")
+async def show(session: Session, case: CaseArgument) -> None:
+    """A case as the chain has it."""
+    async with session.chain() as chain:
+        if case > await chain.case_count():
+            raise CheckError(f"there is no case {case}", hint="muster slash list")
+        session.result(_document(case, await chain.case(case)))
+
+
+@command(app, "list")
+async def list_(session: Session) -> None:
+    """All cases of this deployment."""
+    async with session.chain() as chain:
+        found = [(number, await chain.case(number)) for number in range(1, await chain.case_count() + 1)]
+        names = ("case", "run", "node", "index", "kind", "outcome", "guilty_votes", "reveals", "jury")
+        session.result([{name: _document(number, case)[name] for name in names} for number, case in found])
+
+
+def _document(number: int, case: Any) -> dict[str, Any]:
+    return {"case": number, **asdict(case), "kind": case.kind.name.lower(), "outcome": case.outcome.name.lower()}

@@ -1,0 +1,127 @@
+"""muster swarm: a whole swarm on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.session import EXIT_CHECK, Session, command
+
+if TYPE_CHECKING:
+    from muster.swarm.plan import Request
+
+app = typer.Typer(help="A swarm on this machine: every process of a run, on a chain of its own.", no_args_is_help=True)
+
+FolderOption = Annotated[Path, typer.Option("--folder", help="Where the swarm keeps everything.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="Fixes model and tasks; draws follow the chain.")]
+StepsOption = Annotated[int, typer.Option("--steps", help="Policy updates.", min=1)]
+PortOption = Annotated[
+    int,
+    typer.Option("--port", help="First of four ports to listen on (127.0.0.1); 0 takes free ones.", min=0, max=65532),
+]
+WorkersOption = Annotated[int, typer.Option("--workers", help="Honest workers.", min=1, max=64)]
+ValidatorsOption = Annotated[int, typer.Option("--validators", help="Validators; a run needs four.", min=4, max=64)]
+DEFAULT_FOLDER = Path(".muster/swarm")
+DEFAULT_PORT = 8545
+
+
+def _request(folder: Path, seed: int, steps: int, port: int, workers: int, validators: int, cheaters: int) -> Request:
+    from muster.swarm.plan import Ports, Request
+    from muster.swarm.supervisor import check_ports, free_ports
+
+    ports = [port, *range(port + 1, port + 4)] if port else free_ports(4)
+    check_ports(ports)
+    return Request(
+        folder=folder.absolute(),
+        ports=Ports(*ports),
+        seed=seed,
+        steps=steps,
+        workers=workers,
+        validators=validators,
+        cheaters=cheaters,
+    )
+
+
+@command(app, "demo")
+def demo(
+    session: Session,
+    seed: SeedOption = 0,
+    steps: StepsOption = 45,
+    port: PortOption = 0,
+    folder: FolderOption = DEFAULT_FOLDER,
+    report: Annotated[Path, typer.Option("--report", help="Page to write at the end.")] = Path("report.html"),
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep the swarm's folder: logs, keys, weights, rollouts.")
+    ] = False,
+    workers: WorkersOption = 2,
+    validators: ValidatorsOption = 4,
+    cheaters: Annotated[int, typer.Option("--cheaters", help="Workers that cheat.", min=0, max=8)] = 1,
+) -> None:
+    """Train a model, catch a cheater, pay the honest; ends with a summary and report.html.
+
+    Starts Anvil, deploys, and runs orchestrator, relays, trainer, validators and workers as processes of their own.
+    """
+    from muster.swarm.demo import run_demo
+    from muster.swarm.report import terminal_summary
+    from muster.swarm.supervisor import interruptible
+    from muster.swarm.watch import watcher
+
+    request = _request(folder, seed, steps, port, workers, validators, cheaters)
+    view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
+    summary = asyncio.run(interruptible(run_demo(request, view, report=report, keep=keep)))
+    session.result(summary, terminal_summary(summary))
+    session.note(f"report: {report}")
+
+
+@command(app, "up")
+def up(
+    session: Session,
+    seed: SeedOption = 0,
+    steps: StepsOption = 1_000_000,
+    port: PortOption = DEFAULT_PORT,
+    folder: FolderOption = DEFAULT_FOLDER,
+    workers: WorkersOption = 2,
+    validators: ValidatorsOption = 4,
+    cheaters: Annotated[int, typer.Option("--cheaters", help="Workers that cheat.", min=0, max=8)] = 0,
+) -> None:
+    """Keep a swarm running until Ctrl-C, for developing against."""
+    from muster.swarm.demo import run_up
+    from muster.swarm.supervisor import interruptible
+    from muster.swarm.watch import watcher
+
+    request = _request(folder, seed, steps, port, workers, validators, cheaters)
+    view = watcher(session.stderr, plain=not sys.stdout.isatty())
+    asyncio.run(interruptible(run_up(request, view)))
+
+
+@command(app, "down")
+def down(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
+    """End a swarm that was left running, and no other process."""
+    from muster.swarm.state import end_swarm
+
+    ended = asyncio.run(end_swarm(folder.absolute()))
+    session.result({"ended": ended}, f"ended {', '.join(ended)}" if ended else "no swarm was running")
+
+
+@command(app, "status")
+def status(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
+    """What of a swarm is running. Exit code 3 when nothing is."""
+    from muster.swarm.processes import is_alive, session_members
+    from muster.swarm.state import read_state
+
+    state = read_state(folder.absolute())
+    if state is None:
+        session.result([], "no swarm is running")
+        raise typer.Exit(EXIT_CHECK)
+    rows = [{"process": "supervisor", "pid": state.supervisor.pid, "running": is_alive(state.supervisor)}]
+    rows += [
+        {"process": name, "pid": who.pid, "running": bool(session_members(who))}
+        for name, who in state.processes.items()
+    ]
+    session.result(rows)
+    if not any(row["running"] for row in rows):
+        raise typer.Exit(EXIT_CHECK)

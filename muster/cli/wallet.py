@@ -1,0 +1,108 @@
+"""muster wallet: keystore v3 files, mode 0600, never overwritten."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from muster.cli.session import Session, command, tokens, wallet_folder, wallet_path
+from muster.errors import ConfigError, UnreachableError, UsageError
+
+app = typer.Typer(
+    help="Keys. The cold operator key owns stake and earnings; each node has a hot session key of its own.",
+    no_args_is_help=True,
+)
+
+Wallet = Annotated[str, typer.Argument(help="A path, or a name: NAME means ~/.muster/keys/NAME.json.")]
+PasswordFile = Annotated[
+    Path | None, typer.Option("--password-file", help="File (mode 0600) with the password; else it is asked for.")
+]
+
+
+@command(app, "new")
+def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
+    """Make a new key and keep it encrypted."""
+    from muster.chain.keys import create_keystore
+
+    path = _new_path(wallet)
+    signer = create_keystore(path, _new_password(password_file))
+    session.result(
+        {"address": signer.address, "keystore": str(path)},
+        f"{signer.address}\nkept in {path}; nobody can recover it without the file and its password: back up both",
+    )
+
+
+@command(app, "import")
+def import_(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
+    """Encrypt an existing key: 64 hex digits, asked for without echo or read from standard input."""
+    from muster.chain.keys import Signer, import_keystore
+
+    path = _new_path(wallet)
+    text = getpass.getpass("Private key: ") if sys.stdin.isatty() else sys.stdin.read(1024)
+    signer = Signer.from_key(text.strip())
+    import_keystore(path, signer, _new_password(password_file))
+    session.result({"address": signer.address, "keystore": str(path)}, f"{signer.address}\nkept in {path}")
+
+
+@command(app, "show")
+async def show(
+    session: Session,
+    wallet: Annotated[str | None, typer.Argument(help="A path or a name; without one, all in ~/.muster/keys.")] = None,
+    offline: Annotated[bool, typer.Option("--offline", help="Do not ask the chain for balances.")] = False,
+) -> None:
+    """Addresses, and what they hold. Needs no password."""
+    paths = [wallet_path(wallet)] if wallet else sorted(wallet_folder().glob("*.json"))
+    rows = [{"wallet": path.stem, "address": read_address(path), "keystore": str(path)} for path in paths]
+    if not offline and rows:
+        try:
+            rows = await _with_balances(session, rows)
+        except (UnreachableError, ConfigError) as error:
+            session.note(f"no balances: {error} (muster wallet show --offline does not ask)")
+    session.result(rows[0] if wallet else rows)
+
+
+async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
+    show = int if session.options.json else tokens
+    async with session.chain() as chain:
+        for row in rows:
+            row["gas"] = show(await chain.eth_balance(row["address"]))
+            row["tokens"] = show(await chain.token_balance(row["address"]))
+            row["free_stake"] = show(await chain.free_balance(row["address"]))
+    return rows
+
+
+def read_address(path: Path) -> str:
+    """The address that a keystore file names, without decrypting it."""
+    from eth_utils.address import to_checksum_address
+
+    try:
+        return to_checksum_address("0x" + json.loads(path.read_text())["address"].removeprefix("0x"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from error
+
+
+def _new_path(wallet: str) -> Path:
+    path = wallet_path(wallet)
+    if path.exists() or path.is_symlink():
+        raise ConfigError(f"{path} exists and is not overwritten: it may hold a key", hint="choose another name")
+    return path
+
+
+def _new_password(password_file: Path | None) -> str:
+    from muster.chain.keys import read_password, read_secret
+
+    if password_file is not None:
+        return read_secret(password_file)
+    if not sys.stdin.isatty():
+        raise UsageError("a new key needs a password, and there is no terminal to ask on", hint="add --password-file")
+    password = read_password(None, "New password: ")
+    if read_password(None, "Once more: ") != password:
+        raise UsageError("the passwords differ", hint="try again")
+    return password

@@ -1,0 +1,113 @@
+"""muster weights: fetch a step's weights checked against the chain, serve them, verify a folder."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from muster.cli.execute import become
+from muster.cli.session import EXIT_CHECK, Session, command
+from muster.errors import CheckError, ConfigError, MusterError
+
+if TYPE_CHECKING:
+    from muster.chain.client import Chain
+    from muster.chain.types import Checkpoint
+    from muster.shardcast.transfer import Progress
+
+app = typer.Typer(help="Weights: every shard is checked against the root on chain.", no_args_is_help=True)
+
+StepOption = Annotated[int | None, typer.Option("--step", help="Policy step; else the newest.", min=0)]
+
+
+@command(app, "fetch")
+async def fetch(
+    session: Session,
+    step: StepOption = None,
+    out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
+) -> None:
+    """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
+    from muster.shardcast.client import fetch_with_report, limits_of
+
+    run, shown = session.settings.run, session.stderr.is_terminal
+    async with session.chain() as chain:
+        checkpoint = await _checkpoint(chain, run, step)
+        relays = await _relays(session, chain, run)
+
+    def progress(state: Progress) -> None:
+        session.stderr.print(f"  {state}", end="\r")
+
+    fetched = await fetch_with_report(
+        checkpoint.manifest_root,
+        run,
+        checkpoint.step,
+        relays,
+        out,
+        progress=progress if shown else None,
+        limits=limits_of(session.settings.shardcast),
+    )
+    session.result(
+        {
+            "step": checkpoint.step,
+            "path": str(fetched.path),
+            "root": checkpoint.manifest_root,
+            "fetched_bytes": fetched.fetched_bytes,
+            "found_bytes": fetched.found_bytes,
+            "seconds": round(fetched.seconds, 2),
+            "liars": [source.url for source in fetched.liars],
+        }
+    )
+
+
+@command(app, "serve")
+def serve(session: Session) -> None:
+    """Serve weights until interrupted: an origin or a relay, as shardcast.role says."""
+    become(session, "muster.shardcast")
+
+
+@command(app, "verify")
+async def verify(
+    session: Session,
+    folder: Annotated[Path, typer.Argument(help="Folder of one version, as `weights fetch` prints it.")],
+    step: StepOption = None,
+) -> None:
+    """Hash a folder of weights and compare it with the root on chain. Exit code 3 when it is something else."""
+    from muster.shardcast.folder import verify_folder
+
+    async with session.chain() as chain:
+        checkpoint = await _checkpoint(chain, session.settings.run, step)
+    try:
+        problems = (await asyncio.to_thread(verify_folder, folder, checkpoint.manifest_root)).problems
+    except CheckError as error:
+        problems = (str(error),)
+    good = not problems
+    session.result({"step": checkpoint.step, "root": checkpoint.manifest_root, "good": good, "problems": problems})
+    if not good:
+        raise typer.Exit(EXIT_CHECK)
+
+
+async def _checkpoint(chain: Chain, run: int, step: int | None) -> Checkpoint:
+    if step is None:
+        latest = await chain.latest_checkpoint(run)
+        if latest is None:
+            raise CheckError(f"run {run} has published no checkpoint yet", hint=f"muster run show {run}")
+        return latest
+    if step >= (await chain.run_state(run)).steps:
+        raise CheckError(f"run {run} has not published step {step}", hint=f"muster run show {run}")
+    return await chain.checkpoint(run, step)
+
+
+async def _relays(session: Session, chain: Chain, run: int) -> list[str]:
+    """Those of the settings, else those that the orchestrator names."""
+    if session.settings.shardcast.relays:
+        return session.settings.shardcast.relays
+    try:
+        async with session.orchestrator(chain) as client:
+            relays = await client.relays(run)
+    except MusterError as error:
+        raise ConfigError(f"no relays are set, and {error}", hint="set shardcast.relays") from error
+    if not relays:
+        raise ConfigError("neither the settings nor the orchestrator name a relay", hint="set shardcast.relays")
+    return relays

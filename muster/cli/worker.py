@@ -1,0 +1,222 @@
+"""muster worker: join a run, see what you earn and why something was rejected, claim, leave."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from muster.cli import nodes
+from muster.cli.execute import become
+from muster.cli.nodes import GasOption, NodeOption, NodePassword, RunOption
+from muster.cli.reasons import ADVICE, EXPLANATIONS
+from muster.cli.session import Session, as_table, command, tokens
+from muster.cli.spend import OperatorOption, OperatorPassword, spend
+from muster.errors import CheckError, RevertError
+
+if TYPE_CHECKING:
+    from muster.chain.client import Chain
+    from muster.http import OrchestratorClient
+    from muster.messages import Verdict
+
+app = typer.Typer(help="Workers: generate rollouts for a run and be paid for them.", no_args_is_help=True)
+
+MAX_VERDICT_PAGES = 1_000
+
+
+@command(app, "join", spends=True)
+async def join(
+    session: Session,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+    node: NodeOption = None,
+    node_password_file: NodePassword = None,
+    run: RunOption = None,
+    work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0,
+    gas: GasOption = "0.02",
+) -> None:
+    """Lock a stake and register this machine's key as a worker."""
+    from muster.chain.types import Role
+
+    session.set("run", run)
+    await nodes.join(
+        session,
+        Role.WORKER,
+        operator=operator,
+        operator_password=operator_password_file,
+        node=node,
+        node_password=node_password_file,
+        gas=gas,
+        work_class=work_class,
+    )
+
+
+@command(app, "run")
+def run(session: Session) -> None:
+    """Work until interrupted; picks up where it was."""
+    become(session, "worker")
+
+
+@command(app, "status")
+async def status(session: Session, node: NodeOption = None) -> None:
+    """What a worker has done, what was rejected, what it earned and what can be claimed."""
+    address = await nodes.address_of(session, node)
+    async with session.chain() as chain:
+        document = await nodes.base_status(session, chain, address) | await _earnings(session, chain, address)
+        report = await nodes.report_of(session, chain, address)
+        if report is not None:
+            document |= {"rollouts": report.rollouts, "accepted": report.accepted, "rejected": report.rejected}
+        session.result(document)
+
+
+async def _earnings(session: Session, chain: Chain, address: str) -> dict[str, Any]:
+    work, money = await chain.work(address), int if session.options.json else tokens
+    _, claimable = await chain.claimable(address)
+    document: dict[str, Any] = {
+        "commitments": work.next,
+        "settled": work.settled,
+        "pay_per_commitment": money(work.pay),
+        "in_window": money((work.next - work.settled) * work.pay),
+        "claimable": money(claimable),
+        "open_cases": work.open_cases,
+    }
+    if work.next > work.settled:
+        matures = await chain.matures_at(address, work.settled)
+        document["next_matures_at"] = matures if session.options.json else nodes.moment(matures)
+    return document
+
+
+@command(app, "why")
+async def why(
+    session: Session,
+    index: Annotated[int, typer.Argument(metavar="ID", help="Number of the commitment.", min=0)],
+    node: NodeOption = None,
+) -> None:
+    """What validators said about a commitment, what it means, and what to look at."""
+    address = await nodes.address_of(session, node)
+    async with session.chain() as chain:
+        found = await nodes.registered(chain, address)
+        if index >= (await chain.work(address)).next:
+            raise CheckError(f"{address} has made no commitment {index}", hint="muster worker status counts them")
+        async with session.orchestrator(chain) as client:
+            verdicts = await _verdicts(client, found.run, address, index)
+        cases = await _cases(chain, address, index)
+    rows = [_explained(verdict) for verdict in verdicts]
+    state = "rejected" if any(not one.accepted for one in verdicts) else "accepted" if verdicts else "not judged yet"
+    document = {"node": address, "commitment": index, "state": state, "verdicts": rows, "cases": cases}
+    session.result(document, _why_for_people(document))
+
+
+async def _verdicts(client: OrchestratorClient, run: int, address: str, index: int) -> list[Verdict]:
+    """All verdicts about one commitment. The newest of a node are in its report; older ones are looked up."""
+    report = await client.node(address)
+    found = [one for one in report.verdicts if one.index == index]
+    cursor: str | None = None
+    for _ in range(0 if found else MAX_VERDICT_PAGES):
+        page, after = await client.verdicts(run, cursor)
+        found += [one for one in page if one.node == address and one.index == index]
+        if not page or after == cursor:
+            break
+        cursor = after
+    return found
+
+
+def _explained(verdict: Verdict) -> dict[str, Any]:
+    row: dict[str, Any] = {"validator": verdict.validator, "accepted": verdict.accepted, "inspected": verdict.inspected}
+    if verdict.reason is not None:
+        row |= {
+            "reason": verdict.reason,
+            "means": EXPLANATIONS[verdict.reason],
+            "position": verdict.position,
+            "measured": verdict.measured,
+            "threshold": verdict.threshold,
+            "evidence": verdict.evidence,
+            "advice": ADVICE.get(verdict.reason, ""),
+        }
+    return row
+
+
+async def _cases(chain: Chain, address: str, index: int) -> list[dict[str, Any]]:
+    from muster.chain.events import CaseOpened
+
+    opened = await chain.events([CaseOpened], chain.addresses.from_block, (await chain.head()).number)
+    ids = [one.case_id for one in opened if isinstance(one, CaseOpened) and (one.node, one.index) == (address, index)]
+    rows = []
+    for number in ids:
+        case = await chain.case(number)
+        rows.append({"case": number, "kind": case.kind.name.lower(), "outcome": case.outcome.name.lower()})
+    return rows
+
+
+def _why_for_people(document: dict[str, Any]) -> Group:
+    parts: list[Any] = [Text(f"commitment {document['commitment']} of {document['node']}: {document['state']}")]
+    for row in document["verdicts"]:
+        shown = {name: value for name, value in row.items() if value not in (None, "")}
+        parts += [Text(), as_table(shown)]
+    if document["cases"]:
+        parts += [
+            Text(),
+            as_table(document["cases"]),
+            Text("\nmuster slash verify CASE re-runs a case's evidence here"),
+        ]
+    return Group(*parts)
+
+
+@command(app, "claim", spends=True)
+async def claim(session: Session, node: NodeOption = None) -> None:
+    """Settle every matured commitment; the pay goes to the operator. Anyone may call it."""
+    address = await nodes.address_of(session, node)
+    signer = await session.signer()
+    async with session.chain(signer) as chain:
+        found = await nodes.registered(chain, address)
+        through, amount = await chain.claimable(address)
+        document = {"node": address, "operator": found.operator, "paid": amount}
+        if not amount:
+            reason = await _why_nothing(chain, address, through)
+            session.result(document, f"nothing to claim: {reason}")
+            return
+        await spend(
+            session,
+            chain,
+            f"Claim for {address}",
+            {"tokens": tokens(amount), "to": found.operator, "through": through},
+            lambda chain: chain.claim(address, through),
+            document | {"through": through},
+        )
+
+
+async def _why_nothing(chain: Chain, address: str, through: int) -> str:
+    work = await chain.work(address)
+    if work.next == work.settled:
+        return "everything is settled"
+    try:
+        await chain.ask("runs", "claimable", address)
+    except RevertError as error:
+        return str(error)
+    if work.open_cases:
+        return f"{work.open_cases} open cases freeze the pay"
+    return f"the next commitment matures at {nodes.moment(await chain.matures_at(address, work.settled))}"
+
+
+@command(app, "retire", spends=True)
+async def retire(
+    session: Session,
+    node: NodeOption = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Leave the run: no more commitments; pay in the window is claimed as usual."""
+    await nodes.retire(session, node, operator, operator_password_file)
+
+
+@command(app, "withdraw", spends=True)
+async def withdraw(
+    session: Session,
+    node: NodeOption = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Get the stake of a retired worker back, once unbonding is over."""
+    await nodes.withdraw(session, node, operator, operator_password_file)

@@ -1,0 +1,141 @@
+"""A run's terms as a TOML file that its owner writes and everybody can read.
+
+One key per field of `muster.terms.Terms`. Money is in tokens (a string, so that no digit is lost), hashes are 0x-hex,
+classes are tables. The template computes the hashes from the task set and the model that the run begins with.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, Final
+
+from muster.errors import ConfigError, MusterError
+from muster.terms import Terms, WorkClass
+from muster.toml import toml_value
+
+MONEY: Final = ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit", "seal_pay")
+HASHES: Final = ("task_root", "model_hash", "tokenizer_hash", "profile")
+WEI: Final = 10**18
+NOBODY: Final = "0x" + "00" * 20
+
+HOUR: Final = 3600
+PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
+    "admitter": NOBODY,
+    "pay": WEI,
+    "worker_stake": 1_000 * WEI,
+    "validator_stake": 1_000 * WEI,
+    "case_fee": 10 * WEI,
+    "jury_deposit": 10 * WEI,
+    "seal_pay": WEI,
+    "slash_bps": 5_000,
+    "bounty_bps": 2_000,
+    "group_size": 16,
+    "groups_per_commitment": 8,
+    "commitments_per_hour": 60,
+    "async_level": 2,
+    "accepts_required": 2,
+    "seal_quorum": 3,
+    "min_step_interval": 60,
+    "commit_phase": 13 * HOUR,
+    "reveal_phase": 13 * HOUR,
+    "jury_seniority": 24 * HOUR,
+    "temperature_micro": 1_000_000,
+    "max_prompt_tokens": 1_024,
+    "max_completion_tokens": 4_096,
+}
+"""A start for a public run; every value is the owner's to choose within the contract's bounds."""
+
+LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
+    **PUBLIC_DEFAULTS,
+    "commitments_per_hour": 255,
+    "min_step_interval": 1,
+    "commit_phase": 60,
+    "reveal_phase": 60,
+    "jury_seniority": 1,
+    "max_prompt_tokens": 64,
+    "max_completion_tokens": 32,
+}
+"""The same for a run on Anvil, where a case may take seconds."""
+
+
+def write_terms(terms: Terms) -> str:
+    """The file's text."""
+    lines = ["# Terms of a run: immutable once it is created. Money in tokens, time in seconds, lengths in tokens.", ""]
+    for field in fields(terms):
+        value = getattr(terms, field.name)
+        if field.name in MONEY:
+            value = amount_text(value)
+        elif field.name in HASHES:
+            value = "0x" + value.hex()
+        if field.name != "classes":
+            lines.append(f"{field.name} = {toml_value(value)}")
+    for work_class in terms.classes:
+        lines += ["", "[[classes]]", f"weight_bps = {work_class.weight_bps}", f"budgets = {list(work_class.budgets)}"]
+    return "\n".join(lines) + "\n"
+
+
+def read_terms(path: Path) -> Terms:
+    """The terms in a file. Raises ConfigError naming what is missing, unknown or of the wrong form."""
+    try:
+        raw = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigError(f"no terms at {path}", hint="muster run template writes a file to start from") from error
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    names = {field.name for field in fields(Terms)}
+    if unknown := sorted(raw.keys() - names):
+        raise ConfigError(f"{path}: unknown term {unknown[0]}", hint="muster run template shows them all")
+    if missing := sorted(names - raw.keys()):
+        raise ConfigError(f"{path}: {missing[0]} is missing", hint="muster run template shows them all")
+    return Terms(**{name: _read_one(path, name, value) for name, value in raw.items()})
+
+
+def _read_one(path: Path, name: str, value: Any) -> Any:
+    try:
+        if name in MONEY:
+            return parse_amount(str(value))
+        if name in HASHES:
+            return _hash(value)
+        if name == "classes":
+            return tuple(WorkClass(int(one["weight_bps"]), tuple(map(int, one["budgets"]))) for one in value)
+        if name in ("trainer", "storage_key", "admitter"):
+            return _address(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError("a whole number is needed")
+    except MusterError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(f"{path}: {name} = {value!r}: {error}") from error
+    return value
+
+
+def _hash(value: str) -> bytes:
+    data = bytes.fromhex(value.removeprefix("0x"))
+    if len(data) != 32:
+        raise ValueError("32 bytes in hex are needed")
+    return data
+
+
+def _address(value: str) -> str:
+    from eth_utils.address import is_address, to_checksum_address
+
+    if not is_address(value):
+        raise ValueError("an address is needed")
+    return to_checksum_address(value)
+
+
+def amount_text(wei: int) -> str:
+    """Token wei as a decimal number of tokens, exact."""
+    whole, part = divmod(wei, WEI)
+    return f"{whole}.{part:018d}".rstrip("0").rstrip(".")
+
+
+def parse_amount(text: str) -> int:
+    """Token wei of a decimal number of tokens. Raises ValueError."""
+    whole, _, part = text.replace(",", "").replace("_", "").strip().partition(".")
+    if not (whole or part) or not (whole or "0").isdecimal() or not (part or "0").isdecimal() or len(part) > 18:
+        raise ValueError("an amount in tokens is needed, for example 12.5")
+    return int(whole or 0) * WEI + int((part or "0").ljust(18, "0"))
