@@ -27,7 +27,7 @@ POINTS: Final = frozenset(
         "validator.voted",  # the vote is committed, not revealed; its salt is in the journal
         "trainer.written",  # the checkpoint is on disk, not published
         "trainer.published",  # the checkpoint is anchored, the trainer's state does not say so yet
-        "shardcast.fetching",  # some shards are on disk, not all
+        "shardcast.shard_written",  # a shard has been written, others are missing
         "orchestrator.uploading",  # an upload's body is half read
     }
 )

@@ -15,9 +15,7 @@ from multiproof.core import get_proof, make_merkle_tree
 
 def leaf_of_words(words: Iterable[int | bytes]) -> bytes:
     """keccak256(keccak256(abi.encode(words))) of static words: integers, or 32 bytes as they are."""
-    encoded = b"".join(
-        word if isinstance(word, bytes) else word.to_bytes(32, "big", signed=word < 0) for word in words
-    )
+    encoded = b"".join(word if isinstance(word, bytes) else word.to_bytes(32, "big", signed=word < 0) for word in words)
     return keccak(keccak(encoded))
 
 

@@ -1,0 +1,288 @@
+"""Versions on disk: one folder `0x<root>` each, holding the files and their manifest, beside an `index.json`.
+
+The same layout is published, relayed and fetched, and is what any static web server can hand out. A folder under its
+final name is complete: it is renamed there only after everything in it has been written to disk.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+from pydantic import Field, ValidationError
+
+from muster.errors import CheckError, MalformedError, StorageError
+from muster.files import write_atomically
+from muster.hashes import hex_hash, is_hash
+from muster.messages import Hash, Message, UInt32
+from muster.shardcast.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+
+INDEX_NAME: Final = "index.json"
+
+MAX_INDEX_BYTES: Final = 256 * 1024
+"""Longest index that is read."""
+
+READ_BYTES: Final = 1 << 20
+_PART_NAME: Final = re.compile(r"\.0x([0-9a-f]{64})\.part")
+_REMOVED: Final = ".removed-"
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+class IndexEntry(Message):
+    """A version, as an index names it. Advice: who fetches it checks it against the chain."""
+
+    root: Hash
+    run: UInt32
+    step: UInt32
+    size: int = Field(ge=0)
+    """Bytes of all files."""
+
+
+class Index(Message):
+    """What a server has, newest step first."""
+
+    versions: list[IndexEntry] = Field(max_length=1024)
+
+
+def parse_index(data: bytes) -> Index:
+    """The index that `data` is. Raises MalformedError."""
+    if len(data) > MAX_INDEX_BYTES:
+        raise MalformedError(f"an index of {len(data)} bytes; at most {MAX_INDEX_BYTES} are read")
+    try:
+        return Index.model_validate_json(data)
+    except ValidationError as error:
+        raise MalformedError(f"not an index of versions: {error.errors()[0]['msg']}") from error
+
+
+def index_of(manifests: Collection[Manifest]) -> Index:
+    """The index of some versions: at most as many as one may hold, the newest."""
+    ordered = sorted(manifests, key=lambda manifest: manifest.step, reverse=True)
+    return Index(versions=[IndexEntry(root=m.id, run=m.run, step=m.step, size=m.total_bytes) for m in ordered[:1024]])
+
+
+@dataclass(frozen=True)
+class Version:
+    """A complete version on disk."""
+
+    root: bytes
+    path: Path
+    used: int
+    """When it was last asked for here, in nanoseconds since the epoch."""
+
+    @property
+    def bytes_on_disk(self) -> int:
+        return folder_bytes(self.path)
+
+
+def version_path(folder: Path, root: bytes) -> Path:
+    """Where the version with this root lies once it is complete."""
+    return folder / hex_hash(root)
+
+
+def part_path(folder: Path, root: bytes) -> Path:
+    """Where the version with this root grows."""
+    return folder / f".{hex_hash(root)}.part"
+
+
+def lock_path(folder: Path, root: bytes) -> Path:
+    """The file that whoever writes a part has locked."""
+    return folder / f".{hex_hash(root)}.lock"
+
+
+def incomplete(folder: Path) -> list[bytes]:
+    """The roots of versions that are here in part."""
+    matches = [_PART_NAME.fullmatch(path.name) for path in (folder.iterdir() if folder.is_dir() else ())]
+    return [bytes.fromhex(match[1]) for match in matches if match]
+
+
+def versions(folder: Path) -> list[Version]:
+    """The complete versions in a folder, the one used longest ago first."""
+    found = []
+    for path in folder.iterdir() if folder.is_dir() else ():
+        if is_hash(path.name):
+            try:
+                used = (path / MANIFEST_NAME).stat().st_mtime_ns
+            except FileNotFoundError:  # being removed
+                continue
+            found.append(Version(bytes.fromhex(path.name[2:]), path, used))
+    return sorted(found, key=lambda version: version.used)
+
+
+def touch(version: Path) -> None:
+    """Note that a version, if it is still here, was used now, so that it is pruned last."""
+    with suppress(FileNotFoundError):
+        os.utime(version / MANIFEST_NAME)
+
+
+def prune(folder: Path, keep: int, protect: Collection[bytes] = ()) -> list[bytes]:
+    """Remove all versions but the `keep` used last and those in `protect`; returns the roots of what was removed.
+
+    What incomplete and half-removed versions left goes too, unless somebody is fetching them now.
+    """
+    old = versions(folder)[:-keep] if keep else versions(folder)
+    removed = [version for version in old if version.root not in protect]
+    for version in removed:
+        remove_version(version.path)
+    remove_leftovers(folder, protect)
+    return [version.root for version in removed]
+
+
+def remove_leftovers(folder: Path, protect: Collection[bytes] = ()) -> None:
+    """Remove incomplete versions that nobody is fetching and that are not in `protect`, and half-removed ones."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        if path.name.startswith(_REMOVED):
+            shutil.rmtree(path, ignore_errors=True)
+        elif (match := _PART_NAME.fullmatch(path.name)) and (root := bytes.fromhex(match[1])) not in protect:
+            with locked(lock_path(folder, root)) as ours:
+                if ours:
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def remove_version(path: Path) -> None:
+    """Remove a version. Its name goes first, so that nobody takes a half-removed folder for a complete one."""
+    doomed = path.with_name(f"{_REMOVED}{path.name}")
+    try:
+        path.rename(doomed)
+    except FileNotFoundError:
+        return
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def folder_bytes(path: Path) -> int:
+    """Bytes of the files in a flat folder; 0 when it is gone."""
+    try:
+        return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(path))
+    except FileNotFoundError:
+        return 0
+
+
+def read_manifest(version: Path, root: bytes | None = None) -> Manifest:
+    """The manifest in a version's folder.
+
+    Raises StorageError when there is none, MalformedError or MismatchError as `parse_manifest`.
+    """
+    try:
+        with (version / MANIFEST_NAME).open("rb") as file:
+            data = file.read(MAX_MANIFEST_BYTES + 1)
+    except OSError as error:
+        raise StorageError(f"no manifest in {version}: {error.strerror}", hint="muster weights fetch") from error
+    return parse_manifest(data, root)
+
+
+def write_index(folder: Path) -> Index:
+    """Write the index of the complete versions in `folder`, and return it. Blocking."""
+    found = []
+    for version in versions(folder):
+        try:
+            found.append(read_manifest(version.path, version.root))
+        except (StorageError, CheckError):  # removed, or damaged since: not offered
+            continue
+    index = index_of(found)
+    write_atomically(folder / INDEX_NAME, index.model_dump_json())
+    return index
+
+
+def shard_is_good(version: Path, manifest: Manifest, shard: Shard) -> bool:
+    """Whether the bytes of one shard are on disk and hash to what the manifest says. Blocking."""
+    hasher = blake3()
+    try:
+        with (version / manifest.files[shard.file].name).open("rb") as file:
+            file.seek(shard.offset)
+            left = shard.size
+            while left and (piece := file.read(min(READ_BYTES, left))):
+                hasher.update(piece)
+                left -= len(piece)
+    except FileNotFoundError:
+        return False
+    return not left and hasher.digest() == shard.digest
+
+
+@dataclass(frozen=True)
+class Verification:
+    """What `verify_folder` found; the version is what its manifest says when `problems` is empty."""
+
+    manifest: Manifest
+    problems: tuple[str, ...]
+
+
+def verify_folder(
+    version: Path, root: bytes | None = None, progress: Callable[[int], None] | None = None
+) -> Verification:
+    """Check every byte of a version against its manifest, and that against `root` where it is known. Blocking.
+
+    progress is told the size of each shard looked at. Raises as `read_manifest`.
+    """
+    manifest = read_manifest(version, root)
+    problems = []
+    for file in manifest.files:
+        try:
+            size = (version / file.name).stat().st_size
+        except FileNotFoundError:
+            problems.append(f"{file.name} is missing")
+            continue
+        if size != file.size:
+            problems.append(f"{file.name} has {size} bytes instead of {file.size}")
+    for shard in manifest.shards:
+        if not shard_is_good(version, manifest, shard):
+            name = manifest.files[shard.file].name
+            problems.append(f"shard {shard.index} ({name} from byte {shard.offset}) is not what the manifest says")
+        if progress:
+            progress(shard.size)
+    return Verification(manifest, tuple(problems))
+
+
+def whole_manifest(version: Path, root: bytes) -> Manifest | None:
+    """The manifest of a version that is here with every byte as it should be; None otherwise. Blocking."""
+    try:
+        verification = verify_folder(version, root)
+    except (StorageError, CheckError):
+        return None
+    return None if verification.problems else verification.manifest
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[bool]:
+    """Hold a lock file: True when it is ours, False when another process (or task) has it. Freed also by a crash."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    ours = False
+    try:
+        ours = _lock(descriptor, path)
+        yield ours
+    finally:
+        if ours:
+            path.unlink(missing_ok=True)
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, path: Path) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # The holder before us removed the file: what we have locked is no longer what others will find.
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def sync(path: Path) -> None:
+    """Force a file or a folder's entries to disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def disk_error(what: str, path: Path, error: OSError) -> StorageError:
+    """The error of ours for a disk that refuses, with what helps."""
+    if error.errno in _FULL:
+        return StorageError(f"{what}: no space left for {path}", hint=f"free space there (df -h {path.parent})")
+    return StorageError(f"{what}: {path}: {error.strerror}", hint="check the folder and its rights")

@@ -1,0 +1,200 @@
+"""The manifest: what a checkpoint consists of, byte for byte, and the root that stands for it on chain.
+
+A version is a flat folder of files. Each file is cut into shards, the unit of transfer and of proof. The root is
+OpenZeppelin's Merkle root (`muster.merkle`) over one leaf for the header and one per shard:
+
+    header  (0, version, run, step, base, shards, keccak256 of the canonical JSON of `files`)
+            base: 0 for a full checkpoint, else base_step + 1
+    shard   (1, index, file, offset, size, blake3 of its bytes)
+
+so whoever knows the root from the chain can check the manifest as a whole, and one shard with a proof alone.
+
+Canonical bytes are JSON with sorted keys, no blanks and ASCII only. A manifest in any other form is refused: one root,
+one sequence of bytes. Everything here treats a manifest as written by an enemy until its root is the anchored one.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from functools import cached_property
+from typing import Annotated, Final, Literal, Self
+
+from eth_utils.crypto import keccak
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from muster.errors import MalformedError, MismatchError
+from muster.merkle import LeafTree, leaf_of_words
+from muster.messages import Hash, UInt32
+
+MANIFEST_NAME: Final = "manifest.json"
+MANIFEST_VERSION: Final = 1
+
+MAX_MANIFEST_BYTES: Final = 16 * 1024 * 1024
+"""Longest manifest that is read: room for MAX_SHARDS of them."""
+
+MAX_FILES: Final = 256
+MAX_SHARDS: Final = 1 << 16
+MAX_SHARD_BYTES: Final = 32 * 1024 * 1024
+"""A shard is held in memory until its hash is known, by every receiver."""
+
+MAX_FILE_SIZE: Final = 1 << 42
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
+_SUFFIXES: Final = (".safetensors", ".json", ".txt", ".model", ".jinja")
+"""What a checkpoint may hold: nothing that a loader would execute or unpickle."""
+
+_HEADER_LEAF: Final = 0
+_SHARD_LEAF: Final = 1
+
+
+def name_problem(name: str) -> str:
+    """Why a file of this name cannot be part of a version; "" when it can."""
+    if not _NAME.fullmatch(name) or ".." in name:
+        return "is not a plain file name"
+    if name.casefold() == MANIFEST_NAME:
+        return "is the manifest's own name"
+    if not name.endswith(_SUFFIXES):
+        return f"does not end in {', '.join(_SUFFIXES)}"
+    return ""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class File(_Part):
+    """A file of the version: its plain name and its size in bytes."""
+
+    name: Annotated[str, Field(max_length=127)]
+    size: Annotated[int, Field(ge=0, le=MAX_FILE_SIZE)]
+
+
+class Shard(_Part):
+    """A piece of one file: bytes `offset` to `offset + size`, whose blake3 is `hash`."""
+
+    index: UInt32
+    file: UInt32
+    """Index into the manifest's files."""
+    offset: Annotated[int, Field(ge=0, le=MAX_FILE_SIZE)]
+    size: Annotated[int, Field(ge=1, le=MAX_SHARD_BYTES)]
+    hash: Hash
+
+    @property
+    def digest(self) -> bytes:
+        return bytes.fromhex(self.hash[2:])
+
+    @property
+    def end(self) -> int:
+        """Offset of the first byte after it."""
+        return self.offset + self.size
+
+    @property
+    def leaf(self) -> bytes:
+        return leaf_of_words((_SHARD_LEAF, self.index, self.file, self.offset, self.size, self.digest))
+
+
+class Manifest(_Part):
+    """One version of a run's weights. Files are in order of name; shards tile them in order, without gap or overlap."""
+
+    version: Literal[1] = MANIFEST_VERSION
+    run: UInt32
+    step: UInt32
+    base_step: UInt32 | None = None
+    """The step that the files are a difference to; None for a full checkpoint."""
+    files: Annotated[tuple[File, ...], Field(min_length=1, max_length=MAX_FILES)]
+    shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS)]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.base_step is not None and self.base_step >= self.step:
+            raise ValueError(f"base step {self.base_step} is not before step {self.step}")
+        for file in self.files:
+            if problem := name_problem(file.name):
+                raise ValueError(f"file name {file.name!r} {problem}")
+        for before, after in itertools.pairwise(file.name for file in self.files):
+            if before >= after:
+                raise ValueError(f"files are not in order of name, each once: {before!r}, {after!r}")
+        if len({file.name.casefold() for file in self.files}) < len(self.files):
+            raise ValueError("two file names differ only in case")
+        _check_tiling(self.files, self.shards)
+        return self
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(file.size for file in self.files)
+
+    @cached_property
+    def canonical(self) -> bytes:
+        """The one sequence of bytes that this manifest is written as."""
+        return _canonical_json(self.model_dump(mode="json"))
+
+    @property
+    def header_leaf(self) -> bytes:
+        base = 0 if self.base_step is None else self.base_step + 1
+        files = keccak(_canonical_json([file.model_dump(mode="json") for file in self.files]))
+        return leaf_of_words((_HEADER_LEAF, self.version, self.run, self.step, base, len(self.shards), files))
+
+    @cached_property
+    def tree(self) -> LeafTree:
+        """Leaf 0 is the header's, leaf i + 1 that of shard i."""
+        return LeafTree.of([self.header_leaf, *(shard.leaf for shard in self.shards)])
+
+    @property
+    def root(self) -> bytes:
+        """What the run anchors on chain."""
+        return self.tree.root
+
+    @property
+    def id(self) -> str:
+        """The root as 0x-hex: the name of the version's folder and the middle of its URLs."""
+        return "0x" + self.root.hex()
+
+    def covering(self, name: str, start: int, stop: int) -> tuple[Shard, ...]:
+        """The shards that hold bytes `start` to `stop` of a file."""
+        file = next((i for i, file in enumerate(self.files) if file.name == name), -1)
+        return tuple(shard for shard in self.shards if shard.file == file and shard.offset < stop and start < shard.end)
+
+
+def parse_manifest(data: bytes, root: bytes | None = None) -> Manifest:
+    """The manifest that `data` is, checked against the anchored root where one is given.
+
+    Raises MalformedError when it is too long, not a valid manifest or not in canonical form, MismatchError when its
+    root is another.
+    """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise MalformedError(f"a manifest of {len(data)} bytes; at most {MAX_MANIFEST_BYTES} are read")
+    try:
+        manifest = Manifest.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise MalformedError(f"not a manifest: {where}: {first['msg'][:300]}") from error
+    if manifest.canonical != data:
+        raise MalformedError("the manifest is not in canonical form")
+    if root is not None and manifest.root != root:
+        raise MismatchError(f"the manifest's root is {manifest.id}, not 0x{root.hex()}")
+    return manifest
+
+
+def _canonical_json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
+
+
+def _check_tiling(files: Sequence[File], shards: Sequence[Shard]) -> None:
+    """Raise ValueError unless the shards are the files' bytes in order, each byte once."""
+    rest = iter(enumerate(shards))
+    for number, file in enumerate(files):
+        offset = 0
+        while offset < file.size:
+            index, shard = next(rest, (-1, None))
+            if shard is None:
+                raise ValueError(f"no shard holds byte {offset} of {file.name}")
+            if (shard.index, shard.file, shard.offset) != (index, number, offset) or shard.end > file.size:
+                raise ValueError(f"shard {index} is not the one that goes on at byte {offset} of {file.name}")
+            offset = shard.end
+    if (extra := next(rest, None)) is not None:
+        raise ValueError(f"shard {extra[0]} belongs to no file")

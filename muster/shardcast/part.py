@@ -1,0 +1,138 @@
+"""A version that is not complete yet: `.0x<root>.part` beside the complete ones.
+
+Only verified shards are ever written, each at its place in its file. What a killed process left is not believed: a
+shard counts as present when the bytes on disk hash to what the manifest says.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Self
+
+from muster.errors import CheckError, StorageError
+from muster.shardcast.folder import (
+    disk_error,
+    part_path,
+    read_manifest,
+    shard_is_good,
+    sync,
+    version_path,
+    whole_manifest,
+)
+from muster.shardcast.manifest import MANIFEST_NAME, Manifest, Shard
+
+
+class Part:
+    """A version growing in `folder`. All methods block."""
+
+    def __init__(self, folder: Path, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self.path = part_path(folder, manifest.root)
+        self.final = version_path(folder, manifest.root)
+        self.fresh = False
+        """Nothing was on disk before."""
+
+    @classmethod
+    def whole(cls, folder: Path, root: bytes) -> Self | None:
+        """The version, if it is complete and every byte is what it should be."""
+        manifest = whole_manifest(version_path(folder, root), root)
+        if manifest is None:
+            return None
+        part = cls(folder, manifest)
+        part.path = part.final
+        return part
+
+    @classmethod
+    def stored_manifest(cls, folder: Path, root: bytes) -> Manifest | None:
+        """The manifest of a version that is here at least in part."""
+        for path in (part_path(folder, root), version_path(folder, root)):
+            try:
+                return read_manifest(path, root)
+            except (StorageError, CheckError):
+                continue
+        return None
+
+    @classmethod
+    def prepare(cls, folder: Path, manifest: Manifest) -> Self:
+        """Make room for a version, or take up what is there of it, be it a damaged version under its final name.
+
+        Raises StorageError when the disk has no room for it or refuses.
+        """
+        part = cls(folder, manifest)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if part.final.exists():
+                shutil.rmtree(part.path, ignore_errors=True)
+                part.final.rename(part.path)
+            part.fresh = not part.path.exists()
+            part.path.mkdir(exist_ok=True)
+            part._make_room()
+            part._lay_out()
+        except OSError as error:
+            raise disk_error(f"no room for step {manifest.step}", folder, error) from error
+        return part
+
+    def _make_room(self) -> None:
+        missing = self.manifest.total_bytes
+        for entry in os.scandir(self.path):
+            missing -= min(entry.stat(follow_symlinks=False).st_blocks * 512, missing)
+        free = shutil.disk_usage(self.path).free
+        if missing > free:
+            raise StorageError(
+                f"step {self.manifest.step} needs {missing} more bytes in {self.path.parent}, and {free} are free",
+                hint=f"free space there (df -h {self.path.parent})",
+            )
+
+    def _lay_out(self) -> None:
+        """Exactly the manifest's files, at their full sizes."""
+        wanted = {file.name for file in self.manifest.files} | {MANIFEST_NAME}
+        for entry in list(self.path.iterdir()):
+            if entry.name not in wanted:
+                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+        for file in self.manifest.files:
+            descriptor = self._open(file.name)
+            try:
+                os.ftruncate(descriptor, file.size)
+            finally:
+                os.close(descriptor)
+        (self.path / MANIFEST_NAME).write_bytes(self.manifest.canonical)
+
+    def holds(self, shard: Shard) -> bool:
+        """Whether the shard is on disk."""
+        return shard_is_good(self.path, self.manifest, shard)
+
+    def write(self, shard: Shard, data: bytearray) -> None:
+        """Put a verified shard in its place. Raises StorageError."""
+        name = self.manifest.files[shard.file].name
+        rest, offset = memoryview(data), shard.offset
+        try:
+            descriptor = self._open(name)
+            try:
+                while rest:
+                    written = os.pwrite(descriptor, rest, offset)
+                    rest, offset = rest[written:], offset + written
+            finally:
+                os.close(descriptor)
+        except OSError as error:
+            raise disk_error(f"cannot write shard {shard.index}", self.path / name, error) from error
+
+    def sync(self) -> None:
+        """Force everything to disk."""
+        try:
+            for file in self.manifest.files:
+                sync(self.path / file.name)
+            sync(self.path / MANIFEST_NAME)
+            sync(self.path)
+        except OSError as error:
+            raise disk_error(f"cannot finish step {self.manifest.step}", self.path, error) from error
+
+    def settle(self) -> Path:
+        """Give the version its final name. Call after `sync`, with all shards written."""
+        self.path.rename(self.final)
+        self.path = self.final
+        return self.final
+
+    def _open(self, name: str) -> int:
+        return os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

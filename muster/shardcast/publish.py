@@ -1,0 +1,135 @@
+"""Make a version out of a checkpoint folder: copy, cut, hash, and let it appear all at once.
+
+Publishing the same checkpoint twice gives the same root and changes nothing, so a trainer that dies between writing
+and anchoring publishes again after its restart.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+from typing import Final
+
+from blake3 import blake3
+from pydantic import ValidationError
+
+from muster.errors import StorageError, UsageError
+from muster.shardcast.folder import (
+    READ_BYTES,
+    disk_error,
+    locked,
+    prune,
+    remove_version,
+    sync,
+    touch,
+    version_path,
+    whole_manifest,
+    write_index,
+)
+from muster.shardcast.manifest import MANIFEST_NAME, MAX_SHARD_BYTES, File, Manifest, Shard, name_problem
+
+DEFAULT_SHARD_BYTES: Final = 8 * 1024 * 1024
+_BUILD: Final = ".publishing"
+_LOCK: Final = ".publishing.lock"
+
+
+def publish(
+    checkpoint_dir: Path,
+    out_dir: Path,
+    run: int,
+    step: int,
+    *,
+    shard_bytes: int = DEFAULT_SHARD_BYTES,
+    keep: int = 16,
+) -> Manifest:
+    """Publish the files of `checkpoint_dir` as the weights of (run, step) in `out_dir`; blocking.
+
+    Hidden files are left out. Keeps the `keep` newest versions, this one included, and rewrites the index.
+    Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
+    process is publishing there.
+    """
+    if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
+        raise UsageError(f"shards of {shard_bytes} bytes; 1 to {MAX_SHARD_BYTES} are possible")
+    names = _files_of(checkpoint_dir)
+    try:
+        out_dir.mkdir(parents=True, exist_ok=True)
+        with locked(out_dir / _LOCK) as ours:
+            if not ours:
+                raise StorageError(f"another process is publishing in {out_dir}", hint="one trainer, one folder")
+            manifest = _build(checkpoint_dir, names, out_dir / _BUILD, run, step, shard_bytes)
+            _settle(out_dir / _BUILD, version_path(out_dir, manifest.root), manifest)
+            prune(out_dir, max(1, keep), protect=(manifest.root,))
+            write_index(out_dir)
+    except OSError as error:
+        raise disk_error(f"cannot publish step {step}", out_dir, error) from error
+    return manifest
+
+
+def _files_of(checkpoint_dir: Path) -> list[str]:
+    """Names of what is published, in order."""
+    try:
+        entries = sorted(entry for entry in checkpoint_dir.iterdir() if not entry.name.startswith("."))
+    except OSError as error:
+        raise UsageError(f"no checkpoint in {checkpoint_dir}: {error.strerror}") from error
+    for entry in entries:
+        problem = name_problem(entry.name) if entry.is_file() else "is not a file"
+        if problem:
+            raise UsageError(f"{entry} cannot be published: its name {problem}", hint="move it out of the checkpoint")
+    if not entries:
+        raise UsageError(f"the checkpoint in {checkpoint_dir} is empty")
+    return [entry.name for entry in entries]
+
+
+def _build(source: Path, names: list[str], build: Path, run: int, step: int, shard_bytes: int) -> Manifest:
+    """Copy the files to `build` and describe the copies."""
+    shutil.rmtree(build, ignore_errors=True)  # left by a publisher that was killed
+    build.mkdir()
+    files: list[File] = []
+    shards: list[Shard] = []
+    for name in names:
+        offset = 0
+        for size, digest in _copy(source / name, build / name, shard_bytes):
+            hexed = "0x" + digest.hex()
+            shards.append(Shard(index=len(shards), file=len(files), offset=offset, size=size, hash=hexed))
+            offset += size
+        files.append(File(name=name, size=offset))
+    try:
+        manifest = Manifest(run=run, step=step, files=tuple(files), shards=tuple(shards))
+    except ValidationError as error:
+        raise UsageError(
+            f"{source} cannot be published: {error.errors()[0]['msg']}", hint="larger shards make fewer of them"
+        ) from error
+    (build / MANIFEST_NAME).write_bytes(manifest.canonical)
+    sync(build / MANIFEST_NAME)
+    return manifest
+
+
+def _copy(source: Path, target: Path, shard_bytes: int) -> list[tuple[int, bytes]]:
+    """Copy a file and return (size, blake3) of each shard of what was written."""
+    shards: list[tuple[int, bytes]] = []
+    with source.open("rb") as reader, target.open("wb") as writer:
+        while True:
+            hasher, size = blake3(), 0
+            while size < shard_bytes and (piece := reader.read(min(READ_BYTES, shard_bytes - size))):
+                hasher.update(piece)
+                writer.write(piece)
+                size += len(piece)
+            if not size:
+                break
+            shards.append((size, hasher.digest()))
+        writer.flush()
+        os.fsync(writer.fileno())
+    return shards
+
+
+def _settle(build: Path, final: Path, manifest: Manifest) -> None:
+    """Give the build its final name, unless the same version is there, whole, already."""
+    if whole_manifest(final, manifest.root):
+        shutil.rmtree(build)
+        touch(final)
+        return
+    remove_version(final)
+    sync(build)
+    build.rename(final)
+    sync(final.parent)

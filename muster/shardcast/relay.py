@@ -1,0 +1,301 @@
+"""The relay: fetches versions from upstream, checks every shard, and serves what it has checked while more arrives.
+
+A version is named by its root, so whatever upstream sends, a relay serves bytes that belong under that root or none.
+It fetches a version when upstream's index shows a new one, or when it is first asked for. Its disk is bounded: the
+versions asked for last stay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from muster import telemetry
+from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, StorageError, UnreachableError
+from muster.shardcast.folder import (
+    Index,
+    disk_error,
+    folder_bytes,
+    incomplete,
+    index_of,
+    locked,
+    part_path,
+    remove_leftovers,
+    remove_version,
+    touch,
+    version_path,
+    versions,
+)
+from muster.shardcast.manifest import MANIFEST_NAME, Manifest, Shard
+from muster.shardcast.server import Problem
+from muster.shardcast.shelf import RETRY_SOON, Item, Stats, open_item
+from muster.shardcast.sources import FetchLimits, Pool, check_urls
+from muster.shardcast.transfer import Download
+
+MAX_PULLS: Final = 4
+"""Versions fetched at the same time because somebody asked for them."""
+
+_LOCK: Final = ".relay.lock"
+_log = telemetry.logger("shardcast")
+
+Anchor = Callable[[Manifest], Awaitable[None]]
+"""Raises a MusterError when the chain does not have this manifest as a checkpoint."""
+
+
+@dataclass(frozen=True)
+class RelayLimits:
+    """What a relay takes of its machine, and how long it lets others wait."""
+
+    versions: int = 4
+    cache_bytes: int = 64 * 1024**3
+    hold_seconds: float = 10
+    poll_seconds: float = 1
+    fetch: FetchLimits = field(default_factory=FetchLimits)
+
+
+class Arriving(Item):
+    """A file of a version that is on its way: its shards can be served one by one, as they are verified."""
+
+    def __init__(self, item: Item, shards: Sequence[Shard], pull: Pull, hold_seconds: float) -> None:
+        super().__init__(item.file, item.size)
+        self._shards = shards
+        self._pull = pull
+        self._hold_seconds = hold_seconds
+
+    async def ready(self, start: int, stop: int) -> int:
+        deadline = time.monotonic() + self._hold_seconds
+        while (end := self._verified_to(start, stop)) == start:
+            seconds = deadline - time.monotonic()
+            if self._pull.failure is not None:
+                raise self._pull.failure
+            if seconds <= 0:
+                raise Problem(503, "these bytes are still on their way", headers=RETRY_SOON)
+            await self._pull.download.wait_change(seconds)
+        return end
+
+    def _verified_to(self, start: int, stop: int) -> int:
+        """The end of the verified bytes that begin at `start`; `start` when that byte is not verified."""
+        end = start
+        for shard in self._shards:
+            if shard.offset <= end < shard.end and end < stop and self._pull.download.has(shard):
+                end = shard.end
+        return min(end, stop)
+
+
+class Pull:
+    """One version of this relay: on its way, complete, or failed."""
+
+    def __init__(self, download: Download) -> None:
+        self.download = download
+        self.failure: Problem | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.counted = 0
+        """Bytes of it that the statistics know."""
+
+    @property
+    def running(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+
+class Relay:
+    """A `shelf.Shelf` over a folder of its own, filled from `upstreams`. Use as an async context manager.
+
+    run: versions of other runs are refused; None accepts any. anchor: checks a manifest against the chain.
+    Raises ConfigError when there is no upstream or another relay has the folder, StorageError when it cannot be made.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        upstreams: Sequence[str],
+        stats: Stats,
+        *,
+        run: int | None = None,
+        limits: RelayLimits | None = None,
+        anchor: Anchor | None = None,
+        follow: bool = True,
+    ) -> None:
+        self.folder = folder
+        self.upstreams = list(upstreams)
+        self.stats = stats
+        self.run = run
+        self.limits = limits or RelayLimits()
+        self._anchor = anchor
+        self._follow = follow
+        check_urls(self.upstreams)
+        self._pulls: dict[bytes, Pull] = {}
+        self._upstream_answers = not follow
+        self._room = asyncio.Lock()
+        self._stack = ExitStack()
+        self._follower: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Relay:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            ours = self._stack.enter_context(locked(self.folder / _LOCK))
+        except OSError as error:
+            raise disk_error("cannot relay", self.folder, error) from error
+        if not ours:
+            raise ConfigError(f"another relay works in {self.folder}", hint="give each relay its own shardcast.dir")
+        self._follower = asyncio.create_task(self._work())
+        return self
+
+    @property
+    def worker(self) -> asyncio.Task[None] | None:
+        """What follows upstream; it ends by an accident only, unless there is nothing to follow."""
+        return self._follower
+
+    async def __aexit__(self, *_: object) -> None:
+        tasks = [task for task in (self._follower, *(pull.task for pull in self._pulls.values())) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._stack.close()
+
+    # Serving
+
+    async def open(self, root: bytes, name: str) -> Item:
+        pull = self._pulls.get(root)
+        if pull is None:
+            if sum(other.running for other in self._pulls.values()) >= MAX_PULLS:
+                raise Problem(503, "too many versions are on their way", headers=RETRY_SOON)
+            pull = self._start(root)
+        manifest = await self._manifest(pull)
+        path = pull.download.path
+        assert path is not None
+        item = await open_item(path, name)
+        if name == MANIFEST_NAME:
+            await asyncio.to_thread(touch, path)
+            return item
+        return Arriving(item, manifest.covering(name, 0, item.size), pull, self.limits.hold_seconds)
+
+    async def _manifest(self, pull: Pull) -> Manifest:
+        """The manifest of a version, once known. Raises Problem when it is not to be had."""
+        deadline = time.monotonic() + self.limits.hold_seconds
+        while (manifest := pull.download.manifest) is None:
+            if pull.failure is not None:
+                raise pull.failure
+            seconds = deadline - time.monotonic()
+            if seconds <= 0:
+                raise Problem(503, "the manifest is still on its way", headers=RETRY_SOON)
+            await pull.download.wait_change(seconds)
+        return manifest
+
+    async def index(self) -> Index:
+        return index_of([m for pull in self._pulls.values() if (m := pull.download.manifest) and not pull.failure])
+
+    async def unready(self) -> list[str]:
+        return [] if self._upstream_answers else ["no upstream has answered"]
+
+    # Fetching
+
+    async def _work(self) -> None:
+        """Take up what is on disk, then follow upstream."""
+        stored = [version.root for version in await asyncio.to_thread(versions, self.folder)]
+        for root in (*reversed(stored), *await asyncio.to_thread(incomplete, self.folder)):
+            pull = self._pulls.get(root) or self._start(root)
+            if pull.task is not None and root in stored:
+                await asyncio.wait([pull.task])  # one after the other: this hashes what is on disk
+        async with Pool(self.upstreams, self.limits.fetch) as pool:
+            while self._follow:
+                for root in await self._newest(pool):
+                    if root not in self._pulls:
+                        self._start(root)
+                await asyncio.sleep(self.limits.poll_seconds)
+
+    async def _newest(self, pool: Pool) -> set[bytes]:
+        """The newest version of our run that each upstream says it has."""
+        found: set[bytes] = set()
+        answers = await asyncio.gather(*(source.index() for source in pool.sources), return_exceptions=True)
+        for answer in answers:
+            if isinstance(answer, Index):
+                entries = [entry for entry in answer.versions if self.run in (None, entry.run)]
+                found |= {bytes.fromhex(entry.root[2:]) for entry in entries[:1]}
+            elif not isinstance(answer, MusterError):
+                raise answer
+        self._upstream_answers = any(isinstance(answer, Index) for answer in answers)
+        return found
+
+    def _start(self, root: bytes) -> Pull:
+        pool = Pool(self.upstreams, self.limits.fetch)
+        download = Download(
+            root,
+            self.folder,
+            pool,
+            accept=self._accept,
+            progress=lambda _: self._count(pull),
+            wait_for_sources=False,
+        )
+        pull = self._pulls[root] = Pull(download)
+        pull.task = asyncio.create_task(self._run(root, pull, pool))
+        return pull
+
+    async def _run(self, root: bytes, pull: Pull, pool: Pool) -> None:
+        complete = False
+        try:
+            async with pool:
+                await pull.download.run()
+            complete = True
+        except MusterError as error:
+            _log.warning("not relayed", root=root, why=str(error))
+            pull.failure = _problem_of(error, pool)
+        finally:
+            if not complete:
+                self._pulls.pop(root, None)
+            for report in pool.reports:
+                if report.dropped:
+                    self.stats.lied(report.url)
+            pull.download.wake()
+
+    def _count(self, pull: Pull) -> None:
+        self.stats.fetched(pull.download.fetched_bytes - pull.counted)
+        pull.counted = pull.download.fetched_bytes
+
+    async def _accept(self, manifest: Manifest) -> None:
+        """Refuse what is not to be relayed, and make room for the rest."""
+        if self.run not in (None, manifest.run):
+            raise MalformedError(f"{manifest.id} belongs to run {manifest.run}; this relay serves run {self.run}")
+        if manifest.total_bytes > min(self.limits.cache_bytes, self.limits.fetch.max_bytes):
+            raise StorageError(f"{manifest.id} has {manifest.total_bytes} bytes, more than this relay keeps")
+        if self._anchor is not None:
+            await self._anchor(manifest)
+        async with self._room:
+            busy = {root for root, pull in self._pulls.items() if pull.running}
+            for root in await asyncio.to_thread(self._make_room, manifest, busy):
+                self._pulls.pop(root, None)
+
+    def _make_room(self, manifest: Manifest, busy: set[bytes]) -> list[bytes]:
+        """Remove versions, the one used longest ago first, until a new one fits; returns their roots."""
+        remove_leftovers(self.folder, protect=busy)
+        idle = [version for version in versions(self.folder) if version.root not in busy]
+        coming = [path(self.folder, root) for root in busy - {manifest.root} for path in (part_path, version_path)]
+        used = sum(folder_bytes(path) for path in coming) + sum(version.bytes_on_disk for version in idle)
+        removed = []
+        while idle and (
+            used + manifest.total_bytes > self.limits.cache_bytes or len(idle) + len(busy) > self.limits.versions
+        ):
+            oldest = idle.pop(0)
+            used -= oldest.bytes_on_disk
+            remove_version(oldest.path)
+            removed.append(oldest.root)
+        if used + manifest.total_bytes > self.limits.cache_bytes:
+            raise StorageError(f"no room for {manifest.id} while other versions are on their way")
+        return removed
+
+
+def _problem_of(error: MusterError, pool: Pool) -> Problem:
+    """What somebody who asks for a version that could not be fetched is told."""
+    if isinstance(error, MismatchError):
+        return Problem(502, "upstream sends something else", hint="fetch from another source")
+    if isinstance(error, UnreachableError):
+        if all(source.last_status == 404 for source in pool.sources):
+            return Problem(404, "no upstream has this version", hint="see /v1/weights/index.json")
+        return Problem(503, "no upstream delivers this version now", headers=RETRY_SOON)
+    if isinstance(error, StorageError):
+        return Problem(507, str(error))
+    return Problem(404, str(error))

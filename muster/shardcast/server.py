@@ -1,0 +1,287 @@
+"""A small HTTP/1.1 server for files: h11 speaks the protocol, sendfile moves the bytes.
+
+It answers GET and HEAD, one range at a time, and bounds everything a stranger decides: the length of a request's head,
+how long it may take to arrive, how long a connection may sit idle, how slowly an answer may be read, how many
+connections there are. What is served is the handler's business (`origin`, `relay`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import BinaryIO, Final, Protocol, cast
+
+import h11
+
+from muster import telemetry
+from muster.errors import ConfigError
+
+PIECE_BYTES: Final = 1 << 20
+"""Sent under one time-out."""
+
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_CLOSE_SECONDS: Final = 2.0
+_log = telemetry.logger("shardcast")
+
+
+@dataclass(frozen=True)
+class ServerLimits:
+    """What one stranger may take."""
+
+    header_bytes: int = 16 * 1024
+    idle_seconds: float = 20
+    """For a request's head to arrive, from the opening of the connection or the end of the last answer."""
+    stall_seconds: float = 30
+    """For PIECE_BYTES of an answer to be read."""
+    connections: int = 256
+
+
+@dataclass(frozen=True)
+class Request:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """By lower-case name."""
+
+
+class Body(Protocol):
+    """Bytes of a file, some of which may still be on their way."""
+
+    file: BinaryIO
+
+    async def ready(self, start: int, stop: int) -> int:
+        """Wait until byte `start` can be served; returns the end, at most `stop`, of what can be served with it.
+
+        Raises Problem when that takes too long.
+        """
+        ...
+
+
+def _ignore(_: int) -> None:
+    pass
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: either `content`, or bytes `start` to `stop` of `body`."""
+
+    status: int
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body | None = None
+    start: int = 0
+    stop: int = 0
+    count: Callable[[int], None] = _ignore
+    """Told how many bytes of the body have been handed to the kernel, as they go."""
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start if self.body else len(self.content)
+
+
+class Problem(Exception):  # noqa: N818 (it is an answer, not an accident)
+    """An answer other than success, written as a problem document (RFC 9457)."""
+
+    def __init__(self, status: int, detail: str = "", *, hint: str = "", headers: Mapping[str, str] | None = None):
+        super().__init__(detail)
+        self.status = status
+        self.hint = hint
+        self.headers = headers or {}
+
+    def reply(self) -> Reply:
+        document = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": str(self)}
+        if self.hint:
+            document["hint"] = self.hint
+        headers = {"Content-Type": "application/problem+json", **self.headers}
+        return Reply(self.status, json.dumps(document).encode(), headers)
+
+
+Handler = Callable[[Request], Awaitable[Reply]]
+
+
+def requested_range(request: Request, size: int) -> tuple[int, int] | None:
+    """(start, stop) of the one range asked for, None for the whole file.
+
+    Several ranges, or something that is no range, ask for the whole file, as RFC 9110 allows. Raises Problem 416 for
+    a range that holds no byte of the file.
+    """
+    match = _RANGE.fullmatch(request.headers.get("range", ""))
+    if not match or match[0] == "bytes=-":
+        return None
+    first, last = match[1], match[2]
+    if first and last and int(first) > int(last):
+        return None
+    start = int(first) if first else max(0, size - int(last))
+    stop = min(size, int(last) + 1) if first and last else size
+    if start >= stop:
+        raise Problem(416, f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
+    return start, stop
+
+
+def json_reply(value: object, status: int = 200) -> Reply:
+    return Reply(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
+
+
+class FileServer:
+    """Serves what `handler` answers, from `start` to `close`."""
+
+    def __init__(self, handler: Handler, limits: ServerLimits | None = None) -> None:
+        self.handler = handler
+        self.limits = limits or ServerLimits()
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.Task[None]] = set()
+
+    async def start(self, host: str, port: int) -> int:
+        """Listen, and return the port (the one chosen, where 0 was asked for). Raises ConfigError when it is taken."""
+        try:
+            self._server = await asyncio.start_server(self._accept, host, port, limit=self.limits.header_bytes)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another shardcast.port"
+            ) from error
+        return self._server.sockets[0].getsockname()[1]
+
+    async def close(self) -> None:
+        """Stop listening and end all connections, answers under way included."""
+        if self._server is not None:
+            self._server.close()
+        for task in self._open:
+            task.cancel()
+        await asyncio.gather(*self._open, return_exceptions=True)
+
+    @property
+    def connections(self) -> int:
+        return len(self._open)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = cast("asyncio.Task[None]", asyncio.current_task())
+        if len(self._open) >= self.limits.connections:
+            writer.transport.abort()
+            return
+        self._open.add(task)
+        try:
+            await self._converse(_Connection(reader, writer, self.limits))
+        except (ConnectionError, TimeoutError, h11.RemoteProtocolError):
+            writer.transport.abort()
+        except asyncio.CancelledError:  # by close(); streams would report it as an accident otherwise
+            writer.transport.abort()
+        finally:
+            self._open.discard(task)
+            await _close(writer)
+
+    async def _converse(self, connection: _Connection) -> None:
+        """Answer requests until one side has had enough."""
+        while (request := await connection.request()) is not None:
+            try:
+                reply = await self._answer(request)
+            except Problem as problem:
+                reply = problem.reply()
+            try:
+                await connection.send(reply, with_body=request.method != "HEAD")
+            except Problem as problem:  # the head is out, the rest will not come: only hanging up tells
+                _log.warning("answer broken off", path=request.path, why=str(problem))
+                raise ConnectionAbortedError from problem
+            finally:
+                if reply.body:
+                    reply.body.file.close()
+            if not connection.reusable:
+                return
+
+    async def _answer(self, request: Request) -> Reply:
+        if request.method not in ("GET", "HEAD"):
+            raise Problem(405, "only GET and HEAD are understood", headers={"Allow": "GET, HEAD"})
+        return await self.handler(request)
+
+
+class _Connection:
+    """h11 on a pair of asyncio streams."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._limits = limits
+        self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
+
+    @property
+    def reusable(self) -> bool:
+        return self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE
+
+    async def request(self) -> Request | None:
+        """The next request, which has no body; None when the other side has hung up.
+
+        Raises TimeoutError when it does not arrive in time, h11.RemoteProtocolError, after saying so, when it is not
+        HTTP as we speak it.
+        """
+        if self.reusable:
+            self._protocol.start_next_cycle()
+        try:
+            async with asyncio.timeout(self._limits.idle_seconds):
+                return await self._read()
+        except h11.RemoteProtocolError as error:
+            if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+                await self.send(Problem(error.error_status_hint, str(error)).reply())
+            raise
+
+    async def _read(self) -> Request | None:
+        found: h11.Request | None = None
+        while True:
+            event = self._protocol.next_event()
+            if event is h11.NEED_DATA:
+                self._protocol.receive_data(await self._reader.read(self._limits.header_bytes))
+            elif isinstance(event, h11.Request):
+                found = event
+            elif isinstance(event, h11.Data):
+                raise h11.RemoteProtocolError("a request has no body here", error_status_hint=413)
+            elif isinstance(event, h11.EndOfMessage) and found is not None:
+                return Request(
+                    method=found.method.decode(),
+                    path=found.target.decode("ascii", "replace").partition("?")[0],
+                    headers={name.decode(): value.decode("latin-1") for name, value in found.headers},
+                )
+            else:  # hung up
+                return None
+
+    async def send(self, reply: Reply, *, with_body: bool = True) -> None:
+        """Send an answer.
+
+        Raises TimeoutError when the other side does not read, Problem when the body stays incomplete.
+        """
+        headers = {"Content-Length": str(reply.length), **reply.headers}
+        head = h11.Response(status_code=reply.status, headers=list(headers.items()))
+        self._writer.write(self._protocol.send(head) or b"")
+        if with_body and reply.body is None:
+            self._writer.write(self._protocol.send(h11.Data(data=reply.content)) or b"")
+            reply.count(len(reply.content))
+        async with asyncio.timeout(self._limits.stall_seconds):
+            await self._writer.drain()
+        if with_body and reply.body is not None:
+            await self._send_file(reply.body, reply.start, reply.stop, reply.count)
+        self._protocol.send(h11.EndOfMessage())
+
+    async def _send_file(self, body: Body, position: int, stop: int, count: Callable[[int], None]) -> None:
+        loop = asyncio.get_running_loop()
+        available = position
+        while position < stop:
+            if position >= available:
+                available = await body.ready(position, stop)
+            size = min(PIECE_BYTES, available - position)
+            # h11 only keeps the count here: sendfile moves the bytes.
+            self._protocol.send_with_data_passthrough(h11.Data(data=cast("bytes", range(size))))
+            async with asyncio.timeout(self._limits.stall_seconds):
+                sent = await loop.sendfile(self._writer.transport, body.file, position, size)
+            count(sent)
+            if sent != size:
+                raise Problem(500, f"the file ends at byte {position + sent}")
+            position += size
+
+
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    with contextlib.suppress(ConnectionError, TimeoutError):
+        async with asyncio.timeout(_CLOSE_SECONDS):
+            await writer.wait_closed()

@@ -1,0 +1,288 @@
+"""Getting one version into a folder from several sources at once: what client and relay have in common.
+
+Every source has a few connections, and each takes the next shard nobody is fetching, so a source's share is what it
+delivers. At the end a shard that takes unusually long is asked for a second time elsewhere. A shard is held in memory
+until its hash is known and only then written, so a lie never touches the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from muster.errors import CheckError, StorageError, UnreachableError
+from muster.failpoints import failpoint
+from muster.shardcast.folder import sync, touch
+from muster.shardcast.manifest import Manifest, Shard
+from muster.shardcast.part import Part
+from muster.shardcast.sources import Pool, Source, SourceReport
+
+SECOND_TRY_SECONDS: Final = 1.0
+"""A shard is asked for a second time when it takes this and three times the usual longer."""
+
+_POLL_SECONDS: Final = 0.25
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a fetch is; all in bytes."""
+
+    done: int
+    """Verified and on disk, found there or fetched."""
+    total: int
+    found: int
+    """Of `done`, what was on disk already."""
+
+
+@dataclass
+class _Flight:
+    """A shard under way."""
+
+    since: float
+    sources: list[Source] = field(default_factory=list)
+
+
+class Plan:
+    """Which shard is fetched next, and by whom. Bookkeeping only: the caller has the clock."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self.have: set[int] = set()
+        self._todo = list(range(count))
+        self._flying: dict[int, _Flight] = {}
+        self._usual = 0.0
+
+    @property
+    def finished(self) -> bool:
+        return len(self.have) == self.count
+
+    def found(self, index: int) -> None:
+        """A shard is on disk already."""
+        self.have.add(index)
+
+    def take(self, source: Source, now: float) -> int | None:
+        """The shard this source should fetch now, None when there is none for it at the moment."""
+        while self._todo:
+            index = heapq.heappop(self._todo)
+            if index not in self.have:
+                self._flying[index] = _Flight(now, [source])
+                return index
+        return self._second_try(source, now)
+
+    def _second_try(self, source: Source, now: float) -> int | None:
+        """The oldest shard that one other source alone has been fetching for unusually long."""
+        late = now - (SECOND_TRY_SECONDS + 3 * self._usual)
+        waiting = [
+            (flight.since, index)
+            for index, flight in self._flying.items()
+            if len(flight.sources) == 1 and flight.sources[0] is not source and flight.since < late
+        ]
+        if not waiting:
+            return None
+        index = min(waiting)[1]
+        self._flying[index].sources.append(source)
+        return index
+
+    def arrived(self, index: int, now: float) -> bool:
+        """A shard has been verified; False when another copy of it came first."""
+        flight = self._flying.pop(index, None)
+        if flight is None:
+            return False
+        seconds = now - flight.since
+        self._usual = seconds if not self._usual else 0.8 * self._usual + 0.2 * seconds
+        return True
+
+    def lost(self, index: int, source: Source) -> None:
+        """A source did not deliver; the shard is to be fetched again unless another still tries."""
+        flight = self._flying.get(index)
+        if flight is None:
+            return
+        flight.sources = [other for other in flight.sources if other is not source]
+        if not flight.sources:
+            del self._flying[index]
+            heapq.heappush(self._todo, index)
+
+
+class Download:
+    """One version on its way into `folder`; `run` it once. Its parts can be waited for while it runs.
+
+    accept: called with the manifest once that is known to have the right root, before anything is written; raises a
+    MusterError to refuse it.
+    """
+
+    def __init__(
+        self,
+        root: bytes,
+        folder: Path,
+        pool: Pool,
+        *,
+        accept: Callable[[Manifest], Awaitable[None]],
+        progress: Callable[[Progress], None] | None = None,
+        wait_for_sources: bool = True,
+    ) -> None:
+        self.root = root
+        self.folder = folder
+        self.found_bytes = 0
+        """Of shards that were on disk already."""
+        self.fetched_bytes = 0
+        self._pool = pool
+        self._accept = accept
+        self._progress = progress
+        self._wait_for_sources = wait_for_sources
+        self._part: Part | None = None
+        self._plan = Plan(0)
+        self._bell = asyncio.Event()
+        self._last_good = 0.0
+        self._disk_failure: StorageError | None = None
+
+    async def run(self) -> Path:
+        """Fetch what is missing and return the complete version's folder.
+
+        Raises MismatchError when all sources lie, UnreachableError when none delivers, StorageError when the disk
+        refuses, and what `accept` raises.
+        """
+        part = await asyncio.to_thread(Part.whole, self.folder, self.root)
+        if part is None:
+            part = await self._complete()
+        else:
+            await self._accept(part.manifest)
+            self._begin(part)
+            for shard in part.manifest.shards:
+                self._found(part.manifest, shard)
+        await asyncio.to_thread(touch, part.path)
+        return part.path
+
+    async def _complete(self) -> Part:
+        """Take up what is on disk, fetch the rest, and give the version its name."""
+        manifest = await asyncio.to_thread(Part.stored_manifest, self.folder, self.root)
+        if manifest is None:
+            manifest = await self._pool.manifest(self.root, once=not self._wait_for_sources)
+        await self._accept(manifest)
+        part = await asyncio.to_thread(Part.prepare, self.folder, manifest)
+        self._begin(part)
+        for shard in () if part.fresh else manifest.shards:
+            if await asyncio.to_thread(part.holds, shard):
+                self._found(manifest, shard)
+        await self._fetch_missing(part)
+        await asyncio.to_thread(part.sync)
+        part.settle()  # in this thread: nobody on this loop sees the old path after the rename
+        await asyncio.to_thread(sync, self.folder)
+        return part
+
+    def _begin(self, part: Part) -> None:
+        self._plan = Plan(len(part.manifest.shards))
+        self._part = part
+        self.wake()
+
+    def _found(self, manifest: Manifest, shard: Shard) -> None:
+        self._plan.found(shard.index)
+        self.found_bytes += shard.size
+        self._tell(manifest)
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """Once it is known and accepted."""
+        return self._part.manifest if self._part else None
+
+    @property
+    def path(self) -> Path | None:
+        """Where its files are now."""
+        return self._part.path if self._part else None
+
+    @property
+    def reports(self) -> tuple[SourceReport, ...]:
+        return self._pool.reports
+
+    def has(self, shard: Shard) -> bool:
+        """Whether a shard is verified and on disk."""
+        return shard.index in self._plan.have
+
+    async def wait_change(self, seconds: float) -> None:
+        """Return after the next change, or after `seconds`."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._bell.wait()
+
+    def wake(self) -> None:
+        """Let all who `wait_change` look again."""
+        bell, self._bell = self._bell, asyncio.Event()
+        bell.set()
+
+    async def _fetch_missing(self, part: Part) -> None:
+        if self._plan.finished:
+            return
+        limits = self._pool.limits
+        largest = max(shard.size for shard in part.manifest.shards)
+        sources = self._pool.live
+        per_source = max(1, min(limits.streams, limits.memory // (largest * max(1, len(sources)))))
+        self._last_good = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            streams = [group.create_task(self._stream(part, source)) for source in sources for _ in range(per_source)]
+            failure = await self._watch(max(limits.patience, limits.shard_seconds(largest) + limits.stall))
+            for stream in streams:
+                stream.cancel()
+        if failure is not None:
+            raise failure
+
+    async def _watch(self, patience: float) -> Exception | None:
+        """Wait until all shards are here, or return why that will not happen."""
+        while not self._plan.finished:
+            if self._disk_failure is not None:
+                return self._disk_failure
+            if not self._pool.live or time.monotonic() - self._last_good > patience:
+                missing = self._plan.count - len(self._plan.have)
+                return self._pool.nothing_left(f"{missing} of {self._plan.count} shards of 0x{self.root.hex()}")
+            await self.wait_change(_POLL_SECONDS)
+        return None
+
+    async def _stream(self, part: Part, source: Source) -> None:
+        """One connection's work: shard after shard from one source, until it is dropped."""
+        while not source.dropped:
+            if source.rests:
+                await asyncio.sleep(source.rests)
+                continue
+            index = self._plan.take(source, time.monotonic())
+            if index is None:
+                await self.wait_change(_POLL_SECONDS)
+            else:
+                await self._fetch_shard(part, source, part.manifest.shards[index])
+
+    async def _fetch_shard(self, part: Part, source: Source, shard: Shard) -> None:
+        try:
+            data = await source.shard(part.manifest, shard)
+        except UnreachableError as error:
+            source.failed(error)
+            self._plan.lost(shard.index, source)
+        except CheckError as error:
+            source.drop(error)
+            self._plan.lost(shard.index, source)
+        else:
+            await self._keep(part, shard, data)
+        self.wake()
+
+    async def _keep(self, part: Part, shard: Shard, data: bytearray) -> None:
+        if not self._plan.arrived(shard.index, time.monotonic()):
+            return
+        try:
+            await asyncio.to_thread(part.write, shard, data)
+        except StorageError as error:
+            self._disk_failure = error
+            return
+        self._plan.have.add(shard.index)
+        self._last_good = time.monotonic()
+        self.fetched_bytes += shard.size
+        self._tell(part.manifest)
+        if not self._plan.finished:
+            failpoint("shardcast.shard_written")
+
+    def _tell(self, manifest: Manifest) -> None:
+        self.wake()
+        if self._progress:
+            found, fetched = self.found_bytes, self.fetched_bytes
+            self._progress(Progress(done=found + fetched, total=manifest.total_bytes, found=found))
