@@ -91,7 +91,8 @@ async def _serve(settings: Settings, signer: Signer) -> None:
 def _listen(settings: OrchestratorSettings) -> socket.socket:
     """The listening socket. Raises ConfigError when the address is taken or not ours."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    # Named TCP, because only on such sockets the event loop sets TCP_NODELAY: without it each answer takes 40 ms.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.host, settings.port))

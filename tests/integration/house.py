@@ -1,0 +1,278 @@
+"""A run on a real Anvil with real contracts: owner, trainer, storage key, validators and workers, ready to act.
+
+Made by `House.build`; tests then open chains with the keys they need. Also the orchestrator as a real process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from eth_utils.crypto import keccak
+
+from muster.chain.anvil import free_port
+from muster.chain.client import Chain, event_of
+from muster.chain.devchain import DevChain
+from muster.chain.events import RunCreated
+from muster.chain.keys import Signer, write_secret
+from muster.chain.rpc import connect
+from muster.chain.types import AddressBook, Role
+from muster.draws import chain_preimages
+from muster.hashes import hash_bytes
+from muster.http import OrchestratorClient
+from muster.messages import Verdict
+from muster.settings import ChainSettings
+from muster.signing import UNSIGNED, Domain, domain, sign_verdict
+from muster.terms import Terms, WorkClass
+
+TOKEN = 10**18
+LINKS = 64
+VALIDATORS = ("v1", "v2", "v3", "v4")
+
+
+def some_hash(name: str) -> str:
+    return "0x" + hashlib.sha256(name.encode()).hexdigest()
+
+
+def terms_of(trainer: str, storage_key: str, **changes: Any) -> Terms:
+    values: dict = {
+        "trainer": trainer,
+        "storage_key": storage_key,
+        "admitter": "0x" + "00" * 20,
+        "pay": 2 * TOKEN,
+        "worker_stake": 100 * TOKEN,
+        "validator_stake": 200 * TOKEN,
+        "case_fee": TOKEN,
+        "jury_deposit": TOKEN,
+        "seal_pay": 0,
+        "slash_bps": 5_000,
+        "bounty_bps": 2_000,
+        "group_size": 2,
+        "groups_per_commitment": 4,
+        "commitments_per_hour": 255,
+        "async_level": 2,
+        "accepts_required": 2,
+        "seal_quorum": 2,
+        "min_step_interval": 1,
+        "commit_phase": 3600,
+        "reveal_phase": 3600,
+        "jury_seniority": 1,
+        "temperature_micro": 1_000_000,
+        "max_prompt_tokens": 64,
+        "max_completion_tokens": 32,
+        "task_count": 100,
+        "task_root": b"\x01" * 32,
+        "model_hash": b"\x02" * 32,
+        "tokenizer_hash": b"\x03" * 32,
+        "profile": b"\x04" * 32,
+        "classes": (WorkClass(10_000, (8, 16)),),
+    }
+    return Terms(**(values | changes))
+
+
+@dataclass
+class House:
+    """A run and everybody in it, by name: owner, trainer, storage, v1 to v4, workers, and "operator of" each node."""
+
+    folder: Path
+    settings: ChainSettings
+    book: AddressBook
+    seed: str
+    """Keys follow from it: houses on one chain have different ones."""
+    run: int = 0
+    used_links: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    async def build(
+        cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...], **terms: Any
+    ) -> House:
+        """Create and fund a run on a deployment, and register validators v1 to v4 and the workers named."""
+        house = cls(folder, settings, AddressBook.load(settings.addresses), seed)
+        nodes = dict.fromkeys(VALIDATORS, Role.VALIDATOR) | dict.fromkeys(workers, Role.WORKER)
+        people = ["owner", "trainer", "stranger", *nodes, *(f"operator of {name}" for name in nodes)]
+        async with house.devchain() as dev:
+            await dev.fund([house.key(name).address for name in people])
+            async with house.chain("owner") as chain:
+                await chain.faucet()
+                made = terms_of(house.key("trainer").address, house.key("storage").address, **terms)
+                house.run = event_of(await chain.create_run(made), RunCreated).run
+                await chain.approve_and_fund(house.run, 5_000 * TOKEN)
+            for name, role in nodes.items():
+                await house.join(name, role)
+            await dev.advance(10)
+        return house
+
+    def key(self, name: str) -> Signer:
+        """A person's key."""
+        return Signer.from_key(self.secret(name))
+
+    def secret(self, name: str) -> str:
+        return hashlib.sha256(f"{self.seed}/{name}".encode()).hexdigest()
+
+    @property
+    def domain(self) -> Domain:
+        return domain(self.book.chain_id, self.book.registry)
+
+    @asynccontextmanager
+    async def devchain(self) -> AsyncIterator[DevChain]:
+        async with await connect(self.settings) as rpc:
+            yield await DevChain.of(rpc)
+
+    @asynccontextmanager
+    async def chain(self, name: str) -> AsyncIterator[Chain]:
+        """The chain as this person acts on it."""
+        journals = self.folder / "journals" / name.replace(" ", "-")
+        async with await Chain.connect(self.settings, self.key(name), journal_folder=journals) as chain:
+            yield chain
+
+    async def join(self, name: str, role: Role) -> None:
+        """Register the node of this name, with an operator of its own."""
+        async with self.chain(f"operator of {name}") as chain:
+            await chain.faucet()
+            await chain.deposit_with_permit(400 * TOKEN)
+            tip = self.links(name)[1] if role == Role.VALIDATOR else bytes(32)
+            await chain.join(self.key(name), self.run, role, draw_tip=tip)
+
+    def links(self, name: str) -> tuple[list[bytes], bytes]:
+        """A validator's hash chain, front to back, and its tip."""
+        links = chain_preimages(hashlib.sha256(self.secret(name).encode()).digest(), LINKS)
+        return links, keccak(links[0])
+
+    async def publish(self, step: int) -> None:
+        """Publish a checkpoint."""
+        async with self.devchain() as dev:
+            await dev.advance(2)
+        async with self.chain("trainer") as chain:
+            await chain.publish_checkpoint(self.run, step, bytes([step] * 32), bytes(32))
+
+    async def commit(self, worker: str, index: int, root: str, step: int = 0) -> None:
+        """Commit work."""
+        async with self.chain(worker) as chain:
+            anchor = (await chain.checkpoint(self.run, step)).anchor
+            await chain.commit_work(self.run, step, anchor, index, hash_bytes(root))
+
+    def verdict(self, validator: str, worker: str, index: int, root: str, file_hash: str, **changes: Any) -> Verdict:
+        """A signed verdict with the validator's next link; accepting unless `changes` say otherwise."""
+        used = self.used_links[validator] = self.used_links.get(validator, -1) + 1
+        fields: dict = {
+            "run": self.run,
+            "step": 0,
+            "node": self.key(worker).address,
+            "index": index,
+            "root": root,
+            "file_hash": file_hash,
+            "validator": self.key(validator).address,
+            "accepted": True,
+            "draw_index": used,
+            "preimage": "0x" + self.links(validator)[0][used].hex(),
+            "inspected": 2,
+            "signature": UNSIGNED,
+        }
+        return self.signed(validator, Verdict(**(fields | changes)))
+
+    def signed(self, validator: str, verdict: Verdict) -> Verdict:
+        return sign_verdict(self.key(validator), self.domain, verdict)
+
+    def client(self, url: str, name: str | None, **options: object) -> OrchestratorClient:
+        """The orchestrator as this person talks to it."""
+        given: dict = {"chain_id": self.book.chain_id, "registry": self.book.registry, "timeout": 10} | options
+        return OrchestratorClient(url, self.key(name) if name else None, **given)
+
+
+class Orchestrator:
+    """A real orchestrator process over a house."""
+
+    def __init__(
+        self, house: House, folder: Path, *, extra: str = "", port: int = 0, environment: dict[str, str] | None = None
+    ) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = port or free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.environment = environment or {}
+        secret = folder / "storage.key"
+        if not secret.exists():
+            write_secret(secret, house.secret("storage"))
+        self.config = folder / "orchestrator.toml"
+        self.config.write_text(
+            f"""
+run = {house.run}
+[chain]
+rpc_url = "{house.settings.rpc_url}"
+addresses = "{house.settings.addresses}"
+poll_seconds = 0.05
+timeout_seconds = 5
+[keys]
+raw_key_file = "{secret}"
+[log]
+file = "{folder / "log.jsonl"}"
+[shardcast]
+relays = ["http://127.0.0.1:9"]
+[orchestrator]
+url = "{self.url}"
+port = {self.port}
+database_url = "sqlite+aiosqlite:///{folder / "orchestrator.db"}"
+storage_url = "file:{folder / "storage"}"
+state_dir = "{folder / "state"}"
+batch_groups = 8
+demand_batches = 2
+{extra}
+"""
+        )
+        self.process: subprocess.Popen[str] | None = None
+
+    def start(self) -> Orchestrator:
+        """Start the process and wait until it is ready."""
+        self.process = self.spawn()
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if self.get("/readyz")[0] == 200:
+                return self
+            time.sleep(0.02)
+        raise AssertionError(f"the orchestrator did not come up: {self.stop()}")
+
+    def spawn(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "orchestrator", "--config", str(self.config)],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+            env=os.environ | self.environment,
+        )
+
+    def get(self, path: str) -> tuple[int, bytes]:
+        """Status and body of a plain GET; (0, b"") when nobody answers."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(self.url + path, timeout=10) as reply:
+                return reply.status, reply.read()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read()
+        except OSError:
+            return 0, b""
+
+    def kill(self) -> None:
+        """As if the power had failed."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=10)
+
+    def stop(self) -> tuple[int, str]:
+        """SIGTERM; the exit code and what it said on stderr."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors

@@ -1,0 +1,321 @@
+"""What a stranger, a thief or a broken client sends, and the problem document it gets. A real process answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from house import House, Orchestrator, some_hash
+
+from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
+from muster.hashes import content_hash
+from muster.messages import StepReport
+from muster.signing import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, domain, sign_request, upload_target
+
+
+@pytest.fixture(scope="module")
+def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Orchestrator]]:
+    """A run with three workers and step 0 published, and an orchestrator."""
+    folder = tmp_path_factory.mktemp("requests")
+    house = asyncio.run(
+        House.build(folder, deployment.settings, seed="requests", workers=("w1", "w2", "w3"), commitments_per_hour=20)
+    )
+    asyncio.run(house.publish(0))
+    running = Orchestrator(house, folder / "orchestrator").start()
+    yield house, running
+    running.stop()
+
+
+class Sender:
+    """Sends one request with headers of its own making, and looks at the answer."""
+
+    def __init__(self, house: House, orchestrator: Orchestrator) -> None:
+        self.house = house
+        self.orchestrator = orchestrator
+        self.url = orchestrator.url
+
+    def sign(self, name: str, method: str, path: str, body: bytes = b"", **changes: Any) -> dict[str, str]:
+        given: dict[str, Any] = {"where": self.house.domain, "url": self.url, "now": time.time()} | changes
+        return sign_request(self.house.key(name), given["where"], method, given["url"] + path, body, now=given["now"])
+
+    def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
+        with httpx2.Client(trust_env=False, timeout=20) as client:
+            return client.request(method, self.url + path, content=body, headers=headers)
+
+    def signed(self, name: str, method: str, path: str, body: bytes = b"", **changes: Any) -> httpx2.Response:
+        return self.send(method, path, body, self.sign(name, method, path, body, **changes))
+
+    def target(self, body: bytes, index: int = 0, root: str = "root", run: int | None = None) -> str:
+        return "?".join(upload_target(content_hash(body), run or self.house.run, index, some_hash(root)))
+
+
+@pytest.fixture
+def sender(place: tuple[House, Orchestrator]) -> Sender:
+    return Sender(*place)
+
+
+def refused(reply: httpx2.Response, status: int, title: str, detail: str) -> dict[str, Any]:
+    """Assert that the answer is this problem document."""
+    assert reply.headers["content-type"] == "application/problem+json", reply.text
+    problem = reply.json()
+    assert (reply.status_code, problem["status"], problem["title"]) == (status, status, title), problem
+    assert detail in problem["detail"], problem
+    return problem
+
+
+WRITES = [("PUT", "file"), ("POST", "/v1/evidence"), ("POST", "/v1/verdicts"), ("POST", "steps")]
+
+
+def path_of(sender: Sender, path: str) -> str:
+    names = {"file": sender.target(b"x"), "steps": f"/v1/runs/{sender.house.run}/steps"}
+    return names.get(path, path)
+
+
+# Who are you
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+def test_unsigned_requests_are_refused(sender, method, path):
+    problem = refused(
+        sender.send(method, path_of(sender, path), b"x", {}), 401, "Unsigned request", "has no Muster-Body"
+    )
+    assert problem["hint"] == "sign with the node's key: muster.signing.sign_request"
+
+
+@pytest.mark.parametrize(("method", "path"), WRITES)
+def test_strangers_are_refused(sender, method, path):
+    reply = sender.signed("stranger", method, path_of(sender, path), b"x")
+    problem = refused(reply, 403, "Not a member", f"{sender.house.key('stranger').address}, which is no node of run")
+    assert problem["hint"].startswith("muster worker join")
+
+
+def test_replayed_requests_are_refused(sender):
+    body = b"replayed"
+    path = sender.target(body, root="replayed")
+    headers = sender.sign("w1", "PUT", path, body)
+    assert sender.send("PUT", path, body, headers).status_code == 200
+    refused(sender.send("PUT", path, body, headers), 401, "Replayed request", headers[HEADER_NONCE])
+    assert sender.signed("w1", "PUT", path, body).status_code == 200
+
+
+def test_a_refused_request_cannot_be_replayed_either(sender):
+    headers = sender.sign("w1", "POST", "/v1/evidence", b"x")
+    refused(sender.send("POST", "/v1/evidence", b"x", headers), 403, "Not allowed", "no active validator")
+    refused(sender.send("POST", "/v1/evidence", b"x", headers), 401, "Replayed request", "was answered before")
+
+
+@pytest.mark.parametrize(("shift", "detail"), [(-60, "expired 30 s ago"), (60, "expires in"), (3600, "at most 60")])
+def test_clocks_that_are_off_are_told(sender, shift, detail):
+    reply = sender.signed("v1", "POST", "/v1/evidence", b"x", now=int(time.time()) + shift)
+    problem = refused(reply, 401, "Expired request", detail.split(" ")[0])
+    assert "clock" in problem["hint"]
+
+
+def test_a_longer_life_than_was_signed_is_a_strangers(sender):
+    headers = sender.sign("v1", "POST", "/v1/evidence", b"x")
+    headers[HEADER_EXPIRY] = str(int(headers[HEADER_EXPIRY]) + 1)
+    refused(sender.send("POST", "/v1/evidence", b"x", headers), 403, "Not a member", "changed on its way")
+
+
+@pytest.mark.parametrize("signature", ["0x00", "0x" + "00" * 65, "0x" + "ff" * 65, "zz" * 66])
+def test_broken_signatures_are_refused(sender, signature):
+    headers = sender.sign("v1", "POST", "/v1/evidence", b"x") | {HEADER_SIGNATURE: signature}
+    refused(sender.send("POST", "/v1/evidence", b"x", headers), 401, "Unsigned request", "ignature")
+
+
+def test_a_signature_for_another_chain_contract_or_host_is_a_strangers(sender):
+    house = sender.house
+    for changes in (
+        {"where": domain(84_532, house.book.registry)},
+        {"where": domain(house.book.chain_id, house.book.runs)},
+        {"url": "http://orchestrator.example:8600"},
+    ):
+        reply = sender.signed("v1", "POST", "/v1/evidence", b"x", **changes)
+        problem = refused(reply, 403, "Not a member", "another chain or host")
+        assert "chain.chain_id" in problem["hint"]
+
+
+def test_the_host_header_is_not_believed(sender):
+    """Another orchestrator passes on what was signed for it, Host header included."""
+    elsewhere = "http://orchestrator.example:8600"
+    headers = sender.sign("v1", "POST", "/v1/evidence", b"x", url=elsewhere) | {"Host": "orchestrator.example:8600"}
+    refused(sender.send("POST", "/v1/evidence", b"x", headers), 403, "Not a member", "another chain or host")
+
+
+# What do you send
+
+
+def test_a_body_that_is_not_what_was_signed(sender):
+    headers = sender.sign("v1", "POST", "/v1/evidence", b"signed")
+    reply = sender.send("POST", "/v1/evidence", b"sent", headers)
+    refused(reply, 422, "Wrong hash", content_hash(b"sent"))
+    path = sender.target(b"signed", index=1, root="swapped")
+    reply = sender.send("PUT", path, b"sent!!", sender.sign("w1", "PUT", path, b"signed"))
+    refused(reply, 422, "Wrong hash", "the request was signed for")
+    assert sender.orchestrator.get(f"/v1/files/{content_hash(b'sent!!')}")[0] == 404
+    assert sender.orchestrator.get(f"/v1/files/{content_hash(b'signed')}")[0] == 404
+
+
+def test_a_file_under_anothers_name(sender):
+    path = sender.target(b"other", index=1, root="misnamed")
+    refused(sender.signed("w1", "PUT", path, b"this"), 422, "Wrong hash", "the path names")
+
+
+def test_oversized_bodies_are_refused_before_they_are_read(sender):
+    """By announced length, and by what arrives when none is announced."""
+    for method, path, limit in (("POST", "/v1/evidence", MAX_EVIDENCE_BYTES), ("POST", "/v1/verdicts", 1 << 20)):
+        body = bytes(limit + 1)
+        problem = refused(sender.signed("v1", method, path, body), 413, "Too large", f"larger than {limit} bytes")
+        assert problem["status"] == 413
+    body = bytes(MAX_FILE_BYTES + 1)
+    path = sender.target(body, index=1, root="oversized")
+    started = time.monotonic()
+    refused(sender.signed("w1", "PUT", path, body), 413, "Too large", f"larger than {MAX_FILE_BYTES} bytes")
+    assert time.monotonic() - started < 5
+
+
+def test_a_body_without_an_end_is_cut_off(sender):
+    body = bytes((1 << 20) + 10)
+    headers = sender.sign("v1", "POST", "/v1/verdicts", body)
+    with httpx2.Client(trust_env=False, timeout=20) as client:
+        pieces = (body[i : i + 65536] for i in range(0, len(body), 65536))
+        reply = client.request("POST", sender.url + "/v1/verdicts", content=pieces, headers=headers)
+    refused(reply, 413, "Too large", f"larger than {1 << 20} bytes")
+
+
+def test_an_empty_file_is_refused(sender):
+    path = sender.target(b"", index=1, root="empty")
+    refused(sender.signed("w1", "PUT", path, b""), 422, "Malformed", "empty")
+
+
+@pytest.mark.parametrize(
+    ("body", "detail"),
+    [
+        (b"", "JSON"),
+        (b"{}", "Field required"),
+        (b"[]", "object"),
+        (b"\xff\xfe", "JSON"),
+        (b'{"x": NaN}', "Field required"),
+    ],
+)
+def test_messages_that_do_not_parse(sender, body, detail):
+    refused(sender.signed("v1", "POST", "/v1/verdicts", body), 422, "Malformed", detail)
+    refused(sender.signed("trainer", "POST", f"/v1/runs/{sender.house.run}/steps", body), 422, "Malformed", detail)
+
+
+# Another run, another place
+
+
+def test_another_run(sender):
+    run = sender.house.run
+    body = b"for another run"
+    reply = sender.signed("w1", "PUT", sender.target(body, run=run + 1), body)
+    refused(reply, 404, "Another run", f"serves run {run}, not {run + 1}")
+    for path in ("", "/demand", "/accepted", "/summary", "/verdicts", "/events"):
+        status, answer = sender.orchestrator.get(f"/v1/runs/{run + 1}{path}")
+        assert (status, json.loads(answer)["title"]) == (404, "Another run"), path
+    report = StepReport(run=run + 1, step=0, metrics={})
+    reply = sender.signed("trainer", "POST", f"/v1/runs/{run}/steps", report.model_dump_json().encode())
+    refused(reply, 404, "Another run", "")
+    reply = sender.signed("trainer", "POST", f"/v1/runs/{run + 1}/steps", report.model_dump_json().encode())
+    refused(reply, 404, "Another run", "")
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "title"),
+    [
+        ("/v1/nowhere", 404, "Not Found"),
+        ("/v1/files/0x00", 422, "Malformed"),
+        ("/v1/files/" + some_hash("nothing"), 404, "Not found"),
+        ("/v1/evidence/" + some_hash("nothing"), 404, "Not found"),
+        ("/v1/nodes/0x00", 422, "Malformed"),
+        ("/v1/nodes/0x" + "00" * 20, 404, "Not found"),
+        ("/v1/files/../../etc/passwd", 404, "Not Found"),
+    ],
+)
+def test_what_is_not_there(sender, path, status, title):
+    found, body = sender.orchestrator.get(path)
+    assert (found, json.loads(body)["title"]) == (status, title)
+
+
+def test_a_method_that_is_none(sender):
+    reply = sender.send("DELETE", "/v1/evidence", b"", {})
+    refused(reply, 405, "Method Not Allowed", "")
+
+
+# Roles
+
+
+def test_only_validators_judge_and_keep_evidence(sender):
+    house = sender.house
+    for name in ("w1", "trainer"):
+        refused(sender.signed(name, "POST", "/v1/evidence", b"x"), 403, "Not allowed", "no active validator")
+    verdict = house.verdict("v1", "w1", 0, some_hash("r"), some_hash("f")).model_dump_json().encode()
+    refused(sender.signed("w1", "POST", "/v1/verdicts", verdict), 403, "Not allowed", "no active validator")
+    refused(sender.signed("v2", "POST", "/v1/verdicts", verdict), 403, "Not allowed", "the request")
+
+
+def test_only_workers_upload(sender):
+    body = b"a validator's"
+    refused(sender.signed("v1", "PUT", sender.target(body), body), 403, "Not allowed", "is no worker")
+    refused(sender.signed("trainer", "PUT", sender.target(body), body), 403, "Not allowed", "is no worker")
+
+
+def test_only_the_trainer_reports(sender):
+    report = StepReport(run=sender.house.run, step=0, metrics={"reward": 1.0}).model_dump_json().encode()
+    for name in ("w1", "v1"):
+        reply = sender.signed(name, "POST", f"/v1/runs/{sender.house.run}/steps", report)
+        refused(reply, 403, "Not allowed", "is not the run's trainer")
+
+
+# Uploads: the rule
+
+
+def test_an_upload_is_idempotent_and_one_per_root(sender):
+    body, other = b"file of root a", b"another file of root a"
+    first = sender.signed("w2", "PUT", sender.target(body, root="a"), body)
+    again = sender.signed("w2", "PUT", sender.target(body, root="a"), body)
+    assert first.status_code == again.status_code == 200
+    assert first.json() == again.json()
+    reply = sender.signed("w2", "PUT", sender.target(other, root="a"), other)
+    problem = refused(reply, 409, "Conflict", content_hash(body))
+    assert "one file" in problem["hint"]
+    # Another root at the same index, and another node with the same file, root and index, are their own.
+    assert sender.signed("w2", "PUT", sender.target(other, root="b"), other).status_code == 200
+    assert sender.signed("w3", "PUT", sender.target(body, root="a"), body).status_code == 200
+
+
+def test_the_form_of_an_upload_is_part_of_what_is_signed(sender):
+    body = b"form"
+    path, query = upload_target(content_hash(body), sender.house.run, 2, some_hash("form"))
+    for bad in ("&".join(reversed(query.split("&"))), query + "&x=1", query.replace("index=2", "index=02")):
+        refused(sender.signed("w2", "PUT", f"{path}?{bad}", body), 422, "Malformed", "an upload's target is written")
+
+
+def test_uploads_are_bounded_in_index_and_number(sender):
+    body = b"ahead"
+    assert sender.signed("w3", "PUT", sender.target(body, index=7, root="h"), body).status_code == 200
+    reply = sender.signed("w3", "PUT", sender.target(body, index=8, root="h"), body)
+    refused(reply, 409, "Conflict", "not one of the node's next 8, from 0 on")
+    for i in range(16):
+        assert sender.signed("w3", "PUT", sender.target(body, index=3, root=f"r{i}"), body).status_code == 200
+    reply = sender.signed("w3", "PUT", sender.target(body, index=3, root="r16"), body)
+    refused(reply, 409, "Conflict", "16 roots are uploaded")
+
+
+def test_large_uploads_arrive_whole(sender):
+    body = bytes(range(256)) * (20 << 12)  # 20 MiB
+    reply = sender.signed("w2", "PUT", sender.target(body, index=5, root="large"), body)
+    assert reply.status_code == 200
+    assert reply.json()["size"] == len(body)
+    status, back = sender.orchestrator.get(f"/v1/files/{content_hash(body)}")
+    assert status == 200
+    assert back == body
+    spool = Path(sender.orchestrator.folder) / "state" / "uploads"
+    assert list(spool.iterdir()) == []
