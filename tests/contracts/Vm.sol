@@ -11,6 +11,9 @@ interface Vm {
     function startPrank(address caller) external;
     function stopPrank() external;
 
+    function load(address account, bytes32 slot) external view returns (bytes32);
+    function store(address account, bytes32 slot, bytes32 value) external;
+
     // Keys.
     function addr(uint256 key) external pure returns (address);
     function sign(uint256 key, bytes32 digest) external pure returns (uint8 v, bytes32 r, bytes32 s);

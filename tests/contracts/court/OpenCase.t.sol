@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
+import { House } from "../House.sol";
+
+contract OpenCaseTest is House {
+    function setUp() public override {
+        super.setUp();
+        _open();
+        _commit(WORKER);
+    }
+
+    function _expectRejected(uint256 challenger, bytes memory reason) private {
+        vm.expectRevert(reason);
+        vm.prank(node(challenger));
+        court.openCase(node(WORKER), 0, 0, _root(WORKER, 0), ISlashCourt.Kind.WrongReward, 0, bytes32(0));
+    }
+
+    function test_OpenCase_KeepsTheCase() public {
+        vm.expectEmit(address(court));
+        emit ISlashCourt.CaseOpened(
+            1,
+            node(WORKER),
+            node(0),
+            run,
+            0,
+            0,
+            _root(WORKER, 0),
+            ISlashCourt.Kind.SamplingMismatch,
+            7,
+            keccak256("evidence"),
+            3,
+            START + 24 hours + 13 hours,
+            START + 24 hours + 27 hours
+        );
+        uint256 caseId = _accuse(WORKER, 0);
+        vm.assertEq(caseId, 1);
+        vm.assertEq(court.caseCount(), 1);
+
+        ISlashCourt.Case memory c = court.caseOf(caseId);
+        vm.assertEq(c.node, node(WORKER));
+        vm.assertEq(c.run, run);
+        vm.assertEq(c.openedAt, START + 24 hours);
+        vm.assertTrue(c.kind == ISlashCourt.Kind.SamplingMismatch);
+        vm.assertTrue(c.outcome == ISlashCourt.Outcome.Open);
+        vm.assertEq(c.challenger, node(0));
+        vm.assertEq(c.index, 0);
+        vm.assertEq(c.position, 7);
+        vm.assertEq(c.jury, 3);
+        vm.assertEq(c.fee, 5 ether);
+        vm.assertEq(c.deposit, 2 ether);
+        vm.assertEq(c.seniorBefore, START);
+        vm.assertEq(c.evidenceHash, keccak256("evidence"));
+
+        vm.assertEq(registry.freeBalance(operator(0)), 95 ether);
+        vm.assertEq(registry.totalHeld(), 5 ether);
+        vm.assertEq(runs.work(node(WORKER)).openCases, 1);
+        vm.assertFalse(court.isResolvable(caseId));
+        _assertSolvent();
+    }
+
+    function test_OpenCase_CasesRunSideBySide() public {
+        _accuse(WORKER, 0);
+        _accuseBy(1, WORKER, 0, ISlashCourt.Kind.WrongPrompt);
+        vm.assertEq(court.caseCount(), 2);
+        vm.assertEq(runs.work(node(WORKER)).openCases, 2);
+        vm.assertTrue(court.isJudge(1, node(1)));
+        vm.assertFalse(court.isJudge(2, node(1)));
+        vm.assertTrue(court.isJudge(2, node(0)));
+    }
+
+    function test_OpenCase_RevertWhen_NotCommitted() public {
+        ISlashCourt.Kind kind = ISlashCourt.Kind.WrongReward;
+        bytes32 root = _root(WORKER, 0);
+        vm.startPrank(node(0));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 1, 0, root));
+        court.openCase(node(WORKER), 1, 0, root, kind, 0, bytes32(0));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 0, 1, root));
+        court.openCase(node(WORKER), 0, 1, root, kind, 0, bytes32(0));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 0, 0, ~root));
+        court.openCase(node(WORKER), 0, 0, ~root, kind, 0, bytes32(0));
+    }
+
+    function test_OpenCase_RevertWhen_NodeGone() public {
+        _convictNode(WORKER, 0);
+        _expectRejected(1, abi.encodeWithSelector(ISlashCourt.NodeGone.selector, node(WORKER)));
+    }
+
+    function test_OpenCase_RevertWhen_NotChallenger() public {
+        _expectRejected(9, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(9), run));
+        _join(OTHER_WORKER, IRegistry.Role.Worker, 100 ether);
+        _expectRejected(
+            OTHER_WORKER, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(OTHER_WORKER), run)
+        );
+        vm.prank(operator(3));
+        registry.retire(node(3));
+        _expectRejected(3, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(3), run));
+        uint32 first = run;
+        run = _createRun(_terms());
+        _join(8, IRegistry.Role.Validator, 100 ether);
+        _expectRejected(8, abi.encodeWithSelector(ISlashCourt.NotChallenger.selector, node(8), first));
+    }
+
+    /// @dev Operator 5 works and validates; its validator neither accuses nor judges its worker.
+    function test_OpenCase_AccusedOperatorsValidator() public {
+        _deposit(operator(WORKER), 300 ether);
+        IRegistry.Registration memory registration = _registration(8, IRegistry.Role.Validator);
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(NODE + 8, registry.consentDigest(operator(WORKER), registration));
+        vm.prank(operator(WORKER));
+        registry.register(registration, abi.encodePacked(r, s, v));
+        vm.warp(block.timestamp + 24 hours);
+
+        _expectRejected(
+            8, abi.encodeWithSelector(ISlashCourt.OwnNode.selector, node(8), node(WORKER), operator(WORKER))
+        );
+        uint256 caseId = _accuse(WORKER, 0);
+        vm.assertEq(court.caseOf(caseId).jury, 3);
+        vm.assertFalse(court.isJudge(caseId, node(8)));
+        bytes32 hash = court.voteHash(caseId, node(8), false, bytes32(0));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotJudge.selector, caseId, node(8)));
+        vm.prank(node(8));
+        court.commitVote(caseId, hash);
+    }
+
+    function test_OpenCase_RevertWhen_TooLate() public {
+        uint256 deadline = START + 25 hours + 72 hours;
+        vm.assertEq(runs.challengeableUntil(node(WORKER), 0), deadline);
+        vm.warp(deadline + 1);
+        _expectRejected(
+            0, abi.encodeWithSelector(ISlashCourt.ChallengeTooLate.selector, node(WORKER), 0, deadline, deadline + 1)
+        );
+        vm.warp(deadline);
+        _accuse(WORKER, 0);
+    }
+
+    /// @dev A settled commitment can still cost its node the stake.
+    function test_OpenCase_AfterTheClaim() public {
+        vm.warp(START + 25 hours);
+        _seal(_firstHour());
+        vm.warp(START + 49 hours);
+        runs.claim(node(WORKER), 0);
+        _convictNode(WORKER, 0);
+        vm.assertEq(registry.node(node(WORKER)).lock, 50 ether);
+        _assertSolvent();
+    }
+
+    function test_OpenCase_RevertWhen_FeeShort() public {
+        vm.prank(operator(0));
+        registry.withdrawFree(96 ether);
+        _expectRejected(0, abi.encodeWithSelector(IRegistry.FreeBalanceShort.selector, operator(0), 4 ether, 5 ether));
+    }
+
+    /// @dev A jury joined after the victim was chosen does not judge it.
+    function test_OpenCase_JuniorsDoNotJudge() public {
+        for (uint256 i = 10; i < 20; i++) {
+            _join(i, IRegistry.Role.Validator, 100 ether);
+        }
+        vm.warp(block.timestamp + 24 hours - 1);
+        uint256 caseId = _accuse(WORKER, 0);
+        vm.assertEq(court.caseOf(caseId).jury, 3);
+        vm.assertFalse(court.isJudge(caseId, node(10)));
+
+        vm.warp(block.timestamp + 1);
+        caseId = _accuse(WORKER, 0);
+        vm.assertEq(court.caseOf(caseId).jury, 13);
+        vm.assertTrue(court.isJudge(caseId, node(10)));
+
+        // A junior may accuse; nobody is taken off the jury for it.
+        _join(20, IRegistry.Role.Validator, 100 ether);
+        caseId = _accuseBy(20, WORKER, 0, ISlashCourt.Kind.WrongReward);
+        vm.assertEq(court.caseOf(caseId).jury, 14);
+    }
+
+    function test_OpenCase_TheRetiredStillJudge() public {
+        vm.prank(operator(3));
+        registry.retire(node(3));
+        uint256 caseId = _accuse(WORKER, 0);
+        vm.assertEq(court.caseOf(caseId).jury, 3);
+        _decide(caseId, [true, true, true]);
+        vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.Guilty);
+    }
+
+    function test_OpenCase_RevertWhen_TooFewJudges() public {
+        for (uint256 i = 2; i < 4; i++) {
+            vm.prank(operator(i));
+            registry.retire(node(i));
+        }
+        vm.warp(block.timestamp + 24 hours);
+        _expectRejected(0, abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 1, 2));
+    }
+}

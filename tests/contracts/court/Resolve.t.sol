@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
+import { House } from "../House.sol";
+
+contract ResolveTest is House {
+    uint256 private constant OPENED = START + 24 hours;
+    uint256 private constant REVEALS = OPENED + 13 hours;
+    uint256 private constant END = OPENED + 27 hours;
+
+    uint256 private caseId;
+
+    function setUp() public override {
+        super.setUp();
+        _open();
+        _commit(WORKER);
+        caseId = _accuse(WORKER, 0);
+    }
+
+    function _free(uint256 i) private view returns (uint256) {
+        return registry.freeBalance(operator(i));
+    }
+
+    function _resolveAs(ISlashCourt.Outcome expected) private {
+        vm.prank(stranger);
+        vm.assertTrue(court.resolve(caseId) == expected);
+        vm.assertTrue(court.caseOf(caseId).outcome == expected);
+        vm.assertEq(runs.work(node(WORKER)).openCases, 0);
+    }
+
+    function _collectAs(uint256 judge, uint256 expected) private {
+        vm.assertEq(court.collectable(caseId, node(judge)), expected);
+        uint256 before = _free(judge);
+        if (expected == 0) {
+            vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NothingToCollect.selector, caseId, node(judge)));
+        }
+        vm.prank(stranger);
+        court.collect(caseId, node(judge));
+        vm.assertEq(_free(judge), before + expected);
+        if (expected != 0) _collectAs(judge, 0);
+    }
+
+    function _assertNothingHeld() private view {
+        vm.assertEq(registry.totalHeld(), 0);
+        _assertSolvent();
+    }
+
+    // ------------------------------------------------------------------------------------------------------- guilty
+
+    function test_Resolve_Guilty() public {
+        _decide(caseId, [true, true, true]);
+        vm.expectEmit(address(court));
+        emit ISlashCourt.CaseResolved(caseId, node(WORKER), ISlashCourt.Outcome.Guilty, 3, 3, 3);
+        _resolveAs(ISlashCourt.Outcome.Guilty);
+        vm.assertEq(_free(0), 100 ether + 10 ether);
+        for (uint256 i = 1; i < 4; i++) {
+            _collectAs(i, 0);
+        }
+        _assertNothingHeld();
+    }
+
+    /// @dev Who committed and hid its vote pays those who showed theirs.
+    function test_Resolve_Guilty_ForfeitsGoToTheRevealers() public {
+        for (uint256 i = 1; i < 4; i++) {
+            _vote(caseId, i, true);
+        }
+        _reveal(caseId, 1, true);
+        _reveal(caseId, 2, true);
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.VotingNotOver.selector, caseId, END, block.timestamp));
+        court.resolve(caseId);
+        vm.warp(END);
+        _resolveAs(ISlashCourt.Outcome.Guilty);
+        _collectAs(1, 1 ether);
+        _collectAs(2, 1 ether);
+        _collectAs(3, 0);
+        vm.assertEq(_free(3), 98 ether);
+        _assertNothingHeld();
+    }
+
+    /// @dev Two of three judges suffice, and need not wait for a third that did not commit.
+    function test_Resolve_Guilty_WithoutTheSilent() public {
+        _vote(caseId, 1, true);
+        _vote(caseId, 2, true);
+        vm.warp(REVEALS);
+        _reveal(caseId, 1, true);
+        vm.assertFalse(court.isResolvable(caseId));
+        _reveal(caseId, 2, true);
+        vm.assertTrue(court.isResolvable(caseId));
+        _resolveAs(ISlashCourt.Outcome.Guilty);
+        _assertNothingHeld();
+    }
+
+    // --------------------------------------------------------------------------------------------------- not guilty
+
+    function test_Resolve_NotGuilty() public {
+        _decide(caseId, [true, false, false]);
+        _resolveAs(ISlashCourt.Outcome.NotGuilty);
+        vm.assertEq(_free(0), 95 ether);
+        uint256 share = uint256(5 ether) / 3;
+        for (uint256 i = 1; i < 4; i++) {
+            _collectAs(i, share);
+        }
+        vm.assertEq(_free(WORKER), 5 ether - 3 * share);
+        vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
+        vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
+        _assertNothingHeld();
+    }
+
+    /// @dev Two of three judges reveal and disagree: no majority of the jury, so the accused is free.
+    function test_Resolve_NotGuilty_SilenceCountsForTheAccused() public {
+        _vote(caseId, 1, true);
+        _vote(caseId, 2, false);
+        _vote(caseId, 3, true);
+        vm.warp(REVEALS);
+        _reveal(caseId, 1, true);
+        _reveal(caseId, 2, false);
+        vm.warp(END);
+        _resolveAs(ISlashCourt.Outcome.NotGuilty);
+        _collectAs(1, 3.5 ether);
+        _collectAs(2, 3.5 ether);
+        _collectAs(3, 0);
+        _assertNothingHeld();
+    }
+
+    function test_Resolve_NotGuilty_GivesNoImmunity() public {
+        _decide(caseId, [false, false, false]);
+        court.resolve(caseId);
+        caseId = _accuse(WORKER, 0);
+        _decide(caseId, [true, true, true]);
+        _resolveAs(ISlashCourt.Outcome.Guilty);
+        _assertSolvent();
+    }
+
+    // --------------------------------------------------------------------------------------------------- no quorum
+
+    function test_Resolve_NoQuorum_NobodyVoted() public {
+        vm.warp(REVEALS - 1);
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.VotingNotOver.selector, caseId, END, REVEALS - 1));
+        court.resolve(caseId);
+        vm.warp(REVEALS);
+        _resolveAs(ISlashCourt.Outcome.NoQuorum);
+        vm.assertEq(_free(WORKER), 5 ether);
+        _assertNothingHeld();
+    }
+
+    function test_Resolve_NoQuorum_NobodyRevealed() public {
+        _vote(caseId, 1, true);
+        _vote(caseId, 2, true);
+        vm.warp(END);
+        _resolveAs(ISlashCourt.Outcome.NoQuorum);
+        vm.assertEq(_free(WORKER), 5 ether);
+        _collectAs(1, 2 ether);
+        _collectAs(2, 2 ether);
+        _collectAs(3, 0);
+        _assertNothingHeld();
+    }
+
+    function test_Resolve_NoQuorum_OneRevealed() public {
+        _vote(caseId, 1, true);
+        _vote(caseId, 2, true);
+        vm.warp(REVEALS);
+        _reveal(caseId, 1, true);
+        vm.warp(END);
+        _resolveAs(ISlashCourt.Outcome.NoQuorum);
+        _collectAs(1, 5 ether);
+        _collectAs(2, 2 ether);
+        _assertNothingHeld();
+    }
+
+    // --------------------------------------------------------------------------------------------------------- moot
+
+    function test_Resolve_Moot() public {
+        uint256 first = caseId;
+        caseId = _accuseBy(1, WORKER, 0, ISlashCourt.Kind.WrongReward);
+        _vote(caseId, 0, true);
+        _vote(caseId, 2, false);
+        _decide(first, [true, true, true]);
+        court.resolve(first);
+
+        vm.assertTrue(court.isResolvable(caseId));
+        _resolveAs(ISlashCourt.Outcome.Moot);
+        vm.assertEq(_free(1), 100 ether);
+        _collectAs(0, 2 ether);
+        _collectAs(2, 2 ether);
+        vm.assertEq(_free(0), 110 ether);
+        vm.assertEq(_free(2), 100 ether);
+        vm.assertEq(registry.node(node(WORKER)).lock, 50 ether);
+        _assertNothingHeld();
+    }
+
+    // ------------------------------------------------------------------------------------------------------ refused
+
+    function test_Resolve_RevertWhen_UnknownOrEnded() public {
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.UnknownCase.selector, 9));
+        court.resolve(9);
+        vm.assertFalse(court.isResolvable(9));
+        _decide(caseId, [false, false, false]);
+        court.resolve(caseId);
+        vm.assertFalse(court.isResolvable(caseId));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.CaseEnded.selector, caseId, ISlashCourt.Outcome.NotGuilty));
+        court.resolve(caseId);
+    }
+
+    function test_Collect_RevertWhen_Open() public {
+        _vote(caseId, 1, true);
+        _collectAs(1, 0);
+    }
+
+    // -------------------------------------------------------------------------------------------------------- sums
+
+    /// @dev For any jury, any votes and any silence: the outcome follows the rule, and what came in goes out.
+    /// forge-config: default.fuzz.runs = 128
+    function testFuzz_Resolve_EverythingGoesOut(uint256 size, uint256 commits, uint256 reveals, uint256 votes) public {
+        size = _bound(size, 0, 9);
+        for (uint256 i = 10; i < 10 + size; i++) {
+            _join(i, IRegistry.Role.Validator, 100 ether);
+        }
+        vm.warp(OPENED + 24 hours);
+        court.resolve(caseId);
+        caseId = _accuse(WORKER, 0);
+        uint256 jury = size + 3;
+        vm.assertEq(court.caseOf(caseId).jury, jury);
+        uint256 totalBefore = registry.totalFree() + registry.totalHeld();
+        (uint256 revealed, uint256 guilty) = _castBallots(jury, commits, reveals, votes);
+
+        ISlashCourt.Outcome outcome = court.resolve(caseId);
+
+        if (revealed * 2 <= jury) vm.assertTrue(outcome == ISlashCourt.Outcome.NoQuorum);
+        else if (guilty * 2 > jury) vm.assertTrue(outcome == ISlashCourt.Outcome.Guilty);
+        else vm.assertTrue(outcome == ISlashCourt.Outcome.NotGuilty);
+        for (uint256 j = 0; j < jury; j++) {
+            uint256 owed = court.collectable(caseId, node(_judge(j)));
+            if (owed != 0) court.collect(caseId, node(_judge(j)));
+        }
+        vm.assertEq(registry.totalHeld(), 0);
+        uint256 bounty = outcome == ISlashCourt.Outcome.Guilty ? 10 ether : 0;
+        vm.assertEq(registry.totalFree(), totalBefore + bounty);
+        _assertSolvent();
+    }
+
+    /// @dev Judge j commits, reveals and votes guilty by bit j of the three words.
+    function _castBallots(uint256 jury, uint256 commits, uint256 reveals, uint256 votes)
+        private
+        returns (uint256 revealed, uint256 guilty)
+    {
+        for (uint256 j = 0; j < jury; j++) {
+            if ((commits >> j) & 1 == 1) _vote(caseId, _judge(j), (votes >> j) & 1 == 1);
+        }
+        vm.warp(block.timestamp + 13 hours);
+        for (uint256 j = 0; j < jury; j++) {
+            if ((commits & reveals) >> j & 1 == 0) continue;
+            _reveal(caseId, _judge(j), (votes >> j) & 1 == 1);
+            revealed++;
+            guilty += (votes >> j) & 1;
+        }
+        vm.warp(block.timestamp + 14 hours);
+    }
+
+    function _judge(uint256 j) private pure returns (uint256) {
+        return j < 3 ? j + 1 : j + 7;
+    }
+}

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
+import { House } from "../House.sol";
+
+contract CommitWorkTest is House {
+    bytes32 private constant ROOT = keccak256("root");
+
+    function setUp() public override {
+        super.setUp();
+        _open();
+    }
+
+    function _commitAs(uint256 i, uint32 step, uint32 index) private {
+        bytes32 anchor = runs.checkpoint(run, step).anchor;
+        vm.prank(node(i));
+        runs.commitWork(run, step, anchor, index, ROOT);
+    }
+
+    function _expectRejected(uint256 i, uint32 step, uint32 index, bytes memory reason) private {
+        bytes32 anchor = runs.checkpoint(run, step).anchor;
+        vm.expectRevert(reason);
+        vm.prank(node(i));
+        runs.commitWork(run, step, anchor, index, ROOT);
+    }
+
+    function _publishNext() private returns (uint32) {
+        vm.warp(block.timestamp + 60);
+        return _publish();
+    }
+
+    // ------------------------------------------------------------------------------------------------------ accepted
+
+    function testFuzz_Commit_KeepsDigestAndHour(bytes32 root, uint256 delay) public {
+        vm.warp(block.timestamp + _bound(delay, 0, 1_000 hours));
+        uint24 hour = uint24(block.timestamp / 3600);
+        bytes32 anchor = runs.checkpoint(run, 0).anchor;
+        vm.expectEmit(address(runs));
+        emit IRuns.WorkCommitted(run, node(WORKER), 0, 0, hour, root);
+        vm.prank(node(WORKER));
+        runs.commitWork(run, 0, anchor, 0, root);
+
+        IRuns.Commitment memory c = runs.commitment(node(WORKER), 0);
+        vm.assertEq(bytes32(c.digest), bytes32(bytes29(keccak256(abi.encode(run, uint32(0), root)))));
+        vm.assertEq(c.hour, hour);
+        vm.assertTrue(runs.isCommitted(node(WORKER), 0, 0, root));
+        vm.assertFalse(runs.isCommitted(node(WORKER), 0, 1, root));
+        vm.assertFalse(runs.isCommitted(node(WORKER), 0, 0, ~root));
+        vm.assertFalse(runs.isCommitted(node(WORKER), 1, 0, root));
+
+        IRuns.Work memory w = runs.work(node(WORKER));
+        vm.assertEq(w.next, 1);
+        vm.assertEq(w.settled, 0);
+        vm.assertEq(w.lastHour, hour);
+        vm.assertEq(w.countInHour, 1);
+        vm.assertEq(runs.runState(run).reserved, 1 ether);
+        vm.assertEq(runs.runState(run).balance, FUNDS);
+    }
+
+    function test_Commit_WithinTheAsyncLevel() public {
+        _publishNext();
+        _publishNext();
+        _commitAs(WORKER, 0, 0);
+        _commitAs(WORKER, 1, 1);
+        _commitAs(WORKER, 2, 2);
+        vm.assertEq(runs.work(node(WORKER)).lastStep, 2);
+    }
+
+    function test_Commit_CountsHoursApart() public {
+        for (uint32 i = 0; i < 3; i++) {
+            _commitAs(WORKER, 0, i);
+        }
+        uint256 hour = block.timestamp / 3600;
+        _expectRejected(WORKER, 0, 3, abi.encodeWithSelector(IRuns.HourFull.selector, node(WORKER), hour, 3));
+        vm.warp((hour + 1) * 3600);
+        _commitAs(WORKER, 0, 3);
+        vm.assertEq(runs.work(node(WORKER)).countInHour, 1);
+    }
+
+    // ------------------------------------------------------------------------------------------------------ refused
+
+    function test_Commit_RevertWhen_NotWorking() public {
+        _expectRejected(0, 0, 0, abi.encodeWithSelector(IRuns.NotWorking.selector, node(0)));
+        _expectRejected(99, 0, 0, abi.encodeWithSelector(IRuns.NotWorking.selector, node(99)));
+        _commit(WORKER);
+        _convictNode(WORKER, 0);
+        _expectRejected(WORKER, 0, 1, abi.encodeWithSelector(IRuns.NotWorking.selector, node(WORKER)));
+    }
+
+    function test_Commit_RevertWhen_WrongRun() public {
+        uint32 other = _createRun(_terms());
+        bytes32 anchor = runs.checkpoint(run, 0).anchor;
+        vm.expectRevert(abi.encodeWithSelector(IRuns.WrongRun.selector, node(WORKER), other, run));
+        vm.prank(node(WORKER));
+        runs.commitWork(other, 0, anchor, 0, ROOT);
+    }
+
+    function testFuzz_Commit_RevertWhen_WrongIndex(uint32 index) public {
+        _commit(WORKER);
+        vm.assume(index != 1);
+        _expectRejected(WORKER, 0, index, abi.encodeWithSelector(IRuns.WrongIndex.selector, node(WORKER), index, 1));
+    }
+
+    function test_Commit_RevertWhen_TooFewValidators() public {
+        vm.prank(operator(3));
+        registry.retire(node(3));
+        _expectRejected(WORKER, 0, 0, abi.encodeWithSelector(IRuns.TooFewValidators.selector, run, 3, 4));
+        _join(9, IRegistry.Role.Validator, 0);
+        _commitAs(WORKER, 0, 0);
+    }
+
+    function testFuzz_Commit_RevertWhen_Unpublished(uint32 step) public {
+        step = uint32(_bound(step, 1, type(uint32).max));
+        _expectRejected(WORKER, step, 0, abi.encodeWithSelector(IRuns.StepUnpublished.selector, run, step, 1));
+    }
+
+    /// @dev Keys cannot be ground: a node's first draw follows from entropy that came after it joined.
+    function test_Commit_RevertWhen_BeforeJoined() public {
+        _join(OTHER_WORKER, IRegistry.Role.Worker, 0);
+        _expectRejected(
+            OTHER_WORKER, 0, 0, abi.encodeWithSelector(IRuns.StepBeforeJoined.selector, node(OTHER_WORKER), 0, 1)
+        );
+        _publishNext();
+        _commitAs(OTHER_WORKER, 1, 0);
+    }
+
+    function test_Commit_RevertWhen_BeforeLast() public {
+        _publishNext();
+        _commitAs(WORKER, 1, 0);
+        _expectRejected(WORKER, 0, 1, abi.encodeWithSelector(IRuns.StepBeforeLast.selector, node(WORKER), 0, 1));
+    }
+
+    function test_Commit_RevertWhen_TooOld() public {
+        _publishNext();
+        _publishNext();
+        _publishNext();
+        _expectRejected(WORKER, 0, 0, abi.encodeWithSelector(IRuns.StepTooOld.selector, run, 0, 1));
+        _commitAs(WORKER, 1, 0);
+    }
+
+    function testFuzz_Commit_RevertWhen_WrongAnchor(bytes32 anchor) public {
+        bytes32 right = runs.checkpoint(run, 0).anchor;
+        vm.assume(anchor != right);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.WrongAnchor.selector, run, 0, anchor, right));
+        vm.prank(node(WORKER));
+        runs.commitWork(run, 0, anchor, 0, ROOT);
+    }
+
+    function test_Commit_RevertWhen_EscrowShort() public {
+        vm.prank(owner);
+        runs.announceWithdrawal(run, FUNDS - 1.5 ether);
+        vm.warp(block.timestamp + 8 minutes);
+        vm.prank(owner);
+        runs.withdrawEscrow(run);
+        _commitAs(WORKER, 0, 0);
+        _expectRejected(WORKER, 0, 1, abi.encodeWithSelector(IRuns.EscrowShort.selector, run, 0.5 ether, 1 ether));
+    }
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
+import { House } from "../House.sol";
+
+contract CreateRunTest is House {
+    function _expectOutOfBounds(IRuns.Terms memory terms, bytes32 name, uint256 value, uint256 low, uint256 high)
+        private
+    {
+        vm.expectRevert(abi.encodeWithSelector(IRuns.TermOutOfBounds.selector, name, value, low, high));
+        runs.createRun(terms);
+    }
+
+    function test_CreateRun_KeepsTheTerms() public {
+        IRuns.Terms memory terms = _terms();
+        terms.trainer = address(1);
+        terms.storageKey = address(2);
+        terms.admitter = address(3);
+        vm.expectEmit(address(runs));
+        emit IRuns.RunCreated(2, owner, address(1));
+        uint32 created = _createRun(terms);
+
+        vm.assertEq(created, 2);
+        vm.assertEq(runs.runCount(), 2);
+        vm.assertEq(abi.encode(runs.terms(created)), abi.encode(terms));
+        IRuns.RunState memory state = runs.runState(created);
+        vm.assertEq(state.asyncLevel, 2);
+        vm.assertEq(state.commitmentsPerHour, 3);
+        vm.assertEq(runs.runInfo(created).owner, owner);
+        vm.assertEq(runs.noticePeriod(created), 8 minutes);
+    }
+
+    function test_CreateRun_RevertWhen_ZeroAddress() public {
+        IRuns.Terms memory terms = _terms();
+        terms.trainer = address(0);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.ZeroAddress.selector));
+        runs.createRun(terms);
+        terms = _terms();
+        terms.storageKey = address(0);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.ZeroAddress.selector));
+        runs.createRun(terms);
+    }
+
+    function test_CreateRun_RevertWhen_MoneyOutOfBounds() public {
+        uint256 most = type(uint96).max;
+        IRuns.Terms memory terms = _terms();
+        terms.pay = 0;
+        _expectOutOfBounds(terms, "pay", 0, 1, most);
+        terms = _terms();
+        terms.workerStake = 0;
+        _expectOutOfBounds(terms, "workerStake", 0, 1, most);
+        terms = _terms();
+        terms.validatorStake = 0;
+        _expectOutOfBounds(terms, "validatorStake", 0, 1, most);
+        terms = _terms();
+        terms.caseFee = 0;
+        _expectOutOfBounds(terms, "caseFee", 0, 1, most);
+        terms = _terms();
+        terms.juryDeposit = 0;
+        _expectOutOfBounds(terms, "juryDeposit", 0, 1, most);
+        terms = _terms();
+        terms.slashBps = 10_001;
+        _expectOutOfBounds(terms, "slashBps", 10_001, 1, 10_000);
+        terms = _terms();
+        terms.bountyBps = 2_001;
+        _expectOutOfBounds(terms, "bountyBps", 2_001, 0, 2_000);
+    }
+
+    function test_CreateRun_RevertWhen_SizesOutOfBounds() public {
+        uint256 most = type(uint32).max;
+        IRuns.Terms memory terms = _terms();
+        terms.groupSize = 0;
+        _expectOutOfBounds(terms, "groupSize", 0, 1, 4_096);
+        terms = _terms();
+        terms.groupsPerCommitment = 513;
+        _expectOutOfBounds(terms, "groupsPerCommitment", 513, 1, 512);
+        terms = _terms();
+        terms.commitmentsPerHour = 256;
+        _expectOutOfBounds(terms, "commitmentsPerHour", 256, 1, 255);
+        terms = _terms();
+        terms.acceptsRequired = 0;
+        _expectOutOfBounds(terms, "acceptsRequired", 0, 1, 255);
+        terms = _terms();
+        terms.sealQuorum = 1;
+        _expectOutOfBounds(terms, "sealQuorum", 1, 2, 255);
+        terms = _terms();
+        terms.temperatureMicro = 0;
+        _expectOutOfBounds(terms, "temperatureMicro", 0, 1, most);
+        terms = _terms();
+        terms.maxPromptTokens = 0;
+        _expectOutOfBounds(terms, "maxPromptTokens", 0, 1, most);
+        terms = _terms();
+        terms.maxCompletionTokens = 0;
+        _expectOutOfBounds(terms, "maxCompletionTokens", 0, 1, most);
+        terms = _terms();
+        terms.taskCount = 0;
+        _expectOutOfBounds(terms, "taskCount", 0, 1, most);
+    }
+
+    function test_CreateRun_RevertWhen_TimesOutOfBounds() public {
+        IRuns.Terms memory terms = _terms();
+        terms.commitPhase = 36 hours + 1;
+        _expectOutOfBounds(terms, "commitPhase", 36 hours + 1, 1, 36 hours);
+        terms = _terms();
+        terms.revealPhase = 0;
+        _expectOutOfBounds(terms, "revealPhase", 0, 1, 36 hours);
+        terms = _terms();
+        terms.jurySeniority = 48 hours + 1;
+        _expectOutOfBounds(terms, "jurySeniority", 48 hours + 1, 1, 48 hours);
+        terms = _terms();
+        terms.minStepInterval = 0;
+        _expectOutOfBounds(terms, "minStepInterval", 0, 1, 7 days);
+    }
+
+    /// @dev A local run may use seconds; a public one may not.
+    function test_CreateRun_PublicChainsTakeTheirTime() public {
+        IRuns.Terms memory terms = _terms();
+        (terms.commitPhase, terms.revealPhase, terms.jurySeniority, terms.minStepInterval) = (1, 1, 1, 1);
+        runs.createRun(terms);
+
+        vm.chainId(84_532);
+        runs.createRun(_terms());
+        terms = _terms();
+        terms.commitPhase = 13 hours - 1;
+        _expectOutOfBounds(terms, "commitPhase", 13 hours - 1, 13 hours, 36 hours);
+        terms = _terms();
+        terms.revealPhase = 13 hours - 1;
+        _expectOutOfBounds(terms, "revealPhase", 13 hours - 1, 13 hours, 36 hours);
+        terms = _terms();
+        terms.jurySeniority = 24 hours - 1;
+        _expectOutOfBounds(terms, "jurySeniority", 24 hours - 1, 24 hours, 48 hours);
+        terms = _terms();
+        terms.minStepInterval = 59;
+        _expectOutOfBounds(terms, "minStepInterval", 59, 60, 7 days);
+    }
+
+    function test_CreateRun_RevertWhen_ClassesOutOfBounds() public {
+        IRuns.Terms memory terms = _terms();
+        terms.classes = new uint256[](0);
+        _expectOutOfBounds(terms, "classes", 0, 1, 8);
+        terms.classes = new uint256[](9);
+        _expectOutOfBounds(terms, "classes", 9, 1, 8);
+        terms.classes = new uint256[](1);
+        _expectOutOfBounds(terms, "weight", 0, 1, type(uint16).max);
+        terms.classes[0] = 10_000;
+        _expectOutOfBounds(terms, "budgets", 0, 1, 14);
+        terms.classes[0] = 10_000 | (15 << 16);
+        _expectOutOfBounds(terms, "budgets", 15, 1, 14);
+        terms.classes[0] = 10_000 | (1 << 16);
+        _expectOutOfBounds(terms, "budget", 0, 1, 128);
+        terms.classes[0] = 10_000 | (1 << 16) | (129 << 32);
+        _expectOutOfBounds(terms, "budget", 129, 1, 128);
+        terms.classes[0] = 10_000 | (1 << 16) | (128 << 32) | (1 << 48);
+        _expectOutOfBounds(terms, "classes", 1, 0, 0);
+    }
+
+    /// @dev Class 1 thinks 2.5 times as long as class 0 on average, and so is paid 2.5 times as much, within rounding.
+    function testFuzz_CreateRun_ClassesPayInProportion(uint16 weight) public {
+        vm.assume(weight != 0);
+        IRuns.Terms memory terms = _terms();
+        terms.classes[1] = (terms.classes[1] & ~uint256(0xffff)) | weight;
+        if (weight < 24_999 || weight > 25_001) {
+            vm.expectRevert(abi.encodeWithSelector(IRuns.ClassWeightOff.selector, 1, weight, 25_000));
+        }
+        runs.createRun(terms);
+    }
+}

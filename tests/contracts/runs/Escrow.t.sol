@@ -1,0 +1,217 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
+import { House } from "../House.sol";
+
+contract EscrowTest is House {
+    function setUp() public override {
+        super.setUp();
+        _open();
+    }
+
+    function _announce(uint256 amount) private {
+        vm.prank(owner);
+        runs.announceWithdrawal(run, amount);
+    }
+
+    function _withdraw() private returns (uint256) {
+        vm.prank(owner);
+        return runs.withdrawEscrow(run);
+    }
+
+    // --------------------------------------------------------------------------------------------------------- fund
+
+    function testFuzz_Fund_ByAnyone(uint256 amount) public {
+        amount = _bound(amount, 1, 10_000 ether);
+        _mint(stranger, amount);
+        vm.startPrank(stranger);
+        token.approve(address(runs), amount);
+        vm.expectEmit(address(runs));
+        emit IRuns.Funded(run, stranger, amount);
+        runs.fund(run, amount);
+        vm.stopPrank();
+        vm.assertEq(runs.runState(run).balance, FUNDS + amount);
+        vm.assertEq(runs.withdrawable(run), FUNDS + amount);
+        _assertSolvent();
+    }
+
+    function test_Fund_RevertWhen_Wrong() public {
+        vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 7));
+        runs.fund(7, 1);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.AmountZero.selector));
+        runs.fund(run, 0);
+        vm.expectRevert(abi.encodeWithSignature("SafeCastOverflowedUintDowncast(uint8,uint256)", 88, FUNDS + (1 << 88)));
+        runs.fund(run, 1 << 88);
+    }
+
+    // ----------------------------------------------------------------------------------------------------- withdraw
+
+    function testFuzz_Withdraw_AfterNotice(uint256 amount, uint256 delay) public {
+        amount = _bound(amount, 1, 2 * FUNDS);
+        delay = _bound(delay, 0, 24 hours - 1);
+        uint256 readyAt = block.timestamp + 8 minutes;
+        vm.expectEmit(address(runs));
+        emit IRuns.WithdrawalAnnounced(run, amount, readyAt);
+        _announce(amount);
+        vm.warp(readyAt + delay);
+        uint256 before = token.balanceOf(owner);
+        uint256 paid = _withdraw();
+        vm.assertEq(paid, amount < FUNDS ? amount : FUNDS);
+        vm.assertEq(token.balanceOf(owner), before + paid);
+        vm.assertEq(runs.runState(run).balance, FUNDS - paid);
+        _assertSolvent();
+    }
+
+    function test_Withdraw_RevertWhen_NotOwner() public {
+        bytes memory refused = abi.encodeWithSelector(IRuns.NotOwner.selector, run, stranger);
+        vm.startPrank(stranger);
+        vm.expectRevert(refused);
+        runs.announceWithdrawal(run, 1);
+        vm.expectRevert(refused);
+        runs.withdrawEscrow(run);
+        vm.expectRevert(refused);
+        runs.announceClose(run);
+        vm.expectRevert(refused);
+        runs.close(run);
+    }
+
+    function test_Withdraw_RevertWhen_NoticeNotOverOrLapsed() public {
+        vm.expectRevert(abi.encodeWithSelector(IRuns.AmountZero.selector));
+        _announce(0);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run));
+        _withdraw();
+
+        uint256 readyAt = block.timestamp + 8 minutes;
+        _announce(1 ether);
+        vm.warp(readyAt - 1);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
+        _withdraw();
+
+        uint256 lapsedAt = readyAt + 24 hours;
+        vm.warp(lapsedAt);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeLapsed.selector, run, lapsedAt, lapsedAt));
+        _withdraw();
+
+        // Announced again, taken once.
+        _announce(1 ether);
+        vm.warp(lapsedAt + 8 minutes);
+        vm.assertEq(_withdraw(), 1 ether);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run));
+        _withdraw();
+    }
+
+    /// @dev Work committed during the notice is paid before the owner is.
+    function test_Withdraw_LeavesReservedPay() public {
+        _announce(FUNDS);
+        _commit(WORKER);
+        _commit(WORKER);
+        vm.warp(block.timestamp + 8 minutes);
+        vm.assertEq(_withdraw(), FUNDS - 2 ether);
+        vm.warp(START + 97 hours);
+        runs.claim(node(WORKER), 1);
+        vm.assertEq(runs.runState(run).balance, 0);
+        _assertSolvent();
+    }
+
+    /// @dev The owner gains nothing by convicting, not even after the escrow was spent and filled again.
+    function test_Withdraw_LeavesVoidedPay() public {
+        _commit(WORKER);
+        _commit(WORKER);
+        _convictNode(WORKER, 0);
+        vm.assertEq(runs.withdrawable(run), FUNDS - 2 ether);
+        _announce(FUNDS);
+        vm.warp(block.timestamp + 8 minutes);
+        vm.assertEq(_withdraw(), FUNDS - 2 ether);
+        vm.assertEq(runs.unreserved(run), 2 ether);
+
+        // One of the two voided tokens seals hours; what the owner adds then is the owner's again.
+        _seal(_lastHour());
+        vm.assertEq(runs.unreserved(run), 1 ether);
+        vm.assertEq(runs.withdrawable(run), 0);
+        _fund(run, 10 ether);
+        vm.assertEq(runs.withdrawable(run), 10 ether);
+        _assertSolvent();
+    }
+
+    function _lastHour() private returns (uint24 hour) {
+        hour = uint24(block.timestamp / 1 hours);
+        vm.warp((uint256(hour) + 1) * 1 hours);
+    }
+
+    // -------------------------------------------------------------------------------------------------------- close
+
+    function test_Close_PaysTheOwnerAndEndsTheRun() public {
+        _commit(WORKER);
+        uint256 readyAt = block.timestamp + 8 minutes;
+        vm.expectEmit(address(runs));
+        emit IRuns.CloseAnnounced(run, readyAt);
+        vm.prank(owner);
+        runs.announceClose(run);
+
+        vm.warp(readyAt - 1);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
+        vm.prank(owner);
+        runs.close(run);
+
+        vm.warp(readyAt);
+        vm.expectEmit(address(runs));
+        emit IRuns.RunClosed(run, FUNDS - 1 ether);
+        vm.prank(owner);
+        runs.close(run);
+
+        bytes memory closed = abi.encodeWithSelector(IRuns.RunIsClosed.selector, run);
+        bytes32 anchor = runs.checkpoint(run, 0).anchor;
+        vm.expectRevert(closed);
+        vm.prank(node(WORKER));
+        runs.commitWork(run, 0, anchor, 1, bytes32(0));
+        vm.expectRevert(closed);
+        vm.prank(trainer);
+        runs.publishCheckpoint(run, 1, bytes32(0), bytes32(0));
+        vm.expectRevert(closed);
+        runs.fund(run, 1);
+        vm.startPrank(owner);
+        vm.expectRevert(closed);
+        runs.announceClose(run);
+        vm.expectRevert(closed);
+        runs.close(run);
+        vm.stopPrank();
+
+        vm.warp(START + 97 hours);
+        vm.assertEq(runs.claim(node(WORKER), 0), 1 ether);
+        _assertSolvent();
+    }
+
+    function test_Close_RevertWhen_NothingAnnounced() public {
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run));
+        vm.prank(owner);
+        runs.close(run);
+    }
+
+    // -------------------------------------------------------------------------------------------------------- admit
+
+    function test_Admit_KeepsTheList() public {
+        IRuns.Terms memory terms = _terms();
+        terms.admitter = stranger;
+        uint32 listed = _createRun(terms);
+        vm.assertFalse(runs.isAdmitted(listed, operator(9)));
+        vm.startPrank(stranger);
+        vm.expectEmit(address(runs));
+        emit IRuns.AdmissionChanged(listed, operator(9), true);
+        runs.admit(listed, operator(9), true);
+        vm.assertTrue(runs.isAdmitted(listed, operator(9)));
+        runs.admit(listed, operator(9), false);
+        vm.assertFalse(runs.isAdmitted(listed, operator(9)));
+    }
+
+    function test_Admit_RevertWhen_NotAdmitter() public {
+        vm.assertTrue(runs.isAdmitted(run, stranger));
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NotAdmitter.selector, run, owner));
+        vm.prank(owner);
+        runs.admit(run, stranger, true);
+        // A run that admits anyone has no admitter, so the zero address has no say either.
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NotAdmitter.selector, run, address(0)));
+        vm.prank(address(0));
+        runs.admit(run, stranger, true);
+    }
+}
