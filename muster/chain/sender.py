@@ -59,7 +59,7 @@ class TxSender:
         self.timeout = settings.timeout_seconds
         self.poll = settings.poll_seconds
         self._lock = asyncio.Lock()
-        self._watched: set[int] = set()
+        self._settled = False
         self._log = logger("chain")
 
     @classmethod
@@ -81,14 +81,15 @@ class TxSender:
         time (it stays in the journal), ChainError when the endpoint refuses it for another reason.
         """
         for headroom in GAS_HEADROOM:
-            async with self._lock:
-                await self._settle()
-                sent = await self._launch(call, headroom)
-                self._watched.add(sent.nonce)
             try:
+                async with self._lock:
+                    await self._settle()
+                    sent = await self._launch(call, headroom)
                 mined = await self._watch(sent)
-            finally:
-                self._watched.discard(sent.nonce)
+            except (asyncio.CancelledError, UnreachableError):
+                # It may stay open, and may wait for one of another process that is gone: settle both next time.
+                self._settled = False
+                raise
             if mined.ok:
                 return mined
             reason = await self._reason(call, mined)
@@ -125,14 +126,18 @@ class TxSender:
     # Settling what was left open
 
     async def _settle(self) -> list[Settled]:
-        left = [sent for sent in await asyncio.to_thread(self.journal.pending) if sent.nonce not in self._watched]
-        if not left:
+        if self._settled:
             return []
-        self._log.info("settling what was left open", transactions=[sent.label for sent in left])
+        left = await asyncio.to_thread(self.journal.pending)
+        if left:
+            self._log.info("settling what was left open", transactions=[sent.label for sent in left])
         for sent in left:
             await self._broadcast(sent)
-        await self._fill_gaps()
-        return [await self._settle_one(sent) for sent in left]
+        for filler in await self._fill_gaps():
+            await self._watch(filler)
+        settled = [await self._settle_one(sent) for sent in left]
+        self._settled = True
+        return settled
 
     async def _settle_one(self, sent: Sent) -> Settled:
         try:
@@ -144,15 +149,18 @@ class TxSender:
             self._log.warning("an earlier transaction reverted", call=sent.label, hash="0x" + mined.hash.hex())
         return Settled(sent.nonce, sent.label, mined)
 
-    async def _fill_gaps(self) -> None:
+    async def _fill_gaps(self) -> list[Sent]:
         """Use up nonces below ours that nobody has a transaction for, or ours would wait for ever."""
         nonces = {sent.nonce for sent in await asyncio.to_thread(self.journal.pending)}
+        fillers: list[Sent] = []
         for _ in range(NONCE_ATTEMPTS):
             count = await self._count("pending")
             if count in nonces or count > max(nonces, default=-1):
-                return
+                break
             filler = Call(self.signer.address, b"", f"filling the nonce gap at {count}")
-            nonces.add((await self._launch(filler, GAS_HEADROOM[0])).nonce)
+            fillers.append(await self._launch(filler, GAS_HEADROOM[0]))
+            nonces.add(fillers[-1].nonce)
+        return fillers
 
     # Launching
 

@@ -25,7 +25,8 @@ SENTENCES: Final[dict[str, str]] = {
     "ECDSAInvalidSignatureS": "the signature has the upper s",
     "InvalidAccountNonce": "the permit's nonce of {account} must be {currentNonce}",
     "SafeERC20FailedOperation": "the token {token} refused a transfer",
-    "ReentrancyGuardReentrantCall": "the contract was called from within itself",
+    "CheckpointUnorderedInsertion": "the contract's history would go back in time",
+    "SafeCastOverflowedUintDowncast": "{value} does not fit {bits} bits",
     "InvalidShortString": "a string is empty or longer than 31 bytes",
     "StringTooLong": "a string is too long: {str}",
     # Registry

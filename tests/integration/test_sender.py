@@ -1,0 +1,467 @@
+"""The sender against a real Anvil: each call happens once, or an error says why it did not."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.chain.anvil import Anvil
+from muster.chain.client import Chain
+from muster.chain.journal import Journal, Sent
+from muster.chain.keys import Signer, write_secret
+from muster.chain.rpc import Rpc, connect
+from muster.chain.sender import GAS_HEADROOM, TxSender
+from muster.chain.transactions import Call, Fees, Mined
+from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError, WrongChainError
+from muster.settings import ChainSettings
+from tests.conftest import Deployment, deploy_on, funded_on
+
+GWEI = 10**9
+Start = Callable[..., Anvil]
+
+
+def payment(to: Signer, wei: int = 1) -> Call:
+    return Call(to.address, b"", f"pay {wei}", wei)
+
+
+def settings_of(anvil: Anvil, **options: Any) -> ChainSettings:
+    return ChainSettings.model_validate({"rpc_url": anvil.url, "poll_seconds": 0.05, **options})
+
+
+@asynccontextmanager
+async def opened(anvil: Anvil, signer: Signer, folder: Path, **options: Any) -> AsyncIterator[TxSender]:
+    """A sender on an Anvil."""
+    settings = settings_of(anvil, **options)
+    async with await connect(settings) as rpc:
+        sender = await TxSender.open(rpc, signer, folder, settings)
+        try:
+            yield sender
+        finally:
+            sender.close()
+
+
+async def until(condition: Callable[[], object], seconds: float = 10) -> None:
+    """Wait for a condition, bounded."""
+    async with asyncio.timeout(seconds):
+        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def pooled(anvil: Anvil, count: int) -> Callable[[], bool]:
+    return lambda: int(anvil.request("txpool_status")["pending"], 16) == count
+
+
+@asynccontextmanager
+async def background(work: Coroutine[Any, Any, Mined]) -> AsyncIterator[asyncio.Task[Mined]]:
+    """A send that is under way while the test does something to the chain."""
+    task = asyncio.create_task(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def balance(anvil: Anvil, signer: Signer) -> int:
+    return int(anvil.request("eth_getBalance", signer.address, "latest"), 16)
+
+
+# Many at once
+
+
+async def test_twenty_sends_at_once_share_blocks_and_use_consecutive_nonces(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(block_time=1)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with opened(anvil, signer, tmp_path) as sender:
+        mined = await asyncio.gather(*(sender.send(payment(to)) for _ in range(20)))
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 20
+    assert len({receipt.hash for receipt in mined}) == 20
+    assert len({receipt.block for receipt in mined}) <= 3
+    nonces = [
+        int(anvil.request("eth_getTransactionByHash", "0x" + receipt.hash.hex())["nonce"], 16) for receipt in mined
+    ]
+    assert nonces == list(range(20))
+
+
+async def test_two_processes_with_one_journal_never_choose_the_same_nonce(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(block_time=1)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with opened(anvil, signer, tmp_path) as one, opened(anvil, signer, tmp_path) as two:
+        sends = [sender.send(payment(to)) for _ in range(8) for sender in (one, two)]
+        mined = await asyncio.gather(*sends)
+    assert len({receipt.hash for receipt in mined}) == 16
+    assert balance(anvil, to) == 16
+
+
+async def test_another_program_that_sends_with_the_same_key_is_survived(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(block_time=1)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with opened(anvil, signer, tmp_path / "a") as one, opened(anvil, signer, tmp_path / "b") as two:
+        # Not twice the same: equal transactions at one nonce have one hash, and nobody could tell whose it is.
+        mined = await asyncio.gather(
+            *(one.send(payment(to, 1)) for _ in range(5)), *(two.send(payment(to, 100)) for _ in range(5))
+        )
+    assert len({receipt.hash for receipt in mined}) == 10
+    assert balance(anvil, to) == 505
+
+
+async def test_a_send_may_build_on_one_that_is_not_mined_yet(
+    start_anvil: Start, built_contracts: None, tmp_path: Path
+) -> None:
+    anvil = start_anvil()
+    place = await asyncio.to_thread(deploy_on, anvil, tmp_path)
+    (signer,) = funded_on(anvil, 1)
+    async with await Chain.connect(place.settings, signer) as chain:
+        await chain.faucet()
+        anvil.request("evm_setAutomine", False)
+        anvil.request("evm_setIntervalMining", 1)
+        approve = asyncio.create_task(chain.approve(chain.addresses.registry, 5))
+        await until(pooled(anvil, 1))
+        deposit = await chain.deposit(5)
+        assert (await approve).block <= deposit.block
+        assert await chain.free_balance(signer.address) == 5
+
+
+# Gaps and restarts
+
+
+async def test_a_transaction_the_endpoint_forgot_is_broadcast_again(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with (
+        opened(anvil, signer, tmp_path, timeout_seconds=10) as sender,
+        background(sender.send(payment(to))) as first,
+    ):
+        await until(pooled(anvil, 1))
+        (row,) = sender.journal.pending()
+        async with background(sender.send(payment(to))) as second:
+            await until(pooled(anvil, 2))
+            anvil.request("anvil_dropTransaction", "0x" + row.hashes[0].hex())
+            assert not pooled(anvil, 2)()
+            await until(pooled(anvil, 2))
+            anvil.request("evm_mine")
+            assert (await first).hash == row.hashes[0]
+            assert (await second).ok
+    assert balance(anvil, to) == 2
+
+
+async def test_a_gap_below_journalled_transactions_is_filled(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil()
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with opened(anvil, signer, tmp_path) as sender:
+        fees = Fees(3 * GWEI, GWEI)
+        left = sender.journal.reserve(2, (), lambda nonce: sender._sign(payment(to), nonce, 21_000, fees))
+        assert left.nonce == 2
+        (settled,) = await sender.settle()
+        assert settled.nonce == 2
+        assert settled.mined is not None
+        assert settled.mined.ok
+        await sender.send(payment(to))
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 2
+    assert int(anvil.request("eth_getTransactionCount", signer.address, "latest"), 16) == 4
+
+
+SEND_AND_HANG = """
+import asyncio, sys
+from pathlib import Path
+from muster.chain.keys import load_raw_key
+from muster.chain.rpc import connect
+from muster.chain.sender import TxSender
+from muster.chain.transactions import Call
+from muster.settings import ChainSettings
+
+async def main(url, key, folder, to):
+    settings = ChainSettings(rpc_url=url)
+    rpc = await connect(settings)
+    sender = await TxSender.open(rpc, load_raw_key(Path(key), 31337), Path(folder), settings)
+    await sender.send(Call(to, b"", "pay 1", 1))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_a_killed_process_s_transaction_is_settled_first(
+    start_anvil: Start, tmp_path: Path, forgotten: bool
+) -> None:
+    anvil = start_anvil(mining=False)
+    key = tmp_path / "key"
+    text = "59c6995e998f97a5a0044966f0945389dc9e86dae88c7a8412f4603b6b78690d"
+    write_secret(key, text)
+    signer, to = Signer.from_key(text), Signer.random()
+    command = [sys.executable, "-c", SEND_AND_HANG, anvil.url, str(key), str(tmp_path / "journal"), to.address]
+    process = await asyncio.create_subprocess_exec(*command)
+    await until(pooled(anvil, 1), 30)
+    process.send_signal(signal.SIGKILL)
+    await process.wait()
+    if forgotten:  # the endpoint restarted as well
+        anvil.request("anvil_dropAllTransactions")
+        assert pooled(anvil, 0)()
+    anvil.request("evm_setAutomine", True)
+
+    async with opened(anvil, signer, tmp_path / "journal") as sender:
+        (left,) = sender.journal.pending()
+        assert (left.nonce, left.label, left.value) == (0, "pay 1", 1)
+        mined = await sender.send(payment(to))
+        assert sender.journal.pending() == []
+    first = anvil.request("eth_getTransactionReceipt", "0x" + left.hashes[0].hex())
+    assert int(first["blockNumber"], 16) <= mined.block
+    assert int(anvil.request("eth_getTransactionByHash", "0x" + mined.hash.hex())["nonce"], 16) == 1
+    assert balance(anvil, to) == 2
+
+
+async def test_a_fresh_local_chain_has_nothing_to_settle(start_anvil: Start, tmp_path: Path) -> None:
+    signer, to = Signer.random(), Signer.random()
+    before = Journal(tmp_path / f"31337-{signer.address}.sqlite", "0x" + "11" * 32)
+    before.reserve(57, (), lambda nonce: Sent(nonce, "old", None, b"", 0, 21_000, 1, 1, b"raw", (bytes(32),)))
+    before.close()
+    anvil = start_anvil()
+    anvil.request("anvil_setBalance", signer.address, hex(10**18))
+    async with opened(anvil, signer, tmp_path) as sender:
+        assert await sender.settle() == []
+        await sender.send(payment(to))
+    assert balance(anvil, to) == 1
+
+
+def test_the_journal_keeps_what_it_is_told(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "j.sqlite", "0xa")
+    sent = Sent(3, "x", None, b"\0\1", 10**30, 1, 2, 3, b"raw", (b"\1" * 32,))
+    journal.reserve(3, (), lambda nonce: replace(sent, nonce=nonce))
+    five = journal.reserve(3, (4,), lambda nonce: replace(sent, nonce=nonce))
+    assert five.nonce == 5
+    with pytest.raises(ZeroDivisionError):
+        journal.reserve(0, (), lambda nonce: 1 // 0)  # type: ignore[arg-type,return-value]
+    bumped = replace(sent, raw=b"raw2", max_fee=9, hashes=(*sent.hashes, b"\2" * 32))
+    assert journal.replace(sent, bumped)
+    assert not journal.replace(sent, bumped), "somebody else was faster"
+    journal.close()
+    again = Journal(tmp_path / "j.sqlite", "0xa")
+    assert again.pending() == [bumped, five]
+    again.forget(3)
+    again.forget(3)
+    assert again.pending() == [five]
+    again.close()
+    other = Journal(tmp_path / "j.sqlite", "0xb")
+    assert other.pending() == []
+    other.close()
+
+
+# Replacement
+
+
+async def test_a_slow_transaction_is_replaced_by_itself_with_higher_fees(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with (
+        opened(anvil, signer, tmp_path, timeout_seconds=6) as sender,
+        background(sender.send(payment(to))) as sending,
+    ):
+        await until(pooled(anvil, 1))
+        (first,) = sender.journal.pending()
+        await until(lambda: len(sender.journal.pending()[0].hashes) == 2)
+        (second,) = sender.journal.pending()
+        assert second.nonce == first.nonce
+        assert second.max_fee >= first.max_fee * 9 // 8
+        assert second.tip >= first.tip * 9 // 8
+        await until(lambda: anvil.request("eth_getTransactionByHash", "0x" + second.hashes[1].hex()))
+        anvil.request("evm_mine")
+        assert (await sending).hash == second.hashes[1]
+    assert balance(anvil, to) == 1
+
+
+async def test_what_is_not_mined_in_time_stays_in_the_journal(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with opened(anvil, signer, tmp_path, timeout_seconds=1) as sender:
+        start = time.monotonic()
+        with pytest.raises(UnreachableError, match=r"pay 1: transaction 0x\w{64} was not mined in 1 s"):
+            await sender.send(payment(to))
+        assert time.monotonic() - start < 4
+        assert [row.label for row in sender.journal.pending()] == ["pay 1"]
+        with pytest.raises(UnreachableError, match="pay 1"):
+            await sender.send(payment(to, 7))
+        anvil.request("evm_setAutomine", True)
+        anvil.request("evm_mine")
+        await sender.send(payment(to, 7))
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 8
+
+
+async def test_a_nonce_that_another_program_took_is_an_error_and_not_a_second_try(
+    start_anvil: Start, tmp_path: Path
+) -> None:
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    to, thief = Signer.random(), Signer.random()
+    async with (
+        opened(anvil, signer, tmp_path) as sender,
+        background(sender.send(payment(to))) as sending,
+    ):
+        await until(pooled(anvil, 1))
+        other = sender._sign(payment(thief), 0, 21_000, Fees(50 * GWEI, 20 * GWEI))
+        await sender.rpc.request("eth_sendRawTransaction", other.raw)
+        anvil.request("evm_mine")
+        with pytest.raises(ChainError, match=r"another transaction of .* took nonce 0"):
+            await sending
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 0
+
+
+async def test_a_jump_of_the_base_fee_is_followed(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil()
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    anvil.request("anvil_setNextBlockBaseFeePerGas", hex(20 * GWEI))
+    async with opened(anvil, signer, tmp_path) as sender:
+        assert (await sender.send(payment(to))).ok
+    assert balance(anvil, to) == 1
+
+
+# Gas
+
+BURNER = bytes.fromhex("6021600a5f3960215ff3" + "3615600a575f355f55005b5f545b8015601f576001900360205f2050600d565b00")
+"""Called with a word: keeps it. Called without: hashes that many times."""
+
+
+async def test_a_stale_estimate_is_made_again_once(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil()
+    signer, rival = funded_on(anvil, 2)
+    async with (
+        opened(anvil, signer, tmp_path) as sender,
+        opened(anvil, rival, tmp_path) as other,
+    ):
+        contract = (await sender.send(Call(None, BURNER, "deploy"))).contract
+        assert contract is not None
+        anvil.request("evm_setAutomine", False)
+        async with background(sender.send(Call(contract, b"", "burn"))) as burning:
+            await until(pooled(anvil, 1))
+            raising = other._sign(
+                Call(contract, (500).to_bytes(32, "big"), "raise"), 0, 100_000, Fees(90 * GWEI, 50 * GWEI)
+            )
+            await other.rpc.request("eth_sendRawTransaction", raising.raw)
+            await until(pooled(anvil, 2))
+            anvil.request("evm_mine")
+            await until(pooled(anvil, 1))  # the second try
+            anvil.request("evm_mine")
+            mined = await burning
+    assert mined.ok
+    assert mined.gas_used > 500 * 60
+    assert mined.gas == pytest.approx(mined.gas_used * GAS_HEADROOM[1], rel=0.05)
+
+
+# Reverts and refusals
+
+
+async def test_a_call_that_would_revert_is_not_sent(deployment: Deployment, funded: Callable) -> None:
+    (signer,) = funded(1)
+    async with await Chain.connect(deployment.settings, signer) as chain:
+        with pytest.raises(
+            RevertError, match=r"Registry\.withdrawFree: .* has 0 tokens free .* and needs 0\.5"
+        ) as caught:
+            await chain.withdraw_free(5 * 10**17)
+        assert caught.value.name == "FreeBalanceShort"
+        assert caught.value.values == {"operator": signer.address, "balance": 0, "needed": 5 * 10**17}
+        assert await chain.rpc.request("eth_getTransactionCount", signer.address, "pending") == "0x0"
+
+
+async def test_a_transaction_that_was_mined_and_reverted_raises_the_decoded_error(
+    start_anvil: Start, built_contracts: None, tmp_path: Path
+) -> None:
+    anvil = start_anvil()
+    place = await asyncio.to_thread(deploy_on, anvil, tmp_path)
+    signer, thief = funded_on(anvil, 2)
+    async with (
+        await Chain.connect(place.settings, signer) as chain,
+        await Chain.connect(place.settings, thief) as rival,
+    ):
+        await chain.faucet()
+        await chain.approve(thief.address, 10**30)
+        amount = await chain.token_balance(signer.address)
+        anvil.request("evm_setAutomine", False)
+        call = chain.call("token", "transfer", Signer.random().address, amount)
+        assert chain.sender is not None
+        async with background(chain.sender.send(call)) as sending:
+            await until(pooled(anvil, 1))
+            assert rival.sender is not None
+            theft = rival.call("token", "transferFrom", signer.address, thief.address, amount)
+            first = rival.sender._sign(theft, 0, 200_000, Fees(90 * GWEI, 50 * GWEI))
+            await rival.rpc.request("eth_sendRawTransaction", first.raw)
+            await until(pooled(anvil, 2))
+            anvil.request("evm_mine")
+            with pytest.raises(RevertError, match=r"MusterToken\.transfer: .* has 0 tokens and needs 10000") as caught:
+                await sending
+        assert caught.value.name == "ERC20InsufficientBalance"
+        assert caught.value.values["needed"] == amount
+        assert chain.sender.journal.pending() == []
+
+
+async def test_an_unfunded_account_is_told_how_much_and_what_to_type(anvil: Anvil, tmp_path: Path) -> None:
+    signer = Signer.random()
+    async with opened(anvil, signer, tmp_path) as sender:
+        with pytest.raises(UnfundedError, match=f"{signer.address} holds 0 ETH, less than the .* ETH") as caught:
+            await sender.send(Call(signer.address, b"", "nothing"))
+        assert caught.value.hint == (
+            f"cast rpc anvil_setBalance {signer.address} 0xde0b6b3a7640000 --rpc-url {anvil.url}"
+        )
+        assert sender.journal.pending() == []
+        anvil.request("anvil_setBalance", signer.address, hex(10**18))
+        assert (await sender.send(Call(signer.address, b"", "nothing"))).ok
+
+
+async def test_the_wrong_chain_is_refused(anvil: Anvil) -> None:
+    with pytest.raises(WrongChainError, match="serves chain 31337, and the settings name chain 84532"):
+        await connect(settings_of(anvil, chain_id=84_532))
+
+
+async def test_silence_is_an_error_after_a_bound(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil()
+    anvil.stop()
+    start = time.monotonic()
+    with pytest.raises(UnreachableError, match="does not answer"):
+        await connect(settings_of(anvil))
+    assert time.monotonic() - start < 10
+
+
+async def test_an_endpoint_that_dies_during_a_send_is_unreachable_and_the_journal_knows(
+    start_anvil: Start, tmp_path: Path
+) -> None:
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    async with opened(anvil, signer, tmp_path, timeout_seconds=2) as sender:
+        sending = asyncio.create_task(sender.send(payment(Signer.random())))
+        await until(pooled(anvil, 1))
+        anvil.stop()
+        with pytest.raises(UnreachableError):
+            await sending
+        assert [row.label for row in sender.journal.pending()] == ["pay 1"]
+
+
+async def test_an_answer_that_is_no_json_rpc_is_understood(tmp_path: Path) -> None:
+    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    async with server, Rpc(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout=5) as rpc:
+        with pytest.raises(MalformedError, match="is this a chain's endpoint"):
+            await rpc.request("eth_chainId")

@@ -1,0 +1,174 @@
+"""Keys: files nobody else can read, created once, and a signer that shows nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import stat
+from pathlib import Path
+
+import pytest
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+
+from muster.chain.keys import (
+    Signer,
+    create_keystore,
+    import_keystore,
+    load_keystore,
+    load_raw_key,
+    load_signer,
+    read_password,
+    read_secret,
+    write_secret,
+)
+from muster.errors import ConfigError, UsageError
+from muster.settings import KeySettings
+
+KEY = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
+ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+PASSWORD = "correct horse"
+CHEAP = 1  # rounds of key derivation; scrypt at its usual cost takes a second
+
+
+@pytest.fixture
+def password_file(tmp_path: Path) -> Path:
+    path = tmp_path / "password"
+    write_secret(path, PASSWORD)
+    return path
+
+
+def test_signer_has_the_address_of_its_key() -> None:
+    assert Signer.from_key(KEY).address == Signer.from_key("0x" + KEY).address == ADDRESS
+    assert Signer.from_key(bytes.fromhex(KEY)).address == ADDRESS
+
+
+def test_signer_never_shows_its_key() -> None:
+    signer = Signer.from_key(KEY)
+    assert repr(signer) == str(signer) == f"Signer({ADDRESS})"
+    assert KEY not in f"{signer!r} {vars(type(signer))} {dir(signer)}"
+    with pytest.raises(TypeError, match="cannot be pickled"):
+        pickle.dumps(signer)
+
+
+@pytest.mark.parametrize("text", ["", "0x12", "zz" * 32, "00" * 32, KEY + "00"])
+def test_what_is_no_key_is_refused_without_quoting_it(text: str) -> None:
+    with pytest.raises(ConfigError, match="not a private key") as caught:
+        Signer.from_key(text)
+    assert not text or text not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_typed_signature_recovers_to_the_signer() -> None:
+    domain = {"name": "Muster", "version": "1", "chainId": 31337, "verifyingContract": ADDRESS}
+    types = {"Note": [{"name": "text", "type": "string"}]}
+    signature = Signer.from_key(KEY).sign_typed(domain, types, {"text": "hello"})
+    signable = encode_typed_data(domain, types, {"text": "hello"})
+    assert len(signature) == 65
+    assert signature[64] in (27, 28)
+    assert Account.recover_message(signable, signature=signature) == ADDRESS
+    assert Account.recover_message(encode_typed_data(domain, types, {"text": "bye"}), signature=signature) != ADDRESS
+
+
+def test_keystore_is_encrypted_private_and_loads(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "node.json"
+    signer = create_keystore(path, PASSWORD, iterations=CHEAP)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    document = json.loads(path.read_text())
+    assert document["version"] == 3
+    assert document["crypto"]["kdf"] == "scrypt"
+    assert load_keystore(path, PASSWORD).address == signer.address
+
+
+def test_keystore_mode_does_not_depend_on_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        create_keystore(tmp_path / "node.json", PASSWORD, iterations=CHEAP)
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE((tmp_path / "node.json").stat().st_mode) == 0o600
+
+
+def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    create_keystore(path, PASSWORD, iterations=CHEAP)
+    before = path.read_bytes()
+    with pytest.raises(ConfigError, match="not overwritten"):
+        create_keystore(path, PASSWORD, iterations=CHEAP)
+    (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(ConfigError, match="not overwritten"):
+        import_keystore(tmp_path / "link.json", Signer.from_key(KEY), PASSWORD, iterations=CHEAP)
+    assert path.read_bytes() == before
+    assert not (tmp_path / "elsewhere").exists()
+
+
+def test_wrong_password_and_broken_files_say_what_to_do(tmp_path: Path) -> None:
+    path = tmp_path / "node.json"
+    import_keystore(path, Signer.from_key(KEY), PASSWORD, iterations=CHEAP)
+    with pytest.raises(ConfigError, match="wrong password"):
+        load_keystore(path, "incorrect horse")
+    for number, text in enumerate(["{}", "[]", "not json", '{"crypto": 3, "version": 3}', '"text"', "{" * 99_999]):
+        broken = tmp_path / f"broken{number}"
+        broken.write_text(text)
+        with pytest.raises(ConfigError, match=r"not a keystore|too large"):
+            load_keystore(broken, PASSWORD)
+    with pytest.raises(ConfigError, match="no keystore") as caught:
+        load_keystore(tmp_path / "nowhere", PASSWORD)
+    assert caught.value.hint == f"muster wallet new {tmp_path / 'nowhere'}"
+
+
+def test_short_passwords_are_refused_before_a_file_is_made(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="too short"):
+        create_keystore(tmp_path / "node.json", "1234567", iterations=CHEAP)
+    assert not (tmp_path / "node.json").exists()
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o666, 0o610])
+def test_secrets_that_others_may_read_are_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "secret"
+    write_secret(path, PASSWORD)
+    assert read_secret(path) == PASSWORD
+    path.chmod(mode)
+    with pytest.raises(ConfigError, match="others may read") as caught:
+        read_secret(path)
+    assert caught.value.hint == f"chmod 600 {path}"
+
+
+def test_an_empty_or_missing_secret_is_an_error(tmp_path: Path) -> None:
+    write_secret(tmp_path / "empty", "")
+    with pytest.raises(ConfigError, match="is empty"):
+        read_secret(tmp_path / "empty")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_secret(tmp_path / "nowhere")
+
+
+def test_raw_keys_are_for_anvil_only(tmp_path: Path) -> None:
+    path = tmp_path / "raw"
+    write_secret(path, "0x" + KEY)
+    assert load_raw_key(path, 31_337).address == ADDRESS
+    with pytest.raises(ConfigError, match="chain 31337 only"):
+        load_raw_key(path, 84_532)
+    path.chmod(0o644)
+    with pytest.raises(ConfigError, match="others may read"):
+        load_raw_key(path, 31_337)
+
+
+def test_settings_lead_to_the_key(tmp_path: Path, password_file: Path) -> None:
+    keystore, raw = tmp_path / "node.json", tmp_path / "raw"
+    import_keystore(keystore, Signer.from_key(KEY), PASSWORD, iterations=CHEAP)
+    write_secret(raw, KEY)
+    assert load_signer(KeySettings(keystore=keystore, password_file=password_file), 84_532).address == ADDRESS
+    assert load_signer(KeySettings(raw_key_file=raw), 31_337).address == ADDRESS
+    with pytest.raises(ConfigError, match="no key is set"):
+        load_signer(KeySettings(), 31_337)
+    with pytest.raises(ConfigError, match="both set"):
+        load_signer(KeySettings(keystore=keystore, raw_key_file=raw), 31_337)
+
+
+def test_without_a_terminal_a_password_must_come_from_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    with open(os.devnull) as nothing:
+        monkeypatch.setattr("sys.stdin", nothing)
+        with pytest.raises(ConfigError, match="no terminal") as caught:
+            read_password(None, "Password: ")
+    assert caught.value.hint == "set keys.password_file"
