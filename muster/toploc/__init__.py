@@ -1,0 +1,13 @@
+"""Activation proofs: fingerprints of the states that a completion's tokens came from.
+
+A proof is made of the last hidden state of every completion token (the state its logits came from, after the final
+norm) and compared with the states a validator recomputes. A codec is one form of proof; a run's verification profile
+(`muster.profiles`) names the one it uses. `CODECS` is the registry.
+"""
+
+from muster.toploc.codec import Codec, Comparison
+from muster.toploc.projection import PROJECTION
+
+CODECS: dict[str, Codec] = {PROJECTION.name: PROJECTION}
+
+__all__ = ["CODECS", "PROJECTION", "Codec", "Comparison"]

@@ -1,0 +1,139 @@
+"""Sampling that anybody can replay: Gumbel noise as a pure function of seed, token index and token id.
+
+A completion token is `argmax(logits / temperature + gumbel)`, which is an exact draw from
+softmax(logits / temperature) (Gumbel-max). The noise is counter-based, so a validator with the same logits gets the
+same argmax, and a token that is not it stands out by its *gap*: how far the chosen token is below the maximum.
+
+The integers, all arithmetic modulo 2^32, `>>` logical:
+
+    mix(x)     x ^= x >> 16;  x *= 0x7FEB352D;  x ^= x >> 15;  x *= 0x846CA68B;  x ^= x >> 16
+    k          mix(low word of seed + 0x9E3779B9),  then  k = mix(k ^ high word of seed)
+    key a      mix(k + token index)
+    key b      mix(a + 0x85EBCA6B)
+    bits       mix(a + token id * 0x9E3779B9), where `b` is xored in between the first multiplication and `>> 15`
+
+and the noise, in float32:
+
+    u          ((bits >> 9) + 0.5) * 2^-23        exact, in [2^-24, 1 - 2^-24]: neither logarithm sees 0
+    gumbel     -log(-log(u))                      in [-2.82, 16.64]
+
+Integers are int32 in two's complement, so that the same lines run on numpy arrays and on torch tensors of any device;
+bits and `u` are identical everywhere, the noise up to the last bit of the logarithm. Changing anything here breaks
+replay: every honest worker of another version would be rejected. Mixer: https://github.com/skeeto/hash-prospector.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+Words = TypeVar("Words", np.ndarray, torch.Tensor)
+"""int32 words, as numpy or torch holds them."""
+
+
+def _signed(word: int) -> int:
+    """The int32 with the same bits as an unsigned 32-bit word."""
+    return word - (1 << 32) if word >= 1 << 31 else word
+
+
+_GOLDEN = _signed(0x9E3779B9)
+_SECOND = _signed(0x85EBCA6B)
+_MULTIPLY_1 = 0x7FEB352D
+_MULTIPLY_2 = _signed(0x846CA68B)
+
+
+def _mix(x: Words, between: Words | None = None) -> Words:
+    """Scramble int32 words in place and return them; see the module's docstring."""
+    x ^= (x >> 16) & 0xFFFF
+    x *= _MULTIPLY_1
+    if between is not None:
+        x ^= between
+    x ^= (x >> 15) & 0x1FFFF
+    x *= _MULTIPLY_2
+    x ^= (x >> 16) & 0xFFFF
+    return x
+
+
+def _keys(low: Words, high: Words, positions: Words) -> tuple[Words, Words]:
+    """The two keys of each row, from int32 words that this may overwrite."""
+    low += _GOLDEN
+    key = _mix(_mix(low) ^ high)
+    key += positions
+    first = _mix(key)
+    return first, _mix(first + _SECOND)
+
+
+def noise_bits(seeds: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
+    """The hash behind the noise: int32 [B, vocab] for int64 seeds [B] and token indices [B]."""
+    words = seeds.to(torch.int64).contiguous().view(torch.int32).view(-1, 2)  # little-endian: low word first
+    first, second = _keys(words[:, 0].clone(), words[:, 1], positions.to(torch.int32))
+    tokens = torch.arange(vocab, dtype=torch.int32, device=seeds.device) * _GOLDEN
+    return _mix(tokens[None, :] + first[:, None], second[:, None])
+
+
+def noise_bits_numpy(seeds: np.ndarray, positions: np.ndarray, vocab: int) -> np.ndarray:
+    """`noise_bits` without torch: int32 [B, vocab]."""
+    words = np.ascontiguousarray(seeds, dtype="<i8").view("<i4").reshape(-1, 2)
+    first, second = _keys(words[:, 0].copy(), words[:, 1].copy(), positions.astype(np.int32))
+    tokens = np.arange(vocab, dtype=np.int32) * np.int32(_GOLDEN)
+    return _mix(tokens[None, :] + first[:, None], second[:, None])
+
+
+def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
+    """Noise for B rows: float32 [B, vocab].
+
+    `seeds` int64 [B], 0 ≤ seed < 2^63; `positions` integer [B]: index of the token in its completion, from 0.
+    """
+    bits = noise_bits(seeds, positions, vocab)
+    bits >>= 9
+    bits &= 0x7FFFFF
+    u = bits.to(torch.float32).add_(0.5).mul_(2.0**-23)
+    return u.log_().neg_().log_().neg_()
+
+
+def gumbel_numpy(seeds: np.ndarray, positions: np.ndarray, vocab: int) -> np.ndarray:
+    """`gumbel` without torch; equal up to the last bit of the logarithm."""
+    bits = (noise_bits_numpy(seeds, positions, vocab) >> 9) & 0x7FFFFF
+    u = (bits.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
+    return -np.log(-np.log(u))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What was sampled for B rows."""
+
+    tokens: torch.Tensor
+    """int64 [B]"""
+    logprobs: torch.Tensor
+    """float32 [B]: log-probability of the token under softmax(logits / temperature)"""
+
+
+def choose(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float) -> Choice:
+    """Sample one token per row of logits [B, V], with the noise of (seed, position)."""
+    scaled = scale(logits, temperature)
+    tokens = gumbel(seeds, positions, scaled.shape[1]).add_(scaled).argmax(dim=1)
+    return Choice(tokens, chosen_logprobs(scaled, tokens))
+
+
+def scale(logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """logits / temperature in float32: what noise is added to and probabilities are taken of."""
+    logits = logits.to(torch.float32)
+    return logits if temperature == 1.0 else logits / temperature
+
+
+def chosen_logprobs(scaled: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """float32 [B]: log_softmax of scaled [B, V] at tokens [B]."""
+    return scaled.gather(1, tokens[:, None])[:, 0] - scaled.logsumexp(dim=1)
+
+
+def gaps(scaled: torch.Tensor, tokens: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """Replay statistic per token: max(noised) - noised[token], float32 [B], never negative, 0 for the sampled token.
+
+    `scaled` float32 [B, V] from `scale`. Another model, prompt, seed, temperature or an edited token makes it large; a
+    near-tie that numerics decided otherwise makes it as small as their difference.
+    """
+    noised = gumbel(seeds, positions, scaled.shape[1]).add_(scaled)
+    return noised.amax(dim=1) - noised.gather(1, tokens[:, None])[:, 0]

@@ -1,0 +1,57 @@
+"""What every codec of activation proofs offers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How far a proof is from the states it claims to be of."""
+
+    error: float
+    """Relative distance over the whole completion: 0 for the same states, about 1 or more for unrelated ones, infinite
+    for a proof that has a `problem`."""
+    worst: float
+    """The largest relative distance of a single token."""
+    problem: str | None = None
+    """Why the proof cannot be compared at all, in words; None for a well-formed one."""
+
+    @classmethod
+    def malformed(cls, problem: str) -> Comparison:
+        return cls(error=math.inf, worst=math.inf, problem=problem)
+
+
+class Codec(Protocol):
+    """Makes and compares proofs. `states` are float32 or bfloat16 [T, H], on any device; a seed is 0 ≤ seed < 2^63."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def bytes_per_token(self) -> float:
+        """Size of a proof over the number of tokens, for long completions."""
+        ...
+
+    def encode(self, states: torch.Tensor, seed: int) -> bytes:
+        """The proof of one completion. Raises ValueError on states that are not finite."""
+        ...
+
+    def encode_batch(self, states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[bytes]:
+        """The proofs of many completions of different lengths, in order."""
+        ...
+
+    def compare(self, proof: bytes, states: torch.Tensor, seed: int) -> Comparison:
+        """Compare a stranger's proof with recomputed states. Never raises on any `proof`."""
+        ...
+
+    def compare_batch(
+        self, proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]
+    ) -> list[Comparison]:
+        """`compare` for many completions."""
+        ...

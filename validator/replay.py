@@ -1,0 +1,214 @@
+"""The dear checks: run the completions through the model again and measure what the worker claims of them.
+
+One forward pass of transformers gives all three statistics: its logits the sampling replay and the log-probabilities,
+its last hidden states the activations. It is the reference that evidence is judged by, because it runs on anyone's
+machine; it agrees with the worker's vLLM up to numerics, which the profile's thresholds allow for. Measuring needs the
+model, judging (`judge`) is pure. Rollouts must have passed the cheap checks of `muster.inspection`: their tokens are
+in the vocabulary, and there is at least one.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, cast
+
+import numpy as np
+import torch
+
+from muster.errors import ConfigError, MalformedError, MusterError
+from muster.inspection import Finding
+from muster.messages import Reason
+from muster.models import load_model
+from muster.profiles import Limit, Profile
+from muster.rollouts.schema import Rollout
+from muster.sampling import chosen_logprobs, gaps, scale
+from muster.toploc import CODECS
+from muster.weights import read_weights
+
+_set_threads = torch.set_num_threads
+"""Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
+
+_PASS_TOKENS: Final = 16_384
+"""Tokens, padding included, of one forward pass."""
+_LOGITS_AT_ONCE: Final = 1 << 25
+"""Logits computed at a time: 128 MiB of float32."""
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What one rollout claims against what the model says. All are at least 0, and about 0 for honest work."""
+
+    position: int
+    mean_gap: float
+    """Mean over the tokens of how far each is from the one its seed samples, in logits over temperature."""
+    worst_gap: float
+    """The largest of these gaps."""
+    activation: float
+    """Relative distance between the activation proof and the recomputed states; infinite for a malformed proof."""
+    logprobs: float
+    """Largest difference between a claimed and a recomputed log-probability; infinite for one that is not finite."""
+    detail: str = ""
+    """Why the proof cannot be compared, if so."""
+
+
+class Replayer:
+    """Holds one model and swaps the run's checkpoints through it.
+
+    `keep` checkpoints stay in memory: commitments of several steps arrive interleaved, since workers lag. Not thread
+    safe: one call at a time.
+    """
+
+    def __init__(
+        self, model_dir: Path, profile: Profile, temperature: float, *, keep: int = 4, threads: int = 1
+    ) -> None:
+        self.profile = profile
+        self.temperature = temperature
+        self.threads = threads
+        self._codec = CODECS[profile.codec]
+        self._model = load_model(model_dir, dtype=getattr(torch, profile.dtype)).eval()
+        if getattr(self._model.config, "final_logit_softcapping", None):
+            raise ConfigError(f"{model_dir} caps its logits, which replay does not know", hint="choose another model")
+        self._keep = keep
+        self._weights: OrderedDict[tuple, dict[str, torch.Tensor]] = OrderedDict()
+        self._loaded: tuple | None = None
+
+    def load_weights(self, model_dir: Path) -> None:
+        """Replay with this checkpoint from now on. Raises MalformedError when it does not fit the model."""
+        key = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(model_dir.resolve().glob("*.safetensors")))
+        if key == self._loaded:
+            return
+        if key not in self._weights:
+            self._weights[key] = dict(read_weights(model_dir))
+            while len(self._weights) > self._keep:
+                self._weights.popitem(last=False)
+        self._weights.move_to_end(key)
+        self._loaded = None
+        self._assign(self._weights[key], model_dir)
+        self._loaded = key
+
+    def _assign(self, weights: dict[str, torch.Tensor], model_dir: Path) -> None:
+        tied = {"lm_head.weight"} if self._model.config.tie_word_embeddings else set()
+        try:
+            result = self._model.load_state_dict(weights, strict=False)
+        except RuntimeError as error:
+            raise MalformedError(f"the weights in {model_dir} do not fit the model: {error}") from error
+        if wrong := [*result.unexpected_keys, *(set(result.missing_keys) - tied)]:
+            raise MalformedError(f"{model_dir} lacks weights or has others than the model: {', '.join(sorted(wrong))}")
+
+    def replay(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
+        """Measure the rollouts under the loaded weights, in order. Raises MusterError when these are broken."""
+        _set_threads(self.threads)
+        measurements: list[Measurement | None] = [None] * len(rollouts)
+        for batch in _batches(rollouts):
+            chosen = [rollouts[i] for i in batch]
+            for i, measurement in zip(batch, self._measure(chosen), strict=True):
+                measurements[i] = measurement
+        return [measurement for measurement in measurements if measurement is not None]
+
+    @torch.inference_mode()
+    def _measure(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
+        lengths = [len(rollout.completion_tokens) for rollout in rollouts]
+        states = self._states(rollouts, lengths)
+        token_gaps, logprobs = self._score(states, rollouts, lengths)
+        ends = np.cumsum(lengths)[:-1]
+        comparisons = self._codec.compare_batch(
+            [rollout.proof for rollout in rollouts],
+            states.tensor_split(ends.tolist()),
+            [rollout.seed for rollout in rollouts],
+        )
+        rows = zip(rollouts, np.split(token_gaps, ends), np.split(logprobs, ends), comparisons, strict=True)
+        return [
+            Measurement(
+                position=rollout.position,
+                mean_gap=float(gap.mean()),
+                worst_gap=float(gap.max()),
+                activation=comparison.error,
+                logprobs=_largest_difference(rollout.logprobs, expected),
+                detail=comparison.problem or "",
+            )
+            for rollout, gap, expected, comparison in rows
+        ]
+
+    def _states(self, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> torch.Tensor:
+        """The last hidden state behind every completion token: [sum of lengths, H]."""
+        starts = [len(rollout.prompt_tokens) - 1 for rollout in rollouts]
+        width = max(start + length for start, length in zip(starts, lengths, strict=True))
+        ids = np.zeros((len(rollouts), width), dtype=np.int64)
+        for row, rollout in enumerate(rollouts):
+            # Padding on the right needs no mask, causal attention never looks at it; the last token is only predicted.
+            sequence = np.concatenate([rollout.prompt_tokens, rollout.completion_tokens[:-1]])
+            ids[row, : len(sequence)] = sequence
+        hidden = self._model.base_model(input_ids=torch.from_numpy(ids), use_cache=False).last_hidden_state
+        rows = np.repeat(np.arange(len(rollouts)) * width + starts, lengths) + _counting(lengths)
+        return hidden.flatten(0, 1)[torch.from_numpy(rows)]
+
+    def _score(
+        self, states: torch.Tensor, rollouts: Sequence[Rollout], lengths: Sequence[int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Gap and log-probability of every token: float32 [sum of lengths] each."""
+        tokens = torch.from_numpy(np.concatenate([rollout.completion_tokens for rollout in rollouts]).astype(np.int64))
+        seeds = torch.from_numpy(np.repeat(np.array([rollout.seed for rollout in rollouts], dtype=np.int64), lengths))
+        positions = torch.from_numpy(_counting(lengths))
+        head = cast(torch.nn.Module, self._model.get_output_embeddings())
+        at_once = max(1, _LOGITS_AT_ONCE // self._model.config.vocab_size)
+        found: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for part in range(0, len(tokens), at_once):
+            rows = slice(part, part + at_once)
+            scaled = scale(head(states[rows]), self.temperature)
+            if not bool(torch.isfinite(scaled).all()):
+                raise MusterError("the model's logits are not finite", hint="the checkpoint is broken: abstain")
+            chosen = tokens[rows]
+            found.append((gaps(scaled, chosen, seeds[rows], positions[rows]), chosen_logprobs(scaled, chosen)))
+        token_gaps, logprobs = (torch.cat(values).numpy() for values in zip(*found, strict=True))
+        return token_gaps, logprobs
+
+
+def judge(measurement: Measurement, profile: Profile) -> Finding | None:
+    """What is wrong with a rollout: the first statistic that accuses, else the first that rejects."""
+    checks: tuple[tuple[Reason, str, float, Limit], ...] = (
+        ("sampling_mismatch", "mean gap to the sampled token", measurement.mean_gap, profile.mean_gap),
+        ("sampling_mismatch", "gap to the sampled token", measurement.worst_gap, profile.worst_gap),
+        ("activation_mismatch", "distance of the activation proof", measurement.activation, profile.activation),
+        ("wrong_logprobs", "difference of a log-probability", measurement.logprobs, profile.logprobs),
+    )
+    for accuse in (True, False):
+        for reason, words, value, limit in checks:
+            threshold = limit.accuse if accuse else limit.reject
+            if not value <= threshold:
+                detail = measurement.detail if reason == "activation_mismatch" and measurement.detail else words
+                return Finding(reason, measurement.position, value, threshold, accuse=accuse, detail=detail)
+    return None
+
+
+def judge_all(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
+    """The first finding that accuses, else the first there is."""
+    findings = [finding for measurement in measurements if (finding := judge(measurement, profile))]
+    return next((finding for finding in findings if finding.accuse), findings[0] if findings else None)
+
+
+def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:
+    """Indices of rollouts of about one length, as many at a time as a forward pass should have."""
+    lengths = [len(rollout.prompt_tokens) + len(rollout.completion_tokens) for rollout in rollouts]
+    batch: list[int] = []
+    for i in sorted(range(len(rollouts)), key=lambda i: lengths[i]):
+        if batch and lengths[i] * (len(batch) + 1) > _PASS_TOKENS:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+def _counting(lengths: Sequence[int]) -> np.ndarray:
+    """0, 1 … length - 1 for each length, one after the other: int64 [sum of lengths]."""
+    return np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
+
+
+def _largest_difference(claimed: np.ndarray, expected: np.ndarray) -> float:
+    """Infinite where a claimed value is missing or not finite."""
+    if len(claimed) != len(expected) or not np.isfinite(claimed).all():
+        return float("inf")
+    return float(np.abs(claimed.astype(np.float64) - expected).max())

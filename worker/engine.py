@@ -1,0 +1,255 @@
+"""The generation engine: vLLM in this process, sampling with draws' seeds and proving what it ran.
+
+One `Engine` serves one run. `generate` takes the requests of a commitment and returns tokens, behaviour
+log-probabilities and activation proofs; `load_weights` puts a new checkpoint into the running engine between two calls,
+never within one: an old cache under new weights cannot be replayed. How the parts sit inside vLLM is told in
+`worker.sampler` and `worker.engine_extension`.
+
+vLLM is imported when the first engine is made, because that takes seconds and reads the environment once.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from muster.errors import ConfigError, MusterError
+from muster.profiles import Profile
+from muster.terms import Terms
+from muster.weights import read_weights
+
+if TYPE_CHECKING:
+    from vllm import CompletionOutput, RequestOutput, SamplingParams
+    from vllm.inputs import TokensPrompt
+    from vllm.v1.engine.llm_engine import LLMEngine
+
+_ENVIRONMENT = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core lives in this process
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines share the cores of a laptop
+    "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_PLUGINS": "",
+    "HF_HUB_OFFLINE": "1",  # models come from the swarm, never from a hub
+}
+"""Read by vLLM at import; what the operator has set wins."""
+
+
+_set_threads = torch.set_num_threads
+"""Kept from before vLLM replaces it by something that does nothing."""
+
+
+class EngineError(MusterError):
+    """The engine cannot do what was asked of it, or broke a promise it makes."""
+
+
+@dataclass(frozen=True)
+class EngineLimits:
+    """Sizes that fix the engine's memory, and the run's temperature."""
+
+    temperature: float
+    max_prompt_tokens: int
+    max_completion_tokens: int
+    max_sequences: int = 256
+    """Sequences that decode side by side; more wait their turn."""
+    max_batched_tokens: int = 8192
+    """Tokens of one forward pass; longer prompts are prefilled in chunks."""
+    cache_bytes: int = 256 << 20
+    """Size of the key-value cache."""
+    cache_blocks: int | None = None
+    """The same as a number of blocks, which then wins over `cache_bytes`."""
+    prefix_caching: bool = True
+    threads: int = 1
+    """CPU threads. More than there are idle cores is ruinous: they wait for each other by spinning."""
+
+    @classmethod
+    def of_terms(cls, terms: Terms) -> EngineLimits:
+        return cls(
+            temperature=terms.temperature,
+            max_prompt_tokens=terms.max_prompt_tokens,
+            max_completion_tokens=terms.max_completion_tokens,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GenerationRequest:
+    prompt_tokens: np.ndarray
+    """int32 [prompt length]"""
+    seed: int
+    """The position's seed from the draw, 0 ≤ seed < 2^63."""
+    max_tokens: int
+
+
+@dataclass(frozen=True, eq=False)
+class Generation:
+    tokens: np.ndarray
+    """int32 [T], EOS included when the finish reason is `stop`"""
+    logprobs: np.ndarray
+    """float32 [T]: log-probability of each token under softmax(logits / temperature)"""
+    finish_reason: str
+    """`stop` or `length`"""
+    proof: bytes
+
+
+class Engine:
+    """vLLM for one run.
+
+    Raises ConfigError when the model cannot be served and EngineError when a request does not fit.
+    """
+
+    def __init__(self, model_dir: Path, profile: Profile, limits: EngineLimits) -> None:
+        self.profile = profile
+        self.limits = limits
+        self.stop_tokens = read_stop_tokens(model_dir)
+        _set_threads(limits.threads)
+        self._engine = _start(model_dir, profile, limits)
+        self._calls = 0
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        """Complete all requests, in order. Blocks; call it from a thread of its own."""
+        if not requests:
+            return []
+        _set_threads(self.limits.threads)  # of the calling thread, which need not be the one that made the engine
+        for request in requests:
+            self._check(request)
+        self._engine.collective_rpc("muster_begin")
+        outputs = self._run(requests)
+        lengths = [len(output.token_ids) for output in outputs]
+        seeds = [request.seed for request in requests]
+        proofs, logprobs = self._engine.collective_rpc("muster_collect", args=(self.profile.codec, seeds, lengths))[0]
+        return [
+            Generation(
+                tokens=np.asarray(output.token_ids, dtype=np.int32),
+                logprobs=np.frombuffer(values, dtype="<f4"),
+                finish_reason=str(output.finish_reason),
+                proof=proof,
+            )
+            for output, values, proof in zip(outputs, logprobs, proofs, strict=True)
+        ]
+
+    def load_weights(self, model_dir: Path) -> None:
+        """Put a checkpoint's weights into the running engine and forget everything computed with the old ones."""
+        _set_threads(self.limits.threads)
+        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": self.read_weights(model_dir)})
+        self._engine.collective_rpc("muster_refresh_head")
+        if not self._engine.reset_prefix_cache():
+            raise EngineError("the prefix cache is in use while weights are loaded")
+
+    def read_weights(self, model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and tensors of a checkpoint; the seam where a subclass can run other weights than it should."""
+        return read_weights(model_dir)
+
+    def close(self) -> None:
+        """Stop the engine and free its memory."""
+        self._engine.engine_core.shutdown()
+
+    def _check(self, request: GenerationRequest) -> None:
+        prompt, limits = len(request.prompt_tokens), self.limits
+        if not 1 <= prompt <= limits.max_prompt_tokens:
+            raise EngineError(f"a prompt of {prompt} tokens where 1 to {limits.max_prompt_tokens} are allowed")
+        if not 1 <= request.max_tokens <= limits.max_completion_tokens:
+            allowed = f"1 to {limits.max_completion_tokens} are allowed"
+            raise EngineError(f"a completion of up to {request.max_tokens} tokens where {allowed}")
+
+    def _run(self, requests: Sequence[GenerationRequest]) -> list[CompletionOutput]:
+        """vLLM's finished outputs, in order. Ends because every request has a token limit."""
+        names = [f"{self._calls}-{slot}" for slot in range(len(requests))]
+        self._calls += 1
+        outputs: dict[str, CompletionOutput] = {}
+        try:
+            for slot, request in enumerate(requests):
+                prompt: TokensPrompt = {"prompt_token_ids": request.prompt_tokens.tolist()}
+                self._engine.add_request(names[slot], prompt, self._params(request, slot))
+            while self._engine.has_unfinished_requests():
+                for finished in cast("list[RequestOutput]", self._engine.step()):
+                    outputs[finished.request_id] = finished.outputs[0]
+        finally:
+            if self._engine.has_unfinished_requests():
+                self._engine.abort_request(names)
+        return [outputs[name] for name in names]
+
+    def _params(self, request: GenerationRequest, slot: int) -> SamplingParams:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        from worker.sampler import SEED, SLOT
+
+        return SamplingParams(
+            temperature=0.0,
+            max_tokens=request.max_tokens,
+            stop_token_ids=self.stop_tokens,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+            extra_args={SEED: request.seed, SLOT: slot},
+        )
+
+
+def read_stop_tokens(model_dir: Path) -> list[int]:
+    """The EOS tokens that config.json names."""
+    try:
+        stop = json.loads((model_dir / "config.json").read_text()).get("eos_token_id")
+    except (OSError, json.JSONDecodeError) as error:
+        raise ConfigError(f"no readable config.json in {model_dir}") from error
+    if stop is None:
+        raise ConfigError(f"{model_dir / 'config.json'} names no eos_token_id: completions could not stop")
+    return [stop] if isinstance(stop, int) else list(stop)
+
+
+def _start(model_dir: Path, profile: Profile, limits: EngineLimits) -> LLMEngine:
+    """vLLM, configured to start fast and quietly and to do nothing we do not need."""
+    for name, value in _ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+    logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
+    gc.disable()  # imports make a million objects that stay: collecting them in between takes seconds
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            from vllm.engine.arg_utils import EngineArgs
+            from vllm.v1.engine.llm_engine import LLMEngine
+
+            _register_in_process(model_dir)
+            gc.freeze()
+            return LLMEngine.from_engine_args(EngineArgs(**_arguments(model_dir, profile, limits)))
+    except (ValueError, RuntimeError) as error:
+        raise ConfigError(f"vLLM cannot serve {model_dir}: {error}") from error
+    finally:
+        gc.enable()
+
+
+def _arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> dict[str, Any]:
+    return {
+        "model": str(model_dir),
+        "dtype": profile.dtype,
+        "skip_tokenizer_init": True,
+        "generation_config": "vllm",
+        "max_model_len": limits.max_prompt_tokens + limits.max_completion_tokens,
+        "max_num_seqs": limits.max_sequences,
+        "max_num_batched_tokens": limits.max_batched_tokens,
+        "kv_cache_memory_bytes": limits.cache_bytes,
+        "num_gpu_blocks_override": limits.cache_blocks,
+        "enable_prefix_caching": limits.prefix_caching,
+        "enforce_eager": True,
+        "disable_log_stats": True,
+        "use_tqdm_on_load": False,
+        "logits_processors": ["worker.sampler:SeededSampler"],
+        "worker_extension_cls": "worker.engine_extension.CaptureExtension",
+        "additional_config": {"muster": {"temperature": limits.temperature}},
+    }
+
+
+def _register_in_process(model_dir: Path) -> None:
+    """Let vLLM look at the model's class here; else it starts another Python for that, which takes it 20 seconds."""
+    from vllm.model_executor.models import ModelRegistry
+
+    for name in json.loads((model_dir / "config.json").read_text()).get("architectures", []):
+        if name in ModelRegistry.models:
+            ModelRegistry.register_model(name, ModelRegistry.models[name].load_model_cls())

@@ -1,0 +1,84 @@
+"""What Muster adds to vLLM's worker process: the states behind the sampled tokens, turned into proofs.
+
+vLLM mixes this class into its worker (`worker_extension_cls`), and `worker.engine` calls its methods by
+`collective_rpc`, so that only proofs and log-probabilities cross a process border. The states are those that enter the
+model's `logits_processor`: a pre-hook on it sees one row per running request, in the order of the persistent batch,
+eager and compiled alike. Calls with another number of rows (profiling, prompt log-probabilities) are something else.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+
+from muster.toploc import CODECS
+from worker.sampler import Capture, SeededSampler
+
+if TYPE_CHECKING:
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+
+class CaptureExtension:
+    """Mixed into vLLM's worker; every name is prefixed because vLLM refuses clashes."""
+
+    if TYPE_CHECKING:
+        model_runner: GPUModelRunner
+
+    def muster_begin(self) -> None:
+        """Forget what was recorded and record from now on."""
+        sampler = self._muster_sampler()
+        sampler.capture = Capture()
+        if not hasattr(self, "_muster_hook"):
+            head = cast(torch.nn.Module, self.model_runner.get_model().logits_processor)
+            self._muster_hook = head.register_forward_pre_hook(self._muster_note_states)
+
+    def muster_collect(self, codec: str, seeds: list[int], lengths: list[int]) -> tuple[list[bytes], list[bytes]]:
+        """Proofs and float32 log-probabilities (as bytes) of the finished call: slot i has lengths[i] tokens."""
+        sampler = self._muster_sampler()
+        capture, sampler.capture = sampler.capture, Capture()
+        rows = torch.from_numpy(rows_of_tokens(capture, lengths))
+        ends = np.cumsum(lengths)[:-1].tolist()
+        states = torch.cat(capture.states)[rows].tensor_split(ends)
+        logprobs = torch.cat(capture.logprobs)[rows].cpu().numpy()
+        proofs = CODECS[codec].encode_batch(states, seeds)
+        return proofs, [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)]
+
+    def muster_refresh_head(self) -> None:
+        """Finish `reload_weights` for a model whose head is tied to its embedding.
+
+        The head gets no weights of its own there, so vLLM 0.32 leaves it alone; but on CPU it computes with a packed
+        copy, which would stay that of the old weights.
+        """
+        model = self.model_runner.get_model()
+        head = getattr(model, "lm_head", None)
+        if head is not None and getattr(model.config, "tie_word_embeddings", False):
+            head.quant_method.process_weights_after_loading(head)
+
+    def _muster_sampler(self) -> SeededSampler:
+        for processor in self.model_runner.input_batch.logitsprocs.non_argmax_invariant:
+            if isinstance(processor, SeededSampler):
+                return processor
+        raise RuntimeError("the engine runs without the seeded sampler")
+
+    def _muster_note_states(self, module: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
+        states = arguments[1]
+        if states.shape[0] == self.model_runner.input_batch.num_reqs:
+            self._muster_sampler().capture.pending = states
+
+
+def rows_of_tokens(capture: Capture, lengths: list[int]) -> np.ndarray:
+    """Index of the recorded row of every token, completions one after the other: int64 [sum of lengths].
+
+    Of several rows for one token the last one counts. Raises RuntimeError when a token has none.
+    """
+    slots, positions = np.concatenate(capture.slots), np.concatenate(capture.positions)
+    wanted = np.asarray(lengths, dtype=np.int64)
+    starts = np.concatenate([[0], np.cumsum(wanted)])
+    kept = np.flatnonzero(positions < wanted[slots])
+    rows = np.full(starts[-1], -1, dtype=np.int64)
+    rows[starts[slots[kept]] + positions[kept]] = kept
+    if (rows < 0).any():
+        raise RuntimeError(f"{(rows < 0).sum()} of {len(rows)} tokens were sampled without being recorded")
+    return rows
