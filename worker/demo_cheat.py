@@ -1,0 +1,43 @@
+"""python -m worker.demo_cheat --config FILE: the demo's cheater. An honest worker in everything but its weights.
+
+To every tensor it adds Gaussian noise of 2% of the tensor's standard deviation, as if it ran a cheaper copy of the
+model. Its answers are still good, its files well-formed, its rewards true: only a replay shows what it did.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from muster.process import run_process
+from muster.profiles import Profile
+from muster.settings import Settings
+from worker.engine import Engine, EngineLimits
+from worker.service import serve
+
+NOISE = 0.02
+
+
+class NoisyEngine(Engine):
+    """Runs each checkpoint plus noise."""
+
+    def __init__(self, model_dir: Path, profile: Profile, limits: EngineLimits) -> None:
+        super().__init__(model_dir, profile, limits)  # which reads the folder itself
+        self.load_weights(model_dir)
+
+    def read_weights(self, model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
+        generator = torch.Generator().manual_seed(0)
+        for name, tensor in super().read_weights(model_dir):
+            noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std(correction=0) * NOISE
+            yield name, (tensor.float() + noise).to(tensor.dtype)
+
+
+async def cheat(settings: Settings) -> None:
+    await serve(settings, NoisyEngine)
+
+
+if __name__ == "__main__":
+    sys.exit(run_process("worker.demo_cheat", "generate rollouts with noisy weights", cheat))

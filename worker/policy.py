@@ -1,0 +1,100 @@
+"""The policy to generate with: the newest checkpoint, fetched while the engine still generates with the one before.
+
+`NewestCheckpoint` follows the chain and fetches; `Policy` owns the engine and its thread, and takes a new checkpoint
+between two calls, never within one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from muster import telemetry
+from muster.chain.reads import ChainReader
+from muster.chain.types import Checkpoint
+from muster.errors import CheckError, UnreachableError
+from muster.run_data import Checkpoints
+from worker.engine import Engine, Generation, GenerationRequest
+
+log = telemetry.logger("worker")
+STEP = telemetry.gauge("worker_policy_step", "Checkpoint that the engine generates with")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Fetched:
+    """A checkpoint and where it lies, verified."""
+
+    checkpoint: Checkpoint
+    path: Path
+
+
+class NewestCheckpoint:
+    """Keeps the newest checkpoint on disk, while `follow` runs."""
+
+    def __init__(self, chain: ChainReader, run: int, checkpoints: Checkpoints, poll_seconds: float) -> None:
+        self._chain = chain
+        self._run = run
+        self._checkpoints = checkpoints
+        self._poll_seconds = poll_seconds
+        self.newest: Fetched | None = None
+        """The newest checkpoint that is here."""
+
+    async def follow(self) -> None:
+        """Fetch whatever is published, for ever. What cannot be had is tried again, and said in the log."""
+        while True:
+            try:
+                await self._look()
+            except (UnreachableError, CheckError) as error:
+                log.warning("no newer weights yet", error=str(error))
+            await asyncio.sleep(self._poll_seconds)
+
+    async def _look(self) -> None:
+        latest = await self._chain.latest_checkpoint(self._run)
+        if latest is None or (self.newest and self.newest.checkpoint == latest):
+            return
+        path = await self._checkpoints.get(latest.step)
+        self.newest = Fetched(latest, path)
+
+
+class Policy:
+    """The engine, in a thread of its own, and the checkpoint it runs."""
+
+    def __init__(self, make_engine: Callable[[Path], Engine]) -> None:
+        self._make_engine = make_engine
+        self._engine: Engine | None = None
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
+        self.loaded: Fetched | None = None
+
+    async def load(self, fetched: Fetched) -> None:
+        """Run this checkpoint from now on."""
+        if self.loaded is not None and self.loaded.checkpoint == fetched.checkpoint:
+            return
+        self.loaded = None
+        if self._engine is None:
+            log.info("starting the engine", step=fetched.checkpoint.step)
+            self._engine = await self._do(self._make_engine, fetched.path)
+        else:
+            await self._do(self._engine.load_weights, fetched.path)
+        self.loaded = fetched
+        STEP.set(fetched.checkpoint.step)
+        log.info("loaded", step=fetched.checkpoint.step)
+
+    async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
+        assert self._engine is not None, "load a checkpoint first"
+        return await self._do(self._engine.generate, requests)
+
+    async def close(self) -> None:
+        """Wait for what the engine is doing, and free it."""
+        if self._engine is not None:
+            engine, self._engine = self._engine, None
+            await self._do(engine.close)
+        self._thread.shutdown(wait=False)
+
+    async def _do(self, function: Callable[..., T], *arguments: Any) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

@@ -1,0 +1,68 @@
+"""What a worker is asked for and what it answers: draw → requests, generations → rows. No network, disk or clock."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from muster.draws import Draw
+from muster.inspection import Rules
+from muster.prompts import completion_text
+from muster.rollouts.schema import Rollout
+from muster.tasks import length_reward, verify
+from worker.engine import Generation, GenerationRequest
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One commitment to be: which step's policy generates it, and what its rows must be."""
+
+    step: int
+    index: int
+    draw: Draw
+
+
+def requests_of(assignment: Assignment, rules: Rules) -> list[GenerationRequest]:
+    """One request per position, in order."""
+    terms = rules.terms
+    requests = []
+    for position, seed in enumerate(assignment.draw.seeds):
+        group = assignment.draw.groups[position // terms.group_size]
+        prompt = rules.prompt(group.task, group.budget)
+        requests.append(GenerationRequest(prompt_tokens=prompt, seed=seed, max_tokens=terms.max_completion_tokens))
+    return requests
+
+
+def rollouts_of(
+    assignment: Assignment, rules: Rules, requests: Sequence[GenerationRequest], generations: Sequence[Generation]
+) -> list[Rollout]:
+    """The rows of the commitment, scored."""
+    return [
+        _rollout(assignment, rules, position, request, generation)
+        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
+    ]
+
+
+def _rollout(
+    assignment: Assignment, rules: Rules, position: int, request: GenerationRequest, generation: Generation
+) -> Rollout:
+    group, sample = divmod(position, rules.terms.group_size)
+    drawn = assignment.draw.groups[group]
+    text = completion_text(rules.tokenizer, generation.tokens)
+    return Rollout(
+        run=rules.run,
+        step=assignment.step,
+        position=position,
+        group=group,
+        sample=sample,
+        task=drawn.task,
+        seed=request.seed,
+        budget=drawn.budget,
+        prompt_tokens=request.prompt_tokens,
+        completion_tokens=generation.tokens,
+        logprobs=generation.logprobs,
+        task_reward=verify(rules.task(drawn.task), text),
+        length_reward=length_reward(drawn.budget, len(generation.tokens)),
+        finish_reason=generation.finish_reason,
+        proof=generation.proof,
+    )
