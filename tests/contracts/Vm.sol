@@ -44,6 +44,7 @@ interface Vm {
     function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
     function parseJsonInt(string calldata json, string calldata key) external pure returns (int256);
     function parseJsonBytes32(string calldata json, string calldata key) external pure returns (bytes32);
+    function parseJsonBytes32Array(string calldata json, string calldata key) external pure returns (bytes32[] memory);
     function parseJsonAddress(string calldata json, string calldata key) external pure returns (address);
     function toString(uint256 value) external pure returns (string memory);
 }
