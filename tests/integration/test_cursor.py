@@ -1,0 +1,268 @@
+"""The event cursor against a real Anvil: at least once, in order, across restarts and reorgs."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from muster.chain.anvil import Anvil
+from muster.chain.client import Chain
+from muster.chain.cursor import REMEMBERED_BLOCKS, Batch, EventCursor
+from muster.chain.devchain import DevChain
+from muster.chain.events import Deposited, FreeWithdrawn, codec_of, decode_logs
+from muster.chain.reads import LOG_SPAN
+from muster.chain.transactions import Call
+from muster.errors import ConfigError
+from muster.settings import ChainSettings
+from tests.conftest import Deployment, deploy_on, funded_on
+
+Start = Callable[..., Anvil]
+
+
+@pytest.fixture
+def place(start_anvil: Start, built_contracts: None, tmp_path: Path) -> Deployment:
+    """A deployment on a chain of the test's own."""
+    return deploy_on(start_anvil(), tmp_path)
+
+
+@asynccontextmanager
+async def depositor(place: Deployment) -> AsyncIterator[Chain]:
+    """A chain whose key has tokens to deposit: each deposit is one block with one event."""
+    (signer,) = funded_on(place.anvil, 1)
+    async with await Chain.connect(place.settings, signer) as chain:
+        await chain.faucet()
+        await chain.approve(chain.addresses.registry, 10**22)
+        yield chain
+
+
+def cursor_on(chain: Chain, path: Path, span: int = LOG_SPAN) -> EventCursor:
+    return EventCursor(chain, path / "place.json", [Deposited, FreeWithdrawn], span=span)
+
+
+def amounts(batch: Batch) -> list[int]:
+    return [event.amount for event in batch if isinstance(event, Deposited)]
+
+
+async def drain(cursor: EventCursor) -> list[int]:
+    """Amounts of everything that is there, acknowledged."""
+    found: list[int] = []
+    while True:
+        batch = await cursor.poll()
+        found += amounts(batch)
+        await cursor.ack()
+        if not batch.more:
+            return found
+
+
+async def test_events_come_in_order_with_their_place_and_only_of_the_kinds_asked(
+    place: Deployment, tmp_path: Path
+) -> None:
+    async with depositor(place) as chain:
+        cursor = cursor_on(chain, tmp_path)
+        receipts = [await chain.deposit(1), await chain.deposit(2), await chain.withdraw_free(3)]
+        batch = await cursor.poll()
+        one, two, three = batch
+        assert (type(one), type(two), type(three)) == (Deposited, Deposited, FreeWithdrawn)
+        assert (one, two, three) == tuple(event for receipt in receipts for event in receipt.events)
+        assert two.at.block == receipts[1].block
+        assert two.at.transaction == receipts[1].hash
+        assert two.at.block_hash == await chain.block_hash(two.at.block)
+        assert batch.first == chain.addresses.from_block
+        assert batch.last == three.at.block
+        assert not batch.more
+
+
+async def test_what_is_not_acknowledged_is_delivered_again_also_after_a_restart(
+    place: Deployment, tmp_path: Path
+) -> None:
+    async with depositor(place) as chain:
+        cursor = cursor_on(chain, tmp_path)
+        await chain.deposit(1)
+        assert amounts(await cursor.poll()) == [1]
+        await chain.deposit(2)
+        assert amounts(await cursor.poll()) == [1, 2]
+        assert amounts(await cursor_on(chain, tmp_path).poll()) == [1, 2]
+        await cursor.ack()
+        await cursor.ack()
+        assert amounts(await cursor.poll()) == []
+        await chain.deposit(3)
+        assert amounts(await cursor_on(chain, tmp_path).poll()) == [3]
+        assert amounts(await cursor.poll()) == [3]
+
+
+async def test_a_long_history_is_read_in_bounded_batches(place: Deployment, tmp_path: Path) -> None:
+    async with depositor(place) as chain:
+        for amount in range(1, 8):
+            await chain.deposit(amount)
+        cursor = cursor_on(chain, tmp_path, span=3)
+        batches = []
+        while not batches or batches[-1].more:
+            batches.append(await cursor.poll())
+            await cursor.ack()
+        assert [amount for batch in batches for amount in amounts(batch)] == list(range(1, 8))
+        assert all(batch.last - batch.first + 1 <= 3 for batch in batches)
+        assert all(after.first == before.last + 1 for before, after in itertools.pairwise(batches))
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_reorg_takes_the_cursor_back_and_is_announced(
+    place: Deployment, tmp_path: Path, restarted: bool
+) -> None:
+    async with depositor(place) as chain:
+        cursor = cursor_on(chain, tmp_path)
+        dev = await DevChain.of(chain.rpc)
+        kept = await chain.deposit(1)
+        assert await drain(cursor) == [1]
+        await chain.deposit(2)
+        await chain.deposit(3)
+        assert await drain(cursor) == [2, 3]
+        await dev.reorg(2)
+        await chain.deposit(4)
+
+        if restarted:
+            cursor = cursor_on(chain, tmp_path)
+        batch = await cursor.poll()
+        assert batch.rewound_to == kept.block
+        assert batch.first == kept.block + 1
+        assert amounts(batch) == [4]
+        again = cursor_on(chain, tmp_path)
+        assert (await again.poll()).rewound_to == kept.block, "announced until it is acknowledged"
+        await cursor.ack()
+        assert (await cursor.poll()).rewound_to is None
+        assert (await cursor_on(chain, tmp_path).poll()).rewound_to is None
+        assert await chain.free_balance(chain.signer.address) == 5
+
+
+async def test_a_reorg_without_new_blocks_is_announced_once(place: Deployment, tmp_path: Path) -> None:
+    async with depositor(place) as chain:
+        cursor = cursor_on(chain, tmp_path)
+        await chain.deposit(1)
+        await drain(cursor)
+        await (await DevChain.of(chain.rpc)).reorg(1)
+        batch = await cursor.poll()
+        assert batch.rewound_to is not None
+        assert amounts(batch) == []
+        await cursor.ack()
+        assert (await cursor.poll()).rewound_to is None
+
+
+async def test_a_reorg_deeper_than_memory_begins_at_the_first_block(place: Deployment, tmp_path: Path) -> None:
+    async with depositor(place) as chain:
+        cursor = cursor_on(chain, tmp_path)
+        await chain.deposit(1)
+        dev = await DevChain.of(chain.rpc)
+        for _ in range(REMEMBERED_BLOCKS + 2):
+            await dev.mine()
+            await drain(cursor)
+        await dev.reorg(REMEMBERED_BLOCKS + 1)
+        batch = await cursor.poll()
+        assert batch.rewound_to == chain.addresses.from_block - 1
+        assert amounts(batch) == [1]
+
+
+async def test_confirmations_hold_events_back(place: Deployment, tmp_path: Path) -> None:
+    settings = ChainSettings.model_validate(place.settings.model_dump() | {"confirmations": 2})
+    async with depositor(place) as chain, await Chain.connect(settings) as watcher:
+        cursor = cursor_on(watcher, tmp_path)
+        dev = await DevChain.of(chain.rpc)
+        await chain.deposit(1)
+        await dev.mine()
+        assert amounts(await cursor.poll()) == []
+        await dev.mine()
+        assert amounts(await cursor.poll()) == [1]
+
+
+async def test_following_acknowledges_what_the_loop_has_dealt_with(place: Deployment, tmp_path: Path) -> None:
+    async with depositor(place) as chain:
+        stop = asyncio.Event()
+        seen: list[int] = []
+
+        async def deal(until: int) -> None:
+            async for batch in cursor_on(chain, tmp_path).follow(stop):
+                seen.extend(amounts(batch))
+                if seen[-1:] == [until]:
+                    return  # as a crash would: not acknowledged
+
+        await chain.deposit(1)
+        async with asyncio.timeout(20):
+            following = asyncio.create_task(deal(2))
+            while seen != [1]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await chain.deposit(2)
+            await following
+            await chain.deposit(3)
+            await deal(3)
+        assert seen == [1, 2, 2, 3]
+        stop.set()
+        assert [batch async for batch in cursor_on(chain, tmp_path).follow(stop)] == []
+
+
+async def test_following_survives_a_silent_endpoint(place: Deployment, tmp_path: Path) -> None:
+    impatient = ChainSettings.model_validate(place.settings.model_dump() | {"timeout_seconds": 0.3})
+    async with depositor(place) as chain, await Chain.connect(impatient) as watcher:
+        await chain.deposit(1)
+        stop, seen = asyncio.Event(), []
+
+        async def deal() -> None:
+            async for batch in cursor_on(watcher, tmp_path).follow(stop):
+                seen.extend(amounts(batch))
+                stop.set()
+
+        os.kill(place.anvil.pid, signal.SIGSTOP)
+        following = asyncio.create_task(deal())
+        done, _ = await asyncio.wait([following], timeout=1)
+        os.kill(place.anvil.pid, signal.SIGCONT)
+        assert not done
+        async with asyncio.timeout(10):
+            await following
+        assert seen == [1]
+
+
+async def test_look_alikes_of_other_contracts_are_left_out(place: Deployment, tmp_path: Path) -> None:
+    async with depositor(place) as chain:
+        # Creation code that emits Deposited(address(0), 0) as a contract of nobody's.
+        emit = bytes.fromhex("5f7f") + codec_of(Deposited)[1].topic + bytes.fromhex("60205fa2")
+        assert chain.sender is not None
+        mined = await chain.sender.send(Call(None, emit, "look-alike"))
+        (log,) = mined.logs
+        assert decode_logs([log | {"address": chain.addresses.registry}], chain.addresses)
+        assert decode_logs([log], chain.addresses) == ()
+        await chain.deposit(9)
+        assert amounts(await cursor_on(chain, tmp_path).poll()) == [9]
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"of": 1}', "change kinds"])
+async def test_a_position_that_is_damaged_or_of_something_else_starts_over(
+    place: Deployment, tmp_path: Path, damage: str
+) -> None:
+    async with depositor(place) as chain:
+        await chain.deposit(1)
+        cursor = cursor_on(chain, tmp_path)
+        assert await drain(cursor) == [1]
+        assert json.loads((tmp_path / "place.json").read_text())["next"] > chain.addresses.from_block
+        if damage == "change kinds":
+            other = EventCursor(chain, tmp_path / "place.json", [Deposited])
+            assert amounts(await other.poll()) == [1]
+            return
+        (tmp_path / "place.json").write_text(damage)
+        assert amounts(await cursor_on(chain, tmp_path).poll()) == [1]
+
+
+async def test_time_travel_is_for_local_chains(place: Deployment) -> None:
+    async with await Chain.connect(place.settings) as chain:
+        dev = await DevChain.of(chain.rpc)
+        before = (await chain.head()).timestamp
+        assert await dev.advance(25 * 3600) >= before + 25 * 3600
+        target = await dev.now() + 1_000
+        assert await dev.advance_to(target) == target
+        await dev.rpc.request("anvil_setChainId", 84_532)
+        with pytest.raises(ConfigError, match="no local chain"):
+            await DevChain.of(chain.rpc)

@@ -1,0 +1,319 @@
+"""A run's whole life through the Chain facade: work is paid after its window, a cheater is convicted and is not."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+from house import VALIDATORS, House
+
+from muster.chain.client import Chain, event_of, vote_hash
+from muster.chain.cursor import EventCursor
+from muster.chain.devchain import DevChain
+from muster.chain.events import (
+    CaseOpened,
+    CaseResolved,
+    CheckpointPublished,
+    Claimed,
+    Collected,
+    Convicted,
+    HourSealed,
+    Refuted,
+    SealedThrough,
+    Voided,
+    WorkCommitted,
+)
+from muster.chain.types import BallotState, Kind, Outcome, Role, Status
+from muster.constants import HOUR_SECONDS
+from muster.draws import draw_base, draw_commitment
+from muster.errors import ChainError, ConfigError, RevertError
+from muster.rollouts.leaves import Leaf, LeafTree, leaf_hash
+from tests.conftest import Deployment
+
+TOKEN = 10**18
+EVIDENCE = b"\x0e" * 32
+WORKERS = ("honest", "cheater")
+
+
+def digest(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+class Cast:
+    """Everybody's chain, by name, opened once."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        self._stack = AsyncExitStack()
+        self._chains: dict[str, Chain] = {}
+
+    async def __aenter__(self) -> Cast:
+        return self
+
+    async def __aexit__(self, *details: object) -> None:
+        await self._stack.aclose()
+
+    async def chain(self, name: str) -> Chain:
+        if name not in self._chains:
+            self._chains[name] = await self._stack.enter_async_context(self.house.chain(name))
+        return self._chains[name]
+
+    def address(self, name: str) -> str:
+        return self.house.key(name).address
+
+    async def advance(self, seconds: int) -> int:
+        return await (await DevChain.of((await self.chain("owner")).rpc)).advance(seconds)
+
+
+@pytest.fixture
+async def cast(deployment: Deployment, tmp_path: Path) -> AsyncIterator[Cast]:
+    house = await House.build(tmp_path, deployment.settings, seed=str(tmp_path), workers=WORKERS)
+    async with Cast(house) as everybody:
+        yield everybody
+
+
+async def publish(cast: Cast, step: int) -> CheckpointPublished:
+    chain = await cast.chain("trainer")
+    receipt = await chain.publish_checkpoint(cast.house.run, step, digest(f"manifest {step}"), digest(f"batch {step}"))
+    return event_of(receipt, CheckpointPublished)
+
+
+async def commit(cast: Cast, name: str, index: int, root: bytes, step: int = 0) -> WorkCommitted:
+    chain = await cast.chain(name)
+    anchor = (await chain.checkpoint(cast.house.run, step)).anchor
+    return event_of(await chain.commit_work(cast.house.run, step, anchor, index, root), WorkCommitted)
+
+
+async def seal(cast: Cast, hour: int) -> SealedThrough:
+    """Two validators seal an hour; the second moves the watermark."""
+    for name in ("v1", "v2"):
+        receipt = await (await cast.chain(name)).seal(cast.house.run, hour, digest(name))
+        assert event_of(receipt, HourSealed).validator == cast.address(name)
+    return event_of(receipt, SealedThrough)
+
+
+async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tmp_path: Path) -> None:
+    run, worker = cast.house.run, await cast.chain("honest")
+    node, operator = cast.address("honest"), cast.address("operator of honest")
+    terms = await worker.terms(run)
+    assert terms is await worker.terms(run)
+    assert await worker.validators(run) == [cast.address(name) for name in VALIDATORS]
+    assert await worker.latest_checkpoint(run) is None
+    with pytest.raises(ChainError, match=f"step 0 of run {run} is not published"):
+        await worker.checkpoint(run, 0)
+
+    published = await publish(cast, 0)
+    checkpoint = await worker.latest_checkpoint(run)
+    assert checkpoint is not None
+    assert (checkpoint.step, checkpoint.anchor) == (0, published.anchor)
+    assert checkpoint.manifest_root == digest("manifest 0")
+
+    events = [await commit(cast, "honest", index, digest(f"root {index}")) for index in range(3)]
+    work = await worker.work(node)
+    assert (work.next, work.settled, work.pay, work.run) == (3, 0, terms.pay_of(0), run)
+    assert await worker.is_committed(node, 2, 0, digest("root 2"))
+    assert not await worker.is_committed(node, 2, 0, digest("another root"))
+    assert (await worker.run_state(run)).reserved == 3 * terms.pay
+    assert (await worker.commitment(node, 0)).hour == events[0].hour
+
+    with pytest.raises(RevertError, match="still open to challenges") as caught:
+        await worker.claim(node, 2)
+    assert caught.value.name == "WindowOpen"
+    await cast.advance(HOUR_SECONDS)
+    assert (await seal(cast, events[-1].hour)).hour == events[-1].hour
+    await cast.advance(25 * HOUR_SECONDS)
+    assert await worker.claimable(node) == (2, 3 * terms.pay)
+    assert await worker.matured(node, 2)
+
+    before = await worker.token_balance(operator)
+    paid = event_of(await worker.claim(node, 2), Claimed)
+    assert (paid.from_, paid.through, paid.paid, paid.operator) == (0, 2, 3 * terms.pay, operator)
+    assert await worker.token_balance(operator) == before + 3 * terms.pay
+    assert await worker.claimable(node) == (0, 0)
+    solvency = await worker.solvency()
+    assert solvency.solvent
+    assert solvency.runs_tokens == solvency.runs_books
+
+    cursor = EventCursor(worker, tmp_path / "place.json", [WorkCommitted, Claimed], run=run)
+    assert [*await cursor.poll()] == [*events, paid]
+    others = EventCursor(worker, tmp_path / "others.json", [WorkCommitted, Claimed], run=run + 1_000)
+    assert len(await others.poll()) == 0
+
+
+async def open_case(cast: Cast, root: bytes) -> CaseOpened:
+    challenger = await cast.chain("v1")
+    receipt = await challenger.open_case(cast.address("cheater"), 0, 0, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+    return event_of(receipt, CaseOpened)
+
+
+async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast: Cast) -> None:
+    run, cheater = cast.house.run, cast.address("cheater")
+    await publish(cast, 0)
+    await commit(cast, "cheater", 0, digest("bad root"))
+    v1 = await cast.chain("v1")
+    free_before = await v1.free_balance(cast.address("operator of v1"))
+    opened = await open_case(cast, digest("bad root"))
+    case_id = opened.case_id
+    assert (opened.kind, opened.position, opened.evidence_hash) == (Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+    assert opened.jury == 3
+    assert not await v1.is_judge(case_id, cast.address("v1"))
+
+    jury = {name: digest(f"salt of {name}") for name in ("v2", "v3", "v4")}
+    for name, salt in jury.items():
+        judge = await cast.chain(name)
+        secret = vote_hash(case_id, cast.address(name), True, salt)
+        assert secret == await judge.ask("court", "voteHash", case_id, cast.address(name), True, salt)
+        await judge.commit_vote(case_id, secret)
+    assert (await v1.ballot(case_id, cast.address("v2"))).state is BallotState.COMMITTED
+    v2 = await cast.chain("v2")
+    with pytest.raises(RevertError, match="this vote and salt are not what") as caught:
+        await v2.reveal_vote(case_id, False, jury["v2"])
+    assert caught.value.name == "WrongVote"
+    for name, salt in jury.items():
+        await (await cast.chain(name)).reveal_vote(case_id, True, salt)
+
+    assert await v1.is_resolvable(case_id)
+    receipt = await v1.resolve(case_id)
+    assert event_of(receipt, CaseResolved).outcome is Outcome.GUILTY
+    convicted, voided = event_of(receipt, Convicted), event_of(receipt, Voided)
+    assert (convicted.node, convicted.slashed, convicted.bounty) == (cheater, 50 * TOKEN, 10 * TOKEN)
+    assert (voided.from_, voided.through, voided.amount) == (0, 0, 2 * TOKEN)
+    assert (await v1.case(case_id)).outcome is Outcome.GUILTY
+    node = await v1.node(cheater)
+    assert (node.status, node.lock) == (Status.JAILED, 50 * TOKEN)
+    state = await v1.run_state(run)
+    assert (state.reserved, (await v1.run_info(run)).kept) == (0, 2 * TOKEN)
+    assert await v1.free_balance(cast.address("operator of v1")) == free_before + 10 * TOKEN
+    await cast.advance(30 * HOUR_SECONDS)
+    assert await v1.claimable(cheater) == (0, 0)
+    assert (await v1.solvency()).solvent
+    with pytest.raises(RevertError, match=f"case {case_id} has ended: guilty"):
+        await v1.resolve(case_id)
+
+
+async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(cast: Cast) -> None:
+    await publish(cast, 0)
+    await commit(cast, "cheater", 0, digest("root"))
+    case_id = (await open_case(cast, digest("root"))).case_id
+    v1, v2 = await cast.chain("v1"), await cast.chain("v2")
+    salt = digest("salt")
+    await v2.commit_vote(case_id, vote_hash(case_id, cast.address("v2"), False, salt))
+    with pytest.raises(RevertError, match="cannot be resolved before"):
+        await v1.resolve(case_id)
+    await cast.advance(HOUR_SECONDS)
+    await v2.reveal_vote(case_id, False, salt)
+    await cast.advance(HOUR_SECONDS)
+    assert event_of(await v1.resolve(case_id), CaseResolved).outcome is Outcome.NO_QUORUM
+    assert await v1.collectable(case_id, cast.address("v2")) == TOKEN
+    assert event_of(await v1.collect(case_id, cast.address("v2")), Collected).amount == TOKEN
+
+
+async def test_a_wrong_draw_is_proven_by_anybody(cast: Cast) -> None:
+    run, chain = cast.house.run, await cast.chain("honest")
+    terms = await chain.terms(run)
+    entropy = (await publish(cast, 0)).entropy
+    node = cast.address("cheater")
+    base = draw_base(
+        chain_id=chain.chain_id,
+        runs=chain.addresses.runs,
+        run=run,
+        step=0,
+        entropy=entropy,
+        node=node,
+        index=0,
+    )
+    draw = draw_commitment(base, terms, 0)
+    leaves = [
+        Leaf(p, group.task, draw.seeds[p], group.budget, 3, 0, bytes(32), bytes(32), bytes(32))
+        for p in range(terms.positions)
+        for group in [draw.groups[p // terms.group_size]]
+    ]
+    wrong = Leaf(2, leaves[2].task, leaves[2].seed ^ 1, leaves[2].budget, 3, 0, bytes(32), bytes(32), bytes(32))
+    tree = LeafTree.of([leaf_hash(leaf) for leaf in [*leaves[:2], wrong, *leaves[3:]]])
+    await commit(cast, "cheater", 0, tree.root)
+    with pytest.raises(RevertError, match=r"row 1 of commitment 0 .* is as it was drawn"):
+        await chain.prove_wrong_draw(node, 0, 0, tree.root, leaves[1], tree.proof(1))
+    with pytest.raises(RevertError, match="is not under the root"):
+        await chain.prove_wrong_draw(node, 0, 0, tree.root, wrong, tree.proof(1))
+    receipt = await chain.prove_wrong_draw(node, 0, 0, tree.root, wrong, tree.proof(2))
+    refuted = event_of(receipt, Refuted)
+    assert (refuted.node, refuted.index, refuted.position, refuted.kind) == (node, 0, 2, Kind.WRONG_DRAW)
+    assert refuted.prover == cast.address("honest")
+    assert (await chain.node(node)).status is Status.JAILED
+
+
+async def test_joining_and_leaving(cast: Cast) -> None:
+    run = cast.house.run
+    owner = await cast.chain("owner")
+    chain = await cast.chain("operator of honest")
+    fresh = cast.house.key("a fresh node")
+    await chain.withdraw_free(await chain.free_balance(chain.signer.address))
+    joined = await chain.join(fresh, run, Role.WORKER)
+    assert len(joined.events) >= 2
+    node = await owner.node(fresh.address)
+    assert (node.operator, node.run, node.role, node.status) == (chain.signer.address, run, Role.WORKER, Status.ACTIVE)
+    with pytest.raises(RevertError, match="was registered before"):
+        await chain.join(fresh, run, Role.WORKER)
+
+    # A consent counts for the operator it names.
+    thief = await cast.chain("operator of cheater")
+    other = cast.house.key("another node")
+    registration, consent = await chain.consent(other, run, Role.WORKER, operator=chain.signer.address)
+    with pytest.raises(RevertError, match="the consent is signed by") as caught:
+        await thief.register(registration, consent)
+    assert caught.value.name == "ConsentNotByNode"
+
+    await chain.retire(fresh.address)
+    at = await chain.withdrawable_at(fresh.address)
+    with pytest.raises(RevertError, match="can be withdrawn from"):
+        await chain.withdraw(fresh.address)
+    await cast.advance(at - (await chain.head()).timestamp)
+    before = await chain.token_balance(chain.signer.address)
+    await chain.withdraw(fresh.address)
+    assert await chain.token_balance(chain.signer.address) == before + 100 * TOKEN
+
+
+async def test_an_owner_s_money_comes_back_after_notice(cast: Cast) -> None:
+    run, owner = cast.house.run, await cast.chain("owner")
+    withdrawable = await owner.withdrawable(run)
+    await owner.announce_withdrawal(run, 7 * TOKEN)
+    with pytest.raises(RevertError, match=f"the notice of run {run} ends at"):
+        await owner.withdraw_escrow(run)
+    await owner.announce_close(run)
+    await cast.advance(await owner.notice_period(run))
+    before = await owner.token_balance(owner.signer.address)
+    await owner.withdraw_escrow(run)
+    await owner.close_run(run)
+    assert await owner.token_balance(owner.signer.address) == before + withdrawable
+    assert (await owner.run_state(run)).closed
+
+
+async def test_a_preview_decodes_reverts_and_sends_nothing(cast: Cast) -> None:
+    chain = await cast.chain("owner")
+    preview = chain.preview()
+    count = await chain.rpc.request("eth_getTransactionCount", chain.signer.address, "pending")
+    receipt = await preview.approve(chain.addresses.runs, 5)
+    assert receipt.hash == b""
+    assert receipt.gas_used > 21_000
+    with pytest.raises(RevertError, match="may spend"):
+        await preview.fund(cast.house.run, 10**25)
+    await preview.close()
+    assert await chain.rpc.request("eth_getTransactionCount", chain.signer.address, "pending") == count
+    assert await chain.simulate(chain.call("token", "approve", chain.addresses.runs, 5)) == (1).to_bytes(32, "big")
+
+
+async def test_without_a_key_a_chain_only_reads(deployment: Deployment) -> None:
+    async with await Chain.connect(deployment.settings) as chain:
+        assert (await chain.head()).number > 0
+        with pytest.raises(ConfigError, match="needs a key"):
+            await chain.faucet()
+        with pytest.raises(ChainError, match="there is no run 4000000000"):
+            await chain.terms(4_000_000_000)
+        with pytest.raises(ChainError, match="has no block"):
+            await chain.block(10**9)
+        answers = await asyncio.gather(*(chain.run_count() for _ in range(20)))
+        assert len(set(answers)) == 1
