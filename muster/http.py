@@ -175,6 +175,10 @@ class OrchestratorClient:
         """Everything a live view shows. Schema: the orchestrator's OpenAPI document."""
         return _json(await self._call("GET", f"/v1/runs/{run}/summary"))
 
+    async def events(self, run: int, after: int = 0) -> dict[str, Any]:
+        """What happened after event `after`, oldest first: {"events": [...], "cursor": number to go on from}."""
+        return _json(await self._call("GET", f"/v1/runs/{run}/events", query={"after": after}))
+
     async def ready(self) -> bool:
         """Whether the orchestrator says that it is ready. Never raises for want of an answer: one attempt."""
         try:

@@ -12,8 +12,10 @@ from pathlib import Path
 from typing import Final
 
 from muster.constants import CHAIN_ANVIL
+from muster.profiles import profile_hash
 from muster.swarm.supervisor import ProcessSpec
 from muster.terms import Terms, WorkClass
+from muster.terms_file import LOCAL_DEFAULTS
 
 ETHER: Final = 10**18
 ESCROW: Final = 9_000 * ETHER
@@ -21,7 +23,6 @@ ESCROW: Final = 9_000 * ETHER
 
 BLOCK_SECONDS: Final = 1
 BUDGETS: Final = (8, 12, 16)
-MAX_COMPLETION: Final = 32
 GROUPS_PER_BATCH: Final = 64
 PROFILE: Final = "cpu-fp32-projection-v1"
 
@@ -129,33 +130,10 @@ def terms(
     *, trainer: str, storage_key: str, task_count: int, task_root: bytes, model: bytes, tokenizer: bytes
 ) -> Terms:
     """The terms of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
-    from muster.profiles import profile_hash
-
     return Terms(
+        **LOCAL_DEFAULTS,
         trainer=trainer,
         storage_key=storage_key,
-        admitter="0x" + "00" * 20,
-        pay=ETHER,
-        worker_stake=1_000 * ETHER,
-        validator_stake=1_000 * ETHER,
-        case_fee=10 * ETHER,
-        jury_deposit=10 * ETHER,
-        seal_pay=ETHER,
-        slash_bps=5_000,
-        bounty_bps=2_000,
-        group_size=16,
-        groups_per_commitment=8,
-        commitments_per_hour=255,
-        async_level=2,
-        accepts_required=1,
-        seal_quorum=3,
-        min_step_interval=1,
-        commit_phase=60,
-        reveal_phase=60,
-        jury_seniority=1,
-        temperature_micro=1_000_000,
-        max_prompt_tokens=64,
-        max_completion_tokens=MAX_COMPLETION,
         task_count=task_count,
         task_root=task_root,
         model_hash=model,
@@ -180,7 +158,7 @@ def settings_of(request: Request, name: str, run: int) -> dict[str, object]:
         "chain.poll_seconds": 0.5,
         "keys.raw_key_file": layout.key(name),
         "orchestrator.url": f"http://127.0.0.1:{ports.orchestrator}",
-        "shardcast.relays": [f"http://127.0.0.1:{ports.relay}", f"http://127.0.0.1:{ports.origin}"],
+        "shardcast.relays": relay_urls(request),
     }
     return common | _ROLES.get(role, _worker)(request, layout, name)
 
@@ -194,7 +172,12 @@ def _validator(request: Request, layout: Layout, name: str) -> dict[str, object]
 
 
 def _trainer(request: Request, layout: Layout, name: str) -> dict[str, object]:
-    return {"trainer.state_dir": layout.state(name)}
+    return {
+        "trainer.state_dir": layout.state(name),
+        "shardcast.dir": layout.shards,
+        # The report compares every checkpoint's files with its root on chain.
+        "shardcast.published_versions": min(request.steps + 2, 10_000),
+    }
 
 
 def _orchestrator(request: Request, layout: Layout, name: str) -> dict[str, object]:
@@ -209,7 +192,17 @@ def _orchestrator(request: Request, layout: Layout, name: str) -> dict[str, obje
 
 
 def _origin(request: Request, layout: Layout, name: str) -> dict[str, object]:
-    return {}
+    return {"shardcast.role": "origin", "shardcast.port": request.ports.origin, "shardcast.dir": layout.shards}
+
+
+def _relay(request: Request, layout: Layout, name: str) -> dict[str, object]:
+    return {
+        "shardcast.role": "relay",
+        "shardcast.port": request.ports.relay,
+        "shardcast.dir": layout.state(name),
+        "shardcast.upstreams": [f"http://127.0.0.1:{request.ports.origin}"],
+        "shardcast.check_chain": True,
+    }
 
 
 _ROLES: Final = {
@@ -219,19 +212,25 @@ _ROLES: Final = {
     "trainer": _trainer,
     "orchestrator": _orchestrator,
     "origin": _origin,
-    "relay": _origin,
+    "relay": _relay,
 }
 
 MODULES: Final = {
     "orchestrator": "orchestrator",
-    "origin": "muster.shardcast.serve",
-    "relay": "muster.shardcast.serve",
+    "origin": "muster.shardcast",
+    "relay": "muster.shardcast",
     "trainer": "trainer",
     "validator": "validator",
     "worker": "worker",
     "cheater": "worker.demo_cheat",
 }
 """What runs under `python -m`, by role."""
+
+
+def relay_urls(request: Request) -> list[str]:
+    """Where weights are served: the relay first."""
+    return [f"http://127.0.0.1:{request.ports.relay}", f"http://127.0.0.1:{request.ports.origin}"]
+
 
 NICE: Final = {"trainer": 0, "orchestrator": 0, "origin": 0, "relay": 0, "worker": 5, "cheater": 5, "validator": 3}
 """The trainer is what everybody waits for; validators come before workers, or cases would queue behind new work."""
@@ -241,18 +240,18 @@ def process(request: Request, name: str) -> ProcessSpec:
     """One of our processes, by its name."""
     layout = Layout(request.folder)
     role = name.rpartition("-")[0] or name
-    ready = {
-        "orchestrator": f"http://127.0.0.1:{request.ports.orchestrator}/readyz",
-    }
-    ready_port = {"origin": request.ports.origin, "relay": request.ports.relay}
+    ports = {"orchestrator": request.ports.orchestrator, "origin": request.ports.origin, "relay": request.ports.relay}
+    ready = f"http://127.0.0.1:{ports[role]}/readyz" if role in ports else ""
     return ProcessSpec(
         name=name,
         command=(sys.executable, "-m", MODULES[role], "--config", str(layout.config(name))),
         log=layout.output(name),
         environment=CHILD_ENVIRONMENT,
-        ready_url=ready.get(role, ""),
-        ready_port=ready_port.get(role, 0),
+        ready_url=ready,
+        ready_port=ports.get(role, 0),
         nice=NICE[role],
+        may_end=role == "trainer",
+        essential=role != "cheater",
     )
 
 

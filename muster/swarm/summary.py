@@ -119,12 +119,14 @@ class Facts:
     bytes_broadcast: int
     wall_seconds: float
     stage_seconds: Mapping[str, float]
+    seals: Mapping[str, int] = field(default_factory=dict)
+    """What validators were paid for sealing, by node."""
     escrow_kept: int = 0
     """Voided pay that stays in the run's escrow."""
     run: int = 1
     seed: int = 0
-    rejected_in_batches: int = 0
-    """Rejected or voided files that a batch contains; must be zero."""
+    used: Mapping[str, int] = field(default_factory=dict)
+    """Commitments that went into a batch, by node."""
     restarts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -151,7 +153,6 @@ def summarise(facts: Facts) -> dict[str, Any]:
         "claims": claims(facts),
         "voided": sum(one.amount for one in facts.settled if one.voided),
         "escrow_kept": facts.escrow_kept,
-        "rejected_in_batches": facts.rejected_in_batches,
         "solvent": all(one.balance >= one.books for one in facts.books),
         "balances": sum(one.balance for one in facts.books),
         "books": sum(one.books for one in facts.books),
@@ -183,7 +184,8 @@ def node_row(facts: Facts, who: Participant) -> dict[str, Any]:
         "rollouts": len(mine) * facts.positions,
         "accepted": facts.accepted.get(who.node, 0),
         "rejected": dict(facts.rejected.get(who.node, {})),
-        "earned": paid(facts.settled, node=who.node),
+        "used": facts.used.get(who.node, 0),
+        "earned": paid(facts.settled, node=who.node) + facts.seals.get(who.node, 0),
     }
 
 

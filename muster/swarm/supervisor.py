@@ -56,6 +56,10 @@ class ProcessSpec:
     """Between SIGTERM and SIGKILL."""
     nice: int = 0
     restarts: int = len(BACK_OFF)
+    may_end: bool = False
+    """Whether ending with status 0 is in order; then it is not started again."""
+    essential: bool = True
+    """Whether the swarm fails when this process cannot be kept running."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,8 @@ class Supervisor:
         self.folder = folder
         self.tell = tell
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.restarts: dict[str, int] = {}
+        """How often each process was started again."""
         self._running: dict[str, Child] = {}
         self._keepers: dict[str, asyncio.Task[None]] = {}
         self._specs: dict[str, ProcessSpec] = {}
@@ -149,6 +155,10 @@ class Supervisor:
         remove_state(self.folder)
         self.failure.cancel()
 
+    def keeps(self, name: str) -> bool:
+        """Whether this supervisor started a process of that name and keeps it running."""
+        return name in self._keepers
+
     def leader_of(self, name: str) -> Leader:
         """The process that currently runs under a name. Raises KeyError when none does."""
         return self._running[name].name
@@ -182,14 +192,20 @@ class Supervisor:
             begun = time.monotonic()
             await child.wait()
             status = await self._end(spec.name, quietly=True)
+            if spec.may_end and status == 0:
+                self.tell(Happening("finished", spec.name))
+                return
             self.tell(Happening("died", spec.name, {"status": status}))
             deaths = 1 if time.monotonic() - begun > STEADY_SECONDS else deaths + 1
             if deaths > spec.restarts:
                 break
             await asyncio.sleep(BACK_OFF[min(deaths, len(BACK_OFF)) - 1])
             child = self._spawn(spec)
+            self.restarts[spec.name] = self.restarts.get(spec.name, 0) + 1
             self.tell(Happening("restarted", spec.name, {"attempt": deaths}))
-        if not self.failure.done():
+        if not spec.essential:
+            self.tell(Happening("given up", spec.name, {"deaths": deaths}))
+        elif not self.failure.done():
             text = f"{spec.name} died {deaths} times; its last words:\n{last_words(spec.log)}"
             self.failure.set_exception(SwarmError(text, hint=f"read {spec.log}"))
 

@@ -54,6 +54,7 @@ def facts(**changes: object) -> Facts:
         ],
         "updates": [update(2, 0.75, 0.5), update(0, 0.5), update(1, 0.625, 0.25)],
         "accepted": {HONEST: 3},
+        "used": {HONEST: 2},
         "rejected": {CHEAT: {"activation_mismatch": 2}},
         "books": [Books("Registry", 500, 500), Books("Runs", 1_000, 990)],
         "published": [Published(0, "0x01", "0x01"), Published(1, "0x02", "0x02")],
@@ -61,6 +62,7 @@ def facts(**changes: object) -> Facts:
         "wall_seconds": 123.456,
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,
+        "seals": {JUDGE: 7},
     }
     return Facts(**(values | changes))  # type: ignore[arg-type]
 
@@ -85,6 +87,7 @@ def test_the_whole_document() -> None:
                 "rollouts": 384,
                 "accepted": 3,
                 "rejected": {},
+                "used": 2,
                 "earned": 3 * PAY,
             },
             {
@@ -96,6 +99,7 @@ def test_the_whole_document() -> None:
                 "rollouts": 256,
                 "accepted": 0,
                 "rejected": {"activation_mismatch": 2},
+                "used": 0,
                 "earned": 0,
             },
             {
@@ -107,7 +111,8 @@ def test_the_whole_document() -> None:
                 "rollouts": 0,
                 "accepted": 0,
                 "rejected": {},
-                "earned": 0,
+                "used": 0,
+                "earned": 7,
             },
         ],
         "slashes": [
@@ -133,7 +138,6 @@ def test_the_whole_document() -> None:
         ],
         "voided": 2 * PAY,
         "escrow_kept": 2 * PAY,
-        "rejected_in_batches": 0,
         "solvent": True,
         "balances": 1_500,
         "books": 1_490,

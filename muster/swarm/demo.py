@@ -1,0 +1,323 @@
+"""`muster swarm demo` and `muster swarm up`: one swarm, from an empty folder to its report.
+
+The order is that of readiness: chain and model, deployment, run and nodes, services, trainer, validators, workers.
+The demo then waits until the trainer has done its steps and every case has ended, moves Anvil's clock over the
+window, claims for every operator, and puts the facts together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from muster.chain.client import Chain
+from muster.chain.devchain import DevChain
+from muster.chain.events import WorkCommitted
+from muster.chain.keys import Signer
+from muster.constants import HOUR_SECONDS, WINDOW_HOURS
+from muster.errors import MusterError, UnreachableError
+from muster.http import OrchestratorClient
+from muster.swarm import facts, stage
+from muster.swarm.plan import (
+    BUDGETS,
+    CHILD_ENVIRONMENT,
+    Layout,
+    Request,
+    chain_process,
+    nodes,
+    process,
+    relay_urls,
+)
+from muster.swarm.report import write_report
+from muster.swarm.state import check_free
+from muster.swarm.summary import Facts, Participant, summarise
+from muster.swarm.supervisor import Happening, ProcessSpec, Supervisor, check_ports
+from muster.swarm.watch import View
+
+PER_STEP_SECONDS: Final = 60.0
+"""Longest time for one policy update before the demo gives up, and with it everything that waits for the trainer."""
+
+CASE_SECONDS: Final = 180.0
+"""Longest wait, after the trainer has finished, for a cheater to be judged."""
+
+SEAL_SECONDS: Final = 120.0
+"""Longest wait for validators to seal an hour that has ended."""
+
+POLL_SECONDS: Final = 0.5
+
+
+@dataclass
+class Clock:
+    """Seconds by stage."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - begun
+
+
+@dataclass
+class Swarm:
+    """A swarm that is being made, run and ended."""
+
+    request: Request
+    supervisor: Supervisor
+    view: View
+    clock: Clock = field(default_factory=Clock)
+    keys: dict[str, Signer] = field(default_factory=dict)
+    run: int = 0
+    participants: Sequence[Participant] = ()
+
+    @property
+    def layout(self) -> Layout:
+        return Layout(self.request.folder)
+
+    # Making
+
+    async def prepare(self) -> None:
+        """Chain, model, contracts, run and nodes."""
+        self.view.stage("starting a chain, making tasks and a model")
+        with self.clock.measure("prepare"):
+            self.keys = await asyncio.to_thread(stage.make_keys, self.request)
+            task_set = await asyncio.to_thread(stage.make_tasks, self.request)
+            model = asyncio.create_task(self.supervisor.run(model_process(self.request)))
+            try:
+                await self.supervisor.start(chain_process(self.request))
+                self.view.stage("deploying the contracts, making a model")
+                await stage.deploy_contracts(self.request, self.keys)
+                await stage.draw_tokens(self.request, self.keys)
+                await model
+            finally:
+                model.cancel()
+                await asyncio.gather(model, return_exceptions=True)
+            self.view.stage("creating the run, registering its nodes")
+            await asyncio.to_thread(stage.fill_run_folder, self.layout)
+            self.run, self.participants = await stage.open_run(self.request, self.keys, task_set)
+            await asyncio.to_thread(stage.write_settings, self.request, self.run)
+
+    async def start(self) -> None:
+        """Services, trainer, validators, workers."""
+        with self.clock.measure("start"):
+            self.view.stage("starting orchestrator and relays")
+            await self.supervisor.start_all([process(self.request, name) for name in ("orchestrator", "origin")])
+            await self.supervisor.start(process(self.request, "relay"))
+            self.view.stage("starting trainer, validators and workers")
+            names = ["trainer", *(node.name for node in nodes(self.request))]
+            await self.supervisor.start_all([process(self.request, name) for name in names])
+
+    # Watching
+
+    def client(self, chain: Chain) -> OrchestratorClient:
+        url = f"http://127.0.0.1:{self.request.ports.orchestrator}"
+        return OrchestratorClient(url, chain_id=chain.chain_id, registry=chain.addresses.registry, timeout=20)
+
+    async def watch(self, chain: Chain, done: Callable[[Mapping[str, Any]], bool], seconds: float) -> dict[str, Any]:
+        """Show what happens until `done` says so of the orchestrator's summary; the last summary.
+
+        `seconds` bounds the time without a new step. Raises UnreachableError when it has passed.
+        """
+        cursor, document = 0, {}
+        step, since = None, time.monotonic()
+        async with self.client(chain) as client:
+            while not document or not done(document):
+                try:
+                    cursor = await self._story(client, cursor)
+                    document = await client.summary(self.run)
+                except MusterError as error:
+                    # A restarted orchestrator is away for a moment; the bound below holds for it too.
+                    self.view.happening(Happening("unreachable", "orchestrator", {"error": error}))
+                self.view.summary(document, self.participants)
+                if document.get("step") != step:
+                    step, since = document.get("step"), time.monotonic()
+                if time.monotonic() - since > seconds:
+                    raise UnreachableError(
+                        f"nothing new for {seconds:.0f} s after step {step}",
+                        hint=f"read the logs in {self.layout.folder}",
+                    )
+                await self._leave_jailed(document)
+                await asyncio.sleep(POLL_SECONDS)
+            await self._story(client, cursor)
+        return document
+
+    async def _story(self, client: OrchestratorClient, cursor: int) -> int:
+        page = await client.events(self.run, cursor)
+        self.view.story(page["events"], self.participants)
+        return page["cursor"]
+
+    async def _leave_jailed(self, document: Mapping[str, Any]) -> None:
+        """A convicted node has nothing left to do: end its process."""
+        jailed = {line["address"] for line in document.get("nodes", []) if line["status"] == "jailed"}
+        for who in self.participants:
+            if who.node in jailed and self.supervisor.keeps(who.name):
+                await self.supervisor.stop_one(who.name)
+
+    async def train(self, chain: Chain) -> dict[str, Any]:
+        """Until the trainer has done its steps, and every cheater has been judged or given time to be."""
+        self.view.stage(f"training for {self.request.steps} steps")
+        with self.clock.measure("train"):
+            await self.watch(chain, lambda document: bool(document.get("finished")), PER_STEP_SECONDS + 120)
+        self.view.stage("waiting for cases to end")
+        with self.clock.measure("judge"):
+            return await self._judged(chain)
+
+    async def _judged(self, chain: Chain) -> dict[str, Any]:
+        cheaters = {who.node for who in self.participants if not who.honest}
+        deadline = time.monotonic() + CASE_SECONDS
+
+        def done(document: Mapping[str, Any]) -> bool:
+            jailed = {line["address"] for line in document["nodes"] if line["status"] == "jailed"}
+            is_open = any(case["outcome"] == "open" for case in document["cases"])
+            return (cheaters <= jailed and not is_open) or time.monotonic() > deadline
+
+        return await self.watch(chain, done, 2 * CASE_SECONDS)
+
+    # Settling
+
+    async def settle(self, chain: Chain) -> None:
+        """Move the clock past the window and claim for every worker's operator."""
+        self.view.stage("moving the clock over the 24-hour window, claiming")
+        with self.clock.measure("settle"):
+            workers = [who.name for who in self.participants if who.role == "worker"]
+            for name in workers:
+                if self.supervisor.keeps(name):
+                    await self.supervisor.stop_one(name)
+            clock = await DevChain.of(chain.rpc)
+            last = await self._last_hour(chain)
+            await clock.advance_to(max((last + 1) * HOUR_SECONDS, await clock.now() + 1) + 2)
+            await self._sealed(chain, last)
+            await clock.advance_to(max((last + 1 + WINDOW_HOURS) * HOUR_SECONDS, await clock.now() + 1) + 2)
+            await asyncio.gather(*(self._claim(who) for who in self.participants if who.role == "worker"))
+
+    async def _last_hour(self, chain: Chain) -> int:
+        """Hour of the last commitment, or of the chain's clock when there is none."""
+        head = await chain.head()
+        found = await chain.events([WorkCommitted], chain.addresses.from_block, head.number)
+        return max(
+            (one.hour for one in found if isinstance(one, WorkCommitted)), default=head.timestamp // HOUR_SECONDS
+        )
+
+    async def _sealed(self, chain: Chain, hour: int) -> None:
+        """Wait until a quorum of validators has sealed an hour. Goes on without, saying so, when it takes too long."""
+        deadline = time.monotonic() + SEAL_SECONDS
+        while await chain.sealed_through(self.run) < hour:
+            if time.monotonic() > deadline:
+                self.view.happening(Happening("missing", "seal", {"hour": hour}))
+                return
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _claim(self, who: Participant) -> None:
+        cold = self.keys[stage.operator_of(who.name)]
+        async with await Chain.connect(stage.chain_settings(self.request), cold) as chain:
+            through, amount = await chain.claimable(who.node)
+            if amount:
+                await chain.claim(who.node, through)
+
+    # Counting
+
+    async def collect(self, chain: Chain, document: Mapping[str, Any], wall_seconds: float) -> Facts:
+        """Everything the summary needs, while chain and services still run."""
+        events = await facts.chain_events(chain)
+        times = await facts.block_times(chain, events)
+        agreed, info = await chain.terms(self.run), await chain.run_info(self.run)
+        lines = {line["address"]: line for line in document["nodes"]}
+        pay = {who.node: agreed.pay_of(0) for who in self.participants}
+        return Facts(
+            participants=self.participants,
+            positions=agreed.positions,
+            committed=facts.committed(events, times, pay),
+            settled=facts.settled(events, times, {who.node: who.operator for who in self.participants}),
+            judged=facts.judged(events),
+            updates=facts.updates(document),
+            accepted={address: line["accepted"] for address, line in lines.items()},
+            rejected={address: line["rejected"] for address, line in lines.items()},
+            used={address: line["used"] for address, line in lines.items()},
+            books=await facts.books(chain),
+            published=await facts.published(events, self.layout.shards),
+            bytes_broadcast=await facts.bytes_served(relay_urls(self.request)),
+            wall_seconds=wall_seconds,
+            stage_seconds=self.clock.seconds,
+            seals=facts.seal_pay(events),
+            escrow_kept=info.kept,
+            run=self.run,
+            seed=self.request.seed,
+            restarts=self.supervisor.restarts,
+        )
+
+
+def model_process(request: Request) -> ProcessSpec:
+    """Makes and warms up the model, in a process of its own because torch is large."""
+    layout = Layout(request.folder)
+    budgets = ",".join(map(str, BUDGETS))
+    command = (sys.executable, "-m", "muster", "model", "init", str(layout.model), "--tasks", str(layout.tasks))
+    return ProcessSpec(
+        name="model",
+        command=(*command, "--seed", str(request.seed), "--budgets", budgets),
+        log=layout.output("model"),
+        environment=CHILD_ENVIRONMENT,
+        ready_seconds=300,
+    )
+
+
+async def run_demo(request: Request, view: View, *, report: Path, keep: bool) -> dict[str, Any]:
+    """The whole demo; its summary. Leaves the swarm's folder behind when it fails, or when asked to."""
+    begun = time.monotonic()
+    with view:
+        async with _made(request, view) as swarm:
+            summary = await swarm.supervisor.guard(_play(swarm, begun, report))
+    if not keep:
+        await asyncio.to_thread(shutil.rmtree, request.folder)
+    return summary
+
+
+async def _play(swarm: Swarm, begun: float, report: Path) -> dict[str, Any]:
+    await swarm.prepare()
+    await swarm.start()
+    async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
+        await swarm.train(chain)
+        await swarm.settle(chain)
+        # Once more: what was claimed and sealed is in the last summary.
+        document = await swarm.watch(chain, lambda _: True, 60)
+        found = await swarm.collect(chain, document, time.monotonic() - begun)
+    summary = summarise(found)
+    await asyncio.to_thread(write_report, summary, found, report)
+    return summary
+
+
+async def run_up(request: Request, view: View) -> None:
+    """Keep a swarm running until the task is cancelled or its trainer has done its steps."""
+    with view:
+        async with _made(request, view) as swarm:
+            await swarm.supervisor.guard(_keep(swarm))
+
+
+async def _keep(swarm: Swarm) -> None:
+    await swarm.prepare()
+    await swarm.start()
+    swarm.view.stage(f"running; settings of every process are in {swarm.layout.folder}; Ctrl-C ends it")
+    async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
+        await swarm.watch(chain, lambda _: False, float("inf"))
+
+
+@asynccontextmanager
+async def _made(request: Request, view: View) -> AsyncIterator[Swarm]:
+    """A swarm in a fresh folder; at the end, everything that was started is ended."""
+    check_ports(request.ports.all())
+    check_free(request.folder)
+    await asyncio.to_thread(stage.fresh_folder, request.folder)
+    async with Supervisor(request.folder, view.happening) as supervisor:
+        try:
+            yield Swarm(request, supervisor, view)
+        finally:
+            view.stage("ending every process")

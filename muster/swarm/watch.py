@@ -1,0 +1,211 @@
+"""What a person sees while a swarm runs: a live view on a terminal, one line per event elsewhere. All on stderr."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from muster.swarm.report import amount
+from muster.swarm.summary import HELD_OUT, LENGTH, REWARD, Participant
+from muster.swarm.supervisor import Happening
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+LINES: Final = 10
+"""Events that the live view keeps in sight."""
+
+
+class View(Protocol):
+    """What a swarm tells while it runs."""
+
+    def __enter__(self) -> Self: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None): ...
+
+    def stage(self, text: str) -> None:
+        """A part of the work begins."""
+
+    def happening(self, event: Happening) -> None:
+        """Something happened to a process."""
+
+    def story(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
+        """Something happened in the run, as the orchestrator tells it."""
+
+    def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
+        """How the run stands."""
+
+
+def watcher(console: Console, *, plain: bool = False) -> View:
+    """A live view where there is a terminal to show it on, lines otherwise."""
+    return PlainView(console) if plain or not console.is_terminal else LiveView(console)
+
+
+class PlainView:
+    """One line per event."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        pass
+
+    def stage(self, text: str) -> None:
+        self._line(text)
+
+    def happening(self, event: Happening) -> None:
+        self._line(process_line(event))
+
+    def story(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
+        for event in events:
+            self._line(story_line(event, participants))
+
+    def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
+        pass
+
+    def _line(self, text: str) -> None:
+        self._console.print(f"{time.monotonic() - self._started:7.1f} s  {text}", markup=False, soft_wrap=True)
+
+
+class LiveView:
+    """The run on one screen, redrawn twice a second."""
+
+    def __init__(self, console: Console) -> None:
+        self._started = time.monotonic()
+        self._stage = ""
+        self._lines: deque[str] = deque(maxlen=LINES)
+        self._document: Mapping[str, Any] = {}
+        self._participants: Sequence[Participant] = ()
+        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._live.stop()
+
+    def stage(self, text: str) -> None:
+        self._stage = text
+
+    def happening(self, event: Happening) -> None:
+        self._lines.append(process_line(event))
+
+    def story(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
+        self._lines.extend(story_line(event, participants) for event in events)
+
+    def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
+        self._document, self._participants = document, participants
+
+    def _render(self) -> RenderableType:
+        seconds = int(time.monotonic() - self._started)
+        head = Text.assemble((f"{seconds // 60}:{seconds % 60:02d}  ", "bold"), self._stage)
+        parts: list[RenderableType] = [head, Text()]
+        if self._document:
+            parts += [progress_table(self._document), Text(), node_table(self._document, self._participants), Text()]
+        return Group(*parts, *(Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._lines))
+
+
+def process_line(event: Happening) -> str:
+    """A process's life in a line."""
+    details = " ".join(f"{name}={value}" for name, value in event.details.items())
+    return f"{event.name} {event.kind}" + (f" ({details})" if details else "")
+
+
+def story_line(event: Mapping[str, Any], participants: Sequence[Participant]) -> str:
+    """An orchestrator's event in a line, with names for addresses."""
+    data = dict(event.get("data", {}))
+    kind = str(event.get("kind", ""))
+    who = _name(data.pop("node", None), participants)
+    if kind == "step":
+        metrics = data.get("metrics", {})
+        shown = {"step": data.get("step"), "files": data.get("files")}
+        shown |= {label: metrics.get(key) for key, label in _METRICS.items()}
+        return "trained " + _pairs(shown)
+    for key in ("amount", "slashed", "bounty"):
+        if isinstance(data.get(key), int):
+            data[key] = amount(data[key])
+    for key in ("validator", "challenger", "judge", "to", "operator"):
+        if key in data:
+            data[key] = _name(data[key], participants)
+    return " ".join(part for part in (who, kind, _pairs(data)) if part)
+
+
+_METRICS: Final = {REWARD: "reward", HELD_OUT: "held_out", LENGTH: "length"}
+
+
+def _pairs(values: Mapping[str, Any]) -> str:
+    return " ".join(f"{key}={_short(value)}" for key, value in values.items() if value is not None)
+
+
+def _short(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.3f}"
+    text = str(value)
+    return text[:10] + "…" if text.startswith("0x") and len(text) > 20 else text
+
+
+def _name(address: object, participants: Sequence[Participant]) -> str:
+    if address is None:
+        return ""
+    found = next((who.name for who in participants if address in (who.node, who.operator)), None)
+    return found or _short(address)
+
+
+def progress_table(document: Mapping[str, Any]) -> Table:
+    """Step, reward, held-out score, length, and where the trainer's time goes."""
+    steps = document.get("steps", [])
+    table = Table.grid(padding=(0, 2))
+    table.add_row("step", str(document.get("step", "")), _demand(document.get("demand", {})))
+    for key, label in _METRICS.items():
+        values = [line["metrics"][key] for line in steps if line.get("metrics", {}).get(key) is not None]
+        if values:
+            table.add_row(label, f"{values[-1]:.3f}", sparkline(values[-60:]))
+    stages = next((line["stages"] for line in reversed(steps) if line.get("stages")), {})
+    if stages:
+        table.add_row("stages", "", "  ".join(f"{name} {seconds:.1f} s" for name, seconds in stages.items()))
+    return table
+
+
+def _demand(demand: Mapping[str, Any]) -> str:
+    if not demand:
+        return ""
+    wanted = "more work is wanted" if demand.get("wanted") else "enough work is waiting"
+    return f"{wanted} ({demand.get('waiting_groups', 0)} groups)"
+
+
+def node_table(document: Mapping[str, Any], participants: Sequence[Participant]) -> Table:
+    """Commits, verdicts, slashes."""
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    for head in ("node", "status", "commits", "accepted", "pending", "rejected", "verdicts", "slashed"):
+        table.add_column(head, justify="left" if head in ("node", "status", "rejected") else "right")
+    for line in document.get("nodes", []):
+        rejected = ", ".join(f"{count} {reason}" for reason, count in line["rejected"].items())
+        worker = line["role"] == "worker"
+        table.add_row(
+            _name(line["address"], participants),
+            Text(line["status"], style="red" if line["status"] == "jailed" else ""),
+            str(line["commitments"]) if worker else "",
+            str(line["accepted"]) if worker else "",
+            str(line["pending"]) if worker else "",
+            rejected,
+            "" if worker else str(line["accepts"] + line["rejections"]),
+            amount(line["slashed"]) if line["slashed"] else "",
+        )
+    return table
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Values as little bars, from the lowest to the highest of them."""
+    low, high = min(values), max(values)
+    scale = (len(BARS) - 1) / (high - low) if high > low else 0
+    return "".join(BARS[round((value - low) * scale)] for value in values)
