@@ -232,6 +232,9 @@ def relay_urls(request: Request) -> list[str]:
     return [f"http://127.0.0.1:{request.ports.relay}", f"http://127.0.0.1:{request.ports.origin}"]
 
 
+FINAL: Final = {"trainer": (0,), "worker": (3,), "cheater": (3,)}
+"""A trainer ends when its steps are done; a worker whose key will never work again says so with 3."""
+
 NICE: Final = {"trainer": 0, "orchestrator": 0, "origin": 0, "relay": 0, "worker": 5, "cheater": 5, "validator": 3}
 """The trainer is what everybody waits for; validators come before workers, or cases would queue behind new work."""
 
@@ -250,7 +253,7 @@ def process(request: Request, name: str) -> ProcessSpec:
         ready_url=ready,
         ready_port=ports.get(role, 0),
         nice=NICE[role],
-        may_end=role == "trainer",
+        final_statuses=FINAL.get(role, ()),
         essential=role != "cheater",
     )
 

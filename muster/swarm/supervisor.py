@@ -56,8 +56,8 @@ class ProcessSpec:
     """Between SIGTERM and SIGKILL."""
     nice: int = 0
     restarts: int = len(BACK_OFF)
-    may_end: bool = False
-    """Whether ending with status 0 is in order; then it is not started again."""
+    final_statuses: tuple[int, ...] = ()
+    """Exit statuses that mean it has nothing left to do: it is not started again, and nothing is wrong."""
     essential: bool = True
     """Whether the swarm fails when this process cannot be kept running."""
 
@@ -192,13 +192,13 @@ class Supervisor:
             begun = time.monotonic()
             await child.wait()
             status = await self._end(spec.name, quietly=True)
-            if spec.may_end and status == 0:
-                self.tell(Happening("finished", spec.name))
+            if status in spec.final_statuses:
+                self.tell(Happening("finished", spec.name, {"status": status}))
                 return
             self.tell(Happening("died", spec.name, {"status": status}))
             deaths = 1 if time.monotonic() - begun > STEADY_SECONDS else deaths + 1
-            if deaths > spec.restarts:
-                break
+            if deaths > spec.restarts or status == ConfigError.exit_code:
+                break  # settings that cannot work do not work the next time
             await asyncio.sleep(BACK_OFF[min(deaths, len(BACK_OFF)) - 1])
             child = self._spawn(spec)
             self.restarts[spec.name] = self.restarts.get(spec.name, 0) + 1
@@ -206,7 +206,7 @@ class Supervisor:
         if not spec.essential:
             self.tell(Happening("given up", spec.name, {"deaths": deaths}))
         elif not self.failure.done():
-            text = f"{spec.name} died {deaths} times; its last words:\n{last_words(spec.log)}"
+            text = f"{spec.name} died {deaths} times, with status {status}; its last words:\n{last_words(spec.log)}"
             self.failure.set_exception(SwarmError(text, hint=f"read {spec.log}"))
 
     async def _wait_ready(self, spec: ProcessSpec) -> None:

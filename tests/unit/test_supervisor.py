@@ -123,10 +123,34 @@ async def test_restarts_are_bounded_and_the_failure_has_the_last_words(
     told: list[Happening] = []
     async with Supervisor(tmp_path, told.append) as swarm:
         await swarm.start(spec(tmp_path, "broken", "print('no such thing'); raise SystemExit(3)", restarts=2))
-        with pytest.raises(SwarmError, match=r"broken died 3 times(.|\n)*no such thing") as caught:
+        with pytest.raises(SwarmError, match=r"broken died 3 times, with status 3(.|\n)*no such thing") as caught:
             await asyncio.wait_for(swarm.guard(asyncio.sleep(60)), 20)
     assert caught.value.hint == f"read {tmp_path / 'broken.log'}"
     assert [event.kind for event in told].count("started") == 3
+
+
+async def test_a_final_status_is_no_death(tmp_path: Path) -> None:
+    told: list[Happening] = []
+    async with Supervisor(tmp_path, told.append) as swarm:
+        await swarm.start(spec(tmp_path, "trainer", "pass", final_statuses=(0,)))
+        await until(lambda: told[-1].kind == "finished")
+        assert not swarm.failure.done()
+    assert [event.kind for event in told] == ["started", "finished"]
+
+
+async def test_settings_that_cannot_work_are_not_tried_again(tmp_path: Path) -> None:
+    async with Supervisor(tmp_path) as swarm:
+        await swarm.start(spec(tmp_path, "wrong", "raise SystemExit(78)"))
+        with pytest.raises(SwarmError, match="wrong died 1 times, with status 78"):
+            await asyncio.wait_for(swarm.guard(asyncio.sleep(60)), 20)
+
+
+async def test_a_process_that_is_not_essential_is_given_up(tmp_path: Path) -> None:
+    told: list[Happening] = []
+    async with Supervisor(tmp_path, told.append) as swarm:
+        await swarm.start(spec(tmp_path, "cheater", "raise SystemExit(1)", restarts=0, essential=False))
+        await until(lambda: told[-1].kind == "given up")
+        assert not swarm.failure.done()
 
 
 async def test_guard_returns_what_the_work_returns(tmp_path: Path) -> None:
