@@ -1,7 +1,7 @@
 """Draws: which task, budget and seed every position of a commitment has, and which rows are re-run.
 
-Nobody chooses their work. Each function here is pure, and the first three have a twin in `contracts/Draws.sol`
-that must give the same numbers (tests/integration/test_draws_match.py).
+Nobody chooses their work. Each function here is pure, and the first three have a twin in
+`contracts/libraries/Draws.sol` that must give the same numbers (tests/integration/test_twins.py).
 
 base    = keccak256(abi.encode("muster.draw.v1", chainId, runs, run, step, entropy, node, index))
 group g = keccak256(base ‖ "g" ‖ uint32 g): task is the upper 128 bits mod taskCount, budget the lower 128 mod count

@@ -1,8 +1,8 @@
 """Leaves and roots: the bytes by which a commitment binds every column of every row.
 
 A leaf is OpenZeppelin's standard one: keccak256(keccak256(abi.encode(position, task, seed, budget, length,
-taskReward, completionHash, proofHash, rowHash))). Its twin is `contracts/Leaves.sol`; the two are tested against
-each other. Trees are those of `muster.merkle`.
+taskReward, completionHash, proofHash, rowHash))). Its twin is `contracts/libraries/Leaves.sol`; the two are tested
+against each other. Trees are those of `muster.merkle`.
 """
 
 from __future__ import annotations
