@@ -34,6 +34,9 @@ MAX_BUDGETS: Final = 14
 DRAW_CHAIN_LENGTH: Final = 1 << 16
 """Preimages in the hash chain a validator fixes when it registers: one is used per inspected commitment."""
 
+SAMPLE_BLOCKS: Final = 1
+"""The sample of a commitment follows from the block this many after it. Changing this changes every sample."""
+
 MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Largest rollout file anyone must accept. A larger one is refused at upload and rejected by validators."""
 

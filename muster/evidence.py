@@ -180,7 +180,7 @@ async def verify_evidence(
 async def _verify_missing(commitment: Commitment, rules: Rules, where: Domain, bench: Bench) -> Ruling:
     try:
         upload = await bench.upload(commitment)
-        _check_signatures(upload, commitment, rules, where)
+        check_signatures(upload, commitment, rules.terms.storage_key, where)
         await bench.file(upload.receipt.file_hash)
     except RefusedError as error:
         if error.status == 404:
@@ -198,7 +198,7 @@ async def _verify_file(
     if bundle.upload is None:
         return Ruling(False, "there is no upload that the node signed")
     try:
-        _check_signatures(bundle.upload, commitment, rules, where)
+        check_signatures(bundle.upload, commitment, rules.terms.storage_key, where)
     except CheckError as error:
         return Ruling(False, f"the upload shown is not the node's: {error}")
     try:
@@ -217,7 +217,7 @@ async def _verify_rows(
     bundle: EvidenceBundle, commitment: Commitment, draw: Draw, rules: Rules, bench: Bench
 ) -> Ruling:
     try:
-        rows = await _read_rows(bundle, rules, bench)
+        rows = await read_rows(bundle, rules, bench)
     except CheckError as error:
         return Ruling(False, f"the rows shown do not parse: {error}")
     for rollout, proof in zip(rows, bundle.proofs, strict=True):
@@ -239,7 +239,8 @@ async def _verify_rows(
     return Ruling(False, "no row is beyond the accusing thresholds", findings[0] if findings else None)
 
 
-async def _read_rows(bundle: EvidenceBundle, rules: Rules, bench: Bench) -> list[Rollout]:
+async def read_rows(bundle: EvidenceBundle, rules: Rules, bench: Bench) -> list[Rollout]:
+    """The rows of a bundle, one per proof. Raises CheckError."""
     try:
         data = base64.b64decode(bundle.rows, validate=True)
     except binascii.Error as error:
@@ -250,13 +251,13 @@ async def _read_rows(bundle: EvidenceBundle, rules: Rules, bench: Bench) -> list
     return rows
 
 
-def _check_signatures(upload: Upload, commitment: Commitment, rules: Rules, where: Domain) -> None:
+def check_signatures(upload: Upload, commitment: Commitment, storage_key: str, where: Domain) -> None:
     """The upload is of this commitment, promised by the run's storage and signed by the node. Raises CheckError."""
     receipt = upload.receipt
     named = (receipt.run, receipt.node.lower(), receipt.index, receipt.root)
     if named != (commitment.run, commitment.node.lower(), commitment.index, hex_hash(commitment.root)):
         raise MismatchError("the upload is of another commitment")
-    check_receipt(where, receipt, rules.terms.storage_key)
+    check_receipt(where, receipt, storage_key)
     check_upload(where, upload)
 
 

@@ -1,0 +1,51 @@
+"""What checking takes: the chain for draws, the storage for files, a bounded parser, and the model for replays."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from muster.chain.reads import ChainReader
+from muster.draws import Draw
+from muster.evidence import check_signatures
+from muster.http import OrchestratorClient
+from muster.inspection import Commitment, Finding, Rules
+from muster.messages import Upload
+from muster.rollouts.file import FileLimits
+from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
+from validator.model import Model
+
+
+@dataclass(frozen=True)
+class RunBench:
+    """The bench of one run: a `muster.evidence.Bench`, used for this validator's own inspections too."""
+
+    chain: ChainReader
+    client: OrchestratorClient
+    reader: RolloutReader
+    model: Model
+    rules: Rules
+
+    async def draw(self, commitment: Commitment) -> Draw:
+        """What the rows of a commitment must be. Asked anew each time: after a reorg a step has another entropy."""
+        node, checkpoint = await asyncio.gather(
+            self.chain.node(commitment.node), self.chain.checkpoint(self.rules.run, commitment.step)
+        )
+        return self.rules.draw(commitment, checkpoint.entropy, node.work_class)
+
+    async def upload(self, commitment: Commitment) -> Upload:
+        """The upload of a commitment, signed by storage and node; RefusedError 404 when there is none, CheckError."""
+        c = commitment
+        upload = await self.client.upload(c.run, c.node, c.index, c.root)
+        check_signatures(upload, c, self.rules.terms.storage_key, self.client.domain)
+        return upload
+
+    async def file(self, name: str) -> bytes:
+        return await self.client.get_file(name)
+
+    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+        return await self.reader.read(data, limits)
+
+    async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
+        return await self.model.findings(step, rollouts)

@@ -1,0 +1,255 @@
+"""Going to court and sitting in it: accusations of this validator, and its part in every case of the run.
+
+Each turn looks at the chain's time and at the journal, and does whatever is due; a restart in between loses nothing.
+A vote and its salt are in the journal before the vote is committed. Who cannot tell abstains: no vote is cast for
+reasons of one's own trouble. Several validators see the same thing at once, so they take turns in opening a case and
+in ending one, in an order that differs from case to case.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from eth_utils.crypto import keccak
+
+from muster import telemetry
+from muster.chain.client import Chain, event_of, vote_hash
+from muster.chain.events import CaseOpened
+from muster.chain.types import BallotState, Block, Kind, Outcome, Status
+from muster.errors import CheckError, MalformedError, RevertError, UnreachableError
+from muster.evidence import Ruling, parse_bundle, read_rows, verify_evidence
+from muster.failpoints import failpoint
+from muster.http import OrchestratorClient
+from muster.rollouts.leaves import leaf_of
+from validator.bench import RunBench
+from validator.journal import ValidatorJournal
+from validator.records import Accusation, CaseFile
+
+MAX_LOST_CASES: Final = 3
+"""Cases that may end without a conviction before this validator accuses nobody any more: its own machine is suspect."""
+
+RETRY_SECONDS: Final = 30.0
+"""Pause after something that money or time may mend."""
+
+CURE_SHARE: Final = 4
+"""About missing data a judge makes up its mind in the last quarter of the commit phase: until then it can be cured."""
+
+_PASSING: Final = frozenset({"FreeBalanceShort", "TooManyCases", "TooFewJudges"})
+
+log = telemetry.logger("validator")
+CASES = telemetry.counter("validator_cases_opened", "Cases opened by this validator")
+VOTES = telemetry.counter("validator_votes", "Votes committed", ("guilty",))
+
+
+class Court:
+    """This validator's business in court."""
+
+    def __init__(
+        self,
+        chain: Chain,
+        client: OrchestratorClient,
+        journal: ValidatorJournal,
+        bench: RunBench,
+        stagger_seconds: float,
+    ) -> None:
+        self.chain = chain
+        self.client = client
+        self.journal = journal
+        self.rules = bench.rules
+        self.bench = bench
+        self.stagger_seconds = stagger_seconds
+        self.me = chain.signer.address
+        self._not_before: dict[int, float] = {}
+        """Per case, the monotonic second before which nothing is tried again."""
+        self._over_since: dict[int, float] = {}
+        """Per case, the monotonic second at which it could first be resolved."""
+
+    async def turn(self, head: Block) -> None:
+        """Do what is due. `head` is a block up to which the journal knows everything."""
+        for accusation in self.journal.accusations(time.time()):
+            await self._accuse(accusation, head)
+        for case in self.journal.cases():
+            if case.outcome == Outcome.OPEN:
+                await self._judge(case, head)
+                await self._end(case)
+            else:
+                await self._collect(case)
+
+    # Accusing
+
+    async def _accuse(self, accusation: Accusation, head: Block) -> None:
+        c = accusation.commitment
+        node, work = await self.chain.node(c.node), await self.chain.work(c.node)
+        if node.status in (Status.JAILED, Status.WITHDRAWN):
+            return self._no_case(accusation, "moot")
+        if self.journal.lost_cases() >= MAX_LOST_CASES:
+            log.error("accusing nobody any more: too many cases were lost", lost=MAX_LOST_CASES)
+            return self._no_case(accusation, "given up")
+        if await self.chain.challengeable_until(c.node, c.index) < head.timestamp:
+            return self._no_case(accusation, "late")
+        if work.open_cases:
+            return self.journal.delay_accusation(c, time.time() + max(1.0, self.stagger_seconds))
+        try:
+            await self._open(accusation)
+        except RevertError as error:
+            if error.name in _PASSING:
+                log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error), hint=error.hint)
+                return self.journal.delay_accusation(c, time.time() + RETRY_SECONDS)
+            log.warning("no case", node=c.node, index=c.index, error=str(error))
+            self._no_case(accusation, error.name or "refused")
+        return None
+
+    async def _open(self, accusation: Accusation) -> None:
+        c = accusation.commitment
+        if accusation.kind == Kind.WRONG_DRAW:
+            await self._prove_wrong_draw(accusation)
+            self._no_case(accusation, "proven")
+            return
+        receipt = await self.chain.open_case(
+            c.node,
+            c.index,
+            c.step,
+            c.root,
+            accusation.kind,
+            accusation.position,
+            bytes.fromhex(accusation.evidence[2:]),
+        )
+        failpoint("validator.accused")
+        self._no_case(accusation, "opened")
+        CASES.inc()
+        case_id = event_of(receipt, CaseOpened).case_id
+        log.info("accused", node=c.node, index=c.index, kind=accusation.kind.name.lower(), case=case_id)
+
+    async def _prove_wrong_draw(self, accusation: Accusation) -> None:
+        """The contract sees it itself: the first row of the evidence is not what was drawn."""
+        c = accusation.commitment
+        bundle = parse_bundle(self.journal.evidence(c) or b"")
+        [rollout, *_] = await read_rows(bundle, self.rules, self.bench)
+        proof = [bytes.fromhex(text[2:]) for text in bundle.proofs[0]]
+        mined = await self.chain.prove_wrong_draw(c.node, c.index, c.step, c.root, leaf_of(rollout), proof)
+        log.info("proven", node=c.node, index=c.index, kind="wrong_draw", tx=mined.hash)
+
+    def _no_case(self, accusation: Accusation, why: str) -> None:
+        c = accusation.commitment
+        self.journal.close_accusation(c.node, c.index, c.root, why)
+
+    # Judging
+
+    async def _judge(self, case: CaseFile, head: Block) -> None:
+        try:
+            if case.ballot == "none":
+                await self._decide(case, head)
+            elif case.ballot == "sealed":
+                await self._commit(case, head)
+            elif case.ballot == "committed":
+                await self._reveal(case, head)
+        except RevertError as error:
+            if error.name == "CaseEnded":
+                return  # the event that says so is on its way
+            log.warning("a vote was refused", case=case.case_id, error=str(error), hint=error.hint)
+            self._not_before[case.case_id] = time.monotonic() + RETRY_SECONDS
+
+    async def _decide(self, case: CaseFile, head: Block) -> None:
+        """Check the evidence and make up one's mind."""
+        if case.challenger == self.me or not await self.chain.is_judge(case.case_id, self.me):
+            return self.journal.set_ballot(case.case_id, "no judge")
+        if head.timestamp >= case.commit_ends:
+            log.error("did not vote in time", case=case.case_id)
+            return self.journal.set_ballot(case.case_id, "late")
+        cure = self.rules.terms.commit_phase // CURE_SHARE if case.kind == Kind.DATA_MISSING else case.commit_ends
+        if head.timestamp < case.commit_ends - cure or time.monotonic() < self._not_before.get(case.case_id, 0):
+            return None
+        ruling = await self.rule(case)
+        if ruling.guilty is None:
+            log.warning("cannot tell yet", case=case.case_id, why=ruling.why)
+            self._not_before[case.case_id] = time.monotonic() + RETRY_SECONDS / 6
+            return None
+        log.info("decided", case=case.case_id, guilty=ruling.guilty, why=ruling.why)
+        self.journal.seal_ballot(case.case_id, ruling.guilty, secrets.token_bytes(32))
+        return None
+
+    async def rule(self, case: CaseFile) -> Ruling:
+        """What the evidence of a case comes to, by this validator's own measurements."""
+        try:
+            data = await self.client.get_evidence(case.evidence)
+        except (UnreachableError, CheckError) as error:
+            return Ruling(None, f"the evidence cannot be had: {error}")
+        try:
+            bundle = parse_bundle(data)
+        except MalformedError as error:
+            return Ruling(False, str(error))
+        if Kind.of(bundle.reason) != case.kind:
+            return Ruling(False, f"the evidence is of {bundle.reason}, the case of {case.kind.name.lower()}")
+        draw = await self.bench.draw(case.commitment)
+        return await verify_evidence(bundle, case.commitment, draw, self.rules, self.client.domain, self.bench)
+
+    async def _commit(self, case: CaseFile, head: Block) -> None:
+        assert case.guilty is not None
+        assert case.salt is not None
+        ballot = await self.chain.ballot(case.case_id, self.me)
+        if ballot.state == BallotState.NONE:
+            if head.timestamp >= case.commit_ends:
+                log.error("did not vote in time", case=case.case_id)
+                return self.journal.set_ballot(case.case_id, "late")
+            if time.monotonic() < self._not_before.get(case.case_id, 0):
+                return None
+            digest = vote_hash(case.case_id, self.me, case.guilty, case.salt)
+            await self.chain.commit_vote(case.case_id, digest)
+            failpoint("validator.voted")
+            VOTES.labels(guilty=str(case.guilty).lower()).inc()
+            log.info("voted", case=case.case_id)
+        return self.journal.set_ballot(case.case_id, "committed")
+
+    async def _reveal(self, case: CaseFile, head: Block) -> None:
+        assert case.guilty is not None
+        assert case.salt is not None
+        if head.timestamp >= case.reveal_ends:
+            log.error("did not reveal in time, the deposit is lost", case=case.case_id)
+            return self.journal.set_ballot(case.case_id, "late")
+        if head.timestamp < case.commit_ends and not await self._all_committed(case):
+            return None
+        ballot = await self.chain.ballot(case.case_id, self.me)
+        if ballot.state == BallotState.NONE:  # a reorg took the vote back
+            return self.journal.set_ballot(case.case_id, "sealed")
+        if ballot.state == BallotState.COMMITTED:
+            await self.chain.reveal_vote(case.case_id, case.guilty, case.salt)
+            log.info("revealed", case=case.case_id, guilty=case.guilty)
+        return self.journal.set_ballot(case.case_id, "revealed")
+
+    async def _all_committed(self, case: CaseFile) -> bool:
+        if case.kind == Kind.DATA_MISSING:
+            return False
+        return (await self.chain.case(case.case_id)).commits >= case.jury
+
+    # Ending
+
+    async def _end(self, case: CaseFile) -> None:
+        """Resolve a case that is over, when it is this validator's turn."""
+        if not await self.chain.is_resolvable(case.case_id):
+            return
+        since = self._over_since.setdefault(case.case_id, time.monotonic())
+        rank = turn_of(self.me, await self.chain.validators(self.rules.run), f"resolve {case.case_id}")
+        if time.monotonic() - since < rank * self.stagger_seconds:
+            return
+        try:
+            mined = await self.chain.resolve(case.case_id)
+        except RevertError as error:
+            log.info("not resolved", case=case.case_id, error=str(error))
+            return
+        log.info("resolved", case=case.case_id, tx=mined.hash)
+
+    async def _collect(self, case: CaseFile) -> None:
+        """Take what an ended case owes this validator as a judge."""
+        if case.ballot != "sealed" and await self.chain.collectable(case.case_id, self.me):
+            mined = await self.chain.collect(case.case_id, self.me)
+            log.info("collected", case=case.case_id, tx=mined.hash)
+        self.journal.set_ballot(case.case_id, "done")
+
+
+def turn_of(me: str, validators: Sequence[str], matter: str) -> int:
+    """This validator's place in the order in which they take turns in a matter, from 0."""
+    order = sorted({*validators, me}, key=lambda address: keccak(text=f"{matter} {address}"))
+    return order.index(me)

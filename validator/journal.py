@@ -1,0 +1,294 @@
+"""What a validator knows and has said, on disk: commitments to inspect, verdicts to tell, accusations, votes, seals.
+
+The table of commitments is the inspector's queue, so a restart forgets nothing and memory holds a handful of rows.
+Order matters in three places: the link of the hash chain is taken before the sample is drawn from it, a verdict is
+written before it is told, a vote's salt before the vote is committed.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Final
+
+from eth_utils.crypto import keccak
+
+from muster.chain.cursor import Batch
+from muster.chain.events import CaseOpened, CaseResolved, Convicted, WorkCommitted
+from muster.chain.types import Kind, Outcome
+from muster.errors import ConfigError
+from muster.inspection import Commitment
+from muster.journal import Journal
+from muster.messages import Verdict
+from validator.records import Accusation, Ballot, CaseFile, Pending, Unsent
+
+_SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS identity (name TEXT PRIMARY KEY)",
+    # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
+    # turn: this validator's own order, so that several are through a backlog sooner together.
+    """CREATE TABLE IF NOT EXISTS commitments (
+        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
+        block INTEGER NOT NULL, live INTEGER NOT NULL DEFAULT 1, state TEXT NOT NULL DEFAULT 'pending',
+        turn INTEGER NOT NULL, draw_index INTEGER UNIQUE, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
+        accepted INTEGER, reason TEXT, PRIMARY KEY (node, idx, root)
+    )""",
+    "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
+    "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
+    # state: unsent, sent, or refused.
+    """CREATE TABLE IF NOT EXISTS verdicts (
+        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
+        state TEXT NOT NULL DEFAULT 'unsent', refusals INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0,
+        PRIMARY KEY (node, idx, root)
+    )""",
+    # state: waiting, opened, or the word for why there will be no case.
+    """CREATE TABLE IF NOT EXISTS accusations (
+        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, reason TEXT NOT NULL,
+        position INTEGER, evidence TEXT NOT NULL, due REAL NOT NULL, state TEXT NOT NULL DEFAULT 'waiting',
+        PRIMARY KEY (node, idx, root)
+    )""",
+    # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
+    """CREATE TABLE IF NOT EXISTS cases (
+        case_id INTEGER PRIMARY KEY, node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL,
+        step INTEGER NOT NULL, kind INTEGER NOT NULL, challenger TEXT NOT NULL, evidence BLOB NOT NULL,
+        jury INTEGER NOT NULL, commit_ends INTEGER NOT NULL, reveal_ends INTEGER NOT NULL, block INTEGER NOT NULL,
+        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', guilty INTEGER, salt BLOB
+    )""",
+    "CREATE TABLE IF NOT EXISTS seals (hour INTEGER PRIMARY KEY, vouch_root BLOB NOT NULL)",
+)
+
+
+class ValidatorJournal:
+    """The journal of one validator. Hold its folder's lock while using it."""
+
+    def __init__(self, folder: Path, identity: str, run: int, validator: str) -> None:
+        """`identity` names chain, contracts and validator. Raises ConfigError when the folder is another's."""
+        self.run = run
+        self.validator = validator
+        self._db = Journal(folder / "journal.sqlite", _SCHEMA)
+        known = self._db.value("SELECT name FROM identity")
+        if known is None:
+            self._db.execute("INSERT INTO identity VALUES (?)", identity)
+        elif known != identity:
+            self.close()
+            raise ConfigError(f"{folder} is the journal of {known}, not of {identity}", hint="set validator.state_dir")
+
+    def close(self) -> None:
+        self._db.close()
+
+    # What the chain tells
+
+    def record(self, batch: Batch, now: float) -> None:
+        """Take in what happened. Being told twice changes nothing."""
+        with self._db.transaction():
+            if batch.rewound_to is not None:
+                self._db.execute("UPDATE commitments SET live = 0 WHERE block > ?", batch.rewound_to)
+                self._db.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
+            for event in batch:
+                if isinstance(event, WorkCommitted):
+                    self._committed(event, now)
+                elif isinstance(event, CaseOpened):
+                    self._opened(event)
+                elif isinstance(event, CaseResolved):
+                    outcome, case_id = int(event.outcome), event.case_id
+                    self._db.execute("UPDATE cases SET outcome = ? WHERE case_id = ?", outcome, case_id)
+                elif isinstance(event, Convicted):
+                    self._convicted(event.node)
+
+    def _committed(self, event: WorkCommitted, now: float) -> None:
+        turn = keccak(text=f"{self.validator} {event.node} {event.index}")
+        self._db.execute(
+            """INSERT INTO commitments (node, idx, root, step, hour, block, turn, seen_at)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+               ON CONFLICT DO UPDATE SET live = 1, hour = excluded.hour, block = excluded.block""",
+            *(event.node, event.index, event.root, event.step, event.hour, event.at.block),
+            *(int.from_bytes(turn[:6], "big"), now),
+        )
+
+    def _opened(self, event: CaseOpened) -> None:
+        self._db.execute(
+            """INSERT INTO cases (case_id, node, idx, root, step, kind, challenger, evidence, jury,
+                                  commit_ends, reveal_ends, block)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING""",
+            *(event.case_id, event.node, event.index, event.root, event.step, int(event.kind), event.challenger),
+            *(event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
+        )
+        if event.challenger == self.validator:
+            self.close_accusation(event.node, event.index, event.root, "opened")
+
+    def _convicted(self, node: str) -> None:
+        self._db.execute("UPDATE commitments SET state = 'skipped' WHERE node = ? AND state = 'pending'", node)
+        self._db.execute("UPDATE accusations SET state = 'moot' WHERE node = ? AND state = 'waiting'", node)
+
+    # Inspecting
+
+    def pending(self, before_block: int, now: float, limit: int) -> list[Pending]:
+        """Commitments of blocks before this one, those of the newest step first: the trainer waits for them."""
+        rows = self._db.rows(
+            """SELECT * FROM commitments WHERE state = 'pending' AND live = 1 AND block < ? AND retry_at <= ?
+               ORDER BY step DESC, turn LIMIT ?""",
+            *(before_block, now, limit),
+        )
+        return [Pending(self._commitment(row), row["draw_index"], row["seen_at"]) for row in rows]
+
+    def backlog(self) -> int:
+        """Commitments that wait to be judged."""
+        return self._db.value("SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1")
+
+    def take_link(self, c: Commitment) -> int:
+        """The link of the hash chain that this commitment's sample is drawn with: its own, for ever."""
+        with self._db.transaction():
+            taken = self._db.value(f"SELECT draw_index FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
+            if taken is not None:
+                return taken
+            link = self._db.value("SELECT COALESCE(MAX(draw_index) + 1, 0) FROM commitments")
+            self._db.execute(f"UPDATE commitments SET draw_index = ? WHERE {_KEY}", link, c.node, c.index, c.root)
+            return link
+
+    def postpone(self, c: Commitment, retry_at: float) -> None:
+        """Look at it again later."""
+        self._db.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
+
+    def was_rejected(self, node: str) -> bool:
+        """Whether this validator has ever rejected work of this node."""
+        return self._db.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
+
+    def judge(self, c: Commitment, verdict: Verdict, evidence: bytes | None, *, accuse_at: float | None) -> None:
+        """A judgement: to be told, and, from `accuse_at` on, to be taken to court."""
+        key = (c.node, c.index, c.root)
+        with self._db.transaction():
+            self._db.execute(
+                f"UPDATE commitments SET state = 'judged', accepted = ?, reason = ? WHERE {_KEY}",
+                *(verdict.accepted, verdict.reason, *key),
+            )
+            self._db.execute(
+                "INSERT INTO verdicts (node, idx, root, document, evidence) VALUES (?, ?, ?, ?, ?)",
+                *(*key, verdict.model_dump_json(), evidence),
+            )
+            if accuse_at is not None:
+                self._db.execute(
+                    """INSERT INTO accusations (node, idx, root, step, reason, position, evidence, due)
+                       VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
+                    *(*key, c.step, verdict.reason, verdict.position, verdict.evidence, accuse_at),
+                )
+
+    # Telling
+
+    def unsent(self, now: float, limit: int) -> list[Unsent]:
+        rows = self._db.rows(
+            "SELECT * FROM verdicts WHERE state = 'unsent' AND retry_at <= ? ORDER BY rowid LIMIT ?", now, limit
+        )
+        return [Unsent(Verdict.model_validate_json(row["document"]), row["evidence"], row["refusals"]) for row in rows]
+
+    def sent(self, verdict: Verdict) -> None:
+        self._db.execute(f"UPDATE verdicts SET state = 'sent' WHERE {_KEY}", *_key(verdict))
+
+    def refused(self, verdict: Verdict, *, retry_at: float | None) -> None:
+        """The orchestrator did not take it; None: it never will."""
+        state = "refused" if retry_at is None else "unsent"
+        self._db.execute(
+            f"UPDATE verdicts SET state = ?, refusals = refusals + 1, retry_at = ? WHERE {_KEY}",
+            *(state, retry_at or 0, *_key(verdict)),
+        )
+
+    # Accusing
+
+    def accusations(self, now: float) -> list[Accusation]:
+        """Those whose turn has come and whose evidence the orchestrator has, the earliest first."""
+        rows = self._db.rows(
+            """SELECT a.*, c.hour, c.block FROM accusations a
+               JOIN verdicts v USING (node, idx, root) JOIN commitments c USING (node, idx, root)
+               WHERE a.state = 'waiting' AND a.due <= ? AND v.state = 'sent' AND c.live = 1 ORDER BY a.due""",
+            now,
+        )
+        return [
+            Accusation(self._commitment(row), Kind.of(row["reason"]), row["position"] or 0, row["evidence"], row["due"])
+            for row in rows
+        ]
+
+    def evidence(self, c: Commitment) -> bytes | None:
+        """The bundle this validator made about a commitment."""
+        return self._db.value(f"SELECT evidence FROM verdicts WHERE {_KEY}", c.node, c.index, c.root)
+
+    def close_accusation(self, node: str, index: int, root: bytes, state: str) -> None:
+        """`state`: opened, or why there will be no case."""
+        self._db.execute(f"UPDATE accusations SET state = ? WHERE {_KEY}", state, node, index, root)
+
+    def delay_accusation(self, c: Commitment, due: float) -> None:
+        self._db.execute(f"UPDATE accusations SET due = ? WHERE {_KEY}", due, c.node, c.index, c.root)
+
+    def lost_cases(self) -> int:
+        """Cases this validator opened that ended without a conviction."""
+        return self._db.value(
+            "SELECT COUNT(*) FROM cases WHERE challenger = ? AND outcome IN (?, ?)",
+            *(self.validator, int(Outcome.NOT_GUILTY), int(Outcome.NO_QUORUM)),
+        )
+
+    # Judging cases
+
+    def cases(self) -> list[CaseFile]:
+        """Cases in which there may be something left to do: not ended, or not collected."""
+        rows = self._db.rows(
+            """SELECT *, 0 AS hour FROM cases
+               WHERE outcome = 0 OR ballot IN ('sealed', 'committed', 'revealed') ORDER BY case_id"""
+        )
+        return [
+            CaseFile(
+                case_id=row["case_id"],
+                commitment=self._commitment(row),
+                kind=Kind(row["kind"]),
+                challenger=row["challenger"],
+                evidence=row["evidence"],
+                jury=row["jury"],
+                commit_ends=row["commit_ends"],
+                reveal_ends=row["reveal_ends"],
+                outcome=Outcome(row["outcome"]),
+                ballot=row["ballot"],
+                guilty=None if row["guilty"] is None else bool(row["guilty"]),
+                salt=row["salt"],
+            )
+            for row in rows
+        ]
+
+    def seal_ballot(self, case_id: int, guilty: bool, salt: bytes) -> None:
+        """A vote is decided; nothing has left this machine."""
+        self._db.execute(
+            "UPDATE cases SET ballot = 'sealed', guilty = ?, salt = ? WHERE case_id = ?", guilty, salt, case_id
+        )
+
+    def set_ballot(self, case_id: int, ballot: Ballot) -> None:
+        self._db.execute("UPDATE cases SET ballot = ? WHERE case_id = ?", ballot, case_id)
+
+    # Sealing
+
+    def open_hour(self, after: int, before: int) -> int | None:
+        """The first hour with work after one hour and before another."""
+        query = "SELECT MIN(hour) FROM commitments WHERE live = 1 AND hour > ? AND hour < ?"
+        return self._db.value(query, after, before)
+
+    def unjudged(self, hour: int) -> int:
+        """Commitments of an hour and earlier that still wait."""
+        query = "SELECT COUNT(*) FROM commitments WHERE live = 1 AND state = 'pending' AND hour <= ?"
+        return self._db.value(query, hour)
+
+    def vouched(self, hour: int) -> list[Commitment]:
+        """Commitments of an hour that this validator accepted."""
+        rows = self._db.rows(
+            "SELECT * FROM commitments WHERE live = 1 AND accepted = 1 AND hour = ? ORDER BY node, idx", hour
+        )
+        return [self._commitment(row) for row in rows]
+
+    def sealed(self, hour: int, vouch_root: bytes) -> None:
+        """What a seal vouches for; written before it is sent."""
+        self._db.execute("INSERT OR REPLACE INTO seals VALUES (?, ?)", hour, vouch_root)
+
+    def _commitment(self, row: sqlite3.Row) -> Commitment:
+        return Commitment(
+            self.run, row["step"], row["node"], row["idx"], row["root"], hour=row["hour"], block=row["block"]
+        )
+
+
+_KEY: Final = "node = ? AND idx = ? AND root = ?"
+
+
+def _key(verdict: Verdict) -> tuple[str, int, bytes]:
+    return verdict.node, verdict.index, bytes.fromhex(verdict.root[2:])

@@ -1,0 +1,48 @@
+"""The run's model as a validator uses it: any recent step's weights, one replay at a time, in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+from muster.errors import MusterError, UnreachableError
+from muster.inspection import Finding
+from muster.profiles import Profile
+from muster.rollouts.schema import Rollout
+from muster.run_data import Checkpoints
+from validator.replay import Replayer, judge
+
+
+class Model:
+    """Replays rollouts of different steps, in the order in which it is asked."""
+
+    def __init__(self, checkpoints: Checkpoints, profile: Profile, temperature: float) -> None:
+        self.profile = profile
+        self._checkpoints = checkpoints
+        self._temperature = temperature
+        self._replayer: Replayer | None = None
+        self._turn = asyncio.Lock()
+
+    async def folder(self, step: int) -> Path:
+        """A step's checkpoint, verified. Raises as `Checkpoints.get`."""
+        return await self._checkpoints.get(step)
+
+    async def findings(self, step: int, rollouts: Sequence[Rollout]) -> list[Finding | None]:
+        """What is wrong with each row under the weights of its step.
+
+        The rows must have passed the cheap checks. Raises UnreachableError when the weights cannot be had or the model
+        is broken: that says nothing about the rows.
+        """
+        try:
+            folder = await self.folder(step)
+            async with self._turn:
+                return await asyncio.to_thread(self._replay, folder, list(rollouts))
+        except MusterError as error:
+            raise UnreachableError(f"step {step} cannot be replayed here: {error}", hint=error.hint) from error
+
+    def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[Finding | None]:
+        if self._replayer is None:
+            self._replayer = Replayer(folder, self.profile, self._temperature)
+        self._replayer.load_weights(folder)
+        return [judge([measurement], self.profile) for measurement in self._replayer.replay(rollouts)]

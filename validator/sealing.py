@@ -1,0 +1,83 @@
+"""Sealing: once an hour has ended and everything in it is judged, say so on chain, and get paid for it.
+
+Each hour with work is sealed by itself and in order, so that the validators' seals meet at the same hours and a quorum
+moves the watermark. The vouch root commits to what this validator accepted: it is liable for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from muster import telemetry
+from muster.chain.client import Chain
+from muster.chain.types import Block
+from muster.constants import HOUR_SECONDS
+from muster.errors import RevertError
+from muster.inspection import Commitment
+from muster.merkle import LeafTree, leaf_of_words
+from validator.journal import ValidatorJournal
+
+NOTHING: bytes = bytes(32)
+"""Vouch root of an hour in which nothing was accepted."""
+
+log = telemetry.logger("validator")
+SEALS = telemetry.counter("validator_seals", "Hours sealed")
+
+
+def vouch_leaf(c: Commitment) -> bytes:
+    """The leaf of an accepted commitment: (node, index, step, root)."""
+    return leaf_of_words((int(c.node, 16), c.index, c.step, c.root))
+
+
+def vouch_root(accepted: Sequence[Commitment]) -> bytes:
+    """Merkle root over the accepted commitments of an hour."""
+    return LeafTree.of([vouch_leaf(c) for c in accepted]).root if accepted else NOTHING
+
+
+class Sealing:
+    """Seals what can be sealed, one hour a turn."""
+
+    def __init__(self, chain: Chain, journal: ValidatorJournal, run: int) -> None:
+        self._chain = chain
+        self._journal = journal
+        self._run = run
+        self._last: int | None = None
+        self._said: object = None
+
+    async def turn(self, head: Block) -> bool:
+        """Seal the next hour if it is time; whether it was. `head`: the journal knows everything up to this block."""
+        if self._last is None:
+            self._last = await self._chain.last_sealed(self._chain.signer.address)
+        hour = self._journal.open_hour(after=self._last, before=head.timestamp // HOUR_SECONDS)
+        if hour is None:
+            return False
+        if unjudged := self._journal.unjudged(hour):
+            self._say("waiting", hour=hour, reason=f"{unjudged} commitments up to this hour are not judged yet")
+            return False
+        root = vouch_root(self._journal.vouched(hour))
+        self._journal.sealed(hour, root)
+        try:
+            mined = await self._chain.seal(self._run, hour, root)
+        except RevertError as error:
+            return await self._refused(hour, error)
+        SEALS.inc()
+        self._last = hour
+        log.info("sealed", hour=hour, vouched=len(self._journal.vouched(hour)), tx=mined.hash)
+        return True
+
+    async def _refused(self, hour: int, error: RevertError) -> bool:
+        if error.name == "SealTooLate":
+            log.warning("this hour stays unsealed", hour=hour, error=str(error))
+            self._last = hour
+            return True
+        if error.name == "SealNotRising":  # an earlier life of this process sealed it
+            self._last = await self._chain.last_sealed(self._chain.signer.address)
+            return True
+        self._say("cannot seal yet", hour=hour, error=str(error))
+        return False
+
+    def _say(self, event: str, **values: object) -> None:
+        """Log what is news."""
+        if (event, values) != self._said:
+            self._said = (event, values)
+            log.info(event, **values)
