@@ -106,7 +106,7 @@ class Terms:
             raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")
 
     def to_chain(self) -> tuple[object, ...]:
-        """The tuple web3 encodes as `IRuns.Terms`."""
+        """The tuple that encodes as `IRuns.Terms`."""
         values = [getattr(self, field.name) for field in fields(self)]
         values[-1] = [pack_class(c) for c in self.classes]
         return tuple(values)

@@ -34,8 +34,8 @@ from muster.errors import ChainError, ConfigError, MalformedError, WrongChainErr
 from muster.settings import ChainSettings
 from muster.terms import Terms
 
-LOG_SPAN: Final = 2_000
-"""Most blocks asked for logs at once; public endpoints refuse more."""
+LOG_SPAN: Final = 10_000
+"""Most blocks asked for logs at once; an endpoint that finds this too much is asked for less from then on."""
 
 MIN_LOG_SPAN: Final = 16
 REORG_DEPTH: Final = 64
@@ -53,6 +53,7 @@ class ChainReader:
         self.addresses = book
         self.chain_id = book.chain_id
         self.settings = settings
+        self._log_span = LOG_SPAN
         self._terms: dict[int, Terms] = {}
         self._validators: dict[int, list[str]] = {}
         self._validators_seen: dict[int, int] = {}
@@ -109,16 +110,16 @@ class ChainReader:
     async def events(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
         """Events of these kinds in blocks `first` to `last`, in order, asked for in bounded pieces."""
         found: list[Event] = []
-        span = LOG_SPAN
         while first <= last:
+            until = min(last, first + self._log_span - 1)
             try:
-                found += await self.events_within(kinds, first, min(last, first + span - 1))
+                found += await self.events_within(kinds, first, until)
             except RpcError as error:
-                if span <= MIN_LOG_SPAN:
-                    raise ChainError(f"logs of blocks {first} to {first + span - 1}: {error.reason}") from error
-                span //= 4  # the endpoint finds this too much
+                if until - first < MIN_LOG_SPAN:
+                    raise ChainError(f"logs of blocks {first} to {until}: {error.reason}") from error
+                self._log_span = (until - first + 1) // 4
                 continue
-            first += span
+            first = until + 1
         return tuple(found)
 
     async def events_within(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:

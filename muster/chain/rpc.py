@@ -21,6 +21,9 @@ from muster.settings import ChainSettings, mask
 ATTEMPTS: Final = 5
 CONNECT_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
+MAX_BATCH: Final = 10
+"""Calls in one round trip; public endpoints refuse more."""
+
 _AGAIN: Final = frozenset({429, 502, 503, 504})
 
 Request = tuple[str, Sequence[Any]]
@@ -69,9 +72,13 @@ class Rpc:
         return _result(method, await self.exchange({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
 
     async def batch(self, requests: Sequence[Request]) -> list[Any]:
-        """The results of several calls in one round trip, in order. Raises RpcError for the first that failed."""
-        if not requests:
-            return []
+        """The results of several calls in order, MAX_BATCH to a round trip. Raises RpcError for one that failed."""
+        found: list[Any] = []
+        for start in range(0, len(requests), MAX_BATCH):
+            found += await self._batch(requests[start : start + MAX_BATCH])
+        return found
+
+    async def _batch(self, requests: Sequence[Request]) -> list[Any]:
         body = [
             {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
             for number, (method, params) in enumerate(requests)
@@ -118,10 +125,15 @@ class Rpc:
         if reply.status_code in _AGAIN:
             raise _TryAgainError(f"HTTP status {reply.status_code}")
         try:
-            return json.loads(answer)
+            parsed = json.loads(answer)
         except ValueError as error:
+            if reply.status_code >= 500:
+                raise _TryAgainError(f"HTTP status {reply.status_code}") from error
             message = f"{mask(self.url)} answers HTTP {reply.status_code} and no JSON: is this a chain's endpoint?"
             raise MalformedError(message, hint="check chain.rpc_url") from error
+        if any("rate limit" in str(item.get("error", "")).lower() for item in _items(parsed)):
+            raise _TryAgainError("the endpoint's rate limit is reached")
+        return parsed
 
 
 async def connect(settings: ChainSettings) -> Rpc:
@@ -138,6 +150,11 @@ async def connect(settings: ChainSettings) -> Rpc:
         await rpc.close()
         raise
     return rpc
+
+
+def _items(answer: Any) -> list[dict[str, Any]]:
+    """The answers in an answer, batched or not, for whoever looks for errors in them."""
+    return [item for item in (answer if isinstance(answer, list) else [answer]) if isinstance(item, dict)]
 
 
 def _result(method: str, answer: Any) -> Any:

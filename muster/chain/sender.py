@@ -24,7 +24,7 @@ from muster.chain.reverts import decode_revert
 from muster.chain.rpc import Rpc, RpcError
 from muster.chain.transactions import Call, Fees, Mined, Settled, ether, mined_from
 from muster.constants import CHAIN_ANVIL
-from muster.errors import ChainError, RevertError, UnfundedError, UnreachableError
+from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
 from muster.settings import ChainSettings
 from muster.telemetry import logger
 
@@ -86,7 +86,7 @@ class TxSender:
                     await self._settle()
                     sent = await self._launch(call, headroom)
                 mined = await self._watch(sent)
-            except (asyncio.CancelledError, UnreachableError):
+            except (asyncio.CancelledError, UnreachableError, MalformedError):
                 # It may stay open, and may wait for one of another process that is gone: settle both next time.
                 self._settled = False
                 raise

@@ -23,6 +23,7 @@ from muster.chain.events import (
     Convicted,
     HourSealed,
     Refuted,
+    RunCreated,
     SealedThrough,
     Voided,
     WorkCommitted,
@@ -36,7 +37,7 @@ from tests.conftest import Deployment
 
 TOKEN = 10**18
 EVIDENCE = b"\x0e" * 32
-WORKERS = ("honest", "cheater")
+WORKERS = ("honest", "cheater", "suspect", "forger")
 
 
 def digest(text: str) -> bytes:
@@ -69,20 +70,29 @@ class Cast:
         return await (await DevChain.of((await self.chain("owner")).rpc)).advance(seconds)
 
 
+@pytest.fixture(scope="module")
+def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> House:
+    folder = tmp_path_factory.mktemp("lifecycle")
+    return asyncio.run(House.build(folder, deployment.settings, seed="lifecycle", workers=WORKERS))
+
+
 @pytest.fixture
-async def cast(deployment: Deployment, tmp_path: Path) -> AsyncIterator[Cast]:
-    house = await House.build(tmp_path, deployment.settings, seed=str(tmp_path), workers=WORKERS)
+async def cast(house: House) -> AsyncIterator[Cast]:
     async with Cast(house) as everybody:
         yield everybody
 
 
-async def publish(cast: Cast, step: int) -> CheckpointPublished:
+async def publish(cast: Cast) -> CheckpointPublished:
+    """The next step."""
     chain = await cast.chain("trainer")
-    receipt = await chain.publish_checkpoint(cast.house.run, step, digest(f"manifest {step}"), digest(f"batch {step}"))
+    run = cast.house.run
+    step = (await chain.run_state(run)).steps
+    await cast.advance(1)
+    receipt = await chain.publish_checkpoint(run, step, digest(f"manifest {step}"), digest(f"batch {step}"))
     return event_of(receipt, CheckpointPublished)
 
 
-async def commit(cast: Cast, name: str, index: int, root: bytes, step: int = 0) -> WorkCommitted:
+async def commit(cast: Cast, name: str, index: int, root: bytes, step: int) -> WorkCommitted:
     chain = await cast.chain(name)
     anchor = (await chain.checkpoint(cast.house.run, step)).anchor
     return event_of(await chain.commit_work(cast.house.run, step, anchor, index, root), WorkCommitted)
@@ -102,21 +112,21 @@ async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tm
     terms = await worker.terms(run)
     assert terms is await worker.terms(run)
     assert await worker.validators(run) == [cast.address(name) for name in VALIDATORS]
-    assert await worker.latest_checkpoint(run) is None
-    with pytest.raises(ChainError, match=f"step 0 of run {run} is not published"):
-        await worker.checkpoint(run, 0)
+    steps = (await worker.run_state(run)).steps
+    with pytest.raises(ChainError, match=f"step {steps} of run {run} is not published"):
+        await worker.checkpoint(run, steps)
 
-    published = await publish(cast, 0)
+    step = (published := await publish(cast)).step
     checkpoint = await worker.latest_checkpoint(run)
     assert checkpoint is not None
-    assert (checkpoint.step, checkpoint.anchor) == (0, published.anchor)
-    assert checkpoint.manifest_root == digest("manifest 0")
+    assert (checkpoint.step, checkpoint.anchor) == (step, published.anchor) == (steps, published.anchor)
+    assert checkpoint.manifest_root == digest(f"manifest {step}")
 
-    events = [await commit(cast, "honest", index, digest(f"root {index}")) for index in range(3)]
+    events = [await commit(cast, "honest", index, digest(f"root {index}"), step) for index in range(3)]
     work = await worker.work(node)
     assert (work.next, work.settled, work.pay, work.run) == (3, 0, terms.pay_of(0), run)
-    assert await worker.is_committed(node, 2, 0, digest("root 2"))
-    assert not await worker.is_committed(node, 2, 0, digest("another root"))
+    assert await worker.is_committed(node, 2, step, digest("root 2"))
+    assert not await worker.is_committed(node, 2, step, digest("another root"))
     assert (await worker.run_state(run)).reserved == 3 * terms.pay
     assert (await worker.commitment(node, 0)).hour == events[0].hour
 
@@ -144,19 +154,22 @@ async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tm
     assert len(await others.poll()) == 0
 
 
-async def open_case(cast: Cast, root: bytes) -> CaseOpened:
+async def accuse(cast: Cast, name: str) -> CaseOpened:
+    """A commitment of this worker, and v1's case about it."""
+    step = (await publish(cast)).step
+    root = digest(f"root of {name}")
+    await commit(cast, name, 0, root, step)
     challenger = await cast.chain("v1")
-    receipt = await challenger.open_case(cast.address("cheater"), 0, 0, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+    receipt = await challenger.open_case(cast.address(name), 0, step, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
     return event_of(receipt, CaseOpened)
 
 
 async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast: Cast) -> None:
     run, cheater = cast.house.run, cast.address("cheater")
-    await publish(cast, 0)
-    await commit(cast, "cheater", 0, digest("bad root"))
     v1 = await cast.chain("v1")
+    reserved_before = (await v1.run_state(run)).reserved
     free_before = await v1.free_balance(cast.address("operator of v1"))
-    opened = await open_case(cast, digest("bad root"))
+    opened = await accuse(cast, "cheater")
     case_id = opened.case_id
     assert (opened.kind, opened.position, opened.evidence_hash) == (Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
     assert opened.jury == 3
@@ -185,8 +198,8 @@ async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast:
     assert (await v1.case(case_id)).outcome is Outcome.GUILTY
     node = await v1.node(cheater)
     assert (node.status, node.lock) == (Status.JAILED, 50 * TOKEN)
-    state = await v1.run_state(run)
-    assert (state.reserved, (await v1.run_info(run)).kept) == (0, 2 * TOKEN)
+    assert (await v1.run_state(run)).reserved == reserved_before
+    assert (await v1.run_info(run)).kept == 2 * TOKEN
     assert await v1.free_balance(cast.address("operator of v1")) == free_before + 10 * TOKEN
     await cast.advance(30 * HOUR_SECONDS)
     assert await v1.claimable(cheater) == (0, 0)
@@ -196,9 +209,7 @@ async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast:
 
 
 async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(cast: Cast) -> None:
-    await publish(cast, 0)
-    await commit(cast, "cheater", 0, digest("root"))
-    case_id = (await open_case(cast, digest("root"))).case_id
+    case_id = (await accuse(cast, "suspect")).case_id
     v1, v2 = await cast.chain("v1"), await cast.chain("v2")
     salt = digest("salt")
     await v2.commit_vote(case_id, vote_hash(case_id, cast.address("v2"), False, salt))
@@ -215,14 +226,14 @@ async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(c
 async def test_a_wrong_draw_is_proven_by_anybody(cast: Cast) -> None:
     run, chain = cast.house.run, await cast.chain("honest")
     terms = await chain.terms(run)
-    entropy = (await publish(cast, 0)).entropy
-    node = cast.address("cheater")
+    published = await publish(cast)
+    step, node = published.step, cast.address("forger")
     base = draw_base(
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
         run=run,
-        step=0,
-        entropy=entropy,
+        step=step,
+        entropy=published.entropy,
         node=node,
         index=0,
     )
@@ -234,12 +245,12 @@ async def test_a_wrong_draw_is_proven_by_anybody(cast: Cast) -> None:
     ]
     wrong = Leaf(2, leaves[2].task, leaves[2].seed ^ 1, leaves[2].budget, 3, 0, bytes(32), bytes(32), bytes(32))
     tree = LeafTree.of([leaf_hash(leaf) for leaf in [*leaves[:2], wrong, *leaves[3:]]])
-    await commit(cast, "cheater", 0, tree.root)
+    await commit(cast, "forger", 0, tree.root, step)
     with pytest.raises(RevertError, match=r"row 1 of commitment 0 .* is as it was drawn"):
-        await chain.prove_wrong_draw(node, 0, 0, tree.root, leaves[1], tree.proof(1))
+        await chain.prove_wrong_draw(node, 0, step, tree.root, leaves[1], tree.proof(1))
     with pytest.raises(RevertError, match="is not under the root"):
-        await chain.prove_wrong_draw(node, 0, 0, tree.root, wrong, tree.proof(1))
-    receipt = await chain.prove_wrong_draw(node, 0, 0, tree.root, wrong, tree.proof(2))
+        await chain.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(1))
+    receipt = await chain.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(2))
     refuted = event_of(receipt, Refuted)
     assert (refuted.node, refuted.index, refuted.position, refuted.kind) == (node, 0, 2, Kind.WRONG_DRAW)
     assert refuted.prover == cast.address("honest")
@@ -278,8 +289,10 @@ async def test_joining_and_leaving(cast: Cast) -> None:
 
 
 async def test_an_owner_s_money_comes_back_after_notice(cast: Cast) -> None:
-    run, owner = cast.house.run, await cast.chain("owner")
-    withdrawable = await owner.withdrawable(run)
+    owner = await cast.chain("owner")
+    run = event_of(await owner.create_run(await owner.terms(cast.house.run)), RunCreated).run
+    await owner.approve_and_fund(run, 20 * TOKEN)
+    assert await owner.withdrawable(run) == 20 * TOKEN
     await owner.announce_withdrawal(run, 7 * TOKEN)
     with pytest.raises(RevertError, match=f"the notice of run {run} ends at"):
         await owner.withdraw_escrow(run)
@@ -288,7 +301,7 @@ async def test_an_owner_s_money_comes_back_after_notice(cast: Cast) -> None:
     before = await owner.token_balance(owner.signer.address)
     await owner.withdraw_escrow(run)
     await owner.close_run(run)
-    assert await owner.token_balance(owner.signer.address) == before + withdrawable
+    assert await owner.token_balance(owner.signer.address) == before + 20 * TOKEN
     assert (await owner.run_state(run)).closed
 
 

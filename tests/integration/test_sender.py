@@ -18,7 +18,7 @@ from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.journal import Journal, Sent
 from muster.chain.keys import Signer, write_secret
-from muster.chain.rpc import Rpc, connect
+from muster.chain.rpc import Rpc, RpcError, connect
 from muster.chain.sender import GAS_HEADROOM, TxSender
 from muster.chain.transactions import Call, Fees, Mined
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError, WrongChainError
@@ -454,14 +454,53 @@ async def test_an_endpoint_that_dies_during_a_send_is_unreachable_and_the_journa
         assert [row.label for row in sender.journal.pending()] == ["pay 1"]
 
 
-async def test_an_answer_that_is_no_json_rpc_is_understood(tmp_path: Path) -> None:
-    async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+@asynccontextmanager
+async def scripted(*answers: bytes) -> AsyncIterator[str]:
+    """An endpoint that gives these HTTP answers in turn, the last one again and again: what a public one may do."""
+    left = list(answers)
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\nConnection: close\r\n\r\n<html>")
+        status, _, body = (left.pop(0) if len(left) > 1 else left[0]).partition(b"|")
+        head = b"HTTP/1.1 %s x\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % (status, len(body))
+        writer.write(head + body)
         await writer.drain()
         writer.close()
 
-    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
-    async with server, Rpc(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", timeout=5) as rpc:
-        with pytest.raises(MalformedError, match="is this a chain's endpoint"):
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.mark.parametrize(
+    ("body", "match"),
+    [
+        (b"<html>", "is this a chain's endpoint"),
+        (b"[]", "is not JSON-RPC"),
+        (b'{"id": 1}', "is not JSON-RPC"),
+        (b'"text"', "is not JSON-RPC"),
+    ],
+)
+async def test_an_endpoint_that_is_none_is_recognised(body: bytes, match: str) -> None:
+    async with scripted(b"200|" + body) as url, Rpc(url, timeout=5) as rpc:
+        with pytest.raises(MalformedError, match=match):
             await rpc.request("eth_chainId")
+
+
+async def test_an_overloaded_endpoint_is_asked_again(tmp_path: Path) -> None:
+    busy = b'200|{"jsonrpc": "2.0", "id": 1, "error": {"code": -32016, "message": "over rate limit"}}'
+    good = b'200|{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}'
+    async with scripted(b"429|", b"500|<html>", busy, good) as url, Rpc(url, timeout=10) as rpc:
+        assert await rpc.request("eth_chainId") == "0x7a69"
+    async with scripted(b"503|") as url, Rpc(url, timeout=10) as rpc:
+        with pytest.raises(UnreachableError, match="HTTP status 503"):
+            await rpc.request("eth_chainId")
+
+
+async def test_long_batches_travel_in_pieces(anvil: Anvil) -> None:
+    async with Rpc(anvil.url, timeout=5) as rpc:
+        assert await rpc.batch([]) == []
+        numbers = await rpc.batch([("eth_getBalance", [f"0x{i:040x}", "latest"]) for i in range(0x1000, 0x1019)])
+        assert numbers == ["0x0"] * 25
+        with pytest.raises(RpcError, match="eth_nonsense"):
+            await rpc.batch([("eth_chainId", []), ("eth_nonsense", [])])

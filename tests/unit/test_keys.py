@@ -99,6 +99,10 @@ def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(ConfigError, match="not overwritten"):
         import_keystore(tmp_path / "link.json", Signer.from_key(KEY), PASSWORD, iterations=CHEAP)
+    with pytest.raises(ConfigError, match="not overwritten"):
+        write_secret(path, "x")
+    with pytest.raises(ConfigError, match="not overwritten"):
+        write_secret(tmp_path / "link.json", "x")
     assert path.read_bytes() == before
     assert not (tmp_path / "elsewhere").exists()
 
