@@ -100,6 +100,48 @@ class ValidatorSettings(Section):
 class TrainerSettings(Section):
     state_dir: Path = Path(".muster/trainer")
     """Optimiser state, batches and resumable checkpoints."""
+    model: Path = Path(".muster/run/model")
+    """Folder of the model the run begins with; its hashes must be those of the run's terms."""
+    max_steps: int = Field(default=0, ge=0)
+    """Updates after which training is finished; 0 goes on until told to stop."""
+    batch_groups: int = Field(default=64, ge=1, le=100_000)
+    """Groups that teach something (their task rewards differ) to wait for before a batch is closed."""
+    max_files: int = Field(default=16, ge=1, le=10_000)
+    """Accepted files at which a batch is closed with fewer."""
+    patience_seconds: float = Field(default=600, gt=0)
+    """After this long any group that teaches something is enough."""
+    poll_seconds: float = Field(default=0.5, gt=0, le=60)
+    """Pause between two looks at accepted work."""
+    learning_rate: float = Field(default=3e-4, gt=0, lt=1)
+    """AdamW's, after the ramp."""
+    ramp_steps: int = Field(default=10, ge=0)
+    """Updates over which the learning rate rises linearly."""
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """AdamW's decay of the gradient's mean."""
+    beta2: float = Field(default=0.99, ge=0, lt=1)
+    """AdamW's decay of the gradient's square."""
+    weight_decay: float = Field(default=0.01, ge=0)
+    """Of matrices only."""
+    gradient_clip: float = Field(default=0.1, gt=0)
+    """Largest norm of the gradient."""
+    micro_batch_area: int = Field(default=4096, ge=64)
+    """Tokens in one forward pass, padding included."""
+    epsilon: float = Field(default=0.2, gt=0, lt=1)
+    """Clip of the ratio around 1."""
+    delta: float = Field(default=4.0, gt=1)
+    """Bound of the ratio where the advantage is negative."""
+    entropy_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the entropy bonus."""
+    mismatch_bound: float = Field(default=1.0, gt=0)
+    """Rollouts whose log-probabilities differ from the trainer's by more, in nats per token, are left out."""
+    length_weight: float = Field(default=0.5, ge=0)
+    """Advantage per relative distance from the thinking budget."""
+    scale_by_std: bool = True
+    """Divide the task part of advantages by the group's standard deviation."""
+    eval_every: int = Field(default=10, ge=0)
+    """Checkpoints between two held-out scores; 0 scores only the last three."""
+    eval_tasks: int = Field(default=0, ge=0)
+    """Held-out tasks to score; 0 takes all."""
 
 
 class ShardcastSettings(Section):

@@ -1,0 +1,102 @@
+"""Batches: what is waited for, what is too stale, what is anchored, and what a batch is like."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from muster.merkle import LeafTree, leaf_of_words
+from muster.rollouts.schema import Rollout
+from trainer.advantages import AdvantageTerms
+from trainer.batches import Batch, BatchTerms, FileRef, WorkFile, batch_metrics, close_batch, samples_of, too_stale
+
+NODE = "0x00000000000000000000000000000000000000A1"
+TERMS = BatchTerms(groups=2, max_files=3, async_level=2)
+
+
+def rollout(position: int, reward: int, *, step: int, length: int = 4, group_size: int = 2) -> Rollout:
+    group, sample = divmod(position, group_size)
+    return Rollout(
+        run=1,
+        step=step,
+        position=position,
+        group=group,
+        sample=sample,
+        task=7,
+        seed=position,
+        budget=4,
+        prompt_tokens=np.arange(3, dtype=np.int32),
+        completion_tokens=np.arange(length, dtype=np.int32),
+        logprobs=np.full(length, -0.5, dtype=np.float32),
+        task_reward=reward * 1_000_000,
+        length_reward=-abs(length - 4) * 250_000,
+        finish_reason="stop",
+        proof=b"",
+    )
+
+
+def work_file(rewards: Sequence[int], *, step: int = 5, index: int = 0) -> WorkFile:
+    name = f"0x{index:064x}"
+    rows = tuple(rollout(position, reward, step=step) for position, reward in enumerate(rewards))
+    return WorkFile(FileRef(step, NODE, index, name, name), rows)
+
+
+def test_a_batch_is_closed_when_enough_groups_teach_over_the_oldest_files():
+    files = [
+        work_file([1, 0, 1, 1], step=6, index=3),
+        work_file([0, 1, 0, 0], step=5, index=2),
+        work_file([0, 1, 1, 0], step=6, index=4),
+    ]
+    batch = close_batch(files, 6, TERMS)
+    assert batch == Batch(6, (files[1].ref, files[0].ref))
+
+
+def test_it_stays_open_while_too_few_groups_teach():
+    files = [work_file([1, 1, 0, 0], index=0), work_file([1, 0, 1, 1], index=1)]
+    assert close_batch(files, 5, TERMS) is None
+    assert close_batch(files, 5, TERMS, at_last=True) == Batch(5, (files[0].ref, files[1].ref))
+
+
+def test_files_that_teach_nothing_do_not_keep_the_trainer_waiting_for_ever():
+    useless = [work_file([1, 1, 0, 0], index=i) for i in range(5)]
+    assert close_batch(useless, 5, TERMS, at_last=True) is None
+    batch = close_batch([*useless[:2], work_file([1, 0, 0, 0], index=9)], 5, TERMS)
+    assert batch is not None
+    assert [ref.index for ref in batch.files] == [0, 1, 9]
+
+
+@pytest.mark.parametrize(("policy_step", "used"), [(2, False), (3, True), (5, True), (6, False)])
+def test_only_files_within_the_async_level_are_trained_on(policy_step: int, used: bool):
+    file = work_file([1, 0, 0, 1], step=policy_step)
+    assert (close_batch([file], 5, TERMS) is not None) == used
+    assert (too_stale([file], 5, TERMS.async_level) == [file]) == (policy_step < 3)
+
+
+def test_the_batch_root_is_the_tree_over_its_files():
+    files = [work_file([1, 0, 1, 0], index=i) for i in range(3)]
+    batch = Batch(5, tuple(file.ref for file in files))
+    leaves = [leaf_of_words([5, 0xA1, i, i.to_bytes(32, "big"), i.to_bytes(32, "big")]) for i in range(3)]
+    assert batch.root == LeafTree.of(leaves).root
+    other = Batch(5, (*batch.files[:2], replace(batch.files[2], step=4)))
+    assert other.root != batch.root
+    assert Batch.from_json(batch.to_json()) == batch
+
+
+def test_only_groups_that_teach_become_samples_and_their_advantages_are_exact():
+    samples = samples_of([work_file([1, 0, 1, 1])], AdvantageTerms(length_weight=0.0))
+    assert [(s.rollout.position, round(s.advantage, 4)) for s in samples] == [(0, 1.0), (1, -1.0)]
+
+
+def test_metrics_are_over_all_rollouts():
+    file = work_file([1, 0, 1, 1], step=4)
+    metrics = batch_metrics([replace(file, rollouts=(*file.rollouts[:3], rollout(3, 1, step=4, length=8)))], 5)
+    assert metrics["reward"] == 0.75
+    assert metrics["reward_std"] == 0.25
+    assert metrics["frac_reward_zero_std"] == 0.5
+    assert metrics["completions/mean_length"] == 5.0
+    assert metrics["completions/length_error"] == 0.25
+    assert metrics["num_tokens"] == 20.0
+    assert metrics["staleness/mean"] == 1.0

@@ -1,0 +1,115 @@
+"""The learner on disk: equal batches give equal bytes, a resumed run goes on bit for bit, damage is noticed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from muster.errors import ConfigError, MismatchError
+from muster.models import ModelShape, make_model, make_tokenizer, model_hash, save_model, tokenizer_hash
+from muster.settings import TrainerSettings
+from tests.unit.test_trainer_batches import work_file
+from trainer.batches import Batch, WorkFile
+from trainer.learner import Learner, Recipe
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("initial")
+    tokenizer = make_tokenizer()
+    shape = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
+    save_model(make_model(tokenizer, shape, seed=1), tokenizer, folder)
+    return folder
+
+
+def learner_at(initial: Path, folder: Path) -> Learner:
+    terms = SimpleNamespace(
+        model_hash=model_hash(initial), tokenizer_hash=tokenizer_hash(initial), temperature=1.0, async_level=2
+    )
+    recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms)  # type: ignore[arg-type]
+    return Learner(initial, folder, terms, recipe, torch.float32)  # type: ignore[arg-type]
+
+
+def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
+    """A batch whose log-probabilities are near what an untrained model says."""
+    file = work_file([1, 0, 0, 1], step=step, index=step)
+    even = np.full(4, -np.log(105.0), dtype=np.float32)
+    rows = tuple(replace(row, logprobs=even) for row in file.rollouts)
+    return Batch(step, (file.ref,)), [replace(file, rollouts=rows)]
+
+
+def weights(learner: Learner) -> dict[str, torch.Tensor]:
+    return load_file(learner.checkpoints.path(learner.step) / "weights.safetensors")
+
+
+def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Path, tmp_path: Path):
+    straight = learner_at(initial, tmp_path / "a")
+    before = weights(straight)
+    for step in range(3):
+        straight.learn(*batch_of(step), {})
+    for step in range(3):
+        resumed = learner_at(initial, tmp_path / "b")
+        assert resumed.step == step
+        resumed.learn(*batch_of(step), {})
+    assert straight.note.batch_root == resumed.note.batch_root
+    there, here = weights(straight), weights(resumed)
+    assert there.keys() == here.keys()
+    assert all(torch.equal(there[name], here[name]) for name in there)
+    assert any(not torch.equal(there[name], before[name]) for name in there)
+    assert model_hash(straight.published_form) == model_hash(resumed.published_form)
+
+
+def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
+    learner = learner_at(initial, tmp_path)
+    learner.learn(*batch_of(0), {})
+    learner.checkpoints.path(1).rename(tmp_path / ".writing-000001")
+    assert learner_at(initial, tmp_path).step == 0
+    assert not (tmp_path / ".writing-000001").exists()
+
+
+def test_a_damaged_step_is_refused_with_what_to_do(initial: Path, tmp_path: Path):
+    learner = learner_at(initial, tmp_path)
+    path = learner.checkpoints.path(0) / "weights.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(MismatchError, match="is not what was written") as caught:
+        learner_at(initial, tmp_path)
+    assert "000000" in caught.value.hint
+
+
+def test_used_files_are_remembered_as_long_as_they_could_come_again(initial: Path, tmp_path: Path):
+    learner = learner_at(initial, tmp_path)
+    for step in range(4):
+        note = learner.learn(*batch_of(step), {})
+    assert note.used == {f"0x{step:064x}": step for step in (2, 3)}
+    assert note.batch == (f"0x{3:064x}",)
+
+
+def test_a_closed_batch_is_found_again_for_its_step_only(initial: Path, tmp_path: Path):
+    checkpoints = learner_at(initial, tmp_path).checkpoints
+    batch, _ = batch_of(0)
+    checkpoints.close_batch(batch)
+    assert checkpoints.closed_batch(0) == batch
+    assert checkpoints.closed_batch(1) is None
+    checkpoints.drop_batch()
+    assert checkpoints.closed_batch(0) is None
+
+
+def test_old_steps_are_removed(initial: Path, tmp_path: Path):
+    learner = learner_at(initial, tmp_path)
+    for step in range(4):
+        learner.learn(*batch_of(step), {})
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["000003", "000004"]
+
+
+def test_another_model_than_the_terms_name_is_refused(initial: Path, tmp_path: Path):
+    terms = SimpleNamespace(model_hash=bytes(32), tokenizer_hash=tokenizer_hash(initial), temperature=1.0)
+    with pytest.raises(ConfigError, match="the model in"):
+        Learner(initial, tmp_path, terms, None, torch.float32)  # type: ignore[arg-type]

@@ -1,0 +1,15 @@
+"""python -m trainer --config FILE: train one run until `trainer.max_steps`, or until SIGTERM or SIGINT.
+
+Ends with 0 when finished or told to stop, 3 when what is on disk or on chain is not what it must be, 4 when the chain
+refuses, 5 when it cannot be reached for long, 78 when the settings cannot work.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from muster.process import run_process
+from trainer.service import serve
+
+if __name__ == "__main__":
+    sys.exit(run_process("trainer", "train one run's model on accepted work", serve))

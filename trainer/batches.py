@@ -1,0 +1,157 @@
+"""Batches: which accepted files an update trains on, closed before it starts and anchored with what comes of it.
+
+A file is a commitment's rollouts, a batch is whole files. Staleness has one definition (the training step minus the
+policy step) and one place where it is enforced: here, when a batch is closed. Everything in this module is pure.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+from typing import Any, Self
+
+import numpy as np
+
+from muster.hashes import hash_bytes
+from muster.merkle import LeafTree, leaf_of_words
+from muster.rollouts.schema import Rollout
+from trainer.advantages import AdvantageTerms, group_advantages, teaches
+from trainer.layout import Sample
+
+
+@dataclass(frozen=True)
+class FileRef:
+    """One file of a batch, as its manifest names it."""
+
+    step: int
+    """Policy step."""
+    node: str
+    index: int
+    file_hash: str
+    root: str
+
+    def leaf(self) -> bytes:
+        """The leaf of the batch root: step, node, index, file hash, Merkle root of the rollouts."""
+        node = int(self.node, 16)
+        return leaf_of_words([self.step, node, self.index, hash_bytes(self.file_hash), hash_bytes(self.root)])
+
+
+@dataclass(frozen=True)
+class WorkFile:
+    """A file that was accepted, fetched and checked, with its rollouts in position order."""
+
+    ref: FileRef
+    rollouts: tuple[Rollout, ...]
+
+    def groups(self) -> list[list[Rollout]]:
+        """The rollouts by group."""
+        return [list(rollouts) for _, rollouts in groupby(self.rollouts, key=attrgetter("group"))]
+
+
+@dataclass(frozen=True)
+class BatchTerms:
+    groups: int
+    """Groups that teach something to wait for before a batch is closed."""
+    max_files: int
+    """Files at which it is closed all the same: groups that teach nothing must not keep the trainer waiting."""
+    async_level: int
+    """Largest staleness that is trained on."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A closed batch: exactly these files, trained on at exactly this step."""
+
+    step: int
+    """Training step: the policy that is updated."""
+    files: tuple[FileRef, ...]
+
+    @property
+    def root(self) -> bytes:
+        """Merkle root over the files in order: what `publishCheckpoint` takes as batchRoot."""
+        return LeafTree.of([ref.leaf() for ref in self.files]).root
+
+    def to_json(self) -> str:
+        files = [[ref.step, ref.node, ref.index, ref.file_hash, ref.root] for ref in self.files]
+        return json.dumps({"step": self.step, "files": files}, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The inverse of `to_json`; for the trainer's own files."""
+        value: dict[str, Any] = json.loads(text)
+        return cls(value["step"], tuple(FileRef(*row) for row in value["files"]))
+
+
+def staleness(training_step: int, policy_step: int) -> int:
+    """Training step minus policy step, queues included."""
+    return training_step - policy_step
+
+
+def too_stale(files: Sequence[WorkFile], step: int, async_level: int) -> list[WorkFile]:
+    """The files that no batch of this step or a later one may use."""
+    return [file for file in files if staleness(step, file.ref.step) > async_level]
+
+
+def close_batch(files: Sequence[WorkFile], step: int, terms: BatchTerms, *, at_last: bool = False) -> Batch | None:
+    """Close a batch over the oldest fresh files, or return None when they are not enough yet.
+
+    Enough is `terms.groups` groups that teach, or `terms.max_files` files of which at least one group does; `at_last`
+    asks for no more than that one group, when waiting has to end.
+    """
+    fresh = [file for file in files if 0 <= staleness(step, file.ref.step) <= terms.async_level]
+    fresh.sort(key=lambda file: (file.ref.step, file.ref.index, file.ref.node))
+    chosen: list[FileRef] = []
+    teaching = 0
+    for file in fresh:
+        chosen.append(file.ref)
+        teaching += sum(teaches(task_rewards(group)) for group in file.groups())
+        if teaching >= terms.groups or (teaching and len(chosen) >= terms.max_files):
+            return Batch(step, tuple(chosen))
+    return Batch(step, tuple(chosen)) if at_last and teaching else None
+
+
+def task_rewards(group: Sequence[Rollout]) -> np.ndarray:
+    """int64 micro [samples]"""
+    return np.asarray([rollout.task_reward for rollout in group], dtype=np.int64)
+
+
+def samples_of(files: Sequence[WorkFile], terms: AdvantageTerms) -> list[Sample]:
+    """The rollouts that an update trains on, with their advantages: those of the groups that teach."""
+    samples: list[Sample] = []
+    for file in files:
+        for group in file.groups():
+            rewards = task_rewards(group)
+            if not teaches(rewards):
+                continue
+            lengths = np.asarray([rollout.length_reward for rollout in group], dtype=np.int64)
+            advantages = group_advantages(rewards, lengths, terms)
+            samples += [Sample(rollout, float(value)) for rollout, value in zip(group, advantages, strict=True)]
+    return samples
+
+
+def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
+    """What a batch was like, by TRL's names; over all its rollouts, those of groups that taught nothing included."""
+    rollouts = [rollout for file in files for rollout in file.rollouts]
+    groups = [task_rewards(group) for file in files for group in file.groups()]
+    rewards = np.concatenate(groups) / 1e6
+    lengths = np.asarray([len(rollout.completion_tokens) for rollout in rollouts])
+    budgets = np.asarray([rollout.budget for rollout in rollouts])
+    return {
+        "reward": float(rewards.mean()),
+        "reward_std": float(np.mean([group.std() for group in groups]) / 1e6),
+        "frac_reward_zero_std": float(np.mean([not teaches(group) for group in groups])),
+        "completions/mean_length": float(lengths.mean()),
+        "completions/min_length": float(lengths.min()),
+        "completions/max_length": float(lengths.max()),
+        "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
+        "completions/length_error": float(np.mean(np.abs(lengths - budgets) / budgets)),
+        "num_tokens": float(lengths.sum()),
+        "staleness/mean": float(np.mean([staleness(step, file.ref.step) for file in files])),
+        "staleness/max": float(max(staleness(step, file.ref.step) for file in files)),
+        "batch/files": float(len(files)),
+        "batch/groups": float(len(groups)),
+        "batch/rollouts": float(len(rollouts)),
+    }

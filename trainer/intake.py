@@ -1,0 +1,145 @@
+"""Accepted work, from the orchestrator's list to rollouts in memory, trusting the list in nothing.
+
+The orchestrator says which work was accepted and holds the files. That enough of the run's validators accepted it is
+checked here from their signatures, that it is what was committed from the chain, and that the file is what they all
+mean by recomputing its root. A file that fails is skipped for good and reported; it never stops a step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from muster import telemetry
+from muster.chain.reads import ChainReader
+from muster.chain.types import Role, Status
+from muster.errors import CheckError, MismatchError, UnreachableError
+from muster.hashes import hash_bytes
+from muster.http import OrchestratorClient
+from muster.messages import AcceptedWork
+from muster.rollouts.file import FileLimits
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
+from muster.signing import check_verdict
+from muster.terms import Terms
+from trainer.batches import FileRef, WorkFile
+
+FETCHES: Final = 4
+"""Files fetched at the same time."""
+
+log = telemetry.logger("trainer")
+REFUSED = telemetry.counter("trainer_refused_files", "Accepted files that the trainer would not use")
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What one look at the orchestrator's list brought."""
+
+    fresh: int
+    """Files that are new and good."""
+    refused: tuple[str, ...]
+    """Hashes of files that will never be used."""
+
+
+class Intake:
+    """The files that could go into a batch. Bounded by what the run can commit within its async level."""
+
+    def __init__(
+        self, chain: ChainReader, client: OrchestratorClient, reader: RolloutReader, run: int, terms: Terms
+    ) -> None:
+        self._chain = chain
+        self._client = client
+        self._reader = reader
+        self._run = run
+        self._terms = terms
+        self._limits = FileLimits.of(terms)
+        self._files: dict[str, WorkFile] = {}
+        self._refused: dict[str, int] = {}
+
+    @property
+    def files(self) -> list[WorkFile]:
+        """What is here, in the order it came."""
+        return list(self._files.values())
+
+    def forget(self, hashes: Iterable[str], oldest_step: int) -> None:
+        """Let go of files that were used or dropped, and of refusals of steps that cannot come again."""
+        for name in hashes:
+            self._files.pop(name, None)
+        self._refused = {name: step for name, step in self._refused.items() if step >= oldest_step}
+
+    async def look(self, min_step: int, used: Iterable[str]) -> Looked:
+        """Fetch whatever was accepted since the last look, and let go of what is accepted no more.
+
+        Raises UnreachableError when nothing can be learnt now.
+        """
+        accepted = await self._client.accepted(self._run, min_step)
+        names = {work.file_hash for work in accepted}
+        self._files = {name: file for name, file in self._files.items() if name in names}
+        known = set(used) | self._files.keys() | self._refused.keys()
+        listed = [work for work in accepted if work.file_hash not in known]
+        gate = asyncio.Semaphore(FETCHES)
+        found = await asyncio.gather(*(self._take(work, gate) for work in listed))
+        for work, file in zip(listed, found, strict=True):
+            if isinstance(file, WorkFile):
+                self._files[work.file_hash] = file
+            elif file is not None:
+                self._refused[work.file_hash] = work.step
+                REFUSED.inc()
+                log.warning("refused a file", file=work.file_hash, node=work.node, index=work.index, reason=file)
+        good = [file for file in found if isinstance(file, WorkFile)]
+        bad = [w.file_hash for w, file in zip(listed, found, strict=True) if isinstance(file, str)]
+        return Looked(len(good), tuple(bad))
+
+    async def fetch(self, ref: FileRef) -> WorkFile:
+        """A file by its place in a closed batch. Raises CheckError when it is not what the batch names."""
+        data = await self._client.get_file(ref.file_hash)
+        rollouts = await self._reader.read(data, self._limits)
+        root = await asyncio.to_thread(lambda: rollout_tree(rollouts).root)
+        if root != hash_bytes(ref.root):
+            raise MismatchError(f"the rollouts of {ref.file_hash} have root 0x{root.hex()}, not {ref.root}")
+        _check_rows(rollouts, self._run, ref, self._terms)
+        return WorkFile(ref, tuple(rollouts))
+
+    async def _take(self, work: AcceptedWork, gate: asyncio.Semaphore) -> WorkFile | str | None:
+        """The file; why it will never be used; or None when that cannot be told now."""
+        async with gate:
+            try:
+                await self._check_claim(work)
+                return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
+            except UnreachableError as error:
+                log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
+                return None
+            except CheckError as error:
+                return str(error)
+
+    async def _check_claim(self, work: AcceptedWork) -> None:
+        """Enough validators of the run signed that they accept just this, and the chain has it."""
+        for verdict in work.verdicts:
+            about = (verdict.run, verdict.step, verdict.node, verdict.index, verdict.root, verdict.file_hash)
+            if about != (self._run, work.step, work.node, work.index, work.root, work.file_hash):
+                raise MismatchError(f"a verdict by {verdict.validator} is about something else")
+            check_verdict(self._client.domain, verdict)
+        accepting = {verdict.validator for verdict in work.verdicts if verdict.accepted}
+        nodes = await self._chain.nodes([work.node, *sorted(accepting)])
+        able = [n for n in nodes[1:] if n.role == Role.VALIDATOR and n.run == self._run and n.status == Status.ACTIVE]
+        if len(able) < self._terms.accepts_required:
+            raise MismatchError(f"{len(able)} validators accepted, {self._terms.accepts_required} must")
+        if nodes[0].status == Status.JAILED:
+            raise MismatchError("its node was convicted")
+        if not await self._chain.is_committed(work.node, work.index, work.step, hash_bytes(work.root)):
+            raise MismatchError("the chain has no such commitment")
+
+
+def _check_rows(rollouts: list[Rollout], run: int, ref: FileRef, terms: Terms) -> None:
+    """The rows are those of the commitment, whole and in order: what the advantages rely on."""
+    if len(rollouts) != terms.positions:
+        raise MismatchError(f"{len(rollouts)} rows; a commitment has {terms.positions}")
+    for position, row in enumerate(rollouts):
+        group, sample = divmod(position, terms.group_size)
+        if (row.run, row.step, row.position, row.group, row.sample) != (run, ref.step, position, group, sample):
+            raise MismatchError(f"row {position} says it is row {row.position} of step {row.step}, run {row.run}")
+        if not len(row.completion_tokens) or len(row.logprobs) != len(row.completion_tokens):
+            raise MismatchError(f"row {position} has {len(row.completion_tokens)} tokens, {len(row.logprobs)} logprobs")
