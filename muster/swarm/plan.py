@@ -174,6 +174,10 @@ def _validator(request: Request, layout: Layout, name: str) -> dict[str, object]
 def _trainer(request: Request, layout: Layout, name: str) -> dict[str, object]:
     return {
         "trainer.state_dir": layout.state(name),
+        "trainer.model": layout.model,
+        "trainer.max_steps": request.steps,
+        "trainer.batch_groups": GROUPS_PER_BATCH,
+        "trainer.max_files": GROUPS_PER_BATCH // LOCAL_DEFAULTS["groups_per_commitment"],
         "shardcast.dir": layout.shards,
         # The report compares every checkpoint's files with its root on chain.
         "shardcast.published_versions": min(request.steps + 2, 10_000),
