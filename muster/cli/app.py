@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from importlib import import_module
 from importlib.metadata import version
 from typing import Annotated, Final
@@ -59,6 +60,7 @@ def root(
     context.obj = Options(config, json, dry_run, yes)
 
 
+@cache
 def _add_nouns() -> None:
     for noun in NOUNS:
         module = import_module(f"muster.cli.{noun}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from muster.cli.session import Session, parse_tokens, tokens, wallet_path
+from muster.cli.session import Session, parse_tokens, tokens, wallet_keys
 from muster.cli.spend import spend
 from muster.cli.wallet import read_address
 from muster.errors import ConfigError, MusterError, UsageError
@@ -36,12 +36,10 @@ async def address_of(session: Session, node: str | None) -> str:
 
     if node is not None and is_address(node):
         return to_checksum_address(node)
-    if node is not None:
-        return await asyncio.to_thread(read_address, wallet_path(node))
-    keys = session.settings.keys
+    keys = session.settings.keys if node is None else wallet_keys(node)
     if keys.keystore is not None:
         return await asyncio.to_thread(read_address, keys.keystore)
-    return (await session.signer()).address
+    return (await session.signer(node)).address
 
 
 async def join(

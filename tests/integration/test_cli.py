@@ -1,0 +1,401 @@
+"""The command line against a real chain: what it prints, what it asks, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import logging
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import structlog
+
+from muster.chain.anvil import Anvil
+from muster.chain.devchain import DevChain
+from muster.chain.keys import Signer
+from muster.chain.rpc import connect
+from muster.cli import main
+from muster.settings import ChainSettings
+from muster.terms import Terms, WorkClass
+from muster.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
+
+TOKEN = 10**18
+PASSWORD = "correct horse"
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@contextlib.contextmanager
+def kept_logging() -> Iterator[None]:
+    """The command sets up logging for its process; here that is ours."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    for handler in handlers:
+        root.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in list(root.handlers):
+            root.removeHandler(handler)
+            handler.close()
+        for handler in handlers:
+            root.addHandler(handler)
+        root.setLevel(level)
+        structlog.reset_defaults()
+
+
+class Machine:
+    """A folder with settings, keys and a home of its own, and a shell to type `muster` in."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        self.password = folder / "password"
+        self.secret("password", PASSWORD)
+        self.settings(f"[chain]\nrpc_url = '{url}'\naddresses = '{folder / 'addresses.json'}'\ntimeout_seconds = 10\n")
+
+    def settings(self, text: str) -> None:
+        (self.folder / "muster.toml").write_text(text)
+
+    def secret(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text + "\n")
+        path.chmod(0o600)
+        return path
+
+    def type(self, *words: object, typed: str = "", **environment: str) -> Done:
+        """Run the command in this process, as if typed in a fresh shell in this machine's folder."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, {**kept, "HOME": str(self.home), **environment}, clear=True),
+            mock.patch.object(sys, "argv", ["muster", *map(str, words)]),
+            mock.patch.object(sys, "stdin", io.StringIO(typed)),
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            kept_logging(),
+        ):
+            try:
+                main()
+                status = 0
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        return Done(status, out.getvalue(), err.getvalue())
+
+    def json(self, *words: object, status: int = 0) -> Any:
+        done = self.type(*words, "--json")
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+
+@pytest.fixture(scope="module")
+def anvil() -> Iterator[Anvil]:
+    with Anvil.start() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def machine(anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    """A machine whose owner, operator and node have keys, gas and tokens, and a deployment."""
+    made = Machine(tmp_path_factory.mktemp("machine"), anvil.url)
+    signers = {name: os.urandom(32) for name in ("owner", "operator", "node", "poor")}
+    for name, key in signers.items():
+        made.secret(f"{name}.key", key.hex())
+
+    async def gas() -> None:
+        rpc = await connect(ChainSettings(rpc_url=anvil.url))
+        try:
+            rich = [Signer.from_key(signers[name]).address for name in ("owner", "operator")]
+            await (await DevChain.of(rpc)).fund(rich)
+        finally:
+            await rpc.close()
+
+    asyncio.run(gas())
+    book = made.json("chain", "deploy", "--operator", "./owner.key", "--yes")
+    assert set(book) >= {"token", "registry", "runs", "court", "address_book"}
+    for name in ("owner", "operator"):
+        made.json("faucet", "--wallet", f"./{name}.key", "--yes")
+    return made
+
+
+@pytest.fixture(scope="module")
+def run(machine: Machine) -> int:
+    """A funded run."""
+    trainer = Signer.random().address
+    terms = Terms(
+        **LOCAL_DEFAULTS,
+        trainer=trainer,
+        storage_key=trainer,
+        task_count=10,
+        task_root=bytes(32),
+        model_hash=bytes(32),
+        tokenizer_hash=bytes(32),
+        profile=bytes(32),
+        classes=(WorkClass(10_000, (8, 12, 16)),),
+    )
+    path = machine.folder / "run.toml"
+    path.write_text(write_terms(terms))
+    assert read_terms(path) == terms
+    made = machine.json("run", "create", path, "--operator", "./owner.key", "--yes")
+    funded = machine.json("run", "fund", "1500.5", made["run"], "--operator", "./owner.key", "--yes")
+    assert funded["amount"] == 1_500_500_000_000_000_000_000
+    return made["run"]
+
+
+# --- Reading
+
+
+def test_show_has_exact_money_in_json_and_tokens_for_people(machine: Machine, run: int) -> None:
+    shown = machine.json("run", "show", run)
+    assert (shown["escrow"], shown["pay"], shown["closed"]) == (1_500_500_000_000_000_000_000, TOKEN, False)
+    assert shown["terms"]["group_size"] == 16
+    text = machine.type("run", "show", run).stdout
+    assert "1,500.5" in text
+    assert "anyone who locks a stake" in text
+    assert [row["run"] for row in machine.json("run", "list")] == [run]
+
+
+def test_the_books_are_covered(machine: Machine, run: int) -> None:
+    shown = machine.json("chain", "show")
+    assert (shown["solvent"], shown["runs_tokens"], shown["runs_books"]) == (True, 1500_500 * 10**15, 1500_500 * 10**15)
+
+
+def test_settings_tell_where_they_come_from(machine: Machine) -> None:
+    done = machine.type("config", "show", "--json", MUSTER_CHAIN__POLL_SECONDS="2")
+    rows = {row["key"]: row for row in json.loads(done.stdout)}
+    assert rows["chain.poll_seconds"]["source"] == "MUSTER_CHAIN__POLL_SECONDS"
+    assert rows["chain.rpc_url"]["source"] == "muster.toml"
+    assert rows["chain.confirmations"]["source"] == "default"
+
+
+def test_init_writes_a_file_that_loads_and_refuses_to_replace_it(machine: Machine) -> None:
+    path = machine.folder / "fresh.toml"
+    machine.json("config", "init", "--config", path, "--network", "base-sepolia")
+    shown = machine.json("config", "show", "--config", path, "--key", "chain.chain_id")
+    assert (shown["value"], shown["source"]) == ("84532", str(path))
+    again = machine.json("config", "init", "--config", path, status=78)
+    assert again["error"] == f"{path} exists"
+
+
+# --- Keys
+
+
+def test_wallets_are_made_once_with_mode_0600(machine: Machine) -> None:
+    made = machine.json("wallet", "new", "cold", "--password-file", machine.password)
+    path = machine.home / ".muster" / "keys" / "cold.json"
+    assert made["keystore"] == str(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert machine.json("wallet", "show", "cold", "--offline")["address"] == made["address"]
+    again = machine.json("wallet", "new", "cold", "--password-file", machine.password, status=78)
+    assert "is not overwritten" in again["error"]
+
+
+def test_an_imported_key_is_the_same_key_and_stays_out_of_sight(machine: Machine) -> None:
+    key = os.urandom(32)
+    words = ("wallet", "import", machine.folder / "imported.json", "--password-file", machine.password)
+    done = machine.type(*words, "--json", typed=key.hex() + "\n")
+    assert json.loads(done.stdout)["address"] == Signer.from_key(key).address
+    assert key.hex() not in done.stdout + done.stderr + (machine.folder / "imported.json").read_text()
+
+
+def test_a_new_key_without_a_terminal_needs_a_password_file(machine: Machine) -> None:
+    assert machine.json("wallet", "new", "other", status=2)["hint"] == "add --password-file"
+
+
+# --- Joining and leaving
+
+
+def test_a_worker_joins_sees_its_state_and_leaves(machine: Machine, run: int) -> None:
+    operator, node = ("--operator", "./operator.key"), ("--node", "./node.key")
+    join = ("worker", "join", *operator, *node, "--run", run)
+    address = Signer.from_key((machine.folder / "node.key").read_text().strip()).address
+
+    asked = machine.type(*join)
+    assert (asked.returncode, asked.stdout) == (2, "")
+    assert "1,000 tokens, of which a conviction takes 50%" in asked.stderr
+    assert "next: add --yes" in asked.stderr
+
+    rehearsed = machine.json(*join, "--dry-run")
+    assert rehearsed["dry_run"] is True
+    assert machine.json("worker", "status", "--node", address, status=78)["error"] == f"{address} has joined no run"
+
+    joined = machine.json(*join, "--yes")
+    assert (joined["node"], joined["stake"]) == (address, 1_000 * TOKEN)
+    assert joined["transaction"].startswith("0x")
+
+    state = machine.json("worker", "status", "--node", address)
+    expected = {"status": "active", "commitments": 0, "claimable": 0, "gas": 2 * 10**16, "run": run}
+    assert {name: state[name] for name in expected} == expected
+
+    claimed = machine.json("worker", "claim", "--node", address, status=78)
+    assert claimed["hint"].startswith("muster wallet new")
+
+    retired = machine.json("worker", "retire", *operator, "--node", address, "--yes")
+    early = machine.json("worker", "withdraw", *operator, "--node", address, "--yes", status=4)
+    assert early["revert"] == "StillUnbonding"
+    assert early["values"]["withdrawableAt"] == str(retired["withdrawable_at"])
+
+
+def test_claiming_nothing_says_why_and_sends_nothing(machine: Machine, run: int) -> None:
+    worker = machine.folder / "worker"
+    other = machine.folder / "idle.key"
+    machine.secret(other.name, os.urandom(32).hex())
+    machine.json("worker", "join", "--operator", "./operator.key", "--node", other, "--run", run, "--yes")
+    text = (machine.folder / "muster.toml").read_text() + f"[keys]\nraw_key_file = '{other}'\n"
+    (machine.folder / "idle.toml").write_text(text)
+    done = machine.type("worker", "claim", "--config", "idle.toml")
+    assert (done.returncode, done.stdout) == (0, "nothing to claim: everything is settled\n")
+    assert not worker.exists()
+
+
+def test_a_validator_joins_with_a_draw_secret(machine: Machine, run: int) -> None:
+    machine.secret("judge.key", os.urandom(32).hex())
+    words = ("validator", "join", "--operator", "./operator.key", "--node", "./judge.key", "--run", run, "--yes")
+    joined = machine.json(*words)
+    secret = machine.folder / ".muster" / "validator" / "draw_secret"
+    assert secret.stat().st_mode & 0o777 == 0o600
+    state = machine.json("validator", "status", "--node", joined["node"])
+    assert (state["role"], state["status"], state["cases_opened"]) == ("validator", "active", 0)
+    assert machine.json("run", "show", run)["validators"] == 1
+
+
+def test_an_owner_announces_before_closing(machine: Machine, run: int) -> None:
+    notice = machine.json("run", "close", run, "--operator", "./owner.key", "--yes")
+    assert (notice["closed"], notice["notice_seconds"] > 0) == (False, True)
+
+
+# --- Failures
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "error"),
+    [
+        (("run", "show", "77"), 4, "there is no run 77"),
+        (("slash", "show", "1"), 3, "there is no case 1"),
+        (("worker", "why", "0", "--node", "./node.key"), 3, "has made no commitment 0"),
+        (("run", "fund", "many", "1"), 2, "'many' is not an amount"),
+        (("run", "fund", "1000000", "1", "--operator", "./owner.key"), 2, "tokens"),
+        (("faucet", "--wallet", "./owner.key"), 4, "the faucet gives to"),
+        (("faucet", "--wallet", "./poor.key", "--yes"), 4, "holds 0 ETH"),
+        (("run", "create", "./none.toml", "--operator", "./owner.key"), 78, "no terms at none.toml"),
+        (("weights", "fetch"), 3, "has published no checkpoint yet"),
+        (("config", "show", "--key", "chain.url"), 2, "no setting is called chain.url"),
+    ],
+)
+def test_errors_have_a_reason_and_a_status(
+    machine: Machine, run: int, words: tuple[str, ...], status: int, error: str
+) -> None:
+    document = machine.json(*words, status=status)
+    assert error in document["error"]
+    assert document["exit_code"] == status
+
+
+def test_an_error_for_people_has_a_next_step_and_no_traceback(machine: Machine) -> None:
+    done = machine.type("run", "show", "1", "--config", "none.toml")
+    assert (done.returncode, done.stdout) == (78, "")
+    assert done.stderr == "error: no settings file at none.toml\n  next: muster config init --config none.toml\n"
+    assert "Traceback" in machine.type("run", "show", "1", "--config", "none.toml", MUSTER_DEBUG="1").stderr
+
+
+def test_another_chain_than_the_settings_name(machine: Machine) -> None:
+    done = machine.type("run", "list", "--json", MUSTER_CHAIN__CHAIN_ID="84532")
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["kind"]) == (4, "WrongChainError")
+
+
+def test_a_chain_that_does_not_answer(machine: Machine) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        done = machine.type("run", "list", "--json", MUSTER_CHAIN__RPC_URL=url, MUSTER_CHAIN__TIMEOUT_SECONDS="1")
+    assert (done.returncode, json.loads(done.stdout)["kind"]) == (5, "UnreachableError")
+
+
+def test_an_unknown_setting_in_the_environment(machine: Machine) -> None:
+    done = machine.type("run", "list", MUSTER_CHAIN__RPC="x")
+    assert done.returncode == 78
+    assert "unknown setting chain.rpc (from MUSTER_CHAIN__RPC)" in done.stderr
+    assert "did you mean chain.rpc_url?" in done.stderr
+
+
+def test_an_occupied_port_is_named_before_a_swarm_starts(machine: Machine) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        document = machine.json("swarm", "demo", "--port", port - 1, "--folder", "swarm", status=78)
+    assert document["error"] == f"port {port} is occupied"
+    assert not (machine.folder / "swarm").exists()
+
+
+def test_a_folder_that_no_swarm_made_is_left_alone(machine: Machine) -> None:
+    precious = machine.folder / "precious"
+    precious.mkdir()
+    (precious / "letter").write_text("dear")
+    document = machine.json("swarm", "demo", "--folder", precious, status=2)
+    assert "holds something that no swarm made" in document["error"]
+    assert (precious / "letter").read_text() == "dear"
+
+
+def test_no_swarm_is_running(machine: Machine) -> None:
+    assert machine.json("swarm", "status", status=3) == []
+    assert machine.json("swarm", "down") == {"ended": []}
+
+
+def test_the_command_itself(machine: Machine) -> None:
+    """Once as a process of its own: a usage error is 2, and --version works without settings."""
+    command = Path(sys.executable).with_name("muster")
+    for words, status, said in ((["worker", "jion"], 2, "Did you mean 'join'?"), (["--version"], 0, "")):
+        done = subprocess.run([command, *words], cwd=machine.folder, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, said in done.stderr) == (status, True)
+
+
+def test_doctor_names_what_is_wrong_and_the_way_out(machine: Machine) -> None:
+    checks = {check["name"]: check for check in machine.json("doctor", status=3)}
+    assert checks["chain"]["state"] == "ok"
+    assert checks["contracts"]["state"] == "ok"
+    assert checks["orchestrator"]["state"] == "fail"
+    assert "orchestrator.url" in checks["orchestrator"]["fix"]
+
+
+def test_terms_file_names_what_is_wrong(tmp_path: Path) -> None:
+    terms = Terms(
+        **LOCAL_DEFAULTS,
+        trainer="0x" + "11" * 20,
+        storage_key="0x" + "22" * 20,
+        task_count=10,
+        task_root=b"\x01" * 32,
+        model_hash=b"\x02" * 32,
+        tokenizer_hash=b"\x03" * 32,
+        profile=b"\x04" * 32,
+        classes=(WorkClass(10_000, (8, 12)), WorkClass(15_000, (12, 18))),
+    )
+    path = tmp_path / "run.toml"
+    path.write_text(write_terms(replace(terms, pay=1_234_567_890_123_456_789)))
+    assert read_terms(path) == replace(terms, pay=1_234_567_890_123_456_789)
+    for wrong, message in (
+        ("pay = 'lots'", "pay = 'lots'"),
+        ("task_root = '0x12'", "task_root"),
+        ("group_size = true", "group_size = True"),
+        ("colour = 'red'", "unknown term colour"),
+    ):
+        name = wrong.partition(" ")[0]
+        kept = [line for line in write_terms(terms).splitlines() if not line.startswith(name + " =")]
+        path.write_text("\n".join([wrong, *kept]))
+        with pytest.raises(Exception, match=message):
+            read_terms(path)
