@@ -55,13 +55,12 @@ class Database:
             async with engine.begin() as connection:
                 await connection.run_sync(migrate)
                 identity = await _identify(connection, about)
-        except (SQLAlchemyError, OSError) as error:
+        except BaseException as error:
             await engine.dispose()
+            if not isinstance(error, SQLAlchemyError | OSError):
+                raise
             reason = str(error.orig) if isinstance(error, DBAPIError) else str(error)
             raise StorageError(f"database {_shown(url)}: {reason}", hint="check orchestrator.database_url") from error
-        except ConfigError:
-            await engine.dispose()
-            raise
         return cls(engine, identity)
 
     async def close(self) -> None:
@@ -161,7 +160,8 @@ def _shown(url: str) -> str:
 
 async def _identify(connection: AsyncConnection, about: str) -> str:
     """Claim a new database for `about`, or check that it already is; its random name."""
-    rows = dict((await connection.execute(select(tables.meta.c.key, tables.meta.c.value))).tuples().all())
+    query = select(tables.meta.c.key, tables.meta.c.value)
+    rows = {row.key: row.value for row in await connection.execute(query)}
     if not rows:
         rows = {"about": about, "identity": secrets.token_hex(8)}
         for key, value in rows.items():

@@ -21,8 +21,9 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
-from muster.chain.anvil import free_port
+from muster.chain.anvil import Anvil, free_port
 from muster.chain.client import Chain, event_of
+from muster.chain.deploy import deploy
 from muster.chain.devchain import DevChain
 from muster.chain.events import RunCreated
 from muster.chain.keys import Signer, write_secret
@@ -79,6 +80,16 @@ def terms_of(trainer: str, storage_key: str, **changes: Any) -> Terms:
         "classes": (WorkClass(10_000, (8, 16)),),
     }
     return Terms(**(values | changes))
+
+
+async def deploy_on(anvil: Anvil, folder: Path) -> ChainSettings:
+    """Deploy the contracts on an Anvil of a test's own; where they are."""
+    settings = ChainSettings(rpc_url=anvil.url, addresses=folder / "addresses.json", poll_seconds=0.05)
+    deployer = Signer.random()
+    async with await connect(settings) as rpc:
+        await (await DevChain.of(rpc)).fund([deployer.address])
+    await deploy(settings, deployer)
+    return settings
 
 
 @dataclass

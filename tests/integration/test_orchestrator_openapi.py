@@ -1,0 +1,86 @@
+"""Whatever fits the OpenAPI document, or does not, is answered as the document says; never with a 500. Bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from house import House, Orchestrator
+from hypothesis import HealthCheck, Phase, given, settings
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from muster.signing import sign_request
+
+CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+BOUNDED = settings(
+    max_examples=10,
+    deadline=None,
+    database=None,
+    derandomize=True,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@pytest.fixture(scope="module")
+def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Orchestrator]]:
+    folder = tmp_path_factory.mktemp("openapi")
+    house = asyncio.run(House.build(folder, deployment.settings, seed="openapi", workers=("w1",)))
+    asyncio.run(house.publish(0))
+    running = Orchestrator(house, folder / "orchestrator").start()
+    yield house, running
+    assert running.stop()[0] == 0
+    assert '"level": "error"' not in (folder / "orchestrator" / "log.jsonl").read_text()
+
+
+def each_operation(
+    orchestrator: Orchestrator, check: Callable[[Any], None], methods: tuple[str, ...] = ("GET", "PUT", "POST")
+) -> list[str]:
+    """Generate requests for every operation with these methods and hand them to `check`; what was covered."""
+    covered = []
+    for result in schemathesis.openapi.from_url(f"{orchestrator.url}/openapi.json").get_all_operations():
+        operation = result.ok()
+        if operation.method.upper() not in methods:
+            continue
+        BOUNDED(given(case=operation.as_strategy())(check))()
+        covered.append(f"{operation.method.upper()} {operation.path}")
+    return covered
+
+
+def test_as_a_stranger_sends_it(place):
+    _, orchestrator = place
+
+    def check(case: Any) -> None:
+        case.call_and_validate(checks=CHECKS, timeout=10)
+
+    covered = each_operation(orchestrator, check)
+    assert len(covered) == 17
+    assert "PUT /v1/files/{name}" in covered
+
+
+@pytest.mark.parametrize("name", ["v1", "trainer"])
+def test_as_a_member_signs_it(place, name):
+    """The same requests, so that they get past the signature."""
+    house, orchestrator = place
+
+    def check(case: Any) -> None:
+        prepared = requests.Request(**case.as_transport_kwargs(base_url=orchestrator.url)).prepare()
+        body = prepared.body or b""
+        body = body.encode() if isinstance(body, str) else body
+        assert prepared.url is not None
+        headers = sign_request(house.key(name), house.domain, case.method, prepared.url, body, now=time.time())
+        response = case.call(headers=headers, timeout=10)
+        assert response.status_code not in (401, 500), response.text
+        case.validate_response(response, checks=CHECKS)
+
+    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 4

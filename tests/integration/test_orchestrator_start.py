@@ -1,0 +1,231 @@
+"""Starting and ending: what cannot work is said at once, in words; SIGTERM ends with 0; silence of the chain shows."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from house import House, Orchestrator, deploy_on, some_hash
+
+from muster.chain.anvil import Anvil
+from muster.chain.keys import create_keystore, write_secret
+
+
+@pytest.fixture(scope="module")
+def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> House:
+    folder = tmp_path_factory.mktemp("start")
+    return asyncio.run(House.build(folder, deployment.settings, seed="start", workers=()))
+
+
+def change(orchestrator: Orchestrator, old: str, new: str) -> None:
+    text = orchestrator.config.read_text()
+    assert old in text
+    orchestrator.config.write_text(text.replace(old, new))
+
+
+def test_an_occupied_port(house, tmp_path):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process = Orchestrator(house, tmp_path, port=port).spawn()
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 78
+    assert f"error: port 127.0.0.1:{port} is occupied" in errors
+    assert f"sport = :{port}" in errors
+    assert "Traceback" not in errors
+
+
+def wrong_key(house: House, broken: Orchestrator) -> None:
+    (broken.folder / "storage.key").write_text(house.secret("owner") + "\n")
+
+
+def other_database(_: House, broken: Orchestrator) -> None:
+    with sqlite3.connect(broken.folder / "orchestrator.db") as connection:
+        connection.execute("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL PRIMARY KEY)")
+        connection.execute("INSERT INTO alembic_version VALUES ('0001')")
+        connection.execute("CREATE TABLE meta (key VARCHAR(40) PRIMARY KEY, value TEXT NOT NULL)")
+        connection.execute("INSERT INTO meta VALUES ('about', 'run 7'), ('identity', 'x')")
+    connection.close()
+
+
+def no_database(_: House, broken: Orchestrator) -> None:
+    (broken.folder / "orchestrator.db").write_bytes(b"this is no database, and long enough to tell" * 100)
+
+
+def other_driver(_: House, broken: Orchestrator) -> None:
+    change(broken, "sqlite+aiosqlite", "sqlite")
+
+
+def no_run(house: House, broken: Orchestrator) -> None:
+    change(broken, f"run = {house.run}\n", "run = 999\n")
+
+
+def wrong_chain(_: House, broken: Orchestrator) -> None:
+    change(broken, "poll_seconds = 0.05", "poll_seconds = 0.05\nchain_id = 84532")
+    change(broken, "raw_key_file", "keystore")
+    change(broken, "[log]", 'password_file = "PASSWORD"\n[log]'.replace("PASSWORD", str(broken.folder / "password")))
+    write_secret(broken.folder / "password", "a long password")
+    (broken.folder / "storage.key").unlink()
+    create_keystore(broken.folder / "storage.key", "a long password", iterations=2)
+
+
+def no_chain(house: House, broken: Orchestrator) -> None:
+    change(broken, house.settings.rpc_url, "http://127.0.0.1:1")
+    change(broken, "timeout_seconds = 5", "timeout_seconds = 0.5")
+
+
+def unknown_setting(_: House, broken: Orchestrator) -> None:
+    change(broken, "[orchestrator]", "[orchestrator]\ncolour = 1")
+
+
+def no_storage(_: House, broken: Orchestrator) -> None:
+    (broken.folder / "storage").write_text("a file where the folder should be")
+
+
+def unknown_storage(_: House, broken: Orchestrator) -> None:
+    change(broken, 'storage_url = "file:', 'storage_url = "ftp:')
+
+
+BREAKS: dict[Callable[[House, Orchestrator], None], tuple[int, str]] = {
+    wrong_key: (78, "trusts receipts of"),
+    other_database: (78, "the database belongs to run 7"),
+    no_database: (1, "file is not a database"),
+    other_driver: (78, "needs an asynchronous driver"),
+    no_run: (4, "999"),
+    wrong_chain: (4, "84532"),
+    no_chain: (5, "does not answer"),
+    unknown_setting: (78, "orchestrator.colour"),
+    no_storage: (1, "storage folder"),
+    unknown_storage: (78, "neither file:FOLDER nor s3://"),
+}
+
+_TRY_ALL = """
+import contextlib, io, json, sys
+from orchestrator.__main__ import main
+outcomes = {}
+for config in sys.argv[1:]:
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        code = main(["--config", config])
+    outcomes[config] = [code, said.getvalue()]
+print(json.dumps(outcomes))
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(house: House, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list]:
+    """Exit code and stderr of every start that cannot work, by what is broken; all in one process to save its start."""
+    configs = {}
+    for breaks in BREAKS:
+        broken = Orchestrator(house, tmp_path_factory.mktemp(breaks.__name__))
+        breaks(house, broken)
+        configs[str(broken.config)] = breaks.__name__
+    done = subprocess.run(
+        [sys.executable, "-c", _TRY_ALL, *configs], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return {configs[config]: outcome for config, outcome in json.loads(done.stdout).items()}
+
+
+@pytest.mark.parametrize("breaks", BREAKS)
+def test_what_cannot_work_is_said_at_once(outcomes, breaks):
+    code, said = outcomes[breaks.__name__]
+    expected_code, expected = BREAKS[breaks]
+    assert expected in said
+    assert code == expected_code, said
+    assert "\nerror: " in "\n" + said
+    assert "Traceback" not in said
+
+
+def test_what_a_newcomer_needs(house, tmp_path):
+    folder = tmp_path / "run"
+    (folder / "tokenizer").mkdir(parents=True)
+    (folder / "tasks.jsonl").write_bytes(b"tasks")
+    (folder / "tokenizer" / "vocab.json").write_bytes(b"{}")
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator", extra=f'run_folder = "{folder}"').start()
+    try:
+        info = json.loads(orchestrator.get(f"/v1/runs/{house.run}")[1])
+        assert info["addresses"]["runs"] == house.book.runs
+        assert info["from_block"] == house.book.from_block
+        assert info["relays"] == ["http://127.0.0.1:9"]
+        assert sorted(info["files"]) == ["tasks.jsonl", "tokenizer/vocab.json"]
+        assert orchestrator.get(f"/v1/files/{info['files']['tasks.jsonl']}") == (200, b"tasks")
+        assert info["terms"]["pay"] == 2 * 10**18
+        assert info["terms"]["classes"] == [{"weight_bps": 10_000, "budgets": [8, 16]}]
+        assert info["terms"]["task_root"] == "0x" + "01" * 32
+    finally:
+        assert orchestrator.stop()[0] == 0
+
+
+def test_the_service_about_itself(house, tmp_path):
+    orchestrator = Orchestrator(house, tmp_path).start()
+    try:
+        assert json.loads(orchestrator.get("/healthz")[1]) == {"status": "alive"}
+        version = json.loads(orchestrator.get("/version")[1])
+        assert (version["run"], version["chain_id"], version["registry"]) == (house.run, 31_337, house.book.registry)
+        orchestrator.get(f"/v1/nodes/{house.key('v1').address}")
+        status, metrics = orchestrator.get("/metrics")
+        text = metrics.decode()
+        assert status == 200
+        assert 'muster_http_requests_total{method="GET",route="/v1/nodes/{address}",status="200"} 1.0' in text
+        assert re.search(r"^muster_chain_block [1-9]", text, re.MULTILINE)
+        assert not re.search(r"0x[0-9a-fA-F]{40}", text)
+        assert all(line.startswith(("#", "muster_")) for line in text.splitlines() if line)
+        page = orchestrator.get("/")[1].decode()
+        assert "<title>Muster</title>" in page
+        assert not re.search(r"(src|href)=", page)
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
+    finally:
+        assert orchestrator.stop()[0] == 0
+
+
+def test_a_silent_chain_shows_and_a_reorg_is_followed(start_anvil: Callable[..., Anvil], tmp_path: Path):
+    """On an Anvil of its own: the last blocks are rewritten, then the chain goes away."""
+    anvil = start_anvil()
+    settings = asyncio.run(deploy_on(anvil, tmp_path))
+    house = asyncio.run(House.build(tmp_path, settings, seed="reorg", workers=("w1",)))
+    asyncio.run(house.publish(0))
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
+    node = house.key("w1").address
+
+    def commitments() -> int:
+        return json.loads(orchestrator.get(f"/v1/nodes/{node}")[1])["commitments"]
+
+    def until(what: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 10
+        while not what():
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+
+    async def forget_last_block() -> None:
+        async with house.devchain() as dev:
+            await dev.reorg(1)
+
+    try:
+        asyncio.run(house.commit("w1", 0, some_hash("kept")))
+        asyncio.run(house.commit("w1", 1, some_hash("lost")))
+        until(lambda: commitments() == 2)
+        asyncio.run(forget_last_block())
+        until(lambda: commitments() == 1)
+        asyncio.run(house.commit("w1", 1, some_hash("instead")))
+        until(lambda: commitments() == 2)
+
+        anvil.stop()
+        until(lambda: orchestrator.get("/readyz")[0] == 503)
+        reasons = json.loads(orchestrator.get("/readyz")[1])["reasons"]
+        assert reasons[0].startswith("chain:")
+        assert commitments() == 2
+        assert orchestrator.get("/healthz")[0] == 200
+    finally:
+        assert orchestrator.stop()[0] == 0

@@ -1,0 +1,415 @@
+"""A run seen by its orchestrator, from upload to conviction and back from nothing. Real chain, real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import shutil
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+from house import House, Orchestrator, some_hash
+
+from muster.chain.client import event_of, vote_hash
+from muster.chain.events import CaseOpened
+from muster.chain.types import Kind, Outcome
+from muster.errors import MismatchError, RefusedError, UnreachableError
+from muster.hashes import content_hash, hash_bytes
+from muster.http import OrchestratorClient
+from muster.messages import AcceptedWork, StepReport
+from muster.signing import check_receipt, check_upload, check_verdict, sign_request
+
+EVIDENCE = b'{"kind": "wrong_reward"}'
+
+
+@pytest.fixture(scope="module")
+def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> House:
+    folder = tmp_path_factory.mktemp("story")
+    return asyncio.run(
+        House.build(folder, deployment.settings, seed="story", workers=("w1", "w2", "w3", "w4"), async_level=1)
+    )
+
+
+async def until(what: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
+    """Wait for a condition, bounded."""
+    deadline = time.monotonic() + seconds
+    while not await what():
+        assert time.monotonic() < deadline, "the condition never came true"
+        await asyncio.sleep(0.05)
+
+
+class Story:
+    """What several tests do, in the words of the story."""
+
+    def __init__(self, house: House, orchestrator: Orchestrator) -> None:
+        self.house = house
+        self.url = orchestrator.url
+
+    def client(self, name: str | None) -> OrchestratorClient:
+        return self.house.client(self.url, name)
+
+    async def work(self, worker: str, index: int, step: int = 0) -> str:
+        """Upload and commit; returns the file's hash."""
+        data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
+        async with self.client(worker) as client:
+            receipt = await client.put_file(data, self.house.run, index, root)
+        await self.house.commit(worker, index, root, step)
+        return receipt.file_hash
+
+    async def judge(self, validator: str, worker: str, index: int, **changes: Any) -> None:
+        data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
+        verdict = self.house.verdict(validator, worker, index, root, content_hash(data), **changes)
+        async with self.client(validator) as client:
+            await client.post_verdict(verdict)
+
+    async def reject(self, validator: str, worker: str, index: int) -> None:
+        async with self.client(validator) as client:
+            evidence = await client.put_evidence(EVIDENCE)
+            assert await client.get_evidence(evidence) == EVIDENCE
+        why = {"accepted": False, "reason": "wrong_reward", "position": 3, "measured": 1.0, "threshold": 0.0}
+        await self.judge(validator, worker, index, evidence=evidence, **why)
+
+    async def accepted(self, min_step: int = 0) -> list[AcceptedWork]:
+        async with self.client(None) as client:
+            return await client.accepted(self.house.run, min_step)
+
+    async def holds(self, *works: tuple[str, int]) -> bool:
+        """Whether exactly these are accepted now."""
+        expected = {(self.house.key(worker).address, index) for worker, index in works}
+        return {(work.node, work.index) for work in await self.accepted()} == expected
+
+    async def try_case(self, challenger: str, worker: str, index: int, *, guilty: bool) -> None:
+        """Open a case, let the three others vote, resolve it."""
+        house = self.house
+        jury = [name for name in ("v1", "v2", "v3", "v4") if name != challenger]
+        node, root = house.key(worker).address, hash_bytes(some_hash(f"{worker} root {index}"))
+        evidence = hash_bytes(content_hash(EVIDENCE))
+        async with house.chain(challenger) as chain:
+            opened = await chain.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence)
+            case_id = event_of(opened, CaseOpened).case_id
+        salts = {name: secrets.token_bytes(32) for name in jury}
+        for name in jury:
+            async with house.chain(name) as chain:
+                await chain.commit_vote(case_id, vote_hash(case_id, house.key(name).address, guilty, salts[name]))
+        for name in jury:
+            async with house.chain(name) as chain:
+                await chain.reveal_vote(case_id, guilty, salts[name])
+        async with house.chain(challenger) as chain:
+            await chain.resolve(case_id)
+            assert (await chain.case(case_id)).outcome == (Outcome.GUILTY if guilty else Outcome.NOT_GUILTY)
+
+
+def test_the_story(house: House, tmp_path: Path):
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
+    try:
+        asyncio.run(_the_story(house, orchestrator))
+    finally:
+        code, errors = orchestrator.stop()
+    assert code == 0, errors
+
+
+async def _the_story(house: House, orchestrator: Orchestrator) -> None:
+    story, run = Story(house, orchestrator), house.run
+    async with story.client(None) as reader, story.client("trainer") as trainer:
+        # Before the first checkpoint nobody's work is wanted.
+        assert (await reader.demand(run)).wanted is False
+        await house.publish(0)
+        await until(lambda: _wanted(reader, run))
+
+        # Upload, commit, judge: two accepts are required.
+        name = await story.work("w1", 0)
+        upload = await reader.upload(run, house.key("w1").address, 0, some_hash("w1 root 0"))
+        check_upload(house.domain, upload)
+        check_receipt(house.domain, upload.receipt, house.key("storage").address)
+        with pytest.raises(MismatchError):
+            check_receipt(house.domain, upload.receipt, house.key("owner").address)
+        assert await reader.get_file(name) == b"w1 0" * 100
+        await story.judge("v1", "w1", 0)
+        assert await story.accepted() == []
+        await story.judge("v2", "w1", 0)
+        (work,) = await story.accepted()
+        assert (work.node, work.index, work.step, work.file_hash, work.size) == (
+            house.key("w1").address,
+            0,
+            0,
+            name,
+            400,
+        )
+        for verdict in work.verdicts:
+            check_verdict(house.domain, verdict)
+        assert {verdict.validator for verdict in work.verdicts} == {house.key(v).address for v in ("v1", "v2")}
+
+        # Demand: 8 groups a batch, two batches; a commitment has 4 groups.
+        assert (await reader.demand(run)).waiting_groups == 4
+        for worker in ("w1", "w2"):
+            for index in (1, 2) if worker == "w1" else (0, 1):
+                await story.work(worker, index)
+        await until(lambda: _waits(reader, run, 20))
+        assert (await reader.demand(run)).wanted is False
+
+        # The trainer uses one file and leaves one out: both are gone, and there is demand again.
+        dropped = content_hash(b"w2 1" * 100)
+        report = StepReport(run=run, step=1, metrics={"reward": 0.5, "kl": None}, batch=[name], dropped=[dropped])
+        await trainer.post_step(report)
+        assert (await reader.demand(run)).waiting_groups == 12
+        assert (await reader.demand(run)).wanted is True
+        assert await story.accepted() == []
+
+        # One rejection outweighs every accept, until its own case ends not guilty.
+        for validator in ("v1", "v2", "v3"):
+            await story.judge(validator, "w2", 0)
+        assert await story.holds(("w2", 0))
+        await story.reject("v4", "w2", 0)
+        assert await story.holds()
+        await story.try_case("v4", "w2", 0, guilty=False)
+        await until(lambda: story.holds(("w2", 0)))
+
+        # A cheater: rejected, convicted; what looked good of it is void, its uploads are refused.
+        await story.work("w3", 0)
+        await story.work("w3", 1)
+        for validator in ("v1", "v2"):
+            await story.judge(validator, "w3", 0)
+        await until(lambda: story.holds(("w2", 0), ("w3", 0)))
+        await story.reject("v3", "w3", 1)
+        await story.try_case("v3", "w3", 1, guilty=True)
+        await until(lambda: story.holds(("w2", 0)))
+        async with story.client("w3") as cheater:
+            with pytest.raises(RefusedError, match="is jailed and commits no more"):
+                await cheater.put_file(b"more", run, 2, some_hash("more"))
+            report_of = await cheater.node(house.key("w3").address)
+        assert (report_of.commitments, report_of.rollouts, report_of.accepted) == (2, 16, 0)
+        assert report_of.rejected == {"wrong_reward": 1}
+        assert report_of.verdicts[0].accepted is False
+
+        # Staleness: with async level 1, work of step 0 is not fresh at step 2.
+        await house.publish(1)
+        await house.publish(2)
+        await until(lambda: _waits(reader, run, 0))
+        assert [work.index for work in await story.accepted(1)] == []
+        assert await story.holds(("w2", 0))
+
+        # The end.
+        assert (await reader.demand(run)).wanted is True
+        await trainer.post_step(StepReport(run=run, step=2, metrics={"reward": 0.75}, finished=True))
+        assert (await reader.demand(run)).wanted is False
+        await _the_summary(house, reader)
+        await _rebuilt_from_nothing(house, orchestrator, reader)
+
+
+async def _wanted(reader: OrchestratorClient, run: int) -> bool:
+    return (await reader.demand(run)).wanted
+
+
+async def _waits(reader: OrchestratorClient, run: int, groups: int) -> bool:
+    return (await reader.demand(run)).waiting_groups == groups
+
+
+async def _finished(reader: OrchestratorClient, run: int) -> bool:
+    return (await reader.summary(run))["finished"]
+
+
+async def _the_summary(house: House, reader: OrchestratorClient) -> None:
+    await until(lambda: _finished(reader, house.run))  # the summary may be half a second old
+    summary = await reader.summary(house.run)
+    assert (summary["run"], summary["step"]) == (house.run, 2)
+    assert [(line["step"], line["metrics"], line["files"]) for line in summary["steps"]] == [
+        (0, {}, 0),
+        (1, {"reward": 0.5, "kl": None}, 1),
+        (2, {"reward": 0.75}, 0),
+    ]
+    assert [line["manifest_root"] for line in summary["steps"]] == ["0x" + f"{i:02x}" * 32 for i in range(3)]
+    nodes = {line["address"]: line for line in summary["nodes"]}
+    lines = {name: nodes[house.key(name).address] for name in ("w1", "w2", "w3", "w4", "v1", "v4")}
+    counts = {
+        name: (line["commitments"], line["accepted"], line["pending"], line["void"]) for name, line in lines.items()
+    }
+    assert counts["w1"] == (3, 1, 2, 0)
+    assert counts["w2"] == (2, 1, 1, 0)
+    assert counts["w3"] == (2, 0, 0, 1)
+    assert lines["w3"]["rejected"] == {"wrong_reward": 1}
+    assert (lines["w3"]["status"], lines["w3"]["slashed"], lines["w3"]["voided"]) == ("jailed", 50 * 10**18, 4 * 10**18)
+    assert (lines["w1"]["used"], lines["w1"]["rollouts"], lines["w1"]["status"]) == (1, 24, "active")
+    assert (lines["v1"]["accepts"], lines["v4"]["rejections"]) == (3, 1)
+    assert [(case["kind"], case["outcome"], case["guilty_votes"]) for case in summary["cases"]] == [
+        ("wrong_reward", "not_guilty", 0),
+        ("wrong_reward", "guilty", 3),
+    ]
+    kinds = [event["kind"] for event in summary["events"]]
+    assert kinds[-1] == "finished"
+    assert kinds.count("convicted") == 1
+    assert kinds.count("voted") == 6
+
+
+FORGETTABLE = ("time", "block", "block_time", "events")
+
+
+async def _rebuilt_from_nothing(house: House, orchestrator: Orchestrator, reader: OrchestratorClient) -> None:
+    """Kill it, delete its database, start it: everything is back, from chain and storage."""
+    run = house.run
+    before = await reader.summary(run)
+    accepted, (verdicts, cursor) = await reader.accepted(run), await reader.verdicts(run)
+    assert await reader.verdicts(run, cursor) == ([], cursor)
+    orchestrator.kill()
+    for path in orchestrator.folder.glob("orchestrator.db*"):
+        path.unlink()
+    shutil.rmtree(orchestrator.folder / "state")
+    orchestrator.start()
+
+    after = await reader.summary(run)
+    assert {k: v for k, v in after.items() if k not in FORGETTABLE} == {
+        k: v for k, v in before.items() if k not in FORGETTABLE
+    }
+    assert _signatures(await reader.accepted(run)) == _signatures(accepted)
+    again, new_cursor = await reader.verdicts(run, cursor)
+    assert {verdict.signature for verdict in again} == {verdict.signature for verdict in verdicts}
+    assert new_cursor.split(".")[0] != cursor.split(".")[0]
+    assert (await reader.demand(run)).wanted is False
+    upload = await reader.upload(run, house.key("w1").address, 0, some_hash("w1 root 0"))
+    check_upload(house.domain, upload)
+
+
+def _signatures(works: list[AcceptedWork]) -> list[tuple[str, int, set[str]]]:
+    return [(work.node, work.index, {verdict.signature for verdict in work.verdicts}) for work in works]
+
+
+async def test_verdicts_that_do_not_count(house: House, tmp_path: Path):
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
+    story, node = Story(house, orchestrator), house.key("w4").address
+    try:
+        await _verdicts_that_do_not_count(house, story, node)
+    finally:
+        assert orchestrator.stop()[0] == 0
+
+
+async def _verdicts_that_do_not_count(house: House, story: Story, node: str) -> None:
+    step = await _latest_step(house)
+    data, root = b"w4 0" * 100, some_hash("w4 root 0")
+    name = content_hash(data)
+    good = house.verdict("v1", "w4", 0, root, name, step=step)
+    async with story.client("v1") as v1, story.client("w4") as w4:
+
+        async def refused(verdict: Any, status: int, detail: str) -> None:
+            with pytest.raises(RefusedError, match=detail) as caught:
+                await v1.post_verdict(verdict)
+            assert caught.value.status == status
+
+        def changed(**changes: Any) -> Any:
+            return house.signed("v1", good.model_copy(update=changes))
+
+        await refused(good, 404, "there is no commitment 0 of")
+        await w4.put_file(data, house.run, 0, root)
+        await house.commit("w4", 0, root, step)
+        await refused(changed(step=step + 1), 409, f"at step {step}")
+        await refused(changed(root=some_hash("other")), 409, "is to root")
+        await refused(changed(file_hash=some_hash("other")), 409, "is not the file uploaded")
+        await refused(changed(run=house.run + 1), 404, "serves run")
+        await refused(changed(reason="malformed"), 422, "an acceptance none")
+        await refused(changed(accepted=False), 422, "a rejection has a reason")
+        rejection = {"accepted": False, "reason": "malformed", "evidence": some_hash("no evidence")}
+        await refused(changed(**rejection), 404, "no evidence")
+        await refused(good.model_copy(update={"inspected": 9}), 403, "not by its validator")
+        await refused(house.signed("v2", good), 403, "not by its validator")
+        await refused(changed(draw_index=good.draw_index + 1), 409, "is not link")
+        await refused(changed(preimage=some_hash("made up")), 409, "is not link")
+        await refused(changed(draw_index=1 << 16), 422, "beyond the hash chain")
+
+        await v1.post_verdict(good)
+        await v1.post_verdict(good)
+        assert len((await v1.verdicts(house.run))[0]) == 1
+        await refused(changed(inspected=1), 409, "has judged this commitment")
+        await refused(changed(**rejection), 409, "has judged this commitment")
+
+        # A link counts once, and later links are checked against the last one used.
+        await w4.put_file(b"w4 1" * 100, house.run, 1, some_hash("w4 root 1"))
+        await house.commit("w4", 1, some_hash("w4 root 1"), step)
+        second = {"index": 1, "root": some_hash("w4 root 1"), "file_hash": content_hash(b"w4 1" * 100)}
+        await refused(changed(**second), 409, "was used before")
+        house.used_links["v1"] += 5
+        await v1.post_verdict(house.verdict("v1", "w4", 1, second["root"], second["file_hash"], step=step))
+        assert (await v1.node(node)).commitments == 2
+
+
+async def _latest_step(house: House) -> int:
+    async with house.chain("owner") as chain:
+        latest = await chain.latest_checkpoint(house.run)
+    if latest is None:
+        await house.publish(0)
+        return 0
+    return latest.step
+
+
+async def test_missing_data_is_cured_after_the_commitment(house: House, tmp_path: Path):
+    """A worker commits without an upload: nobody can accept that, and only its own root can still be uploaded."""
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
+    story = Story(house, orchestrator)
+    try:
+        step = await _latest_step(house)
+        async with house.chain("w4") as chain:
+            index = (await chain.work(house.key("w4").address)).next
+        data, root = b"late", some_hash("late root")
+        await house.commit("w4", index, root, step)
+        async with story.client("v2") as v2, story.client("w4") as w4:
+            await until(lambda: _has_commitments(v2, house, index + 1))
+            with pytest.raises(RefusedError) as caught:
+                await v2.upload(house.run, house.key("w4").address, index, root)
+            assert caught.value.status == 404
+            missing = {"accepted": False, "reason": "data_missing", "step": step}
+            await v2.post_verdict(house.verdict("v2", "w4", index, root, "0x" + "00" * 32, **missing))
+            with pytest.raises(RefusedError, match="is committed to root"):
+                await w4.put_file(data, house.run, index, some_hash("another root"))
+            receipt = await w4.put_file(data, house.run, index, root)
+            check_receipt(house.domain, receipt, house.key("storage").address)
+            check_upload(house.domain, await v2.upload(house.run, house.key("w4").address, index, root))
+    finally:
+        assert orchestrator.stop()[0] == 0
+
+
+async def _has_commitments(reader: OrchestratorClient, house: House, count: int) -> bool:
+    return (await reader.node(house.key("w4").address)).commitments >= count
+
+
+async def test_killed_in_the_middle_of_an_upload(house: House, tmp_path: Path):
+    """SIGKILL with half a body read: nothing half is kept, and the same upload works after a restart."""
+    markers = tmp_path / "markers"
+    markers.mkdir()
+    environment = {"MUSTER_FAILPOINT": "orchestrator.uploading", "MUSTER_FAILPOINT_DIR": str(markers)}
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator", environment=environment).start()
+    assert orchestrator.process is not None
+    data, root = bytes(range(256)) * 8000, some_hash("killed")
+    async with house.chain("w1") as chain:
+        index = (await chain.work(house.key("w1").address)).next
+    async with house.client(orchestrator.url, "w1", attempts=1) as client:
+        with pytest.raises(UnreachableError):
+            await client.put_file(data, house.run, index, root)
+        assert orchestrator.process.wait(10) == -9
+        orchestrator.process.communicate()
+        assert (markers / "orchestrator.uploading").exists()
+        await asyncio.to_thread(orchestrator.start)
+        assert list((orchestrator.folder / "state" / "uploads").iterdir()) == []
+        with pytest.raises(RefusedError):
+            await client.get_file(content_hash(data))
+        receipt = await client.put_file(data, house.run, index, root)
+        assert await client.get_file(receipt.file_hash) == data
+    assert orchestrator.stop()[0] == 0
+
+
+async def test_a_restart_forgets_no_request(house: House, tmp_path: Path):
+    """A replay across a kill -9 fails: the nonces are in the database."""
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
+    headers = sign_request(
+        house.key("v1"), house.domain, "POST", f"{orchestrator.url}/v1/evidence", b"once", now=time.time()
+    )
+
+    def send() -> int:
+        with httpx2.Client(trust_env=False) as client:
+            return client.post(f"{orchestrator.url}/v1/evidence", content=b"once", headers=headers).status_code
+
+    assert await asyncio.to_thread(send) == 201
+    orchestrator.kill()
+    await asyncio.to_thread(orchestrator.start)
+    assert await asyncio.to_thread(send) == 401
+    assert orchestrator.stop()[0] == 0
