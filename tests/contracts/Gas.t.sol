@@ -5,8 +5,9 @@ import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
 import { House } from "./House.sol";
 
-/// @title What the operations of every day cost, as isolated transactions:
+/// @title What the operations of every day cost as transactions, and the most that they may. For a table:
 /// forge test --isolate --gas-report --match-contract GasTest
+/// forge-config: default.isolate = true
 contract GasTest is House {
     uint256 internal constant WORKERS = 10;
     uint256 internal constant HOURS = 30;
@@ -26,6 +27,7 @@ contract GasTest is House {
         for (uint256 hour = 0; hour < HOURS; hour++) {
             for (uint256 i = 0; i < WORKERS; i++) {
                 _commit(WORKER + i);
+                vm.assertLe(vm.lastCallGas().gasTotalUsed, 72_000, "commitWork");
             }
             vm.warp(block.timestamp + 1 hours);
             _seal(_firstHour() + uint24(hour));
@@ -42,6 +44,7 @@ contract GasTest is House {
             IRegistry.Permit memory permit = _permit(i, 100 ether);
             vm.prank(operator(i));
             registry.registerWithPermit(registration, consent, permit);
+            vm.assertLe(vm.lastCallGas().gasTotalUsed, 240_000, "registerWithPermit");
         }
     }
 
@@ -58,13 +61,16 @@ contract GasTest is House {
         _commitRoot(WORKER, root);
         vm.prank(stranger);
         court.proveWrongDraw(node(WORKER), 0, 0, root, leaf, proof);
+        vm.assertLe(vm.lastCallGas().gasTotalUsed, 190_000, "proveWrongDraw");
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Jailed);
     }
 
     function _claimAll() private {
         for (uint256 i = 0; i < WORKERS; i++) {
             (uint32 through, uint256 amount) = runs.claimable(node(WORKER + i));
-            if (amount != 0) runs.claim(node(WORKER + i), through);
+            if (amount == 0) continue;
+            runs.claim(node(WORKER + i), through);
+            vm.assertLe(vm.lastCallGas().gasTotalUsed, 62_000, "claim");
         }
     }
 }

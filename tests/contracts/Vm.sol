@@ -39,6 +39,17 @@ interface Vm {
     function assertLe(uint256 left, uint256 right, string calldata message) external pure;
     function assertGe(uint256 left, uint256 right, string calldata message) external pure;
 
+    // Gas of the latest call from the test, as a transaction where the test is isolated.
+    struct Gas {
+        uint64 gasLimit;
+        uint64 gasTotalUsed;
+        uint64 gasMemoryUsed;
+        int64 gasRefunded;
+        uint64 gasRemaining;
+    }
+
+    function lastCallGas() external view returns (Gas memory);
+
     // Files.
     function readFile(string calldata path) external view returns (string memory);
     function parseJsonUint(string calldata json, string calldata key) external pure returns (uint256);
