@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from pathlib import Path
 
 from muster.chain.reads import ChainReader
 from muster.draws import Draw
+from muster.errors import UnreachableError
 from muster.evidence import check_signatures
 from muster.http import OrchestratorClient
 from muster.inspection import Commitment, Finding, Rules
 from muster.messages import Upload
+from muster.profiles import profile_by_hash
 from muster.rollouts.file import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
+from muster.run_data import Checkpoints, fetch_task_set, make_rules, sources_of
+from muster.settings import Settings
 from validator.model import Model
 
 
@@ -49,3 +54,23 @@ class RunBench:
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
         return await self.model.findings(step, rollouts)
+
+
+async def make_bench(
+    settings: Settings, chain: ChainReader, client: OrchestratorClient, reader: RolloutReader, folder: Path
+) -> RunBench:
+    """Everything that checking takes, kept in `folder`; needs the orchestrator, a relay and a first checkpoint.
+
+    Raises UnreachableError while one of them is missing, CheckError when one of them is not what the terms name.
+    """
+    terms = await chain.terms(settings.run)
+    profile = profile_by_hash(terms.profile)
+    latest = await chain.latest_checkpoint(settings.run)
+    if latest is None:
+        raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
+    sources = await sources_of(settings.shardcast, client, settings.run)
+    checkpoints = Checkpoints(chain, settings.run, sources, settings.shardcast, folder / "weights")
+    task_set = await fetch_task_set(client, terms, folder)
+    checkpoint = await checkpoints.get(latest.step)
+    rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, task_set, checkpoint)
+    return RunBench(chain, client, reader, Model(checkpoints, profile, terms.temperature), rules)

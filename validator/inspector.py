@@ -13,9 +13,9 @@ from typing import Final
 
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
-from muster.draws import Draw, draw_sample
+from muster.draws import draw_sample
 from muster.errors import CheckError, MalformedError, RefusedError, UnreachableError
-from muster.evidence import finite, make_bundle
+from muster.evidence import EvidenceBundle, finite, make_bundle
 from muster.hashes import content_hash, hex_hash
 from muster.inspection import Commitment, Finding, check_file
 from muster.messages import Upload, Verdict
@@ -30,30 +30,75 @@ NO_FILE: Final = "0x" + "00" * 32
 
 
 @dataclass(frozen=True)
+class Examination:
+    """What was found in a commitment, and what in it."""
+
+    commitment: Commitment
+    inspection: Inspection
+    upload: Upload | None = None
+    rollouts: Sequence[Rollout] = ()
+    """None of them when the file does not parse."""
+
+    def bundle(self, bench: RunBench, accuser: str) -> EvidenceBundle:
+        """The evidence for its finding."""
+        assert self.inspection.finding is not None
+        return make_bundle(
+            bench.rules,
+            self.commitment,
+            self.inspection.finding,
+            accuser=accuser,
+            upload=self.upload,
+            rollouts=self.rollouts,
+            rows=self.inspection.rows,
+        )
+
+
+async def examine(
+    bench: RunBench, commitment: Commitment, sample: Sequence[int], *, missing_counts: bool
+) -> Examination:
+    """Check a commitment, running the positions in `sample` through the dear checks.
+
+    missing_counts: a file that the storage does not have has been waited for long enough. Raises UnreachableError when
+    nothing can be said here and now.
+    """
+    draw = await bench.draw(commitment)
+    try:
+        upload = await bench.upload(commitment)
+        data = await bench.file(upload.receipt.file_hash)
+    except RefusedError as error:
+        if error.status != 404 or not missing_counts:
+            raise UnreachableError(f"the file cannot be had: {error}") from error
+        return Examination(commitment, of_cheap(Finding("data_missing", detail=str(error))))
+    except CheckError as error:
+        raise UnreachableError(f"the storage does not deliver what it should: {error}") from error
+    try:
+        rollouts = await bench.read(data, FileLimits.of(bench.rules.terms))
+    except MalformedError as error:
+        return Examination(commitment, of_cheap(Finding("malformed", detail=str(error))), upload)
+    finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, bench.rules)
+    if finding is not None:
+        return Examination(commitment, of_cheap(finding), upload, rollouts)
+    findings = await bench.replay(commitment.step, [rollouts[i] for i in sample])
+    return Examination(commitment, of_dear(findings), upload, rollouts)
+
+
+@dataclass(frozen=True)
 class Judgement:
     """A verdict ready to be told, and the evidence for a rejection."""
 
     verdict: Verdict
     evidence: bytes | None
     accuse: bool
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a node uploaded for a commitment; `rollouts` is None when the file does not parse, as `problem` says."""
-
-    upload: Upload | None
-    rollouts: list[Rollout] | None
-    problem: Finding | None = None
+    detail: str
+    """For people."""
 
 
 class Inspector:
-    """Judges commitments of one run."""
+    """Judges commitments of one run in a validator's name."""
 
     def __init__(self, bench: RunBench, signer: Signer, links: Sequence[bytes], policy: SamplePolicy) -> None:
         """`links` are the preimages of the validator's hash chain, in the order in which they are revealed."""
         self._bench = bench
-        self._rules = bench.rules
         self._signer = signer
         self._links = links
         self._policy = policy
@@ -61,77 +106,38 @@ class Inspector:
     async def judge(self, commitment: Commitment, link: int, *, suspect: bool, missing_counts: bool) -> Judgement:
         """The verdict on a commitment, sampled with link number `link` of the hash chain.
 
-        suspect: its node was rejected before. missing_counts: a file the storage does not have has been waited for
-        long enough. Raises UnreachableError when no verdict can be given here and now.
+        suspect: its node was rejected before. missing_counts and errors as in `examine`.
         """
         if link >= len(self._links):
             raise UnreachableError(
                 f"all {len(self._links)} links of this validator's hash chain are used",
                 hint="retire this key and join with a new one: muster validator join",
             )
-        draw = await self._bench.draw(commitment)
-        work = await self._fetch(commitment, missing_counts=missing_counts)
-        if work.rollouts is None:
-            inspection = Inspection(work.problem)
-        else:
-            inspection = await self._inspect(commitment, draw, work.rollouts, link, suspect=suspect)
-        return self._conclude(commitment, link, work, inspection)
+        sample = await self._sample(commitment, self._links[link], suspect=suspect)
+        examination = await examine(self._bench, commitment, sample, missing_counts=missing_counts)
+        return self._conclude(examination, link)
 
-    async def _fetch(self, commitment: Commitment, *, missing_counts: bool) -> Work:
-        """The file that the node itself says it committed to."""
-        try:
-            upload = await self._bench.upload(commitment)
-            data = await self._bench.file(upload.receipt.file_hash)
-        except RefusedError as error:
-            if error.status != 404 or not missing_counts:
-                raise UnreachableError(f"the file cannot be had: {error}") from error
-            return Work(None, None, Finding("data_missing", detail=str(error)))
-        except CheckError as error:
-            raise UnreachableError(f"the storage does not deliver what it should: {error}") from error
-        try:
-            return Work(upload, await self._bench.read(data, FileLimits.of(self._rules.terms)))
-        except MalformedError as error:
-            return Work(upload, None, Finding("malformed", detail=str(error)))
-
-    async def _inspect(
-        self, commitment: Commitment, draw: Draw, rollouts: list[Rollout], link: int, *, suspect: bool
-    ) -> Inspection:
-        finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, self._rules)
-        if finding is not None:
-            return of_cheap(finding)
-        block_hash = await self._bench.chain.block_hash(commitment.block + SAMPLE_BLOCKS)
-        positions = self._rules.terms.positions
-        sample = draw_sample(
-            block_hash=block_hash,
-            preimage=self._links[link],
+    async def _sample(self, commitment: Commitment, preimage: bytes, *, suspect: bool) -> list[int]:
+        positions = self._bench.rules.terms.positions
+        return draw_sample(
+            block_hash=await self._bench.chain.block_hash(commitment.block + SAMPLE_BLOCKS),
+            preimage=preimage,
             node=commitment.node,
             index=commitment.index,
             positions=positions,
             count=self._policy.count(positions, suspect=suspect),
         )
-        return of_dear(await self._bench.replay(commitment.step, [rollouts[i] for i in sample]))
 
-    def _conclude(self, commitment: Commitment, link: int, work: Work, inspection: Inspection) -> Judgement:
-        finding = inspection.finding
-        evidence = None
-        if finding is not None:
-            bundle = make_bundle(
-                self._rules,
-                commitment,
-                finding,
-                accuser=self._signer.address,
-                upload=work.upload,
-                rollouts=work.rollouts or (),
-                rows=inspection.rows,
-            )
-            evidence = bundle.to_bytes()
+    def _conclude(self, examination: Examination, link: int) -> Judgement:
+        c, finding = examination.commitment, examination.inspection.finding
+        evidence = examination.bundle(self._bench, self._signer.address).to_bytes() if finding else None
         verdict = Verdict(
-            run=commitment.run,
-            step=commitment.step,
-            node=commitment.node,
-            index=commitment.index,
-            root=hex_hash(commitment.root),
-            file_hash=work.upload.receipt.file_hash if work.upload else NO_FILE,
+            run=c.run,
+            step=c.step,
+            node=c.node,
+            index=c.index,
+            root=hex_hash(c.root),
+            file_hash=examination.upload.receipt.file_hash if examination.upload else NO_FILE,
             validator=self._signer.address,
             accepted=finding is None,
             reason=finding.reason if finding else None,
@@ -141,8 +147,12 @@ class Inspector:
             evidence=content_hash(evidence) if evidence else None,
             draw_index=link,
             preimage=hex_hash(self._links[link]),
-            inspected=inspection.inspected,
+            inspected=examination.inspection.inspected,
             signature=UNSIGNED,
         )
-        signed = sign_verdict(self._signer, self._bench.client.domain, verdict)
-        return Judgement(signed, evidence, accuse=finding is not None and finding.accuse)
+        return Judgement(
+            verdict=sign_verdict(self._signer, self._bench.client.domain, verdict),
+            evidence=evidence,
+            accuse=finding is not None and finding.accuse,
+            detail=finding.detail if finding else "",
+        )

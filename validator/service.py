@@ -27,16 +27,13 @@ from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
 from muster.process import run_together
-from muster.profiles import profile_by_hash
 from muster.rollouts.reader import RolloutReader
-from muster.run_data import Checkpoints, fetch_task_set, make_rules, sources_of
 from muster.settings import Settings
-from validator.bench import RunBench
+from validator.bench import RunBench, make_bench
 from validator.court import Court, turn_of
 from validator.inspect import SamplePolicy
 from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
-from validator.model import Model
 from validator.records import Pending
 from validator.sealing import Sealing
 
@@ -166,19 +163,7 @@ class Validator:
         return True
 
     async def _bench(self) -> RunBench:
-        """Everything that checking takes; needs the orchestrator, the relays and a first checkpoint."""
-        run, state = self.settings.run, self.settings.validator.state_dir
-        terms = await self.chain.terms(run)
-        profile = profile_by_hash(terms.profile)
-        sources = await sources_of(self.settings.shardcast, self.client, run)
-        checkpoints = Checkpoints(self.chain, run, sources, self.settings.shardcast, state / "weights")
-        latest = await self.chain.latest_checkpoint(run)
-        if latest is None:
-            raise UnreachableError("the run has no checkpoint yet")
-        task_set = await fetch_task_set(self.client, terms, state)
-        folder = await checkpoints.get(latest.step)
-        rules = await asyncio.to_thread(make_rules, self.chain, run, terms, task_set, folder)
-        return RunBench(self.chain, self.client, self.reader, Model(checkpoints, profile, terms.temperature), rules)
+        return await make_bench(self.settings, self.chain, self.client, self.reader, self.settings.validator.state_dir)
 
     async def _until(self, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Try until it works, saying why it does not."""
@@ -263,6 +248,7 @@ class Validator:
             accepted=verdict.accepted,
             reason=verdict.reason,
             position=verdict.position,
+            detail=judgement.detail,
             measured=verdict.measured,
             threshold=verdict.threshold,
             rows=verdict.inspected,
