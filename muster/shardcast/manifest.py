@@ -154,9 +154,9 @@ class Manifest(_Part):
         return "0x" + self.root.hex()
 
     def covering(self, name: str, start: int, stop: int) -> tuple[Shard, ...]:
-        """The shards that hold bytes `start` to `stop` of a file."""
+        """The shards that hold bytes `start` to `stop` of a file; none for no bytes."""
         file = next((i for i, file in enumerate(self.files) if file.name == name), -1)
-        return tuple(shard for shard in self.shards if shard.file == file and shard.offset < stop and start < shard.end)
+        return tuple(s for s in self.shards if s.file == file and max(start, s.offset) < min(stop, s.end))
 
 
 def parse_manifest(data: bytes, root: bytes | None = None) -> Manifest:

@@ -40,6 +40,10 @@ from muster.shardcast.transfer import Download
 MAX_PULLS: Final = 4
 """Versions fetched at the same time because somebody asked for them."""
 
+FAILURE_SECONDS: Final = 5.0
+"""A version that could not be fetched is not tried again for this long, however often it is asked for."""
+
+MAX_FAILURES: Final = 64
 _LOCK: Final = ".relay.lock"
 _log = telemetry.logger("shardcast")
 
@@ -129,6 +133,8 @@ class Relay:
         self._follow = follow
         check_urls(self.upstreams)
         self._pulls: dict[bytes, Pull] = {}
+        self._failed: dict[bytes, tuple[float, Problem]] = {}
+        """When, and how, a version failed; the latest MAX_FAILURES."""
         self._upstream_answers = not follow
         self._room = asyncio.Lock()
         self._stack = ExitStack()
@@ -162,6 +168,9 @@ class Relay:
     async def open(self, root: bytes, name: str) -> Item:
         pull = self._pulls.get(root)
         if pull is None:
+            when, problem = self._failed.get(root, (0.0, None))
+            if problem is not None and time.monotonic() - when < FAILURE_SECONDS:
+                raise problem
             if sum(other.running for other in self._pulls.values()) >= MAX_PULLS:
                 raise Problem(503, "too many versions are on their way", headers=RETRY_SOON)
             pull = self._start(root)
@@ -189,8 +198,13 @@ class Relay:
     async def index(self) -> Index:
         return index_of([m for pull in self._pulls.values() if (m := pull.download.manifest) and not pull.failure])
 
-    async def unready(self) -> list[str]:
+    @property
+    def reasons(self) -> list[str]:
+        """Why it is not ready."""
         return [] if self._upstream_answers else ["no upstream has answered"]
+
+    async def unready(self) -> list[str]:
+        return self.reasons
 
     # Fetching
 
@@ -244,6 +258,7 @@ class Relay:
         except MusterError as error:
             _log.warning("not relayed", root=root, why=str(error))
             pull.failure = _problem_of(error, pool)
+            self._remember(root, pull.failure)
         finally:
             if not complete:
                 self._pulls.pop(root, None)
@@ -251,6 +266,13 @@ class Relay:
                 if report.dropped:
                     self.stats.lied(report.url)
             pull.download.wake()
+
+    def _remember(self, root: bytes, problem: Problem) -> None:
+        self._failed.pop(root, None)
+        if problem.status != 404:  # it may appear upstream any moment
+            self._failed[root] = time.monotonic(), problem
+            while len(self._failed) > MAX_FAILURES:
+                del self._failed[next(iter(self._failed))]
 
     def _count(self, pull: Pull) -> None:
         self.stats.fetched(pull.download.fetched_bytes - pull.counted)

@@ -25,6 +25,8 @@ PIECE_BYTES: Final = 1 << 20
 """Sent under one time-out."""
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_READ_BYTES: Final = 4096
+_LINGER_READS: Final = 64
 _CLOSE_SECONDS: Final = 2.0
 _log = telemetry.logger("shardcast")
 
@@ -34,6 +36,7 @@ class ServerLimits:
     """What one stranger may take."""
 
     header_bytes: int = 16 * 1024
+    """Of a request's head; up to a read more is taken in before that shows."""
     idle_seconds: float = 20
     """For a request's head to arrive, from the opening of the connection or the end of the last answer."""
     stall_seconds: float = 30
@@ -171,8 +174,8 @@ class FileServer:
         except asyncio.CancelledError:  # by close(); streams would report it as an accident otherwise
             writer.transport.abort()
         finally:
-            self._open.discard(task)
             await _close(writer)
+            self._open.discard(task)
 
     async def _converse(self, connection: _Connection) -> None:
         """Answer requests until one side has had enough."""
@@ -225,14 +228,24 @@ class _Connection:
         except h11.RemoteProtocolError as error:
             if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
                 await self.send(Problem(error.error_status_hint, str(error)).reply())
+                await self._linger()
             raise
+
+    async def _linger(self) -> None:
+        """Read on for a moment: hanging up on bytes that nobody has read would take the answer back."""
+        self._writer.write_eof()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_SECONDS):
+                for _ in range(_LINGER_READS):
+                    if not await self._reader.read(_READ_BYTES):
+                        break
 
     async def _read(self) -> Request | None:
         found: h11.Request | None = None
         while True:
             event = self._protocol.next_event()
             if event is h11.NEED_DATA:
-                self._protocol.receive_data(await self._reader.read(self._limits.header_bytes))
+                self._protocol.receive_data(await self._reader.read(_READ_BYTES))
             elif isinstance(event, h11.Request):
                 found = event
             elif isinstance(event, h11.Data):

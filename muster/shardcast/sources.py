@@ -31,6 +31,10 @@ WEIGHTS_PATH: Final = "/v1/weights"
 MAX_SOURCES: Final = 16
 """Sources used in one fetch, the first of those given; each has a shard in memory."""
 
+NOT_YET: Final = (404, 503)
+NOT_YET_SECONDS: Final = 1.0
+"""Longest rest of a source that answers, but does not have it yet."""
+
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _log = telemetry.logger("shardcast")
 
@@ -133,7 +137,8 @@ class Source:
         self._failures += 1
         self._in_a_row += 1
         self._last_failure = str(error)
-        pause = min(self._limits.rest_seconds, 0.1 * 2 ** min(self._in_a_row, 16))
+        longest = NOT_YET_SECONDS if self.last_status in NOT_YET else self._limits.rest_seconds
+        pause = min(longest, 0.1 * 2 ** min(self._in_a_row, 16))
         self._rests_until = time.monotonic() + pause * random.uniform(0.75, 1.25)
         _log.debug("source failed", source=self.url, why=str(error), rests=pause)
 

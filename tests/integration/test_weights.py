@@ -1,0 +1,372 @@
+"""Weights from trainer to workers: real processes, sockets and files, and sources that fail, stall and lie."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uvicorn
+from starlette.applications import Starlette
+from starlette.routing import Mount
+from starlette.staticfiles import StaticFiles
+from weights_house import (
+    QUICK,
+    RUN,
+    Broken,
+    Gate,
+    Server,
+    contents,
+    ended,
+    fetcher,
+    get,
+    odd_source,
+    publish_step,
+    relaying,
+    silent_source,
+    until,
+)
+
+from muster.chain.anvil import free_port
+from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
+from muster.shardcast import Manifest, fetch, fetch_with_report, verify_folder
+from muster.shardcast.folder import incomplete, version_path, versions
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which step 3 is published."""
+    return tmp_path_factory.mktemp("house")
+
+
+@pytest.fixture(scope="module")
+def manifest(house: Path) -> Manifest:
+    return publish_step(house, 3)
+
+
+@pytest.fixture(scope="module")
+def origin(house: Path, manifest: Manifest) -> Iterator[Server]:
+    """An origin process that serves it."""
+    server = Server(house / "origin", dir=house / "published").start()
+    with ended(server):
+        yield server
+
+
+@pytest.fixture
+def liar(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
+    """The published folder with one bit of shard 1 flipped; the source named first is asked for that one first."""
+    folder = shutil.copytree(house / "published", tmp_path / "lies")
+    model = folder / manifest.id / "model.safetensors"
+    data = bytearray(model.read_bytes())
+    data[1000] ^= 0x10
+    model.write_bytes(data)
+    return folder
+
+
+@pytest.fixture
+def all_lies(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
+    """The published folder with the right manifest and zeros for everything else."""
+    folder = shutil.copytree(house / "published", tmp_path / "all-lies")
+    for file in manifest.files:
+        (folder / manifest.id / file.name).write_bytes(bytes(file.size))
+    return folder
+
+
+# From origin through a relay to clients
+
+
+async def test_any_static_server_with_ranges_is_a_source(house: Path, manifest: Manifest, tmp_path: Path) -> None:
+    app = Starlette(routes=[Mount("/v1/weights", StaticFiles(directory=house / "published"))])
+    server = uvicorn.Server(uvicorn.Config(app, port=free_port(), log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve())
+    try:
+        await until(lambda: server.started)
+        path = await get(manifest, tmp_path, f"http://127.0.0.1:{server.config.port}")
+    finally:
+        server.should_exit = True
+        await serving
+    assert contents(path) == contents(house / "checkpoint-3")
+
+
+async def test_what_is_here_is_verified_and_not_fetched(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
+    path = await get(manifest, tmp_path, origin.url)
+    before = origin.stats["served_bytes"]
+    again = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
+    assert (again.path, again.found_bytes, again.fetched_bytes) == (path, manifest.total_bytes, 0)
+    data = bytearray((path / "model.safetensors").read_bytes())
+    data[0] ^= 1
+    (path / "model.safetensors").write_bytes(data)
+    repaired = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
+    assert repaired.fetched_bytes == manifest.shards[1].size
+    assert verify_folder(repaired.path, manifest.root).problems == ()
+    assert origin.stats["served_bytes"] - before == manifest.shards[1].size
+
+
+async def test_two_who_fetch_the_same_fetch_it_once(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
+    before = origin.stats["served_bytes"]
+    first, second = await asyncio.gather(*(get(manifest, tmp_path, origin.url) for _ in range(2)))
+    assert first == second
+    assert origin.stats["served_bytes"] - before == manifest.total_bytes + len(manifest.canonical)
+    assert [path.name for path in tmp_path.iterdir()] == [manifest.id]
+
+
+# Sources that lie
+
+
+async def test_a_relay_that_flips_one_bit_is_dropped_and_the_fetch_succeeds(
+    house: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
+) -> None:
+    async with odd_source(liar) as (lies, _, _):
+        fetched = await fetch_with_report(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
+    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    reports = {report.url: report for report in fetched.sources}
+    assert [report.url for report in fetched.liars] == [lies]
+    assert reports[lies].dropped.startswith(f"shard 1 from {lies} hashes to 0x")
+    assert reports[lies].bytes + reports[origin.url].bytes == fetched.fetched_bytes == manifest.total_bytes
+
+
+async def test_a_liar_is_dropped_by_its_first_lie(
+    house: Path, manifest: Manifest, origin: Server, all_lies: Path, tmp_path: Path
+) -> None:
+    async with odd_source(all_lies) as (lies, shelf, _):
+        fetched = await fetch_with_report(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
+        shards_asked_for = [name for name in shelf.opened if name != "manifest.json"]
+        assert len(shards_asked_for) <= QUICK.streams
+    assert [(report.url, report.bytes) for report in fetched.liars] == [(lies, 0)]
+    assert contents(fetched.path) == contents(house / "checkpoint-3")
+
+
+async def test_when_all_sources_lie_nothing_is_there_to_load(manifest: Manifest, liar: Path, tmp_path: Path) -> None:
+    async with odd_source(liar) as (first, _, _), odd_source(liar) as (second, _, _):
+        with pytest.raises(MismatchError, match=r"every source of .* shards") as caught:
+            await get(manifest, tmp_path / "in", first, second)
+    assert first in str(caught.value)
+    assert second in str(caught.value)
+    assert caught.value.exit_code == 3
+    assert caught.value.hint
+    assert versions(tmp_path / "in") == []
+    assert incomplete(tmp_path / "in") == [manifest.root]
+
+
+async def test_what_a_liar_left_does_no_harm(
+    house: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
+) -> None:
+    async with odd_source(liar) as (lies, _, _):
+        with pytest.raises(MismatchError):
+            await get(manifest, tmp_path / "in", lies)
+    fetched = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path / "in", limits=QUICK)
+    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert fetched.found_bytes + fetched.fetched_bytes == manifest.total_bytes
+    assert fetched.fetched_bytes >= manifest.shards[1].size
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("../../escaped.json", "is not a plain file name"),
+        ("/tmp/escaped.json", "is not a plain file name"),
+        ("escaped.py", "does not end in"),
+    ],
+)
+async def test_a_manifest_that_leads_out_of_the_folder_is_refused(
+    house: Path, manifest: Manifest, tmp_path: Path, name: str, why: str
+) -> None:
+    folder = shutil.copytree(house / "published", tmp_path / "lies")
+    hostile = manifest.canonical.replace(b'"config.json"', json.dumps(name).encode())
+    (folder / manifest.id / "manifest.json").write_bytes(hostile)
+    async with odd_source(folder) as (lies, _, _), relaying(tmp_path / "relayed", lies) as (relay, _):
+        with pytest.raises(MismatchError, match=why):
+            await get(manifest, tmp_path / "in", lies)
+        with pytest.raises(UnreachableError, match="502"):
+            await get(manifest, tmp_path / "in", relay, patience=1)
+    assert [path.name for path in tmp_path.rglob("*escaped*")] == []
+    assert list((tmp_path / "in").iterdir()) == []
+    assert list((tmp_path / "relayed").iterdir()) == []
+
+
+@pytest.mark.parametrize("length", [0, 1, 500, -1])
+async def test_a_truncated_manifest_drops_its_source(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path, length: int
+) -> None:
+    folder = shutil.copytree(house / "published", tmp_path / "lies")
+    (folder / manifest.id / "manifest.json").write_bytes(manifest.canonical[:length])
+    async with odd_source(folder) as (lies, _, _):
+        with pytest.raises(MismatchError, match="not a manifest"):
+            await get(manifest, tmp_path / "in", lies)
+        assert verify_folder(await get(manifest, tmp_path / "in", lies, origin.url)).problems == ()
+
+
+async def test_a_manifest_of_another_version_drops_its_source(house: Path, manifest: Manifest, tmp_path: Path) -> None:
+    other = publish_step(tmp_path, 4)
+    (tmp_path / "published" / other.id).rename(tmp_path / "published" / manifest.id)
+    async with odd_source(tmp_path / "published") as (old, _, _):
+        with pytest.raises(MismatchError, match=f"the manifest's root is {other.id}"):
+            await get(manifest, tmp_path / "in", old)
+
+
+# Wrong questions
+
+
+async def test_a_root_nobody_has_and_a_root_of_something_else(
+    manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    with pytest.raises(UnreachableError, match="404") as caught:
+        await fetch(bytes(32), RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, patience=0.5))
+    assert "curl" in caught.value.hint
+    with pytest.raises(MismatchError, match="is the root of step 3 of run 1, and not of step 4 of run 1"):
+        await fetch(manifest.root, RUN, 4, [origin.url], tmp_path, limits=QUICK)
+    with pytest.raises(MismatchError, match="and not of step 3 of run 2"):
+        await fetch(manifest.root, 2, 3, [origin.url], tmp_path, limits=QUICK)
+    with pytest.raises(MalformedError, match="at most 1000 are accepted"):
+        await fetch(manifest.root, RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, max_bytes=1000))
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_difference_is_not_loaded_as_if_it_were_a_checkpoint(
+    house: Path, manifest: Manifest, tmp_path: Path
+) -> None:
+    delta = Manifest.model_validate_json(json.dumps(json.loads(manifest.canonical) | {"base_step": 2}))
+    folder = tmp_path / "published" / delta.id
+    shutil.copytree(house / "published" / manifest.id, folder)
+    (folder / "manifest.json").write_bytes(delta.canonical)
+    async with odd_source(tmp_path / "published") as (url, _, _):
+        with pytest.raises(MalformedError, match="difference to step 2"):
+            await get(delta, tmp_path / "in", url)
+
+
+@pytest.mark.parametrize("sources", [[], ["relay:8700"], ["ftp://relay"], ["http://relay/?x=1"], [""]])
+async def test_sources_that_are_no_urls_are_a_config_error(sources: list[str], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        await fetch(bytes(32), RUN, 3, sources, tmp_path)
+    assert caught.value.hint
+
+
+# Sources that fail
+
+
+async def test_a_relay_that_is_down_costs_nothing_but_its_share(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    dead = f"http://127.0.0.1:{free_port()}"
+    fetched = await fetch_with_report(manifest.root, RUN, 3, [dead, origin.url], tmp_path, limits=QUICK)
+    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    reports = {report.url: report for report in fetched.sources}
+    assert reports[dead].failures >= 1
+    assert (reports[dead].bytes, reports[dead].dropped, fetched.liars) == (0, "", ())
+    assert reports[origin.url].bytes == manifest.total_bytes
+
+
+async def test_a_client_waits_for_an_origin_that_starts_later(house: Path, manifest: Manifest, tmp_path: Path) -> None:
+    late = Server(tmp_path / "late", port=free_port(), dir=house / "published")
+    fetching = asyncio.create_task(get(manifest, tmp_path / "in", late.url))
+    with ended(late):
+        await asyncio.to_thread(late.start)
+        assert contents(await fetching) == contents(house / "checkpoint-3")
+
+
+async def test_a_client_waits_for_a_version_that_is_published_later(tmp_path: Path) -> None:
+    first = publish_step(tmp_path / "here", 1)
+    second = publish_step(tmp_path / "elsewhere", 2)
+    async with odd_source(tmp_path / "here" / "published") as (url, shelf, _):
+        fetching = asyncio.create_task(get(second, tmp_path / "in", url))
+        await until(lambda: "manifest.json" in shelf.opened)
+        assert not fetching.done()
+        publish_step(tmp_path / "here", 2)
+        assert contents(await fetching) == contents(tmp_path / "elsewhere" / "checkpoint-2")
+        assert first.root != second.root
+
+
+async def test_a_source_that_never_answers_holds_nobody_up(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    async with silent_source() as silent:
+        fetched = await fetch_with_report(manifest.root, RUN, 3, [silent, origin.url], tmp_path, limits=QUICK)
+        assert contents(fetched.path) == contents(house / "checkpoint-3")
+        assert fetched.seconds < QUICK.stall, "the shards it sat on were fetched elsewhere before it timed out"
+        with pytest.raises(UnreachableError, match="no source has the manifest"):
+            await get(manifest, tmp_path / "alone", silent, patience=0.5)
+
+
+async def test_transfers_that_break_off_are_tried_again_elsewhere(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    async with odd_source(house / "published") as (broken, shelf, _):
+        shelf.bend = lambda name, item: Broken(item.file, item.size) if name == "model.safetensors" else item
+        fetched = await fetch_with_report(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", limits=QUICK)
+        assert contents(fetched.path) == contents(house / "checkpoint-3")
+        assert fetched.sources[0].failures >= 1
+        assert fetched.liars == ()
+        with pytest.raises(UnreachableError, match="shards of"):
+            await get(manifest, tmp_path / "2", broken, patience=0.5, stall=0.2, min_rate=1 << 20)
+
+
+async def test_a_server_without_ranges_gives_what_it_can(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    async with odd_source(house / "published") as (plain, shelf, _):
+        shelf.hear = lambda request: replace(request, headers={})
+        fetched = await fetch_with_report(manifest.root, RUN, 3, [plain, origin.url], tmp_path, limits=QUICK)
+    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    report = fetched.sources[0]
+    assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200 ")
+    assert report.bytes in (0, 2, 11, 13), "files of one shard need no range"
+
+
+async def test_a_source_that_answers_with_another_range_is_dropped(
+    house: Path, manifest: Manifest, tmp_path: Path
+) -> None:
+    for asked in ("bytes=0-70000", "bytes=1-65536", "bytes=0-10"):
+        async with odd_source(house / "published") as (odd, shelf, _):
+            shelf.hear = lambda request, asked=asked: (
+                replace(request, headers={"range": asked}) if "model" in request.path else request
+            )
+            with pytest.raises(MismatchError, match=asked.replace("=", " ")):
+                await get(manifest, tmp_path, odd)
+
+
+async def test_a_fetch_has_a_time_out_over_all(house: Path, manifest: Manifest, tmp_path: Path) -> None:
+    async with odd_source(house / "published") as (url, shelf, _):
+        shelf.bend = lambda name, item: Gate(item, 0) if name == "model.safetensors" else item
+        started = time.monotonic()
+        with pytest.raises(UnreachableError, match=r"was not complete after 1 s") as caught:
+            await get(manifest, tmp_path / "in", url, timeout=1)
+    assert time.monotonic() - started < 10
+    assert caught.value.hint == "try again: it goes on where it was"
+
+
+# Killed and resumed
+
+
+async def test_a_killed_client_goes_on_without_fetching_good_shards_again(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    dest = tmp_path / "in"
+    killed = fetcher(manifest, dest, origin.url, MUSTER_FAILPOINT="shardcast.shard_written")
+    assert await asyncio.to_thread(killed.wait, 30) == -9
+    killed.communicate()
+    assert versions(dest) == []
+    before = origin.stats["served_bytes"]
+    resumed = fetcher(manifest, dest, origin.url)
+    output, errors = await asyncio.to_thread(resumed.communicate, timeout=30)
+    assert resumed.returncode == 0, errors
+    result = json.loads(output)
+    assert result["found"] >= min(shard.size for shard in manifest.shards)
+    assert result["found"] + result["fetched"] == manifest.total_bytes
+    assert origin.stats["served_bytes"] - before == result["fetched"], "the manifest was on disk as well"
+    assert contents(version_path(dest, manifest.root)) == contents(house / "checkpoint-3")
+    assert [path.name for path in dest.iterdir()] == [manifest.id]
+
+
+async def test_a_full_disk_is_a_clear_error(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+    process = fetcher(manifest, tmp_path, origin.url, before=limit)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    assert process.returncode == StorageError.exit_code
+    assert "StorageError: no room for step 3: no space left" in errors
+    assert "df -h" in errors
+    assert versions(tmp_path) == []

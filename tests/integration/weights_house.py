@@ -1,0 +1,278 @@
+"""Origins and relays as real processes, relays that misbehave, and small checkpoints to hand round."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from muster.shardcast import fetch, publish
+from muster.shardcast.folder import Index
+from muster.shardcast.manifest import Manifest
+from muster.shardcast.origin import Origin
+from muster.shardcast.relay import Relay, RelayLimits
+from muster.shardcast.server import FileServer, Problem, Request, ServerLimits
+from muster.shardcast.service import Service
+from muster.shardcast.shelf import Item, Stats
+from muster.shardcast.sources import FetchLimits
+
+RUN = 1
+SHARD = 64 * 1024
+QUICK = FetchLimits(timeout=40, patience=20, stall=5, connect=2)
+"""Bounds in which a machine full of tests still does everything."""
+
+_open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
+
+
+def publish_step(
+    folder: Path, step: int, *, model_bytes: int = 20 * SHARD + 7, run: int = RUN, seed: int = 0
+) -> Manifest:
+    """Publish a checkpoint of noise, different for each step and seed, into `folder`/published."""
+    checkpoint = folder / f"checkpoint-{step}"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    (checkpoint / "model.safetensors").write_bytes(random.Random(f"{step}/{seed}").randbytes(model_bytes))
+    (checkpoint / "config.json").write_text(json.dumps({"step": step}))
+    (checkpoint / "tokenizer.json").write_text("{}")
+    return publish(checkpoint, folder / "published", run, step, shard_bytes=SHARD)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """All files of a flat folder by name, without the manifest."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "manifest.json"}
+
+
+def toml(values: dict[str, object]) -> str:
+    """Dotted keys as TOML; JSON's strings, numbers, booleans and lists are TOML's too."""
+    texts = {key: str(value) if isinstance(value, Path) else value for key, value in values.items()}
+    return "".join(f"{key} = {json.dumps(value)}\n" for key, value in texts.items())
+
+
+class Server:
+    """`python -m muster.shardcast` with the settings given, in a session of its own."""
+
+    def __init__(self, folder: Path, port: int = 0, run: int = RUN, **settings: object) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.log = folder / "log.jsonl"
+        self.config = folder / "muster.toml"
+        chosen = {"poll_seconds": 0.05, "hold_seconds": 2, "stall_seconds": 5, "patience_seconds": 5} | settings
+        self.config.write_text(
+            toml({"run": run, "log.file": self.log, "shardcast.port": port})
+            + toml({key if "." in key else f"shardcast.{key}": value for key, value in chosen.items()})
+        )
+        self.port = port
+        self.process: subprocess.Popen[str] | None = None
+
+    def spawn(self) -> Self:
+        """Start it, without waiting for anything."""
+        self.log.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "muster.shardcast", "--config", str(self.config)],
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self
+
+    def start(self) -> Self:
+        """Start it and wait until it listens."""
+        self.spawn()
+        self.wait_until(lambda: bool(self.logged("listening")), "it listens")
+        self.port = self.logged("listening")[0]["port"]
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def logged(self, event: str) -> list[dict[str, Any]]:
+        """The log lines of one event."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in map(json.loads, lines) if line["event"] == event]
+
+    def get(self, path: str) -> Any:
+        with _open(self.url + path, timeout=10) as reply:
+            return json.loads(reply.read())
+
+    @property
+    def stats(self) -> dict[str, Any]:
+        return self.get("/v1/stats")
+
+    def steps(self) -> list[int]:
+        """What it says it has."""
+        return [entry["step"] for entry in self.get("/v1/weights/index.json")["versions"]]
+
+    def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
+        """Poll a condition; AssertionError when it does not come true, or the process ends."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert self.process is not None
+            assert self.process.poll() is None, f"ended before {what}: {self.stop()}"
+            assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+            time.sleep(0.02)
+
+    def kill(self) -> None:
+        """As if the power had failed."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGKILL)
+        self.process.communicate(timeout=10)
+
+    def stop(self) -> tuple[int, str]:
+        """SIGTERM; the exit code, and what it said on stderr."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        _, errors = self.process.communicate(timeout=20)
+        return self.process.returncode, errors
+
+
+@contextmanager
+def ended(*servers: Server) -> Iterator[None]:
+    """End these servers at the end, however it comes."""
+    try:
+        yield
+    finally:
+        for server in servers:
+            if server.process is not None and server.process.poll() is None:
+                server.stop()
+
+
+class OddShelf(Origin):
+    """An origin in this process whose answers a test can bend; as a source it is a server like any other."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.opened: list[str] = []
+        self.bend: Callable[[str, Item], Item] = lambda _, item: item
+        self.advertise: Index | None = None
+        self.hear: Callable[[Request], Request] = lambda request: request
+
+    async def open(self, root: bytes, name: str) -> Item:
+        self.opened.append(name)
+        return self.bend(name, await super().open(root, name))
+
+    async def index(self) -> Index:
+        return self.advertise or await super().index()
+
+
+class Gate(Item):
+    """A file that gives its bytes up to `limit` only, until more is let through."""
+
+    def __init__(self, item: Item, limit: int) -> None:
+        super().__init__(item.file, item.size)
+        self.limit = limit
+        self.moved = asyncio.Event()
+
+    def let_through(self) -> None:
+        self.limit = self.size
+        self.moved.set()
+
+    async def ready(self, start: int, stop: int) -> int:
+        if start >= self.limit:
+            async with asyncio.timeout(20):
+                await self.moved.wait()
+        return min(stop, self.limit)
+
+
+class Broken(Item):
+    """A file whose transfers break off in the middle."""
+
+    async def ready(self, start: int, stop: int) -> int:
+        if stop - start < SHARD:
+            raise Problem(500, "broken")
+        return start + SHARD // 2
+
+
+@asynccontextmanager
+async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddShelf, Stats]]:
+    """A source in this process over `folder`: its URL, its shelf, its statistics."""
+    shelf, stats = OddShelf(folder), Stats()
+    service = Service("origin", shelf, stats)
+    server = FileServer(lambda request: service.handle(shelf.hear(request)), ServerLimits())
+    port = await server.start("127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{port}", shelf, stats
+    finally:
+        await server.close()
+
+
+@asynccontextmanager
+async def relaying(
+    folder: Path, *upstreams: str, limits: RelayLimits | None = None, follow: bool = False, **options: Any
+) -> AsyncIterator[tuple[str, Stats]]:
+    """A relay in this process: its URL and its statistics."""
+    stats = Stats()
+    bounds = limits or RelayLimits(hold_seconds=2, poll_seconds=0.05, fetch=QUICK)
+    async with Relay(folder, upstreams, stats, limits=bounds, follow=follow, **options) as relay:
+        server = FileServer(Service("relay", relay, stats).handle, ServerLimits())
+        port = await server.start("127.0.0.1", 0)
+        try:
+            yield f"http://127.0.0.1:{port}", stats
+        finally:
+            await server.close()
+
+
+@asynccontextmanager
+async def silent_source() -> AsyncIterator[str]:
+    """Accepts connections and never says a word; its URL."""
+    writers: list[asyncio.StreamWriter] = []
+
+    async def listen(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    finally:
+        server.close()
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.sleep(0)
+
+
+FETCHER = """
+import asyncio, json, sys
+from pathlib import Path
+from muster import telemetry
+from muster.errors import MusterError
+from muster.shardcast import fetch_with_report
+telemetry.configure("fetcher")
+root, step, dest, sources = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
+try:
+    found = asyncio.run(fetch_with_report(bytes.fromhex(root[2:]), 1, step, sources, dest, timeout=30))
+except MusterError as error:
+    print(f"{type(error).__name__}: {error} ({error.hint})", file=sys.stderr)
+    sys.exit(error.exit_code)
+print(json.dumps({"found": found.found_bytes, "fetched": found.fetched_bytes, "path": str(found.path)}))
+"""
+
+
+def fetcher(manifest: Manifest, dest: Path, *sources: str, before: str = "", **environment: str) -> subprocess.Popen:
+    """A process that fetches a version, prints what it found and fetched, and ends."""
+    command = [sys.executable, "-c", before + FETCHER, manifest.id, str(manifest.step), str(dest), *sources]
+    return subprocess.Popen(
+        command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -> Path:
+    """Fetch a version within QUICK bounds, some of them changed."""
+    limits = replace(QUICK, **changes)
+    return await fetch(manifest.root, RUN, manifest.step, sources, dest, limits=limits)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, at most 20 seconds."""
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 (what is waited for is on another side of a socket)
+            await asyncio.sleep(0.02)

@@ -1,0 +1,280 @@
+"""The manifest: one root, one sequence of bytes, and nothing a stranger writes gets further than the parser."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from blake3 import blake3
+from Crypto.Hash import keccak as pycryptodome_keccak
+from eth_abi.abi import encode
+from hypothesis import given
+from hypothesis import strategies as st
+from multiproof.core import process_proof
+
+from muster.errors import MalformedError, MismatchError
+from muster.shardcast.manifest import (
+    MAX_FILES,
+    MAX_MANIFEST_BYTES,
+    MAX_SHARD_BYTES,
+    File,
+    Manifest,
+    Shard,
+    name_problem,
+    parse_manifest,
+)
+
+VECTORS = json.loads((Path(__file__).parent / "vectors" / "manifests.json").read_text())
+
+Document = dict[str, Any]
+
+
+def keccak(data: bytes) -> bytes:
+    return pycryptodome_keccak.new(data=data, digest_bits=256).digest()
+
+
+def leaf(types: list[str], values: list[object]) -> bytes:
+    return keccak(keccak(encode(types, values)))
+
+
+def root_by_hand(document: Document) -> bytes:
+    """The root, from the words of the module's docstring and nothing else of ours."""
+    files = json.dumps(document["files"], sort_keys=True, separators=(",", ":")).encode()
+    base = document["base_step"]
+    header = [0, document["version"], document["run"], document["step"], 0 if base is None else base + 1]
+    leaves = [leaf(["uint256"] * 6 + ["bytes32"], [*header, len(document["shards"]), keccak(files)])]
+    for shard in document["shards"]:
+        words = [1, shard["index"], shard["file"], shard["offset"], shard["size"]]
+        leaves.append(leaf(["uint256"] * 5 + ["bytes32"], [*words, bytes.fromhex(shard["hash"][2:])]))
+    tree = [b""] * (len(leaves) - 1) + sorted(leaves, reverse=True)
+    for i in reversed(range(len(leaves) - 1)):
+        tree[i] = keccak(b"".join(sorted(tree[2 * i + 1 : 2 * i + 3])))
+    return tree[0]
+
+
+def make(sizes: dict[str, int], shard_bytes: int, *, run: int = 1, step: int = 5) -> Manifest:
+    """A manifest of files of these sizes; the hashes are of nothing real."""
+    files = tuple(File(name=name, size=size) for name, size in sorted(sizes.items()))
+    shards: list[Shard] = []
+    for number, file in enumerate(files):
+        for offset in range(0, file.size, shard_bytes):
+            size = min(shard_bytes, file.size - offset)
+            digest = "0x" + blake3(f"{file.name}/{offset}".encode()).hexdigest()
+            shards.append(Shard(index=len(shards), file=number, offset=offset, size=size, hash=digest))
+    return Manifest(run=run, step=step, files=files, shards=tuple(shards))
+
+
+def document_of(manifest: Manifest) -> Document:
+    return json.loads(manifest.canonical)
+
+
+def canonical(document: Document) -> bytes:
+    return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+
+names = st.from_regex(r"[a-z][a-z0-9_.-]{0,20}\.(safetensors|json|txt)", fullmatch=True).filter(
+    lambda name: not name_problem(name)
+)
+manifests = st.builds(
+    make,
+    st.dictionaries(names, st.integers(0, 2_000), min_size=1, max_size=6),
+    st.integers(40, 700),
+    run=st.integers(0, 2**32 - 1),
+    step=st.integers(0, 2**32 - 1),
+)
+SAMPLE = make({"config.json": 10, "model.safetensors": 100, "tokenizer.json": 64}, 32)
+
+
+@pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["name"])
+def test_vectors(vector: Document) -> None:
+    data = vector["canonical"].encode()
+    manifest = parse_manifest(data, bytes.fromhex(vector["root"][2:]))
+    assert manifest.id == vector["root"] == "0x" + root_by_hand(json.loads(data)).hex()
+    assert ["0x" + manifest.header_leaf.hex(), *("0x" + s.leaf.hex() for s in manifest.shards)] == vector["leaves"]
+
+
+@given(manifests)
+def test_canonical_bytes_are_read_back_as_what_they_were(manifest: Manifest) -> None:
+    read = parse_manifest(manifest.canonical, manifest.root)
+    assert read == manifest
+    assert read.canonical == manifest.canonical
+    assert manifest.root == root_by_hand(document_of(manifest))
+
+
+@given(manifests, st.data())
+def test_a_shard_can_be_proved_alone(manifest: Manifest, data: st.DataObject) -> None:
+    if manifest.shards:
+        shard = data.draw(st.sampled_from(manifest.shards))
+        assert process_proof(shard.leaf, manifest.tree.proof(shard.index + 1)) == manifest.root
+
+
+@given(manifests, st.data())
+def test_every_change_is_refused_or_changes_the_root(manifest: Manifest, data: st.DataObject) -> None:
+    document = document_of(manifest)
+    place = data.draw(st.sampled_from(["run", "step", "version", "base_step", "name", "size", "shard", "drop"]))
+    if place in ("name", "size"):
+        file = data.draw(st.sampled_from(document["files"]))
+        file[place] = data.draw(names) if place == "name" else file["size"] + data.draw(st.integers(-50, 50))
+    elif place in ("shard", "drop"):
+        if not document["shards"]:
+            return
+        index = data.draw(st.integers(0, len(document["shards"]) - 1))
+        if place == "drop":
+            del document["shards"][index]
+        else:
+            key = data.draw(st.sampled_from(["index", "file", "offset", "size", "hash"]))
+            other = "0x" + data.draw(st.binary(min_size=32, max_size=32)).hex()
+            document["shards"][index][key] = other if key == "hash" else data.draw(st.integers(0, 3_000))
+    else:
+        document[place] = data.draw(st.integers(0, 2**32 - 1))
+    if canonical(document) != manifest.canonical:
+        with pytest.raises((MalformedError, MismatchError)):
+            parse_manifest(canonical(document), manifest.root)
+
+
+@given(st.binary(max_size=400))
+def test_noise_is_malformed(data: bytes) -> None:
+    with pytest.raises(MalformedError):
+        parse_manifest(data)
+
+
+@given(manifests, st.data())
+def test_a_truncated_manifest_is_malformed(manifest: Manifest, data: st.DataObject) -> None:
+    length = data.draw(st.integers(0, len(manifest.canonical) - 1))
+    with pytest.raises(MalformedError):
+        parse_manifest(manifest.canonical[:length])
+
+
+@given(manifests, st.integers(-100, 2_100), st.integers(0, 2_100))
+def test_covering_finds_the_shards_that_hold_a_range(manifest: Manifest, start: int, length: int) -> None:
+    file = manifest.files[0]
+    wanted = range(start, start + length)
+    found = manifest.covering(file.name, wanted.start, wanted.stop)
+    by_hand = [s for s in manifest.shards if s.file == 0 and set(range(s.offset, s.end)) & set(wanted)]
+    assert list(found) == by_hand
+    assert manifest.covering("missing.json", 0, 1) == ()
+
+
+def change(path: str, value: object) -> Document:
+    """The sample with one value replaced; path like "files.1.name"."""
+    document = document_of(SAMPLE)
+    place: Any = document
+    *way, last = path.split(".")
+    for part in way:
+        place = place[int(part) if part.isdigit() else part]
+    place[int(last) if last.isdigit() else last] = value
+    return document
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../config.json",
+        "a/b.json",
+        "/etc/passwd.json",
+        "..",
+        "a..json",
+        ".hidden.json",
+        "config.json\x00",
+        "C:\\x.json",
+        "manifest.json",
+        "Manifest.json",
+        "Manifest.JSON",
+        "modeling.py",
+        "pytorch_model.bin",
+        "model.pt",
+        "x.json\n",
+        "é.json",
+        "",
+        "a" * 128 + ".json",
+    ],
+)
+def test_a_name_that_could_lead_elsewhere_or_be_executed_is_malformed(name: str) -> None:
+    assert name_problem(name)
+    with pytest.raises(MalformedError, match="name"):
+        parse_manifest(canonical(change("files.0.name", name)))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "why"),
+    [
+        ("version", 2, "version"),
+        ("run", -1, "run"),
+        ("run", 1 << 32, "run"),
+        ("step", 1.0, "step"),
+        ("step", "5", "step"),
+        ("step", True, "step"),
+        ("base_step", 5, "base step 5 is not before step 5"),
+        ("extra", 1, "extra"),
+        ("files", [], "files"),
+        ("files.0.size", -1, "size"),
+        ("files.0.size", 1 << 60, "size"),
+        ("files.0.size", 9, "shard 0 is not the one"),
+        ("files.0.size", 11, "shard 1 is not the one that goes on at byte 10"),
+        ("files.1.name", "config.json", "in order of name"),
+        ("files.1.name", "CONFIG.JSON.json", "in order of name"),
+        ("shards.1.index", 2, "shard 1 is not the one"),
+        ("shards.1.file", 0, "shard 1 is not the one"),
+        ("shards.2.offset", 31, "shard 2 is not the one"),
+        ("shards.2.offset", 33, "shard 2 is not the one"),
+        ("shards.2.size", 0, "size"),
+        ("shards.2.size", MAX_SHARD_BYTES + 1, "size"),
+        ("shards.2.size", 33, "shard 3 is not the one"),
+        ("shards.4.size", 1 << 20, "shard 4 is not the one"),
+        ("shards.2.hash", "0x00", "hash"),
+        ("shards.2.hash", "0x" + "AB" * 32, "hash"),
+    ],
+)
+def test_what_is_out_of_bounds_is_named(path: str, value: object, why: str) -> None:
+    with pytest.raises(MalformedError, match=why):
+        parse_manifest(canonical(change(path, value)))
+
+
+def test_a_gap_an_overlap_a_duplicate_and_a_surplus_are_malformed() -> None:
+    for edit in (
+        lambda shards: shards.pop(),
+        lambda shards: shards.insert(2, shards[2]),
+        lambda shards: shards.append({**shards[-1], "index": len(shards)}),
+        lambda shards: shards.reverse(),
+    ):
+        document = document_of(SAMPLE)
+        edit(document["shards"])
+        with pytest.raises(MalformedError, match="shard"):
+            parse_manifest(canonical(document))
+
+
+def test_names_that_differ_only_in_case_are_malformed() -> None:
+    with pytest.raises(MalformedError, match="only in case"):
+        parse_manifest(canonical(change("files.0.name", "Tokenizer.json")))
+
+
+def test_another_spelling_of_the_same_manifest_is_malformed() -> None:
+    document = document_of(SAMPLE)
+    twice = SAMPLE.canonical.replace(b'{"base_step"', b'{"run":1,"base_step"', 1)
+    assert json.loads(twice) == document
+    for spelling in (
+        json.dumps(document).encode(),
+        SAMPLE.canonical + b"\n",
+        b"\xef\xbb\xbf" + SAMPLE.canonical,
+        twice,
+    ):
+        with pytest.raises(MalformedError):
+            parse_manifest(spelling)
+
+
+def test_absurd_sizes_are_refused_before_they_cost_anything() -> None:
+    with pytest.raises(MalformedError, match="at most"):
+        parse_manifest(b" " * (MAX_MANIFEST_BYTES + 1))
+    with pytest.raises(MalformedError):
+        parse_manifest(b"[" * 100_000)
+    many = {f"f{i:04}.json": 0 for i in range(MAX_FILES + 1)}
+    document = {**document_of(SAMPLE), "files": [{"name": n, "size": s} for n, s in many.items()], "shards": []}
+    with pytest.raises(MalformedError, match="files"):
+        parse_manifest(canonical(document))
+
+
+def test_another_root_is_a_mismatch() -> None:
+    with pytest.raises(MismatchError, match=SAMPLE.id):
+        parse_manifest(SAMPLE.canonical, bytes(32))

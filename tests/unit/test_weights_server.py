@@ -1,0 +1,276 @@
+"""The file server: ranges as RFC 9110 has them, and bounds on everything a stranger decides. Real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import h11
+import httpx2
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weights_samples import make_checkpoint
+
+from muster.errors import ConfigError
+from muster.shardcast.manifest import Manifest
+from muster.shardcast.origin import Origin
+from muster.shardcast.publish import publish
+from muster.shardcast.server import FileServer, Problem, Request, ServerLimits, requested_range
+from muster.shardcast.service import Service
+from muster.shardcast.shelf import Stats
+
+LIMITS = ServerLimits(header_bytes=4096, idle_seconds=0.5, stall_seconds=0.5, connections=8)
+
+
+@dataclass
+class Running:
+    """An origin over one published version, in this process."""
+
+    url: str
+    port: int
+    manifest: Manifest
+    model: bytes
+    stats: Stats
+    server: FileServer
+
+    def target(self, name: str) -> str:
+        return f"/v1/weights/{self.manifest.id}/{name}"
+
+
+@pytest.fixture(scope="module")
+def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
+    """A folder with one version in it, and that version."""
+    folder = tmp_path_factory.mktemp("published")
+    checkpoint = make_checkpoint(folder / "checkpoint", model_bytes=3_000_000)
+    return folder, publish(checkpoint, folder / "out", 1, 2, shard_bytes=1 << 20)
+
+
+@pytest.fixture
+async def origin(published: tuple[Path, Manifest], tmp_path: Path) -> AsyncIterator[Running]:
+    folder, manifest = published
+    shutil.copytree(folder / "out", tmp_path / "out")
+    (tmp_path / "secret.json").write_text("secret")
+    os.symlink(tmp_path / "secret.json", tmp_path / "out" / manifest.id / "link.json")
+    stats = Stats()
+    service = Service("origin", Origin(tmp_path / "out"), stats)
+    server = FileServer(service.handle, LIMITS)
+    port = await server.start("127.0.0.1", 0)
+    model = (folder / "checkpoint" / "model.safetensors").read_bytes()
+    yield Running(f"http://127.0.0.1:{port}", port, manifest, model, stats, server)
+    await server.close()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[httpx2.AsyncClient]:
+    async with httpx2.AsyncClient(trust_env=False, timeout=5) as found:
+        yield found
+
+
+@asynccontextmanager
+async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    """A bare connection, closed at the end whatever became of it."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    try:
+        yield reader, writer
+    finally:
+        writer.transport.abort()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def raw(port: int, data: bytes) -> bytes:
+    """Send bytes as they are, and return all that comes back until the other side hangs up."""
+    async with connected(port) as (reader, writer), asyncio.timeout(5):
+        writer.write(data)
+        return await reader.read()
+
+
+async def all_gone(server: FileServer) -> bool:
+    """Whether the server has no connection left within some seconds."""
+    for _ in range(500):
+        if not server.connections:
+            break
+        await asyncio.sleep(0.02)
+    return not server.connections
+
+
+@given(
+    size=st.integers(0, 50), first=st.none() | st.integers(0, 60), last=st.none() | st.integers(0, 60), noise=st.text()
+)
+def test_a_range_is_the_slice_it_names(size: int, first: int | None, last: int | None, noise: str) -> None:
+    data = bytes(range(size))
+    text = f"bytes={'' if first is None else first}-{'' if last is None else last}"
+    request = Request("GET", "/", {"range": text})
+    if first is None and last is None:
+        wanted = None
+    elif first is None:
+        wanted = data[-last:] if last else b""
+    elif last is not None and last < first:
+        wanted = None
+    else:
+        wanted = data[first : None if last is None else last + 1]
+    if wanted == b"":
+        with pytest.raises(Problem) as caught:
+            requested_range(request, size)
+        assert (caught.value.status, caught.value.headers) == (416, {"Content-Range": f"bytes */{size}"})
+    else:
+        found = requested_range(request, size)
+        assert (None if found is None else data[slice(*found)]) == wanted
+    assert requested_range(Request("GET", "/", {"range": noise + "x"}), size) is None
+
+
+async def test_files_ranges_and_heads(origin: Running, client: httpx2.AsyncClient) -> None:
+    url = origin.url + origin.target("model.safetensors")
+    whole = await client.get(url)
+    assert (whole.status_code, whole.content) == (200, origin.model)
+    assert whole.headers["accept-ranges"] == "bytes"
+    assert "immutable" in whole.headers["cache-control"]
+    part = await client.get(url, headers={"Range": "bytes=1000000-2999999"})
+    assert (part.status_code, part.content) == (206, origin.model[1_000_000:])
+    assert part.headers["content-range"] == "bytes 1000000-2999999/3000000"
+    assert (await client.get(url, headers={"Range": "bytes=-5"})).content == origin.model[-5:]
+    beyond = await client.get(url, headers={"Range": "bytes=3000000-"})
+    assert (beyond.status_code, beyond.headers["content-range"]) == (416, "bytes */3000000")
+    head = await client.head(url, headers={"Range": "bytes=0-9"})
+    assert (head.status_code, head.headers["content-length"], head.content) == (206, "10", b"")
+    empty = await client.get(origin.url + origin.target("chat_template.jinja"))
+    assert (empty.status_code, empty.content) == (200, b"")
+    manifest = await client.get(origin.url + origin.target("manifest.json"))
+    assert (manifest.content, manifest.headers["content-type"]) == (origin.manifest.canonical, "application/json")
+    await client.get(origin.url + "/healthz")  # on the same connection: what was sent before has been counted
+    assert origin.stats.served_bytes == 3_000_000 + 2_000_000 + 5 + len(origin.manifest.canonical)
+
+
+async def test_about_the_service(origin: Running, client: httpx2.AsyncClient, tmp_path: Path) -> None:
+    index = (await client.get(origin.url + "/v1/weights/index.json")).json()
+    assert index == {"versions": [{"root": origin.manifest.id, "run": 1, "step": 2, "size": 3_000_036}]}
+    await client.get(origin.url + origin.target("config.json"))
+    stats = (await client.get(origin.url + "/v1/stats")).json()
+    assert (stats["role"], stats["served_bytes"], stats["versions"]) == ("origin", 23, index["versions"])
+    assert (await client.get(origin.url + "/healthz")).json() == {"status": "alive"}
+    assert (await client.get(origin.url + "/version")).json()["protocol"] == 1
+    metrics = (await client.get(origin.url + "/metrics")).text
+    assert "muster_shardcast_served_bytes_total" in metrics
+    assert 'muster_shardcast_replies_total{status="200"}' in metrics
+    assert (await client.get(origin.url + "/readyz")).json() == {"ready": True, "reasons": []}
+    (tmp_path / "out" / "index.json").write_text("{")
+    broken = await client.get(origin.url + "/readyz")
+    assert (broken.status_code, broken.json()["ready"]) == (503, False)
+    assert "index.json" in broken.json()["reasons"][0]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/weights/ROOT/../../secret.json",
+        "/v1/weights/ROOT/..%2f..%2fsecret.json",
+        "/v1/weights/ROOT/%2e%2e/secret.json",
+        "/v1/weights/../secret.json",
+        "/v1/weights/..",
+        "/v1/weights/ROOT/..",
+        "/v1/weights/ROOT/link.json",
+        "/v1/weights/ROOT/",
+        "/v1/weights/ROOT",
+        "/v1/weights/ROOT//etc/passwd",
+        "/v1/weights/ROOT/missing.json",
+        "/v1/weights/ROOT/.hidden.json",
+        "/v1/weights/0x00/config.json",
+        "/v1/weights/0x" + "00" * 32 + "/config.json",
+        "/v1/weights/.publishing/config.json",
+        "//etc/passwd",
+        "/",
+        "*",
+    ],
+)
+async def test_nothing_outside_the_versions_is_served(origin: Running, path: str) -> None:
+    target = path.replace("ROOT", origin.manifest.id)
+    answer = await raw(origin.port, f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
+    assert answer.startswith(b"HTTP/1.1 404 ")
+    assert b"secret" not in answer.replace(b"secret.json", b"")
+    problem = json.loads(answer.partition(b"\r\n\r\n")[2])
+    assert problem["status"] == 404
+
+
+@pytest.mark.parametrize(
+    ("request_", "status"),
+    [
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 20_000 + b"\r\n\r\n", 431),
+        (b"GET /" + b"a" * 20_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"nonsense\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc", 413),
+        (b"POST / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+        (b"DELETE /v1/weights/index.json HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 405),
+    ],
+)
+async def test_what_is_not_a_plain_get_is_refused(origin: Running, request_: bytes, status: int) -> None:
+    answer = await raw(origin.port, request_)
+    assert answer.startswith(f"HTTP/1.1 {status} ".encode())
+
+
+async def test_an_idle_connection_is_closed_and_holds_nobody_up(origin: Running, client: httpx2.AsyncClient) -> None:
+    started = time.monotonic()
+    async with connected(origin.port) as (idle, _), connected(origin.port) as (half, writer), asyncio.timeout(5):
+        writer.write(b"GET / HTTP/1.1\r\nHo")
+        assert (await client.get(origin.url + "/healthz")).status_code == 200
+        for reader in (idle, half):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+    assert time.monotonic() - started >= LIMITS.idle_seconds
+
+
+async def test_who_does_not_read_is_hung_up_on(origin: Running) -> None:
+    async with connected(origin.port) as (_, writer):
+        request = f"GET {origin.target('model.safetensors')} HTTP/1.1\r\nHost: x\r\n\r\n"
+        writer.write(4 * request.encode())  # more than the buffers between us hold
+        assert await all_gone(origin.server)
+
+
+async def test_one_connection_carries_many_requests(origin: Running) -> None:
+    async with connected(origin.port) as (reader, writer):
+        protocol = h11.Connection(h11.CLIENT)
+        for name, length in (("config.json", 23), ("missing.json", None), ("tokenizer.json", 13)):
+            request = h11.Request(method="GET", target=origin.target(name), headers=[("Host", "x")])
+            writer.write(protocol.send(request) or b"")
+            protocol.send(h11.EndOfMessage())
+            body = b""
+            while not isinstance(event := protocol.next_event(), h11.EndOfMessage):
+                if event is h11.NEED_DATA:
+                    protocol.receive_data(await reader.read(65536))
+                elif isinstance(event, h11.Data):
+                    body += event.data
+            assert length is None or len(body) == length
+            protocol.start_next_cycle()
+        assert origin.server.connections == 1
+
+
+async def test_connections_are_bounded(origin: Running) -> None:
+    async with AsyncExitStack() as stack:
+        for _ in range(LIMITS.connections):
+            await stack.enter_async_context(connected(origin.port))
+        reader, _ = await stack.enter_async_context(connected(origin.port))
+        async with asyncio.timeout(LIMITS.idle_seconds / 2):
+            with suppress(ConnectionResetError):
+                assert await reader.read() == b""
+
+
+async def test_an_occupied_port_is_a_config_error(origin: Running) -> None:
+    with pytest.raises(ConfigError, match=f"cannot listen on 127.0.0.1:{origin.port}") as caught:
+        await FileServer(origin.server.handler).start("127.0.0.1", origin.port)
+    assert "shardcast.port" in caught.value.hint
+
+
+async def test_closing_ends_answers_under_way(origin: Running) -> None:
+    async with connected(origin.port) as (reader, writer), asyncio.timeout(5):
+        writer.write(f"GET {origin.target('model.safetensors')} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        await reader.readline()
+        await origin.server.close()
+        assert origin.server.connections == 0
