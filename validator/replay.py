@@ -9,6 +9,7 @@ in the vocabulary, and there is at least one.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -166,27 +167,24 @@ class Replayer:
         return token_gaps, logprobs
 
 
-def judge(measurement: Measurement, profile: Profile) -> Finding | None:
-    """What is wrong with a rollout: the first statistic that accuses, else the first that rejects."""
-    checks: tuple[tuple[Reason, str, float, Limit], ...] = (
-        ("sampling_mismatch", "mean gap to the sampled token", measurement.mean_gap, profile.mean_gap),
-        ("sampling_mismatch", "gap to the sampled token", measurement.worst_gap, profile.worst_gap),
-        ("activation_mismatch", "distance of the activation proof", measurement.activation, profile.activation),
-        ("wrong_logprobs", "difference of a log-probability", measurement.logprobs, profile.logprobs),
+def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
+    """What is wrong with these rollouts: what accuses before what only rejects, then in the order of the checks."""
+    checks: tuple[tuple[Reason, str, str], ...] = (
+        ("sampling_mismatch", "mean_gap", "mean gap to the sampled tokens"),
+        ("sampling_mismatch", "worst_gap", "gap to the sampled token"),
+        ("activation_mismatch", "activation", "distance of the activation proof"),
+        ("wrong_logprobs", "logprobs", "difference of a log-probability"),
     )
     for accuse in (True, False):
-        for reason, words, value, limit in checks:
+        for reason, statistic, words in checks:
+            limit: Limit = getattr(profile, statistic)
             threshold = limit.accuse if accuse else limit.reject
-            if not value <= threshold:
-                detail = measurement.detail if reason == "activation_mismatch" and measurement.detail else words
-                return Finding(reason, measurement.position, value, threshold, accuse=accuse, detail=detail)
+            for measurement in measurements:
+                value: float = getattr(measurement, statistic)
+                if not value <= threshold:
+                    detail = words if math.isfinite(value) else measurement.detail or words
+                    return Finding(reason, measurement.position, value, threshold, accuse=accuse, detail=detail)
     return None
-
-
-def judge_all(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
-    """The first finding that accuses, else the first there is."""
-    findings = [finding for measurement in measurements if (finding := judge(measurement, profile))]
-    return next((finding for finding in findings if finding.accuse), findings[0] if findings else None)
 
 
 def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:

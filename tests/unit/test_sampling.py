@@ -16,7 +16,7 @@ from muster.sampling import choose, chosen_logprobs, gaps, gumbel, gumbel_numpy,
 VECTORS = [
     (0, 0, [2443717169, 2145415539, 304433777, 1467720743, 1020577564], [0.57283664, 0.36512446, -0.97333068]),
     (1, 5, [3123277186, 1325667245, 4179902927, 133536656, 4245326822], [1.14394093, -0.16171755, 3.60615849]),
-    (0x123456789ABCDEF, 7, [2737090252, 1349768191, 3927698639, 780058589, 2565573106], [0.7972895, -0.1462722, 2.4147434]),
+    (0x123456789ABCDEF, 7, [2737090252, 1349768191, 3927698639, 780058589, 2565573106], [0.79729, -0.14627, 2.41474]),
     (2**63 - 1, 2**20, [3959751747, 2434399376, 2748206326, 1329019727, 2244747894], [2.5100698, 0.5660850, 0.8063260]),
 ]
 
@@ -79,7 +79,7 @@ def test_noise_is_finite_and_bounded_at_the_extremes_of_its_bits() -> None:
         assert -math.log(-math.log(u)) == pytest.approx(bound, abs=0.01)
     noise = gumbel(torch.arange(64), torch.arange(64), 1 << 16)
     assert noise.isfinite().all()
-    assert -2.82 < noise.min()
+    assert noise.min() > -2.82
     assert noise.max() < 16.64
 
 
@@ -89,7 +89,10 @@ def test_samples_softmax_exactly(axis: str) -> None:
     draws, vocab, temperature = 200_000, 12, 0.7
     logits = torch.linspace(-2, 2, vocab).repeat(draws, 1)
     counter = torch.arange(draws)
-    seeds, positions = (counter * 0x9E3779B97F4A % 2**63, counter % 50) if axis == "seed" else (counter * 0 + 9, counter)
+    if axis == "seed":
+        seeds, positions = counter * 0x9E3779B97F4A, counter % 50
+    else:
+        seeds, positions = torch.full_like(counter, 9), counter
     tokens = choose(logits, seeds, positions, temperature).tokens
     expected = torch.softmax(logits[0].double() / temperature, dim=0) * draws
     observed = torch.bincount(tokens, minlength=vocab)

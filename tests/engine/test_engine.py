@@ -1,0 +1,249 @@
+"""The engine: replayable sampling and true proofs under everything vLLM's scheduler does to a request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from muster.errors import ConfigError, MalformedError
+from muster.models import load_model
+from muster.profiles import CPU_FP32
+from muster.rollouts.schema import Rollout
+from muster.sampling import choose
+from tests.engine.conftest import LIMITS, Requests, UsingWeights
+from tests.engine.controls import rollouts_of, save_changed, tempered, with_noise
+from validator.replay import Replayer, judge
+from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest
+from worker.engine_extension import rows_of_tokens
+from worker.sampler import Capture
+
+TIGHT = EngineLimits(
+    temperature=0.7,
+    max_prompt_tokens=400,
+    max_completion_tokens=96,
+    max_sequences=24,
+    max_batched_tokens=96,
+    cache_blocks=40,
+)
+"""Prompts of 300 tokens are prefilled in chunks, and 24 sequences of 3 to 4 blocks do not fit into 40."""
+EOS = 1
+
+
+@pytest.fixture(scope="session")
+def other_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint unlike `model_dir` whose completions are long."""
+    return save_changed(model_dir, tmp_path_factory.mktemp("other") / "model", with_noise(1.0))
+
+
+@pytest.fixture(scope="session")
+def tight_engine(other_dir: Path) -> Iterator[Engine]:
+    """An engine short of everything, started on `other_dir`."""
+    running = Engine(other_dir, CPU_FP32, TIGHT)
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def preemptions(tight_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the requests that vLLM preempts."""
+    scheduler = tight_engine._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+    seen: list[str] = []
+    original = scheduler._preempt_request
+
+    def note(request, *args, **kwargs):
+        seen.append(request.request_id)
+        return original(request, *args, **kwargs)
+
+    monkeypatch.setattr(scheduler, "_preempt_request", note)
+    return seen
+
+
+def long_prefix(seed: int, length: int = 300) -> np.ndarray:
+    return np.random.default_rng(seed).integers(20, 100, length).astype(np.int32)
+
+
+def same(first: Sequence[Generation], second: Sequence[Generation]) -> bool:
+    return all(
+        np.array_equal(a.tokens, b.tokens)
+        and np.allclose(a.logprobs, b.logprobs, atol=1e-5)
+        and a.finish_reason == b.finish_reason
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def test_rollouts_are_well_formed(honest: list[Rollout]) -> None:
+    assert {rollout.finish_reason for rollout in honest} <= {"stop", "length"}
+    for rollout in honest:
+        tokens = rollout.completion_tokens
+        assert tokens.dtype == np.int32
+        assert rollout.logprobs.dtype == np.float32
+        assert len(rollout.logprobs) == len(tokens)
+        assert len(rollout.proof) == 8 * len(tokens)
+        assert EOS not in tokens[:-1]
+        assert (tokens[-1] == EOS) == (rollout.finish_reason == "stop")
+        assert rollout.finish_reason == "stop" or len(tokens) == 32
+
+
+def test_tokens_are_those_that_the_seed_samples_from_the_model(
+    honest: list[Rollout], model_dir: Path, replayer: Replayer
+) -> None:
+    """Token by token with transformers and no engine: the definition, not a tolerance."""
+    model = load_model(model_dir)
+    for rollout in honest[:8]:
+        sequence = rollout.prompt_tokens.tolist()
+        for index, token in enumerate(rollout.completion_tokens.tolist()):
+            with torch.inference_mode():
+                logits = model(input_ids=torch.tensor([sequence])).logits[:, -1]
+            choice = choose(logits, torch.tensor([rollout.seed]), torch.tensor([index]), 1.0)
+            assert choice.tokens.item() == token
+            assert choice.logprobs.item() == pytest.approx(float(rollout.logprobs[index]), abs=1e-4)
+            sequence.append(token)
+
+
+def test_neighbours_and_order_do_not_matter(engine: Engine, requests_for: Requests) -> None:
+    requests = requests_for(48, seed=4)
+    together = engine.generate(requests)
+    apart = [generation for request in requests[:6] for generation in engine.generate([request])]
+    assert same(together[:6], apart)
+    assert same(together[::-1], engine.generate(requests[::-1]))
+
+
+def test_each_request_has_its_own_limit(engine: Engine, requests_for: Requests) -> None:
+    requests = [replace(request, max_tokens=1 + i % 5) for i, request in enumerate(requests_for(20, seed=5))]
+    for request, generation in zip(requests, engine.generate(requests), strict=True):
+        assert len(generation.tokens) <= request.max_tokens
+        assert generation.finish_reason == "stop" or len(generation.tokens) == request.max_tokens
+
+
+def test_more_requests_than_sequences_wait_their_turn(
+    tight_engine: Engine, other_dir: Path, requests_for: Requests
+) -> None:
+    requests = requests_for(60, seed=6)
+    rollouts = rollouts_of(requests, tight_engine.generate(requests))
+    assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
+
+
+def test_chunked_prefill_prefix_caching_and_preemption_leave_proofs_true(
+    tight_engine: Engine, other_dir: Path, requests_for: Requests, preemptions: list[str]
+) -> None:
+    """Prompts of 300 and more tokens, most of them with a common beginning, more than the cache holds."""
+    requests = requests_for(16, seed=7, max_tokens=96, prefix=long_prefix(1))
+    requests += [
+        request for i in range(8) for request in requests_for(1, seed=20 + i, max_tokens=96, prefix=long_prefix(9 + i))
+    ]
+    generations = tight_engine.generate(requests)
+    replayer = Replayer(other_dir, CPU_FP32, TIGHT.temperature)
+    assert len(set(preemptions)) > 2
+    assert sum(len(generation.tokens) for generation in generations) > 1000
+    measurements = replayer.replay(rollouts_of(requests, generations))
+    assert judge(measurements, CPU_FP32) is None
+    assert max(measurement.activation for measurement in measurements) < CPU_FP32.activation.accuse / 2
+    again = tight_engine.generate(requests)
+    assert same(generations, again)
+
+
+def test_reloaded_weights_generate_like_a_fresh_engine(
+    tight_engine: Engine, engine: Engine, model_dir: Path, other_dir: Path, requests_for: Requests
+) -> None:
+    """Old blocks in the prefix cache and packed copies of old weights would both show here."""
+    requests = requests_for(12, seed=8, max_tokens=40, prefix=long_prefix(2))
+    fresh = tight_engine.generate(requests)
+    tight_engine.load_weights(model_dir)
+    between = tight_engine.generate(requests)
+    tight_engine.load_weights(other_dir)
+    reloaded = tight_engine.generate(requests)
+    assert not same(fresh, between)
+    assert same(fresh, reloaded)
+    assert [generation.proof for generation in fresh] == [generation.proof for generation in reloaded]
+    rollouts = rollouts_of(requests, between)
+    assert judge(Replayer(model_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
+
+
+def test_a_reloaded_engine_equals_one_that_was_started_with_the_weights(
+    engine: Engine, tight_engine: Engine, other_dir: Path, requests_for: Requests, using_weights: UsingWeights
+) -> None:
+    requests = requests_for(32, seed=9)
+    with using_weights(other_dir), tempered(engine, TIGHT.temperature):
+        reloaded = engine.generate(requests)
+    assert same(reloaded, tight_engine.generate(requests))
+
+
+def test_a_subclass_can_run_other_weights(
+    engine: Engine, requests_for: Requests, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seam that the demo's cheater uses."""
+    honest_weights = engine.read_weights
+    monkeypatch.setattr(engine, "read_weights", lambda folder: ((n, t * 1.5) for n, t in honest_weights(folder)))
+    requests = requests_for(8, seed=10)
+    before = engine.generate(requests)
+    engine.load_weights(model_dir)
+    changed = engine.generate(requests)
+    monkeypatch.undo()
+    engine.load_weights(model_dir)
+    assert not same(before, changed)
+    assert same(before, engine.generate(requests))
+
+
+def test_no_requests_no_generations(engine: Engine) -> None:
+    assert engine.generate([]) == []
+
+
+@pytest.mark.parametrize(
+    ("prompt", "limit", "words"),
+    [(0, 8, "a prompt of 0 tokens"), (65, 8, "a prompt of 65 tokens"), (9, 0, "up to 0"), (9, 49, "up to 49")],
+)
+def test_what_does_not_fit_is_refused_and_harms_nothing(
+    prompt: int, limit: int, words: str, engine: Engine, requests_for: Requests
+) -> None:
+    good = requests_for(4, seed=11)
+    before = engine.generate(good)
+    with pytest.raises(EngineError, match=words):
+        engine.generate([*good, GenerationRequest(np.full(prompt, 20, np.int32), 1, limit)])
+    assert same(before, engine.generate(good))
+
+
+def test_a_failed_call_leaves_a_working_engine(
+    engine: Engine, requests_for: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = requests_for(16, seed=12)
+    before = engine.generate(requests)
+    steps = iter(range(3))
+    original: Callable = engine._engine.step
+
+    def fail_later():
+        if next(steps, None) is None:
+            raise RuntimeError("out of luck")
+        return original()
+
+    monkeypatch.setattr(engine._engine, "step", fail_later)
+    with pytest.raises(RuntimeError, match="out of luck"):
+        engine.generate(requests)
+    monkeypatch.undo()
+    assert same(before, engine.generate(requests))
+
+
+def test_weights_that_are_not_there_are_an_error(engine: Engine, tmp_path: Path) -> None:
+    with pytest.raises(MalformedError, match="no safetensors"):
+        engine.load_weights(tmp_path)
+
+
+def test_a_model_that_vllm_cannot_serve_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"no readable config\.json"):
+        Engine(tmp_path, CPU_FP32, LIMITS)
+
+
+def test_of_two_rows_for_one_token_the_later_counts() -> None:
+    """Slot 1 is prefilled in two chunks: its first row, recorded under token 0, is not a sample."""
+    capture = Capture(
+        slots=[np.array([0, 1]), np.array([0, 1]), np.array([1, 0])],
+        positions=[np.array([0, 0]), np.array([1, 0]), np.array([1, 2])],
+    )
+    assert rows_of_tokens(capture, [3, 2]).tolist() == [0, 2, 5, 3, 4]
+    assert rows_of_tokens(capture, [2, 2]).tolist() == [0, 2, 3, 4]
+    with pytest.raises(RuntimeError, match="1 of 6 tokens"):
+        rows_of_tokens(capture, [3, 3])

@@ -1,0 +1,159 @@
+"""Replay: measuring does not depend on batching, weights are swapped cleanly, and broken input has a name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from muster.errors import ConfigError, MalformedError, MusterError
+from muster.profiles import CPU_FP32
+from muster.rollouts.schema import Rollout
+from muster.weights import read_weights
+from tests.engine.controls import save_changed, with_noise
+from validator import replay
+from validator.replay import Measurement, Replayer, judge
+
+CLEAN = Measurement(position=5, mean_gap=0, worst_gap=0, activation=2e-4, logprobs=1e-6)
+
+
+@pytest.fixture(scope="module")
+def noisy_dirs(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("noisy")
+    return [save_changed(model_dir, folder / str(i), with_noise(0.1)) for i in range(3)]
+
+
+def test_batches_do_not_change_what_is_measured(
+    honest: list[Rollout], replayer: Replayer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rollouts = [replace(rollout, logprobs=rollout.logprobs - np.float32(0.5)) for rollout in honest[:40]]
+    together = replayer.replay(rollouts)
+    monkeypatch.setattr(replay, "_PASS_TOKENS", 100)
+    monkeypatch.setattr(replay, "_LOGITS_AT_ONCE", 105 * 7)
+    for one, other in zip(together, replayer.replay(rollouts), strict=True):
+        assert one.position == other.position
+        assert one.logprobs == pytest.approx(0.5, abs=1e-4)
+        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-5)
+        assert other.activation == pytest.approx(one.activation, abs=1e-5)
+
+
+def test_nothing_to_replay(replayer: Replayer) -> None:
+    assert replayer.replay([]) == []
+
+
+def test_weights_are_swapped_and_only_the_last_few_are_kept(
+    honest: list[Rollout], model_dir: Path, noisy_dirs: list[Path]
+) -> None:
+    own = Replayer(model_dir, CPU_FP32, 1.0, keep=2)
+    expected = {}
+    for folder in [model_dir, *noisy_dirs]:
+        own.load_weights(folder)
+        expected[folder] = own.replay(honest[:8])
+        assert len(own._weights) <= 2
+    assert judge(expected[model_dir], CPU_FP32) is None
+    assert judge(expected[noisy_dirs[0]], CPU_FP32) is not None
+    for folder in [noisy_dirs[2], model_dir, noisy_dirs[0]]:
+        own.load_weights(folder)
+        assert own.replay(honest[:8]) == expected[folder]
+
+
+def test_loading_what_is_loaded_reads_nothing(
+    model_dir: Path, noisy_dirs: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = Replayer(model_dir, CPU_FP32, 1.0)
+    own.load_weights(noisy_dirs[0])
+    own.load_weights(noisy_dirs[1])
+    monkeypatch.setattr(replay, "read_weights", lambda folder: pytest.fail(f"read {folder} again"))
+    own.load_weights(noisy_dirs[1])
+    own.load_weights(noisy_dirs[0])
+
+
+@pytest.mark.parametrize("fault", ["shape", "missing", "extra", "bytes"])
+def test_weights_that_do_not_fit_are_malformed(fault: str, model_dir: Path, tmp_path: Path) -> None:
+    tensors = dict(read_weights(model_dir))
+    name = "model.layers.0.mlp.up_proj.weight"
+    if fault == "shape":
+        tensors[name] = tensors[name][:-1].contiguous()
+    elif fault == "missing":
+        del tensors[name]
+    elif fault == "extra":
+        tensors["model.layers.7.mlp.up_proj.weight"] = tensors[name].clone()
+    save_file(tensors, tmp_path / "model.safetensors")
+    if fault == "bytes":
+        (tmp_path / "model.safetensors").write_bytes(b"\xff" * 100)
+    own = Replayer(model_dir, CPU_FP32, 1.0)
+    with pytest.raises(MalformedError):
+        own.load_weights(tmp_path)
+
+
+def test_a_broken_checkpoint_is_nobodys_lie(honest: list[Rollout], model_dir: Path, tmp_path: Path) -> None:
+    """NaN weights must not make claims pass (or fail): there is nothing to measure."""
+    broken = save_changed(model_dir, tmp_path / "broken", lambda tensor: tensor * torch.nan)
+    own = Replayer(model_dir, CPU_FP32, 1.0)
+    own.load_weights(broken)
+    with pytest.raises(MusterError, match="not finite"):
+        own.replay(honest[:2])
+
+
+def test_a_missing_model_is_a_configuration_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        Replayer(tmp_path, CPU_FP32, 1.0)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_log_probabilities_that_are_not_finite_are_infinitely_wrong(
+    value: float, honest: list[Rollout], replayer: Replayer
+) -> None:
+    logprobs = honest[0].logprobs.copy()
+    logprobs[0] = value
+    assert replayer.replay([replace(honest[0], logprobs=logprobs)])[0].logprobs == np.inf
+    assert replayer.replay([replace(honest[0], logprobs=logprobs[:-1])])[0].logprobs == np.inf
+
+
+def test_clean_measurements_have_no_finding() -> None:
+    assert judge([], CPU_FP32) is None
+    assert judge([CLEAN], CPU_FP32) is None
+
+
+@pytest.mark.parametrize(
+    ("statistic", "reason"),
+    [
+        ("mean_gap", "sampling_mismatch"),
+        ("worst_gap", "sampling_mismatch"),
+        ("activation", "activation_mismatch"),
+        ("logprobs", "wrong_logprobs"),
+    ],
+)
+def test_each_statistic_rejects_above_one_limit_and_accuses_above_the_other(statistic: str, reason: str) -> None:
+    limit = getattr(CPU_FP32, statistic)
+    assert judge([replace(CLEAN, **{statistic: limit.reject})], CPU_FP32) is None
+    for value, threshold, accuse in (
+        (limit.reject * 1.01, limit.reject, False),
+        (limit.accuse, limit.reject, False),
+        (limit.accuse * 1.01, limit.accuse, True),
+        (np.inf, limit.accuse, True),
+        (np.nan, limit.accuse, True),
+    ):
+        finding = judge([CLEAN, replace(CLEAN, position=9, **{statistic: value})], CPU_FP32)
+        assert finding is not None
+        assert (finding.reason, finding.position, finding.threshold) == (reason, 9, threshold)
+        assert finding.accuse == accuse
+
+
+def test_what_accuses_comes_before_what_rejects_and_then_the_checks_order() -> None:
+    doubtful = replace(CLEAN, position=1, mean_gap=CPU_FP32.mean_gap.reject * 1.1)
+    forged = replace(CLEAN, position=2, logprobs=1.0)
+    other_weights = replace(CLEAN, position=3, activation=0.5)
+    finding = judge([doubtful, forged, other_weights], CPU_FP32)
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.measured) == ("activation_mismatch", 3, 0.5)
+
+
+def test_a_malformed_proof_says_why() -> None:
+    finding = judge([replace(CLEAN, activation=np.inf, detail="8 bytes for 2 tokens, 16 expected")], CPU_FP32)
+    assert finding is not None
+    assert finding.detail == "8 bytes for 2 tokens, 16 expected"
