@@ -27,7 +27,7 @@ from muster.journal import write_durably
 from trainer.batches import Batch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedModel
 
 WEIGHTS: Final = "weights.safetensors"
 OPTIMIZER: Final = "optimizer.safetensors"
@@ -77,10 +77,10 @@ class Checkpoints:
         note: Note,
         model: PreTrainedModel,
         optimizer: torch.optim.Optimizer,
-        tokenizer: PreTrainedTokenizerBase,
+        tokenizer: Path,
         dtype: torch.dtype,
     ) -> None:
-        """Write a step whole, then let it appear. Raises StorageError when the disk refuses."""
+        """Write a step whole, then let it appear; `tokenizer` is the folder with the run's. Raises StorageError."""
         build = self.folder / f".writing-{note.step:06d}"
         try:
             _write(build, note, model, optimizer, tokenizer, dtype)
@@ -138,7 +138,7 @@ def _write(
     note: Note,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    tokenizer: PreTrainedTokenizerBase,
+    tokenizer: Path,
     dtype: torch.dtype,
 ) -> None:
     shutil.rmtree(build, ignore_errors=True)
@@ -162,11 +162,14 @@ def _write(
     _sync(build)
 
 
-def _write_model(folder: Path, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, dtype: torch.dtype) -> None:
-    """The published form. Tied weights are written once, as transformers does."""
+def _write_model(folder: Path, model: PreTrainedModel, tokenizer: Path, dtype: torch.dtype) -> None:
+    """The published form. Tied weights are written once, as transformers does; the tokenizer is copied byte for byte,
+    since the run's terms name its hash."""
     state = {name: value.detach().to(dtype) for name, value in model.state_dict().items()}
     model.save_pretrained(folder, state_dict=state)
-    tokenizer.save_pretrained(folder)
+    for name in TOKENIZER_FILES:
+        if (tokenizer / name).is_file():
+            shutil.copyfile(tokenizer / name, folder / name)
 
 
 def _moments(optimizer: torch.optim.Optimizer, model: PreTrainedModel) -> dict[str, torch.Tensor]:

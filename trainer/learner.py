@@ -74,6 +74,7 @@ class Learner:
         self.checkpoints = Checkpoints(folder)
         self.recipe = recipe
         self.dtype = dtype
+        self._initial = initial
         self.tokenizer = load_tokenizer(initial)
         self.model = load_model(initial, dtype=torch.float32)
         self.model.train()
@@ -137,7 +138,7 @@ class Learner:
         }
 
     def _save(self, note: Note) -> None:
-        self.checkpoints.save(note, self.model, self.optimizer, self.tokenizer, self.dtype)
+        self.checkpoints.save(note, self.model, self.optimizer, self._initial, self.dtype)
 
 
 def update_metrics(report: UpdateReport) -> dict[str, float]:

@@ -63,6 +63,7 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Pat
     assert all(torch.equal(there[name], here[name]) for name in there)
     assert any(not torch.equal(there[name], before[name]) for name in there)
     assert model_hash(straight.published_form) == model_hash(resumed.published_form)
+    assert tokenizer_hash(resumed.published_form) == tokenizer_hash(initial)
 
 
 def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
