@@ -1,0 +1,272 @@
+"""Evidence: what holds is confirmed by whoever re-runs it, and what an accuser made up convicts nobody."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+from commitment_samples import ACCUSER, NODE, STORAGE, WHERE, committed, drawn, honest_rows, rules, upload_of
+
+from muster.chain.keys import Signer
+from muster.errors import MalformedError, RefusedError, UnreachableError
+from muster.evidence import (
+    MAX_ROWS,
+    EvidenceBundle,
+    Ruling,
+    finite,
+    make_bundle,
+    parse_bundle,
+    verify_evidence,
+)
+from muster.hashes import content_hash
+from muster.inspection import Commitment, Finding, check_file
+from muster.messages import Upload
+from muster.rollouts.file import FileLimits, read_rollouts, write_rollouts
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.schema import Rollout
+
+STRANGER = Signer.from_key(b"\x09" * 32)
+
+
+def nothing_found(_step: int, rows: list[Rollout]) -> list[Finding | None]:
+    return [None] * len(rows)
+
+
+@dataclass
+class Bench:
+    """A judge's means: a storage with these files, and a model that finds what it is told to find."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    uploads: dict[int, Upload] = field(default_factory=dict)
+    findings: Callable[[int, list[Rollout]], list[Finding | None]] = nothing_found
+    down: bool = False
+    replayed: int = 0
+
+    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+        return read_rollouts(data, limits)
+
+    async def file(self, name: str) -> bytes:
+        return self._have(self.files, name)
+
+    async def upload(self, commitment: Commitment) -> Upload:
+        return self._have(self.uploads, commitment.index)
+
+    async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
+        if self.down:
+            raise UnreachableError("no weights")
+        self.replayed += len(rollouts)
+        return self.findings(step, rollouts)
+
+    def _have(self, things: dict, key: object) -> object:
+        if self.down:
+            raise UnreachableError("down")
+        if key not in things:
+            raise RefusedError("not here", status=404, title="not found")
+        return things[key]
+
+
+async def rule(bundle: EvidenceBundle, commitment: Commitment, bench: Bench | None = None) -> Ruling:
+    """As a juror does: from the bytes of the bundle."""
+    return await verify_evidence(parse_bundle(bundle.to_bytes()), commitment, drawn(), rules(), WHERE, bench or Bench())
+
+
+def changed(position: int, **changes: object) -> list[Rollout]:
+    rows = honest_rows()
+    rows[position] = replace(rows[position], **changes)  # type: ignore[arg-type]
+    return rows
+
+
+def accuse(rows: list[Rollout], finding: Finding, *shown: int) -> tuple[EvidenceBundle, Commitment]:
+    commitment = committed(rows)
+    return make_bundle(rules(), commitment, finding, accuser=ACCUSER, rollouts=rows, rows=shown), commitment
+
+
+def sampling_mismatch(position: int, *, accuse: bool = True) -> Finding:
+    return Finding("sampling_mismatch", position, 3.0, 0.5, accuse=accuse)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        changed(4, budget=9),
+        changed(4, prompt_tokens=honest_rows()[4].prompt_tokens[1:]),
+        changed(4, logprobs=honest_rows()[4].logprobs + 9),
+        changed(4, finish_reason="length"),
+        changed(5, task_reward=1_000_000),
+    ],
+    ids=["wrong_draw", "wrong_prompt", "out_of_bounds", "wrong_termination", "wrong_reward"],
+)
+async def test_what_a_cheap_check_found_is_found_again(rows: list[Rollout]) -> None:
+    finding = check_file(rows, committed(rows), drawn(), rules())
+    assert finding is not None
+    assert finding.position is not None
+    bundle, commitment = accuse(rows, finding, finding.position)
+    ruling = await rule(bundle, commitment)
+    assert (ruling.guilty, ruling.finding) == (True, finding)
+
+
+async def test_honest_rows_convict_nobody_whatever_the_accuser_says() -> None:
+    rows = honest_rows()
+    for reason in ("wrong_draw", "wrong_prompt", "out_of_bounds", "wrong_termination", "wrong_reward"):
+        bundle, commitment = accuse(rows, Finding(reason, 4), 4)
+        assert (await rule(bundle, commitment)).guilty is False
+
+
+async def test_a_replay_convicts_only_beyond_the_accusing_threshold() -> None:
+    rows = honest_rows()
+    bundle, commitment = accuse(rows, sampling_mismatch(7), 7, 2)
+    assert (await rule(bundle, commitment)).guilty is False
+
+    beyond = Bench(findings=lambda _, rows: [None, *(sampling_mismatch(row.position) for row in rows[1:])])
+    ruling = await rule(bundle, commitment, beyond)
+    assert (ruling.guilty, ruling.finding, beyond.replayed) == (True, sampling_mismatch(2), 2)
+
+    between = Bench(findings=lambda _, rows: [sampling_mismatch(row.position, accuse=False) for row in rows])
+    assert (await rule(bundle, commitment, between)).guilty is False
+
+
+async def test_who_cannot_replay_abstains() -> None:
+    bundle, commitment = accuse(honest_rows(), sampling_mismatch(7), 7)
+    assert (await rule(bundle, commitment, Bench(down=True))).guilty is None
+
+
+async def test_rows_that_fail_a_cheap_check_are_not_replayed() -> None:
+    bench = Bench()
+    rows = changed(7, completion_tokens=honest_rows()[7].completion_tokens + 10_000)
+    bundle, commitment = accuse(rows, sampling_mismatch(7), 7)
+    assert (await rule(bundle, commitment, bench)).guilty is True
+    assert bench.replayed == 0
+
+
+async def test_rows_of_another_commitment_convict_nobody() -> None:
+    bad = changed(4, budget=9)
+    bundle, _ = accuse(bad, Finding("wrong_draw", 4), 4)
+    honest = committed(honest_rows())
+    ruling = await rule(bundle.model_copy(update={"root": "0x" + honest.root.hex()}), honest)
+    assert (ruling.guilty, ruling.why) == (False, "row 4 is not under the committed root")
+    assert "another commitment" in (await rule(bundle, honest)).why
+
+
+@pytest.mark.parametrize("name", ["chain_id", "runs", "run", "step", "node", "index", "root"])
+async def test_every_part_of_the_name_counts(name: str) -> None:
+    bundle, commitment = accuse(changed(4, budget=9), Finding("wrong_draw", 4), 4)
+    assert (await rule(bundle, commitment)).guilty is True
+    value = getattr(bundle, name)
+    other = value + 1 if isinstance(value, int) else value[:-1] + ("1" if value[-1] != "1" else "2")
+    assert (await rule(bundle.model_copy(update={name: other}), commitment)).guilty is False
+
+
+async def test_a_committed_row_beyond_the_commitment_is_malformed() -> None:
+    rows = honest_rows()
+    rows[11] = replace(rows[11], position=12, group=3, sample=0)
+    bundle, commitment = accuse(rows, Finding("malformed", 11), 11)
+    bundle = make_bundle(rules(), commitment, Finding("wrong_draw", 11), accuser=ACCUSER, rollouts=rows, rows=[11])
+    ruling = await rule(bundle, commitment)
+    assert ruling.guilty is True
+    assert ruling.finding is not None
+    assert ruling.finding.reason == "malformed"
+
+
+async def test_made_up_rows_and_proofs_convict_nobody() -> None:
+    bundle, commitment = accuse(changed(4, budget=9), Finding("wrong_draw", 4), 4)
+    for changes in (
+        {"rows": ""},
+        {"rows": "no base64"},
+        {"rows": base64.b64encode(b"no parquet").decode()},
+        {"proofs": []},
+        {"proofs": [*bundle.proofs, *bundle.proofs]},
+        {"proofs": [[]]},
+        {"proofs": [bundle.proofs[0][::-1]]},
+    ):
+        assert (await rule(bundle.model_copy(update=changes), commitment)).guilty is False, changes
+
+
+async def test_a_malformed_file_is_the_nodes_if_the_node_signed_it() -> None:
+    commitment, data = committed(honest_rows()), b"PAR1 not a file PAR1"
+    finding = Finding("malformed", detail="no")
+    bundle = make_bundle(rules(), commitment, finding, accuser=ACCUSER, upload=upload_of(data, commitment))
+    bench = Bench(files={content_hash(data): data})
+    ruling = await rule(bundle, commitment, bench)
+    assert ruling.guilty is True
+    assert "malformed: not a rollout file" in ruling.why
+    assert (await rule(bundle, commitment, Bench())).guilty is None
+    assert (await rule(bundle, commitment, Bench(down=True))).guilty is None
+
+    framed = {
+        "no upload": None,
+        "signed by a stranger": upload_of(data, commitment, node=STRANGER),
+        "no receipt of the run's storage": upload_of(data, commitment, storage=STRANGER),
+        "an upload for another index": upload_of(data, replace(commitment, index=6)),
+    }
+    for what, upload in framed.items():
+        bundle = make_bundle(rules(), commitment, finding, accuser=ACCUSER, upload=upload)
+        assert (await rule(bundle, commitment, bench)).guilty is False, what
+
+
+async def test_swapped_data_is_found_again() -> None:
+    data = write_rollouts(changed(3, proof=b"other"))
+    commitment = committed(honest_rows())
+    bench = Bench(files={content_hash(data): data})
+    upload = upload_of(data, commitment)
+    bundle = make_bundle(rules(), commitment, Finding("wrong_root"), accuser=ACCUSER, upload=upload)
+    ruling = await rule(bundle, commitment, bench)
+    assert ruling.guilty is True
+    assert ruling.finding is not None
+    assert ruling.finding.reason == "wrong_root"
+
+
+async def test_a_good_file_convicts_nobody() -> None:
+    data, commitment = write_rollouts(honest_rows()), committed(honest_rows())
+    bench = Bench(files={content_hash(data): data})
+    for reason in ("malformed", "wrong_root"):
+        upload = upload_of(data, commitment)
+        bundle = make_bundle(rules(), commitment, Finding(reason), accuser=ACCUSER, upload=upload)
+        assert (await rule(bundle, commitment, bench)).guilty is False
+
+
+async def test_missing_data_is_cured_by_the_data() -> None:
+    data, commitment = write_rollouts(honest_rows()), committed(honest_rows())
+    bundle = make_bundle(rules(), commitment, Finding("data_missing"), accuser=ACCUSER)
+    upload = upload_of(data, commitment)
+    there = Bench(files={content_hash(data): data}, uploads={commitment.index: upload})
+    assert (await rule(bundle, commitment, there)).guilty is False
+    assert (await rule(bundle, commitment, Bench())).guilty is True
+    assert (await rule(bundle, commitment, Bench(uploads=there.uploads))).guilty is True
+    assert (await rule(bundle, commitment, Bench(down=True))).guilty is None
+    forged = upload_of(data, commitment, node=STRANGER)
+    assert (await rule(bundle, commitment, Bench(uploads={commitment.index: forged}))).guilty is None
+
+
+async def test_a_bundle_shows_a_bounded_number_of_rows() -> None:
+    rows = honest_rows()
+    bundle, _ = accuse(rows, sampling_mismatch(0), *range(12))
+    assert len(bundle.proofs) == MAX_ROWS
+    shown = read_rollouts(base64.b64decode(bundle.rows), FileLimits(rows=MAX_ROWS))
+    assert [row.position for row in shown] == list(range(MAX_ROWS))
+    tree = rollout_tree(rows)
+    assert bundle.proofs[3] == ["0x" + node.hex() for node in tree.proof(3)]
+
+
+def test_bundles_are_canonical_and_strict() -> None:
+    bundle, _ = accuse(changed(4, budget=9), Finding("activation_mismatch", 4, float("inf"), 0.5), 4)
+    data = bundle.to_bytes()
+    assert parse_bundle(data) == bundle
+    assert parse_bundle(data).to_bytes() == data
+    assert bundle.measured == finite(float("inf"))
+    document = json.loads(data)
+    assert list(document) == sorted(document)
+    for changes in ({"extra": 1}, {"version": 2}, {"reason": "ugly"}, {"root": "0x12"}, {"proofs": [["0x"]]}):
+        with pytest.raises(MalformedError, match="not an evidence bundle"):
+            parse_bundle(json.dumps(document | changes).encode())
+    for junk in (b"", b"[]", b"{" * 100_000, b"\xff"):
+        with pytest.raises(MalformedError, match="not an evidence bundle"):
+            parse_bundle(junk)
+    with pytest.raises(MalformedError, match="at most 8388608"):
+        parse_bundle(bytes((8 << 20) + 1))
+
+
+def test_the_names_in_this_file_are_different_people() -> None:
+    assert len({NODE.address, STORAGE.address, STRANGER.address, ACCUSER}) == 4

@@ -1,0 +1,199 @@
+"""The cheap checks: honest work passes, and each adversary is named for the one thing it does wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from commitment_samples import LIMIT, committed, drawn, honest_rows, rules, tokens_of
+
+from muster.chain.types import Kind
+from muster.errors import ConfigError
+from muster.inspection import LOGPROB_SLACK, REASONS, Finding, ModelFacts, check_file
+from muster.messages import Reason
+from muster.rollouts.schema import Rollout
+
+STOPPED, LIMITED = 4, 5
+"""A row that ends by itself, and one that the limit ends."""
+
+
+def inspect(rows: list[Rollout]) -> Finding | None:
+    """As if the rows given had been committed to: what the adversary does is in the rows, not in the root."""
+    return check_file(rows, committed(rows), drawn(), rules())
+
+
+def with_row(at: int, /, **changes: object) -> list[Rollout]:
+    rows = honest_rows()
+    rows[at] = replace(rows[at], **changes)  # type: ignore[arg-type]
+    return rows
+
+
+def completion(position: int, tokens: np.ndarray) -> dict[str, object]:
+    """A completion with everything else to match, so that only its end or its bounds are wrong."""
+    row = honest_rows()[position]
+    return {
+        "completion_tokens": tokens.astype(np.int32),
+        "logprobs": np.full(len(tokens), -0.5, dtype=np.float32),
+        "length_reward": row.length_reward,
+    }
+
+
+def edited(values: np.ndarray, place: int, value: float) -> np.ndarray:
+    copy = values.copy()
+    copy[place] = value
+    return copy
+
+
+def test_reasons_are_in_the_order_of_the_contract() -> None:
+    assert get_args(Reason) == REASONS
+    assert [Kind.of(reason) for reason in REASONS] == list(Kind)
+    assert Finding("wrong_reward").kind == Kind.WRONG_REWARD
+
+
+def test_honest_work_passes() -> None:
+    assert inspect(honest_rows()) is None
+
+
+def test_too_few_rows() -> None:
+    finding = inspect(honest_rows()[:-1])
+    assert finding == Finding("malformed", None, 11, 12, detail="11 rows, a commitment has 12")
+
+
+@pytest.mark.parametrize("name", ["run", "step", "position", "group", "sample"])
+def test_a_row_that_says_it_is_another_one(name: str) -> None:
+    row = honest_rows()[7]
+    finding = inspect(with_row(7, **{name: getattr(row, name) + 1}))
+    assert finding is not None
+    assert (finding.reason, finding.position) == ("malformed", 7)
+
+
+def test_rows_in_another_order() -> None:
+    rows = honest_rows()
+    rows[0], rows[1] = rows[1], rows[0]
+    finding = inspect(rows)
+    assert finding is not None
+    assert (finding.reason, finding.position) == ("malformed", 0)
+
+
+def test_swapped_data() -> None:
+    """A file that is all right, and not the one that was committed to."""
+    rows = honest_rows()
+    finding = check_file(with_row(3, proof=b"other"), committed(rows), drawn(), rules())
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.accuse) == ("wrong_root", None, True)
+
+
+def test_the_root_binds_every_column() -> None:
+    rows, changes = honest_rows(), {"logprobs": honest_rows()[2].logprobs + np.float32(1e-6), "length_reward": -1}
+    for name, value in changes.items():
+        finding = check_file(with_row(2, **{name: value}), committed(rows), drawn(), rules())
+        assert finding is not None
+        assert finding.reason == "wrong_root"
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        (lambda row: {"task": (row.task + 1) % 64}, "another task"),
+        (lambda row: {"seed": row.seed ^ 1}, "another seed"),
+        (lambda row: {"budget": 8 if row.budget != 8 else 16}, "another budget"),
+    ],
+    ids=["task", "seed", "budget"],
+)
+def test_a_wrong_draw(changes: Callable[[Rollout], dict], what: str) -> None:
+    rows = honest_rows()
+    finding = inspect(with_row(6, **changes(rows[6])))
+    assert finding is not None, what
+    assert (finding.reason, finding.position) == ("wrong_draw", 6)
+
+
+def test_another_prompt() -> None:
+    row = honest_rows()[4]
+    for prompt in (tokens_of("be clever! ").tolist() + row.prompt_tokens.tolist(), row.prompt_tokens[:-1], []):
+        finding = inspect(with_row(4, prompt_tokens=np.asarray(prompt, dtype=np.int32)))
+        assert finding is not None
+        assert (finding.reason, finding.position) == ("wrong_prompt", 4)
+
+
+def test_out_of_bounds() -> None:
+    row, vocabulary = honest_rows()[LIMITED], rules().model.vocabulary
+    cases = {
+        "empty": completion(LIMITED, np.zeros(0)),
+        "longer than the limit": completion(LIMITED, tokens_of("." * (LIMIT + 1))),
+        "a token beyond the vocabulary": completion(LIMITED, edited(row.completion_tokens, 3, vocabulary)),
+        "a negative token": completion(LIMITED, edited(row.completion_tokens, 3, -1)),
+        "too few log-probabilities": {"logprobs": row.logprobs[:-1]},
+        "not a number": {"logprobs": edited(row.logprobs, 0, np.nan)},
+        "minus infinity": {"logprobs": edited(row.logprobs, 0, -np.inf)},
+        "a probability above one": {"logprobs": edited(row.logprobs, 0, 2 * LOGPROB_SLACK)},
+    }
+    for what, changes in cases.items():
+        finding = inspect(with_row(LIMITED, **changes))
+        assert finding is not None, what
+        assert (finding.reason, finding.position) == ("out_of_bounds", LIMITED), what
+
+
+def test_rounding_above_zero_is_no_lie() -> None:
+    row = honest_rows()[LIMITED]
+    assert inspect(with_row(LIMITED, logprobs=edited(row.logprobs, 0, LOGPROB_SLACK / 2))) is None
+
+
+def test_wrong_termination() -> None:
+    stopped, limited = honest_rows()[STOPPED], honest_rows()[LIMITED]
+    end = stopped.completion_tokens[-1:]
+    cases: dict[str, tuple[int, dict]] = {
+        "truncated": (LIMITED, completion(LIMITED, limited.completion_tokens[:-3])),
+        "truncated before the end token": (STOPPED, completion(STOPPED, stopped.completion_tokens[:-1])),
+        "padded after the end token": (
+            STOPPED,
+            completion(STOPPED, np.concatenate([stopped.completion_tokens, tokens_of("..")])),
+        ),
+        "padded with end tokens": (STOPPED, completion(STOPPED, np.concatenate([stopped.completion_tokens, end]))),
+        "says stop at the limit": (LIMITED, {"finish_reason": "stop"}),
+        "says length at the end token": (STOPPED, {"finish_reason": "length"}),
+    }
+    for what, (position, changes) in cases.items():
+        finding = inspect(with_row(position, **changes))
+        assert finding is not None, what
+        assert (finding.reason, finding.position) == ("wrong_termination", position), what
+
+
+def test_inflated_rewards() -> None:
+    finding = inspect(with_row(LIMITED, task_reward=1_000_000))
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.measured, finding.threshold) == ("wrong_reward", 5, 1_000_000, 0)
+    row = honest_rows()[STOPPED]
+    finding = inspect(with_row(STOPPED, length_reward=0))
+    assert finding is not None
+    assert (finding.reason, finding.measured, finding.threshold) == ("wrong_reward", 0, row.length_reward)
+
+
+def test_an_answer_that_only_looks_right_is_worth_nothing() -> None:
+    """The answer without its `</think>`: a verifier that searched the text would pay for it."""
+    answer = rules().task(honest_rows()[STOPPED].task).answer
+    tokens = tokens_of(answer + "." * (LIMIT - len(answer)))
+    finding = inspect(with_row(LIMITED, **completion(LIMITED, tokens), task_reward=1_000_000))
+    assert finding is not None
+    assert finding.reason == "wrong_reward"
+
+
+def test_the_first_check_decides_and_then_the_first_row() -> None:
+    rows = honest_rows()
+    rows[1] = replace(rows[1], task_reward=1_000_000)
+    rows[9] = replace(rows[9], finish_reason="stop")
+    rows[11] = replace(rows[11], finish_reason="stop")
+    finding = inspect(rows)
+    assert finding is not None
+    assert (finding.reason, finding.position) == ("wrong_termination", 9)
+
+
+def test_model_facts_come_from_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"vocab_size": 100, "eos_token_id": [3, 4]}')
+    assert ModelFacts.read(tmp_path) == ModelFacts(100, frozenset({3, 4}))
+    (tmp_path / "config.json").write_text('{"vocab_size": 100}')
+    with pytest.raises(ConfigError, match="eos_token_id"):
+        ModelFacts.read(tmp_path)
