@@ -151,6 +151,15 @@ class Swarm:
             await self._story(client, cursor)
         return document
 
+    def _stuck(self, step: int | None, seconds: float) -> UnreachableError:
+        """Nothing moves: say which processes keep dying, since one of them is probably why."""
+        died = ", ".join(f"{name} was restarted {count} times" for name, count in self.supervisor.restarts.items())
+        after = "since the start" if step is None else f"after step {step}"
+        return UnreachableError(
+            f"nothing new for {seconds:.0f} s {after}" + (f"; {died}" if died else ""),
+            hint=f"read NAME/output.log in {self.layout.folder}",
+        )
+
     async def _story(self, client: OrchestratorClient, cursor: int) -> int:
         page = await client.events(self.run, cursor)
         self.view.story(page["events"], self.participants)
