@@ -227,7 +227,8 @@ contract Runs is Escrow {
         uint32 from = work_.settled;
         uint32 next = work_.next;
 
-        // Effect: what was reserved for the node becomes escrow for paying others, and stays in the run.
+        // Effect: what was reserved for the node becomes escrow for paying others, and stays in the run. What was kept
+        // before is counted as far as it is still there, so that no number of convictions makes this overflow.
         work_.left = true;
         if (next == from) return 0;
         amount = uint256(next - from) * work_.pay;
