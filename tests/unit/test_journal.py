@@ -1,0 +1,76 @@
+"""Journals and locks: what they say is on disk is there after SIGKILL, and one process has a folder at a time."""
+
+from __future__ import annotations
+
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.errors import ConfigError, StorageError
+from muster.journal import FolderLock, Journal, write_durably
+
+SCHEMA = ("CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)",)
+HOLD = """
+import os, signal, sys
+from pathlib import Path
+from muster.journal import FolderLock, Journal
+lock = FolderLock(Path(sys.argv[1]))
+journal = Journal(Path(sys.argv[1]) / "journal", ("CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)",))
+journal.execute("INSERT INTO things VALUES ('kept')")
+try:
+    with journal.transaction():
+        journal.execute("INSERT INTO things VALUES ('half')")
+        print("ready", flush=True)
+        sys.stdin.readline()
+        os.kill(os.getpid(), signal.SIGKILL)
+finally:
+    print("never")
+"""
+
+
+def test_a_killed_process_leaves_what_it_said_and_frees_its_folder(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "ready\n"
+    with pytest.raises(ConfigError, match=f"{tmp_path} is in use by process {process.pid}"):
+        FolderLock(tmp_path)
+    output, _ = process.communicate("go\n", timeout=30)
+    assert (process.returncode, output) == (-signal.SIGKILL, "")
+    with FolderLock(tmp_path), Journal(tmp_path / "journal", SCHEMA) as journal:
+        assert [row["name"] for row in journal.rows("SELECT name FROM things")] == ["kept"]
+        assert journal.value("SELECT name FROM things WHERE name = 'half'") is None
+
+
+def insert_twice(journal: Journal) -> None:
+    with journal.transaction():
+        for _ in range(2):
+            journal.execute("INSERT INTO things VALUES ('a')")
+
+
+def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal", SCHEMA) as journal:
+        with pytest.raises(sqlite3.IntegrityError):
+            insert_twice(journal)
+        assert journal.rows("SELECT * FROM things") == []
+        assert journal.row("SELECT * FROM things") is None
+
+
+def test_a_file_that_is_no_journal_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_text("this is not a database, and it is long enough to be looked at as one" * 20)
+    with pytest.raises(StorageError, match="cannot be used"):
+        Journal(path, SCHEMA)
+
+
+def test_files_are_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "file"
+    for content in (b"one", b"two"):
+        write_durably(path, content)
+        assert path.read_bytes() == content
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]

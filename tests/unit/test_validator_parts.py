@@ -1,0 +1,335 @@
+"""The validator's journal, sample, turns and seals: what is promised is on disk first, and nothing is used twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.chain.cursor import Batch
+from muster.chain.events import CaseOpened, CaseResolved, Convicted, Event, Place, WorkCommitted
+from muster.chain.types import Kind, Outcome
+from muster.draw_secret import create_draw_secret, draw_tip
+from muster.draws import chain_preimages, draw_sample, verify_preimage
+from muster.errors import ConfigError
+from muster.inspection import Commitment, Finding
+from muster.merkle import LeafTree
+from muster.messages import Verdict
+from muster.signing import UNSIGNED
+from validator.court import turn_of
+from validator.inspect import SamplePolicy, of_cheap, of_dear
+from validator.journal import ValidatorJournal
+from validator.sealing import NOTHING, vouch_leaf, vouch_root
+
+ME, NODE, OTHER = ("0x" + letter * 40 for letter in "aB1")
+ROOT = b"\x01" * 32
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
+    opened = ValidatorJournal(tmp_path, "me", 1, ME)
+    yield opened
+    opened.close()
+
+
+def place(block: int) -> Place:
+    return Place(block, bytes(32), bytes(32), 0)
+
+
+def work(index: int, *, block: int = 10, step: int = 0, hour: int = 5, node: str = NODE, root: bytes = ROOT) -> Event:
+    return WorkCommitted(place(block), run=1, node=node, step=step, index=index, hour=hour, root=root)
+
+
+def opened(case_id: int, *, challenger: str = OTHER, block: int = 20, index: int = 0) -> Event:
+    return CaseOpened(
+        place(block), case_id, NODE, challenger, 1, index, 0, ROOT, Kind.SAMPLING_MISMATCH, 3, b"\x09" * 32, 3, 100, 200
+    )
+
+
+def tell(journal: ValidatorJournal, *events: Event, rewound_to: int | None = None) -> None:
+    journal.record(Batch(tuple(events), 0, 99, rewound_to), now=1000.0)
+
+
+def pending(journal: ValidatorJournal, before: int = 1_000) -> list[Commitment]:
+    return [item.commitment for item in journal.pending(before, 2000.0, 100)]
+
+
+def verdict(c: Commitment, link: int, **changes: Any) -> Verdict:
+    fields: dict[str, Any] = {
+        "run": 1,
+        "step": c.step,
+        "node": c.node,
+        "index": c.index,
+        "root": "0x" + c.root.hex(),
+        "file_hash": "0x" + "00" * 32,
+        "validator": ME,
+        "accepted": True,
+        "draw_index": link,
+        "preimage": "0x" + "00" * 32,
+        "signature": UNSIGNED,
+    }
+    return Verdict(**(fields | changes))
+
+
+def reject(journal: ValidatorJournal, c: Commitment, accuse_at: float | None) -> Verdict:
+    made = verdict(
+        c, journal.take_link(c), accepted=False, reason="sampling_mismatch", position=3, evidence="0x" + "09" * 32
+    )
+    journal.judge(c, made, b"bundle", accuse_at=accuse_at)
+    return made
+
+
+# Commitments
+
+
+def test_commitments_wait_until_they_are_judged(journal: ValidatorJournal) -> None:
+    tell(journal, work(0), work(1, step=2), work(2, block=50))
+    tell(journal, work(0), work(1, step=2))
+    assert [c.index for c in pending(journal, before=50)] == [1, 0], "newest step first, known blocks only"
+    first = pending(journal, before=50)[0]
+    journal.judge(first, verdict(first, journal.take_link(first)), None, accuse_at=None)
+    assert {c.index for c in pending(journal)} == {0, 2}
+    assert journal.backlog() == 2
+    journal.postpone(pending(journal)[0], 3000.0)
+    assert journal.backlog() == 2
+    assert len(pending(journal)) == 1
+
+
+def test_a_link_is_taken_once_and_for_ever(tmp_path: Path) -> None:
+    journal = ValidatorJournal(tmp_path, "me", 1, ME)
+    tell(journal, work(0), work(1), work(2))
+    a, b, c = pending(journal)
+    assert (journal.take_link(a), journal.take_link(b), journal.take_link(a)) == (0, 1, 0)
+    journal.close()
+    journal = ValidatorJournal(tmp_path, "me", 1, ME)
+    assert (journal.take_link(c), journal.take_link(b)) == (2, 1)
+    journal.close()
+
+
+def test_a_reorg_takes_commitments_back_and_may_return_them(journal: ValidatorJournal) -> None:
+    tell(journal, work(0, block=10), work(1, block=20))
+    link = journal.take_link(next(c for c in pending(journal) if c.index == 1))
+    tell(journal, rewound_to=15)
+    assert [c.index for c in pending(journal)] == [0]
+    tell(journal, work(1, block=21, root=b"\x02" * 32))
+    assert {(c.index, c.root) for c in pending(journal)} == {(0, ROOT), (1, b"\x02" * 32)}
+    tell(journal, work(1, block=22))
+    back = next(c for c in pending(journal) if (c.index, c.root) == (1, ROOT))
+    assert (back.block, journal.take_link(back)) == (22, link)
+
+
+def test_work_of_the_convicted_is_not_inspected(journal: ValidatorJournal) -> None:
+    tell(journal, work(0), work(0, node=OTHER), Convicted(place(30), NODE, 1, 5, 1, ME))
+    assert [c.node for c in pending(journal)] == [OTHER]
+
+
+# Verdicts and accusations
+
+
+def test_verdicts_are_told_until_they_are_taken(journal: ValidatorJournal) -> None:
+    tell(journal, work(0))
+    (c,) = pending(journal)
+    made = reject(journal, c, accuse_at=None)
+    (item,) = journal.unsent(2000.0, 10)
+    assert (item.verdict, item.evidence, item.refusals) == (made, b"bundle", 0)
+    journal.refused(made, retry_at=2500.0)
+    assert journal.unsent(2000.0, 10) == []
+    assert journal.unsent(2500.0, 10)[0].refusals == 1
+    journal.sent(made)
+    assert journal.unsent(9000.0, 10) == []
+    assert journal.was_rejected(NODE)
+    assert not journal.was_rejected(OTHER)
+    assert journal.accusations(9000.0) == []
+
+
+def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJournal) -> None:
+    tell(journal, work(0))
+    made = reject(journal, pending(journal)[0], accuse_at=3000.0)
+    assert journal.accusations(4000.0) == [], "the evidence is not stored yet"
+    journal.sent(made)
+    assert journal.accusations(2999.0) == []
+    (accusation,) = journal.accusations(3000.0)
+    assert (accusation.kind, accusation.position, accusation.evidence) == (Kind.SAMPLING_MISMATCH, 3, made.evidence)
+    journal.delay_accusation(accusation.commitment, 5000.0)
+    assert journal.accusations(4000.0) == []
+    tell(journal, opened(1, challenger=ME))
+    assert journal.accusations(9000.0) == [], "a crash after opening does not open twice"
+
+
+def test_anothers_case_does_not_end_an_accusation_but_a_conviction_does(journal: ValidatorJournal) -> None:
+    tell(journal, work(0))
+    journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
+    tell(journal, opened(1))
+    assert len(journal.accusations(9000.0)) == 1
+    tell(journal, Convicted(place(30), NODE, 1, 5, 1, OTHER))
+    assert journal.accusations(9000.0) == []
+
+
+# Cases
+
+
+def test_a_ballot_is_remembered_over_a_crash(tmp_path: Path) -> None:
+    journal = ValidatorJournal(tmp_path, "me", 1, ME)
+    tell(journal, work(0), opened(1))
+    assert [(case.case_id, case.ballot, case.salt) for case in journal.cases()] == [(1, "none", None)]
+    journal.seal_ballot(1, True, b"\x05" * 32)
+    journal.close()
+    journal = ValidatorJournal(tmp_path, "me", 1, ME)
+    (case,) = journal.cases()
+    assert (case.ballot, case.guilty, case.salt) == ("sealed", True, b"\x05" * 32)
+    tell(journal, opened(1))
+    assert journal.cases()[0].salt == b"\x05" * 32, "being told again forgets nothing"
+    journal.set_ballot(1, "revealed")
+    tell(journal, CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
+    assert [case.outcome for case in journal.cases()] == [Outcome.NOT_GUILTY], "there is something to collect"
+    journal.set_ballot(1, "done")
+    assert journal.cases() == []
+    journal.close()
+
+
+def test_lost_cases_are_counted(journal: ValidatorJournal) -> None:
+    for number, (challenger, outcome) in enumerate(
+        [
+            (ME, Outcome.NOT_GUILTY),
+            (ME, Outcome.NO_QUORUM),
+            (ME, Outcome.GUILTY),
+            (ME, Outcome.MOOT),
+            (OTHER, Outcome.NOT_GUILTY),
+        ]
+    ):
+        tell(journal, opened(number, challenger=challenger), CaseResolved(place(40), number, NODE, outcome, 0, 0, 3))
+    assert journal.lost_cases() == 2
+
+
+def test_a_reorg_forgets_cases_in_which_nothing_was_done(journal: ValidatorJournal) -> None:
+    tell(journal, opened(1, block=20), opened(2, block=21))
+    journal.seal_ballot(1, True, b"\x05" * 32)
+    tell(journal, rewound_to=15)
+    assert [case.case_id for case in journal.cases()] == [1]
+
+
+# Sealing
+
+
+def test_an_hour_is_ready_when_everything_up_to_it_is_judged(journal: ValidatorJournal) -> None:
+    tell(journal, work(0, hour=5), work(1, hour=7), work(2, hour=9))
+    assert journal.open_hour(after=0, before=9) == 5
+    assert journal.open_hour(after=5, before=9) == 7
+    assert journal.open_hour(after=7, before=9) is None, "the hour has not ended"
+    assert journal.unjudged(7) == 2
+    for c in pending(journal):
+        if c.index == 0:
+            journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None)
+        elif c.index == 1:
+            reject(journal, c, accuse_at=None)
+    assert (journal.unjudged(5), journal.unjudged(7), journal.unjudged(9)) == (0, 0, 1)
+    assert [c.index for c in journal.vouched(5)] == [0]
+    assert journal.vouched(7) == []
+
+
+def test_the_vouch_root_opens_to_what_was_accepted() -> None:
+    accepted = [Commitment(1, 2, NODE, index, bytes([index]) * 32, hour=5, block=1) for index in range(5)]
+    tree = LeafTree.of([vouch_leaf(c) for c in accepted])
+    assert vouch_root(accepted) == tree.root
+    assert vouch_root(accepted[:4]) != tree.root
+    assert vouch_root([]) == NOTHING == bytes(32)
+    assert len({vouch_leaf(c) for c in accepted}) == 5
+
+
+# Samples, turns, findings
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4096), st.floats(0.001, 1), st.integers(1, 64), st.integers(1, 8))
+def test_samples_are_as_large_as_the_policy_says(positions: int, fraction: float, minimum: int, factor: int) -> None:
+    policy = SamplePolicy(fraction, minimum, factor)
+    count, suspect = policy.count(positions, suspect=False), policy.count(positions, suspect=True)
+    assert min(minimum, positions) <= count <= suspect <= positions
+    assert count >= min(positions, fraction * positions)
+    assert suspect == min(positions, count * factor) or count == positions
+
+
+def test_the_default_policy_takes_32_of_256() -> None:
+    assert SamplePolicy(0.125, 16, 4).count(256, suspect=False) == 32
+    assert SamplePolicy(0.125, 16, 4).count(256, suspect=True) == 128
+    assert SamplePolicy(0.125, 16, 4).count(64, suspect=False) == 16
+
+
+def test_validators_take_turns_in_an_order_of_the_matter() -> None:
+    validators = [ME, NODE, OTHER]
+    for matter in ("accuse a", "accuse b", "resolve 1"):
+        assert sorted(turn_of(me, validators, matter) for me in validators) == [0, 1, 2]
+    assert len({turn_of(ME, validators, f"matter {number}") for number in range(30)}) == 3
+    assert turn_of(ME, [], "alone") == 0
+
+
+def test_what_accuses_comes_before_what_rejects_and_then_the_order_of_the_checks() -> None:
+    slight = Finding("sampling_mismatch", 1, 1.2, 1.0, accuse=False)
+    forged = Finding("wrong_logprobs", 2, 9.0, 1.0)
+    noisy = [Finding("activation_mismatch", p, m, 1.0) for p, m in ((3, 2.0), (4, 5.0))]
+    inspection = of_dear([slight, None, forged, *noisy])
+    assert inspection.finding == noisy[1]
+    assert inspection.rows == (4, 3, 2, 1)
+    assert inspection.inspected == 5
+    assert of_dear([slight, None]).finding == slight
+    assert of_dear([None, None]).finding is None
+    assert of_cheap(Finding("wrong_draw", 3)).rows == (3,)
+    assert of_cheap(Finding("wrong_root")).rows == ()
+
+
+# The hash chain
+
+
+def test_the_hash_chain_opens_front_to_back(tmp_path: Path) -> None:
+    secret = create_draw_secret(tmp_path)
+    links, tip = chain_preimages(secret, 50), draw_tip(secret)
+    assert verify_preimage(draw_tip_of(links), links[0], 0)
+    assert all(verify_preimage(draw_tip_of(links), links[i], i) for i in (1, 17, 49))
+    assert not verify_preimage(draw_tip_of(links), links[18], 17)
+    assert links[-1] == secret
+    assert tip != draw_tip_of(links), "the tip depends on the length"
+    assert create_draw_secret(tmp_path) == secret
+    assert (tmp_path / "draw_secret").stat().st_mode & 0o777 == 0o600
+
+
+def draw_tip_of(links: list[bytes]) -> bytes:
+    from eth_utils.crypto import keccak
+
+    return keccak(links[0])
+
+
+@settings(deadline=None)
+@given(
+    st.binary(min_size=32, max_size=32), st.binary(min_size=32, max_size=32), st.integers(1, 300), st.integers(0, 300)
+)
+def test_a_sample_is_distinct_ascending_and_follows_from_both_secrets(
+    block_hash: bytes, preimage: bytes, positions: int, count: int
+) -> None:
+    def sample(block: bytes, link: bytes) -> list[int]:
+        return draw_sample(block_hash=block, preimage=link, node=NODE, index=3, positions=positions, count=count)
+
+    drawn = sample(block_hash, preimage)
+    assert drawn == sorted(set(drawn)) == sample(block_hash, preimage)
+    assert len(drawn) == min(count, positions)
+    assert all(0 <= position < positions for position in drawn)
+
+
+def test_neither_side_alone_decides_the_sample() -> None:
+    def sample(block: int, link: int) -> tuple[int, ...]:
+        return tuple(
+            draw_sample(
+                block_hash=bytes([block]) * 32, preimage=bytes([link]) * 32, node=NODE, index=3, positions=256, count=32
+            )
+        )
+
+    assert len({sample(block, link) for block in range(8) for link in range(8)}) == 64
+
+
+def test_a_journal_belongs_to_one_validator(tmp_path: Path) -> None:
+    ValidatorJournal(tmp_path, "me", 1, ME).close()
+    with pytest.raises(ConfigError, match="is the journal of me, not of you"):
+        ValidatorJournal(tmp_path, "you", 1, OTHER)

@@ -1,0 +1,180 @@
+"""What a worker decides, and what its journal keeps: one root per index, whatever happens in between."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.chain.types import Node, Role, RunState, Status, Work
+from muster.errors import ConfigError, StorageError
+from muster.hashes import content_hash
+from muster.messages import Receipt
+from muster.signing import UNSIGNED
+from worker.decisions import PASSING, STALE, Entry, Facts, RetiredError, must_wait, still_counts
+from worker.journal import WorkJournal
+
+ZERO = "0x" + "00" * 20
+HOUR = 500_000
+NODE = Node(ZERO, 1, Role.WORKER, 0, Status.ACTIVE, 0, 10, 0, bytes(32))
+WORK = Work(
+    pay=5,
+    next=7,
+    settled=2,
+    last_step=4,
+    joined_step=1,
+    last_hour=HOUR,
+    count_in_hour=3,
+    operator=ZERO,
+    run=1,
+    work_class=0,
+    left=False,
+    open_cases=0,
+)
+STATE = RunState(
+    balance=100,
+    reserved=50,
+    steps=8,
+    validators=4,
+    async_level=2,
+    commitments_per_hour=4,
+    closed=False,
+    sealed_through=0,
+)
+FACTS = Facts(NODE, WORK, STATE, run=1, pay=5, min_validators=4, now=HOUR * 3600 + 10)
+ANCHOR = b"\x05" * 32
+ENTRY = Entry(7, 5, ANCHOR, b"\x01" * 32, "0x" + "ab" * 32, "saved")
+
+
+def but(**changes: Any) -> Facts:
+    """FACTS with these fields of node, work or state changed."""
+    parts = {"node": NODE, "work": WORK, "state": STATE}
+    for name, value in changes.items():
+        owner = next(part for part, of in parts.items() if hasattr(of, name) and name != "run")
+        parts[owner] = replace(parts[owner], **{name: value})  # type: ignore[type-var]
+    return replace(FACTS, **parts)  # type: ignore[arg-type]
+
+
+def test_work_can_begin() -> None:
+    assert must_wait(FACTS) == ""
+
+
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        (but(status=Status.NONE), "not registered yet"),
+        (but(steps=1), "the next checkpoint is step 1"),
+        (but(validators=3), "3 validators"),
+        (but(count_in_hour=4), "all 4 commitments of this hour"),
+        (but(reserved=96), "escrow"),
+    ],
+)
+def test_reasons_to_wait(facts: Facts, why: str) -> None:
+    assert why in must_wait(facts)
+
+
+def test_an_hour_later_there_is_room_again() -> None:
+    assert must_wait(replace(but(count_in_hour=4), now=(HOUR + 1) * 3600)) == ""
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        but(status=Status.JAILED),
+        but(status=Status.RETIRED),
+        but(status=Status.WITHDRAWN),
+        but(left=True),
+        but(closed=True),
+    ],
+)
+def test_the_end_is_the_end(facts: Facts) -> None:
+    with pytest.raises(RetiredError) as caught:
+        must_wait(facts)
+    assert caught.value.exit_code == 3
+
+
+def test_another_role_or_run_is_a_mistake() -> None:
+    for facts in (but(role=Role.VALIDATOR), replace(FACTS, run=2)):
+        with pytest.raises(ConfigError, match="the settings say run"):
+            must_wait(facts)
+
+
+def test_what_still_counts() -> None:
+    assert FACTS.oldest_step == 5
+    assert still_counts(ENTRY, FACTS, ANCHOR)
+    assert not still_counts(ENTRY, but(steps=9), ANCHOR), "beyond the async level"
+    assert not still_counts(ENTRY, but(last_step=6), ANCHOR), "a later step was committed"
+    assert not still_counts(ENTRY, but(joined_step=6), ANCHOR), "before the node joined"
+    assert not still_counts(ENTRY, FACTS, b"\x06" * 32), "the step was published anew"
+    assert not still_counts(ENTRY, FACTS, None), "the step is gone"
+    assert not still_counts(ENTRY, but(next=8), ANCHOR), "committed already"
+    assert but(steps=2, last_step=0).oldest_step == 1
+
+
+def test_reverts_are_stale_or_passing() -> None:
+    assert not STALE & PASSING
+
+
+RECEIPT = Receipt(
+    run=1, node=ZERO, index=7, root="0x" + "01" * 32, file_hash="0x" + "ab" * 32, size=4, signature=UNSIGNED
+)
+
+
+def test_the_journal_survives_and_keeps_one_root_per_index(tmp_path: Path) -> None:
+    journal = WorkJournal(tmp_path, "me")
+    assert journal.entry(7) is None
+    saved = journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
+    assert saved == replace(ENTRY, file_hash=content_hash(b"file"))
+    with pytest.raises(StorageError, match="work for index 7 already"):
+        journal.save(7, 5, ANCHOR, b"\x02" * 32, b"another file")
+    journal.close()
+
+    journal = WorkJournal(tmp_path, "me")
+    entry = journal.entry(7)
+    assert entry == saved
+    assert journal.data(saved) == b"file"
+    journal.uploaded(7, RECEIPT)
+    entry = journal.entry(7)
+    assert entry is not None
+    assert (entry.state, entry.root, journal.receipt(7)) == ("uploaded", b"\x01" * 32, RECEIPT)
+    assert journal.unsettled(8) == [entry]
+    journal.committed(7, b"\x09" * 32, 100)
+    assert journal.unsettled(8) == []
+    assert journal.receipt(7) == RECEIPT
+    journal.close()
+
+
+def test_discarding_forgets_row_and_file(tmp_path: Path) -> None:
+    journal = WorkJournal(tmp_path, "me")
+    entry = journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
+    journal.discard(entry)
+    assert journal.entry(7) is None
+    assert list((tmp_path / "files").iterdir()) == []
+    journal.close()
+
+
+def test_files_are_kept_until_their_work_is_settled(tmp_path: Path) -> None:
+    journal = WorkJournal(tmp_path, "me")
+    for index in range(3):
+        journal.save(index, 5, ANCHOR, bytes([index]) * 32, f"file {index}".encode())
+        journal.committed(index, None, None)
+    assert journal.prune(settled=2) == 2
+    assert [path.name for path in (tmp_path / "files").iterdir()] == [content_hash(b"file 2") + ".parquet"]
+    journal.close()
+
+
+def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
+    journal = WorkJournal(tmp_path, "me")
+    entry = journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
+    (tmp_path / "files" / f"{entry.file_hash}.parquet").write_bytes(b"fil")
+    with pytest.raises(StorageError, match="damaged"):
+        journal.data(entry)
+    journal.close()
+
+
+def test_a_journal_belongs_to_one_node(tmp_path: Path) -> None:
+    WorkJournal(tmp_path, "me").close()
+    with pytest.raises(ConfigError, match="is the journal of me, not of you"):
+        WorkJournal(tmp_path, "you")
