@@ -14,6 +14,7 @@ from muster.tasks import Task
 
 TASK = Task("sort 5231", "1235", "sort", 4)
 CORPUS = ["sort 5231", "sort 8287", "1235", "2788", "12+34="]
+CHARACTER = make_tokenizer("character")
 
 
 @pytest.fixture(scope="module", params=["character", "byte_pair"])
@@ -30,7 +31,7 @@ def test_prompt_announces_the_budget_where_the_template_wants_it(tokenizer) -> N
 
 
 def test_character_tokens_by_hand() -> None:
-    tokens = prompt_tokens(make_tokenizer("character"), Task("1+1=", "2", "arithmetic", 1), 9)
+    tokens = prompt_tokens(CHARACTER, Task("1+1=", "2", "arithmetic", 1), 9)
     special = 9  # seven special tokens and the two of thinking come first, then newline and the printable characters
     space = special + 1
     characters = [space + ord(c) - 32 for c in "1+1="]
@@ -57,4 +58,4 @@ def test_completion_text_spells_out_everything_but_the_final_eos(tokenizer) -> N
 
 @given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 120), max_size=50))
 def test_completion_text_is_total(tokens: list[int]) -> None:
-    assert isinstance(completion_text(make_tokenizer("character"), tokens), str)
+    assert isinstance(completion_text(CHARACTER, tokens), str)
