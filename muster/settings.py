@@ -55,7 +55,7 @@ class OrchestratorSettings(Section):
     """Where clients find the orchestrator."""
     host: str = "127.0.0.1"
     port: int = Field(default=8600, ge=0, le=65535)
-    database_url: str = "sqlite+aiosqlite:///.muster/orchestrator.db"
+    database_url: str = "sqlite:///.muster/orchestrator.db"
     """SQLAlchemy URL; rebuilt from chain and storage when lost."""
     storage_url: str = "file:.muster/storage"
     """Content-addressed files: file:FOLDER, or s3://bucket/prefix."""

@@ -263,7 +263,7 @@ async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedWork])
 async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
     """Commitments fit for training, oldest first, with the verdicts that say so."""
-    return _json(await service.ledger.accepted_json(min_step))
+    return _json(await service.ledger.accepted(min_step))
 
 
 @runs.get("/runs/{run}/demand")

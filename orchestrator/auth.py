@@ -16,6 +16,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO, Final
 
+from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect, Request
 
 from muster.errors import MalformedError, MismatchError, StorageError
@@ -23,10 +24,10 @@ from muster.failpoints import failpoint
 from muster.hashes import content_hash
 from muster.messages import SignedRequest
 from muster.signing import Domain, host_of, verify_request
-from orchestrator import problems
+from orchestrator import nonces, problems
 from orchestrator.database import Database
 from orchestrator.follower import Follower
-from orchestrator.ledger import Ledger, Member
+from orchestrator.ledger import Ledger, Member, member_of
 
 _SPOOL_BYTES: Final = 1 << 20
 """Bytes gathered before they are written to the spool file."""
@@ -60,13 +61,19 @@ class Gate:
         now = time.time()
         address, signed = self._verify(request, now)
         is_trainer = address == self._ledger.terms.trainer
-        member = await self._ledger.member(address)
-        if member is None and not is_trainer:
+
+        def admit(connection: Connection) -> tuple[Member | None, str]:
+            member = member_of(connection, address)
+            if member is None and not is_trainer:
+                return None, "unknown"
+            return member, nonces.remember(connection, address, signed.nonce, signed.expiry, now)
+
+        member, seen = await self._database.write(admit, news=False)
+        if seen == "unknown":
             await self._follower.next_look()  # it may have joined a moment ago
-            member = await self._ledger.member(address)
-            if member is None:
-                raise problems.not_a_member(address, self._ledger.run)
-        seen = await self._database.remember_nonce(address, signed.nonce, signed.expiry, now)
+            member, seen = await self._database.write(admit, news=False)
+        if seen == "unknown":
+            raise problems.not_a_member(address, self._ledger.run)
         if seen == "replayed":
             raise problems.replayed(f"a request of {address} with nonce {signed.nonce} was answered before")
         if seen == "flooded":

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import delete, select, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, delete, select, update
 
 from muster.chain.events import (
     CaseOpened,
@@ -61,49 +60,49 @@ class ChainBook:
         self._ledger = ledger
         self._run = ledger.run
 
-    async def forget(self, connection: AsyncConnection) -> None:
+    def forget(self, connection: Connection) -> None:
         """Empty what came from the chain, after a reorg: it is read anew."""
         for table in FROM_CHAIN:
-            await connection.execute(delete(table))
-        await connection.execute(delete(events).where(events.c.source.startswith(_STORY)))
-        await connection.execute(delete(meta).where(meta.c.key == "closed"))
+            connection.execute(delete(table))
+        connection.execute(delete(events).where(events.c.source.startswith(_STORY)))
+        connection.execute(delete(meta).where(meta.c.key == "closed"))
 
-    async def apply(self, connection: AsyncConnection, event: Event) -> None:
+    def apply(self, connection: Connection, event: Event) -> None:
         """Write down what an event changed; nothing for events of other runs or of no interest here."""
         if getattr(event, "run", self._run) != self._run:
             return
         match event:
             case Registered():
-                await self._registered(connection, event)
+                self._registered(connection, event)
             case Retired() | Withdrawn() | Convicted():
-                await self._left(connection, event)
+                self._left(connection, event)
             case CheckpointPublished():
-                await self._published(connection, event)
+                self._published(connection, event)
             case WorkCommitted():
-                await self._committed(connection, event)
+                self._committed(connection, event)
             case CaseOpened():
-                await self._case_opened(connection, event)
+                self._case_opened(connection, event)
             case VoteRevealed():
-                if await self._knows_case(connection, event.case_id):
+                if self._knows_case(connection, event.case_id):
                     data = {"case": event.case_id, "judge": event.judge, "guilty": event.guilty}
-                    await _tell(connection, "voted", data, event.at)
+                    _tell(connection, "voted", data, event.at)
             case CaseResolved():
-                await self._case_resolved(connection, event)
+                self._case_resolved(connection, event)
             case Claimed():
-                await _pay(connection, event.at, event.node, "claim", event.paid)
-                await _tell(connection, "claimed", {"node": event.node, "amount": event.paid}, event.at)
+                _pay(connection, event.at, event.node, "claim", event.paid)
+                _tell(connection, "claimed", {"node": event.node, "amount": event.paid}, event.at)
             case Voided():
-                await _pay(connection, event.at, event.node, "void", event.amount)
-                await _tell(connection, "voided", {"node": event.node, "amount": event.amount}, event.at)
+                _pay(connection, event.at, event.node, "void", event.amount)
+                _tell(connection, "voided", {"node": event.node, "amount": event.amount}, event.at)
             case HourSealed():
-                await _pay(connection, event.at, event.validator, "seal", event.paid)
+                _pay(connection, event.at, event.validator, "seal", event.paid)
                 data = {"node": event.validator, "hour": event.hour, "amount": event.paid}
-                await _tell(connection, "sealed", data, event.at)
+                _tell(connection, "sealed", data, event.at)
             case RunClosed():
-                await upsert(connection, meta, {"key": "closed", "value": str(event.at.block)})
-                await _tell(connection, "closed", {}, event.at)
+                upsert(connection, meta, {"key": "closed", "value": str(event.at.block)})
+                _tell(connection, "closed", {}, event.at)
 
-    async def _registered(self, connection: AsyncConnection, event: Registered) -> None:
+    def _registered(self, connection: Connection, event: Registered) -> None:
         row = {
             "address": event.node,
             "operator": event.operator,
@@ -114,27 +113,27 @@ class ChainBook:
             "block": event.at.block,
         }
         # A key registers once: a second delivery must not bring a jailed node back.
-        await insert_once(connection, nodes, row)
+        insert_once(connection, nodes, row)
         data = {"node": event.node, "operator": event.operator, "role": row["role"]}
-        await _tell(connection, "joined", data, event.at)
+        _tell(connection, "joined", data, event.at)
 
-    async def _left(self, connection: AsyncConnection, event: Retired | Withdrawn | Convicted) -> None:
+    def _left(self, connection: Connection, event: Retired | Withdrawn | Convicted) -> None:
         status = type(event).__name__.lower() if not isinstance(event, Convicted) else "jailed"
         changed = update(nodes).where(nodes.c.address == event.node, nodes.c.status != "jailed").values(status=status)
-        if (await connection.execute(changed)).rowcount == 0:
+        if connection.execute(changed).rowcount == 0:
             return
         if not isinstance(event, Convicted):
-            await _tell(connection, status, {"node": event.node}, event.at)
+            _tell(connection, status, {"node": event.node}, event.at)
             return
-        await _pay(connection, event.at, event.node, "slash", event.slashed)
+        _pay(connection, event.at, event.node, "slash", event.slashed)
         data = {"node": event.node, "slashed": event.slashed, "bounty": event.bounty, "to": event.beneficiary}
-        await _tell(connection, "convicted", data, event.at)
+        _tell(connection, "convicted", data, event.at)
         own = select(commitments.c.node, commitments.c.index).where(commitments.c.node == event.node)
         judged = select(verdicts.c.node, verdicts.c.index).where(verdicts.c.validator == event.node)
-        for node, index in (await connection.execute(own.union(judged))).all():
-            await self._ledger.restand(connection, node, index)
+        for node, index in connection.execute(own.union(judged)).all():
+            self._ledger.restand(connection, node, index)
 
-    async def _published(self, connection: AsyncConnection, event: CheckpointPublished) -> None:
+    def _published(self, connection: Connection, event: CheckpointPublished) -> None:
         row = {
             "step": event.step,
             "manifest_root": "0x" + event.manifest_root.hex(),
@@ -143,10 +142,10 @@ class ChainBook:
             "block": event.at.block,
             "transaction": "0x" + event.at.transaction.hex(),
         }
-        await upsert(connection, checkpoints, row)
-        await _tell(connection, "checkpoint", {"step": event.step, "root": row["manifest_root"]}, event.at)
+        upsert(connection, checkpoints, row)
+        _tell(connection, "checkpoint", {"step": event.step, "root": row["manifest_root"]}, event.at)
 
-    async def _committed(self, connection: AsyncConnection, event: WorkCommitted) -> None:
+    def _committed(self, connection: Connection, event: WorkCommitted) -> None:
         row = {
             "node": event.node,
             "index": event.index,
@@ -156,12 +155,12 @@ class ChainBook:
             "block": event.at.block,
             "standing": "pending",
         }
-        await upsert(connection, commitments, row)
-        await self._ledger.restand(connection, event.node, event.index)
+        upsert(connection, commitments, row)
+        self._ledger.restand(connection, event.node, event.index)
         data = {"node": event.node, "index": event.index, "step": event.step}
-        await _tell(connection, "committed", data, event.at)
+        _tell(connection, "committed", data, event.at)
 
-    async def _case_opened(self, connection: AsyncConnection, event: CaseOpened) -> None:
+    def _case_opened(self, connection: Connection, event: CaseOpened) -> None:
         row = {
             "id": event.case_id,
             "node": event.node,
@@ -175,13 +174,13 @@ class ChainBook:
             "guilty_votes": 0,
             "opened_in": "0x" + event.at.transaction.hex(),
         }
-        await insert_once(connection, cases, row)
-        await self._ledger.restand(connection, event.node, event.index)
+        insert_once(connection, cases, row)
+        self._ledger.restand(connection, event.node, event.index)
         data = {key: row[key] for key in ("node", "index", "kind", "challenger")}
-        await _tell(connection, "case opened", {"case": event.case_id, **data}, event.at)
+        _tell(connection, "case opened", {"case": event.case_id, **data}, event.at)
 
-    async def _case_resolved(self, connection: AsyncConnection, event: CaseResolved) -> None:
-        if not await self._knows_case(connection, event.case_id):
+    def _case_resolved(self, connection: Connection, event: CaseResolved) -> None:
+        if not self._knows_case(connection, event.case_id):
             return
         values = {
             "outcome": event.outcome.name.lower(),
@@ -189,23 +188,23 @@ class ChainBook:
             "guilty_votes": event.guilty_votes,
             "resolved_in": "0x" + event.at.transaction.hex(),
         }
-        await connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
+        connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
         about = select(cases.c.node, cases.c.index).where(cases.c.id == event.case_id)
-        node, index = (await connection.execute(about)).one()
-        await self._ledger.restand(connection, node, index)
+        node, index = connection.execute(about).one()
+        self._ledger.restand(connection, node, index)
         votes = {"guilty": event.guilty_votes, "reveals": event.reveals, "jury": event.jury}
         data = {"case": event.case_id, "node": node, "index": index, "outcome": values["outcome"], **votes}
-        await _tell(connection, "case ended", data, event.at)
+        _tell(connection, "case ended", data, event.at)
 
-    async def _knows_case(self, connection: AsyncConnection, case_id: int) -> bool:
+    def _knows_case(self, connection: Connection, case_id: int) -> bool:
         """Whether the case is one of this run: votes and outcomes do not say which run they are of."""
-        return (await connection.execute(select(cases.c.id).where(cases.c.id == case_id))).scalar() is not None
+        return connection.execute(select(cases.c.id).where(cases.c.id == case_id)).scalar() is not None
 
 
-async def _pay(connection: AsyncConnection, at: Place, node: str, kind: str, amount: int) -> None:
+def _pay(connection: Connection, at: Place, node: str, kind: str, amount: int) -> None:
     row = {"block": at.block, "log_index": at.log_index, "node": node, "kind": kind, "amount": str(amount)}
-    await insert_once(connection, payments, row)
+    insert_once(connection, payments, row)
 
 
-async def _tell(connection: AsyncConnection, kind: str, data: Mapping[str, Any], at: Place) -> None:
-    await tell(connection, kind, data, f"{_STORY}{at.block}:{at.log_index}")
+def _tell(connection: Connection, kind: str, data: Mapping[str, Any], at: Place) -> None:
+    tell(connection, kind, data, f"{_STORY}{at.block}:{at.log_index}")

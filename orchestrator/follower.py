@@ -16,13 +16,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from sqlalchemy import delete, select
+from sqlalchemy import Connection, select
 
 from muster import telemetry
 from muster.chain.client import Chain
 from muster.chain.reads import LOG_SPAN
 from muster.chain.types import Block
-from muster.errors import ChainError, CheckError, UnreachableError
+from muster.errors import ChainError, CheckError, StorageError, UnreachableError
 from muster.settings import ChainSettings
 from orchestrator.chainbook import INTERESTING, ChainBook
 from orchestrator.database import Database, upsert
@@ -49,6 +49,7 @@ class Follower:
         self._database = database
         self._book = ChainBook(ledger)
         self._settings = settings
+        self._place: tuple[int, bytes] | None = None
         self._looks = 0
         self._looked = asyncio.Condition()
         self._waiting = 0
@@ -66,10 +67,10 @@ class Follower:
     def unready(self) -> list[str]:
         """Why what we know of the chain is not good enough; empty when it is."""
         if self._problem:
-            return [f"chain: {self._problem}"]
+            return [f"following the chain: {self._problem}"]
         if self.silence_seconds > STALE_SECONDS:
-            return [f"chain: not read for {self.silence_seconds:.0f} s"]
-        return ["chain: still reading old blocks"] if self._behind else []
+            return [f"following the chain: not read for {self.silence_seconds:.0f} s"]
+        return ["following the chain: still reading old blocks"] if self._behind else []
 
     async def next_look(self) -> None:
         """Wait until a look at the chain that began after this call has ended, or LOOK_SECONDS have passed."""
@@ -87,14 +88,13 @@ class Follower:
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the chain while inside."""
-        task = asyncio.create_task(self._follow(), name="follower")
-        try:
-            yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
+        """Follow the chain while inside. Should following end by a mistake of ours, what is inside ends too."""
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(self._follow(), name="follower")
+            try:
+                yield
+            finally:
+                task.cancel()
 
     async def _follow(self) -> None:
         while True:
@@ -102,7 +102,7 @@ class Follower:
                 self._behind = not await self.look()
                 self._problem = ""
                 self._last_look = time.monotonic()
-            except (UnreachableError, ChainError, CheckError) as error:
+            except (UnreachableError, ChainError, CheckError, StorageError) as error:
                 if str(error) != self._problem:
                     log.warning("chain", reason=str(error))
                 self._problem = str(error)
@@ -114,49 +114,48 @@ class Follower:
     async def look(self) -> bool:
         """Read on from our place, at most LOG_SPAN blocks; whether the newest (confirmed) block is reached."""
         head = await self._chain.head()
+        self._place = self._place or await self._kept_place()
         last = head.number - self._settings.confirmations
-        place = await self._place()
-        if place is not None and place[0] <= head.number and await self._hash(place[0], head) == place[1]:
-            first = place[0] + 1
-        elif place is not None:
-            log.warning("reorg", block=place[0])
-            await self._start_over()
-            first = self._chain.addresses.from_block
-        else:
-            first = self._chain.addresses.from_block
-        if first <= last:
-            upto = min(last, first + LOG_SPAN - 1)
-            await self._read(first, upto, await self._hash(upto, head))
-            last_read = upto
-        else:
-            last_read = last
+        first, anew = self._chain.addresses.from_block, False
+        if self._place is not None:
+            number, digest = self._place
+            anew = number > head.number or await self._hash(number, head) != digest
+            if anew:
+                log.warning("reorg", block=number)
+            else:
+                first = number + 1
+        upto = min(last, first + LOG_SPAN - 1)
+        if first <= upto:
+            await self._read(first, upto, await self._hash(upto, head), anew=anew)
         self.head_number, self.head_time = head.number, head.timestamp
-        return last_read >= last
+        return upto >= last
 
     async def _hash(self, number: int, head: Block) -> bytes:
         return head.hash if number == head.number else await self._chain.block_hash(number)
 
-    async def _read(self, first: int, last: int, last_hash: bytes) -> None:
+    async def _read(self, first: int, last: int, last_hash: bytes, *, anew: bool) -> None:
         """Apply the events of some blocks and move our place to their end, in one transaction.
 
+        anew: forget what was read before, in the same transaction, so that nobody sees a run without members.
         The hash was asked for before the events: a reorg in between leaves a place that is not in the chain, which
         the next look notices.
         """
         events = await self._chain.events(INTERESTING, first, last)
-        async with self._database.write(news=bool(events)) as connection:
-            for event in events:
-                await self._book.apply(connection, event)
-            await upsert(connection, meta, {"key": "place", "value": f"{last} 0x{last_hash.hex()}"})
 
-    async def _place(self) -> tuple[int, bytes] | None:
-        async with self._database.read() as connection:
-            kept = (await connection.execute(select(meta.c.value).where(meta.c.key == "place"))).scalar()
+        def write(connection: Connection) -> None:
+            if anew:
+                self._book.forget(connection)
+            for event in events:
+                self._book.apply(connection, event)
+            upsert(connection, meta, {"key": "place", "value": f"{last} 0x{last_hash.hex()}"})
+
+        await self._database.write(write, news=anew or bool(events))
+        self._place = last, last_hash
+
+    async def _kept_place(self) -> tuple[int, bytes] | None:
+        query = select(meta.c.value).where(meta.c.key == "place")
+        kept = await self._database.read(lambda connection: connection.execute(query).scalar())
         if kept is None:
             return None
         number, _, digest = kept.partition(" ")
         return int(number), bytes.fromhex(digest[2:])
-
-    async def _start_over(self) -> None:
-        async with self._database.write() as connection:
-            await self._book.forget(connection)
-            await connection.execute(delete(meta).where(meta.c.key == "place"))

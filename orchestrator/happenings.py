@@ -7,21 +7,21 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, delete, func, select
 
-from orchestrator.database import MAX_EVENTS, insert_once
+from orchestrator.database import insert_once
 from orchestrator.tables import events
 
+MAX_EVENTS: Final = 5_000
 _SWEEP: Final = 256
 """Old rows are deleted when an id is a multiple of this."""
 
 
-async def tell(connection: AsyncConnection, kind: str, data: Mapping[str, Any], source: str) -> None:
+def tell(connection: Connection, kind: str, data: Mapping[str, Any], source: str) -> None:
     """Add a line to the story, unless one from the same `source` is there. The oldest beyond MAX_EVENTS go."""
     row = {"kind": kind, "time": time.time(), "data": json.dumps(data), "source": source}
-    if not await insert_once(connection, events, row):
+    if not insert_once(connection, events, row):
         return
-    last = (await connection.execute(select(func.max(events.c.id)))).scalar() or 0
+    last = connection.execute(select(func.max(events.c.id))).scalar() or 0
     if last % _SWEEP == 0:
-        await connection.execute(delete(events).where(events.c.id <= last - MAX_EVENTS))
+        connection.execute(delete(events).where(events.c.id <= last - MAX_EVENTS))

@@ -1,15 +1,14 @@
-"""What the database knows, as the messages that go out. Reads only, but for `restand`, which others' writes call."""
+"""What the database knows, as the messages that go out, and as single facts that other modules decide by."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import and_, func, select, tuple_, update
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, and_, func, select, tuple_, update
 
 from muster.messages import AcceptedWork, Demand, NodeReport, StepReport, Upload, Verdict, VerdictPage
 from muster.terms import Terms
@@ -22,6 +21,8 @@ MAX_ACCEPTED: Final = 256
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
+MAX_KEPT: Final = 64
+"""Answers kept at the same time."""
 
 
 _ACCEPTED: Final = TypeAdapter(list[AcceptedWork])
@@ -49,7 +50,7 @@ class Committed:
 
 
 class Ledger:
-    """Questions about one run. Cheap ones are asked of the database; answers polled by all are kept per version."""
+    """Questions about one run. Answers polled by all are kept per version of the database."""
 
     def __init__(self, database: Database, run: int, terms: Terms, *, batch_groups: int, demand_batches: float) -> None:
         self._database = database
@@ -58,53 +59,9 @@ class Ledger:
         self._groups_wanted = batch_groups * demand_batches
         self._kept: dict[tuple, tuple[int, Any]] = {}
 
-    # One thing
-
-    async def member(self, address: str) -> Member | None:
-        query = select(nodes.c.address, nodes.c.operator, nodes.c.role, nodes.c.status, nodes.c.draw_tip)
-        async with self._database.read() as connection:
-            row = (await connection.execute(query.where(nodes.c.address == address))).one_or_none()
-        return Member(*row) if row else None
-
-    async def commitment(self, node: str, index: int) -> Committed | None:
-        query = select(commitments.c.step, commitments.c.root)
-        query = query.where(commitments.c.node == node, commitments.c.index == index)
-        async with self._database.read() as connection:
-            row = (await connection.execute(query)).one_or_none()
-        return Committed(*row) if row else None
-
-    async def next_index(self, node: str) -> int:
-        """Index of the node's next commitment, as far as the chain was read."""
-        query = select(func.max(commitments.c.index)).where(commitments.c.node == node)
-        async with self._database.read() as connection:
-            last = (await connection.execute(query)).scalar()
-        return 0 if last is None else last + 1
-
     async def upload(self, node: str, index: int, root: str) -> Upload | None:
-        query = select(uploads.c.document)
-        query = query.where(uploads.c.node == node, uploads.c.index == index, uploads.c.root == root)
-        async with self._database.read() as connection:
-            document = (await connection.execute(query)).scalar_one_or_none()
-        return Upload.model_validate_json(document) if document else None
-
-    async def uploads_at(self, node: str, index: int) -> int:
-        query = select(func.count()).select_from(uploads).where(uploads.c.node == node, uploads.c.index == index)
-        async with self._database.read() as connection:
-            return (await connection.execute(query)).scalar() or 0
-
-    async def latest_step(self) -> int | None:
-        """The newest policy step on chain."""
-        async with self._database.read() as connection:
-            return (await connection.execute(select(func.max(checkpoints.c.step)))).scalar()
-
-    async def last_report(self) -> StepReport | None:
-        """The trainer's report of its newest update."""
-        query = select(steps.c.document).order_by(steps.c.step.desc()).limit(1)
-        async with self._database.read() as connection:
-            document = (await connection.execute(query)).scalar_one_or_none()
-        return StepReport.model_validate_json(document) if document else None
-
-    # Lists
+        """Which file a node uploaded for (index, root)."""
+        return await self._database.read(lambda connection: upload_of(connection, node, index, root))
 
     async def verdict_page(self, after: str | None) -> VerdictPage:
         """Verdicts after a cursor. A cursor of a database that was deleted since starts from the first one."""
@@ -112,22 +69,21 @@ class Ledger:
         known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
         last = int(place) if known else 0
         query = select(verdicts.c.id, verdicts.c.document).where(verdicts.c.id > last)
-        async with self._database.read() as connection:
-            rows = (await connection.execute(query.order_by(verdicts.c.id).limit(MAX_VERDICTS))).all()
+        query = query.order_by(verdicts.c.id).limit(MAX_VERDICTS)
+        rows = await self._database.read(lambda connection: connection.execute(query).all())
         return VerdictPage(
             verdicts=[Verdict.model_validate_json(row.document) for row in rows],
             cursor=f"{self._database.identity}.{rows[-1].id if rows else last}",
         )
 
-    async def accepted_json(self, min_step: int) -> bytes:
-        """The same as `accepted`, as JSON: many ask, and it is the longest answer."""
-        return await self._keep(("accepted", min_step), lambda: self._accepted_json(min_step))
+    async def accepted(self, min_step: int) -> bytes:
+        """Accepted commitments of `min_step` and later that no report has used or left out, oldest first.
 
-    async def _accepted_json(self, min_step: int) -> bytes:
-        return _ACCEPTED.dump_json(await self.accepted(min_step))
+        A JSON list of AcceptedWork: many ask, and it is the longest answer.
+        """
+        return await self._keep(("accepted", min_step), lambda connection: self._accepted(connection, min_step))
 
-    async def accepted(self, min_step: int) -> list[AcceptedWork]:
-        """Accepted commitments of `min_step` and later that no report has used or left out, oldest first."""
+    def _accepted(self, connection: Connection, min_step: int) -> bytes:
         query = (
             select(commitments.c.step, commitments.c.node, commitments.c.index, commitments.c.root)
             .add_columns(uploads.c.file_hash, uploads.c.size)
@@ -137,10 +93,9 @@ class Ledger:
             .order_by(commitments.c.step, commitments.c.block, commitments.c.node, commitments.c.index)
             .limit(MAX_ACCEPTED)
         )
-        async with self._database.read() as connection:
-            rows = (await connection.execute(query)).all()
-            signed = await self._verdicts_about(connection, [(node, index, root) for _, node, index, root, *_ in rows])
-        return [
+        rows = connection.execute(query).all()
+        signed = _accepts_of(connection, [(node, index, root) for _, node, index, root, *_ in rows])
+        works = [
             AcceptedWork(
                 step=step,
                 node=node,
@@ -152,30 +107,14 @@ class Ledger:
             )
             for step, node, index, root, file_hash, size in rows
         ]
-
-    async def _verdicts_about(
-        self, connection: AsyncConnection, works: Sequence[tuple[str, int, str]]
-    ) -> dict[tuple[str, int, str], list[Verdict]]:
-        """The accepting verdicts about these commitments, of validators that are still trusted."""
-        query = (
-            select(verdicts.c.node, verdicts.c.index, verdicts.c.root, verdicts.c.document)
-            .join(nodes, nodes.c.address == verdicts.c.validator)
-            .where(tuple_(verdicts.c.node, verdicts.c.index, verdicts.c.root).in_(works))
-            .where(verdicts.c.accepted, nodes.c.status != "jailed")
-            .order_by(verdicts.c.id)
-        )
-        found: dict[tuple[str, int, str], list[Verdict]] = {}
-        for node, index, root, document in await connection.execute(query):
-            found.setdefault((node, index, root), []).append(Verdict.model_validate_json(document))
-        return found
+        return _ACCEPTED.dump_json(works)
 
     async def demand(self) -> Demand:
         """Whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
         return await self._keep(("demand",), self._demand)
 
-    async def _demand(self) -> Demand:
-        latest = await self.latest_step()
-        report = await self.last_report()
+    def _demand(self, connection: Connection) -> Demand:
+        latest = latest_step(connection)
         if latest is None:
             return Demand(run=self.run, step=0, wanted=False, waiting_groups=0)
         query = (
@@ -186,51 +125,50 @@ class Ledger:
             .where(commitments.c.standing.in_(("pending", "accepted")), spent.c.file_hash.is_(None))
             .where(commitments.c.step >= latest - self.terms.async_level)
         )
-        async with self._database.read() as connection:
-            waiting = ((await connection.execute(query)).scalar() or 0) * self.terms.groups_per_commitment
-            closed = (await connection.execute(select(meta.c.value).where(meta.c.key == "closed"))).scalar()
+        waiting = (connection.execute(query).scalar() or 0) * self.terms.groups_per_commitment
+        closed = connection.execute(select(meta.c.value).where(meta.c.key == "closed")).scalar()
+        report = last_report(connection)
         over = closed is not None or (report is not None and report.finished)
-        wanted = not over and waiting < self._groups_wanted
-        return Demand(run=self.run, step=latest, wanted=wanted, waiting_groups=waiting)
+        return Demand(
+            run=self.run, step=latest, wanted=not over and waiting < self._groups_wanted, waiting_groups=waiting
+        )
 
     async def node_report(self, address: str) -> NodeReport | None:
         """What became of a node's commitments; None for a stranger. `accepted` and `rejected` count commitments."""
-        if await self.member(address) is None:
+        return await self._database.read(lambda connection: self._node_report(connection, address))
+
+    def _node_report(self, connection: Connection, address: str) -> NodeReport | None:
+        if member_of(connection, address) is None:
             return None
         counts = select(commitments.c.standing, commitments.c.reason, func.count().label("n"))
         counts = counts.where(commitments.c.node == address).group_by(commitments.c.standing, commitments.c.reason)
         latest = select(verdicts.c.document).where(verdicts.c.node == address)
         latest = latest.order_by(verdicts.c.accepted, verdicts.c.id.desc()).limit(MAX_NODE_VERDICTS)
-        async with self._database.read() as connection:
-            rows = (await connection.execute(counts)).all()
-            documents = (await connection.execute(latest)).scalars().all()
-        tally = tally_standings((row.standing, row.reason, row.n) for row in rows)
+        tally = tally_standings((row.standing, row.reason, row.n) for row in connection.execute(counts))
         return NodeReport(
             address=address,
             commitments=tally.commitments,
             rollouts=tally.commitments * self.terms.positions,
             accepted=tally.accepted,
             rejected=tally.rejected,
-            verdicts=[Verdict.model_validate_json(document) for document in documents],
+            verdicts=[Verdict.model_validate_json(text) for text in connection.execute(latest).scalars()],
         )
 
-    async def _keep(self, key: tuple, make: Any) -> Any:
+    async def _keep(self, key: tuple, make: Callable[[Connection], Any]) -> Any:
         """The answer to `key` at this version of the database, made once."""
         version = self._database.version
         kept = self._kept.get(key)
         if kept is None or kept[0] != version:
-            if len(self._kept) > 64:
+            if len(self._kept) > MAX_KEPT:
                 self._kept.clear()
-            kept = self._kept[key] = (version, await make())
+            kept = self._kept[key] = (version, await self._database.read(make))
         return kept[1]
 
-    # Standing
-
-    async def restand(self, connection: AsyncConnection, node: str, index: int) -> Standing | None:
+    def restand(self, connection: Connection, node: str, index: int) -> Standing | None:
         """Work out anew what a commitment is worth, after a verdict or a case about it; None when there is none."""
         where = and_(commitments.c.node == node, commitments.c.index == index)
         query = select(commitments.c.root, nodes.c.status).join(nodes, nodes.c.address == commitments.c.node)
-        row = (await connection.execute(query.where(where))).one_or_none()
+        row = connection.execute(query.where(where)).one_or_none()
         if row is None:
             return None
         told = (
@@ -242,13 +180,71 @@ class Ledger:
         )
         opened = select(cases.c.challenger, cases.c.outcome).where(cases.c.node == node, cases.c.index == index)
         found = standing(
-            [Opinion(*opinion) for opinion in await connection.execute(told)],
-            [CaseState(*opened_case) for opened_case in await connection.execute(opened)],
+            [Opinion(*opinion) for opinion in connection.execute(told)],
+            [CaseState(*opened_case) for opened_case in connection.execute(opened)],
             jailed=row.status == "jailed",
             accepts_required=self.terms.accepts_required,
         )
-        await connection.execute(update(commitments).where(where).values(standing=found.state, reason=found.reason))
+        connection.execute(update(commitments).where(where).values(standing=found.state, reason=found.reason))
         return found
+
+
+# Single facts, for whoever has a connection
+
+
+def member_of(connection: Connection, address: str) -> Member | None:
+    """The node of this address, if it is one of the run."""
+    query = select(nodes.c.address, nodes.c.operator, nodes.c.role, nodes.c.status, nodes.c.draw_tip)
+    row = connection.execute(query.where(nodes.c.address == address)).one_or_none()
+    return Member(*row) if row else None
+
+
+def commitment_of(connection: Connection, node: str, index: int) -> Committed | None:
+    """What the chain has at a node's index, as far as it was read."""
+    query = select(commitments.c.step, commitments.c.root)
+    row = connection.execute(query.where(commitments.c.node == node, commitments.c.index == index)).one_or_none()
+    return Committed(*row) if row else None
+
+
+def next_index_of(connection: Connection, node: str) -> int:
+    """Index of the node's next commitment, as far as the chain was read."""
+    last = connection.execute(select(func.max(commitments.c.index)).where(commitments.c.node == node)).scalar()
+    return 0 if last is None else last + 1
+
+
+def upload_of(connection: Connection, node: str, index: int, root: str) -> Upload | None:
+    query = select(uploads.c.document)
+    query = query.where(uploads.c.node == node, uploads.c.index == index, uploads.c.root == root)
+    document = connection.execute(query).scalar_one_or_none()
+    return Upload.model_validate_json(document) if document else None
+
+
+def latest_step(connection: Connection) -> int | None:
+    """The newest policy step on chain."""
+    return connection.execute(select(func.max(checkpoints.c.step))).scalar()
+
+
+def last_report(connection: Connection) -> StepReport | None:
+    """The trainer's report of its newest update."""
+    document = connection.execute(select(steps.c.document).order_by(steps.c.step.desc()).limit(1)).scalar_one_or_none()
+    return StepReport.model_validate_json(document) if document else None
+
+
+def _accepts_of(
+    connection: Connection, works: Sequence[tuple[str, int, str]]
+) -> dict[tuple[str, int, str], list[Verdict]]:
+    """The accepting verdicts about these commitments, of validators that are still trusted."""
+    query = (
+        select(verdicts.c.node, verdicts.c.index, verdicts.c.root, verdicts.c.document)
+        .join(nodes, nodes.c.address == verdicts.c.validator)
+        .where(tuple_(verdicts.c.node, verdicts.c.index, verdicts.c.root).in_(works))
+        .where(verdicts.c.accepted, nodes.c.status != "jailed", nodes.c.role == "validator")
+        .order_by(verdicts.c.id)
+    )
+    found: dict[tuple[str, int, str], list[Verdict]] = {}
+    for node, index, root, document in connection.execute(query):
+        found.setdefault((node, index, root), []).append(Verdict.model_validate_json(document))
+    return found
 
 
 @dataclass(frozen=True)
@@ -262,7 +258,7 @@ class Tally:
     rejected: dict[str, int]
 
 
-def tally_standings(rows: Any) -> Tally:
+def tally_standings(rows: Iterable[tuple[str, str | None, int]]) -> Tally:
     """Add up (standing, reason, count)."""
     states: Counter[str] = Counter()
     rejected: Counter[str] = Counter()

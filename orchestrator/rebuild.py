@@ -40,9 +40,9 @@ async def rebuild(
     reports: Reports,
 ) -> None:
     """Fill a new database from storage; at once done when it was filled before."""
-    async with database.read() as connection:
-        if (await connection.execute(select(meta.c.value).where(meta.c.key == "rebuilt"))).scalar():
-            return
+    query = select(meta.c.value).where(meta.c.key == "rebuilt")
+    if await database.read(lambda connection: connection.execute(query).scalar()):
+        return
 
     def check_one(upload: Upload) -> None:
         check_receipt(where, upload.receipt, storage_key)
@@ -59,8 +59,7 @@ async def rebuild(
     kept_reports = [kept for kept in kept_reports if kept.report.run == run]
     for kept in sorted(kept_reports, key=lambda k: k.received):
         await reports.record(kept)
-    async with database.write() as connection:
-        await upsert(connection, meta, {"key": "rebuilt", "value": "yes"})
+    await database.write(lambda connection: upsert(connection, meta, {"key": "rebuilt", "value": "yes"}))
     if kept_uploads or kept_verdicts or kept_reports:
         counts = {"uploads": len(kept_uploads), "verdicts": len(kept_verdicts), "reports": len(kept_reports)}
         log.info("rebuilt from storage", **counts)

@@ -6,7 +6,7 @@ import time
 from typing import Final
 
 from pydantic import Field
-from sqlalchemy import delete
+from sqlalchemy import Connection, delete
 
 from muster import telemetry
 from muster.messages import Message, StepReport
@@ -57,14 +57,17 @@ class Reports:
         """Note a report, and that its files are used up, in the database."""
         report = kept.report
         files = dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
-        async with self._database.write() as connection:
+
+        def write(connection: Connection) -> None:
             row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
-            await upsert(connection, steps, row)
-            await connection.execute(delete(spent).where(spent.c.step == report.step))
+            upsert(connection, steps, row)
+            connection.execute(delete(spent).where(spent.c.step == report.step))
             for name, used in files.items():
-                await insert_once(connection, spent, {"file_hash": name, "step": report.step, "used": used})
+                insert_once(connection, spent, {"file_hash": name, "step": report.step, "used": used})
             shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
-            await tell(connection, "step", shown, f"step:{report.step}:{kept.received}")
+            tell(connection, "step", shown, f"step:{report.step}:{kept.received}")
             if report.finished:
-                await tell(connection, "finished", {"step": report.step}, f"finished:{report.step}")
+                tell(connection, "finished", {"step": report.step}, f"finished:{report.step}")
+
+        await self._database.write(write)
         STEP.set(report.step)

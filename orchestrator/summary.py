@@ -9,13 +9,12 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import case, func, select
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import Connection, case, func, select
 
 from muster.messages import Demand, Message, StepReport
 from orchestrator.database import Database
 from orchestrator.follower import Follower
-from orchestrator.ledger import Ledger, tally_standings
+from orchestrator.ledger import Ledger, last_report, latest_step, tally_standings
 from orchestrator.tables import (
     cases,
     checkpoints,
@@ -154,43 +153,44 @@ class Summaries:
 
     async def make(self) -> Summary:
         demand = await self._ledger.demand()
-        report = await self._ledger.last_report()
-        async with self._database.read() as connection:
-            return Summary(
-                run=self._ledger.run,
-                chain_id=self._chain_id,
-                block=self._follower.head_number,
-                block_time=self._follower.head_time,
-                time=time.time(),
-                step=await self._ledger.latest_step(),
-                demand=demand,
-                finished=report is not None and report.finished,
-                steps=await _steps(connection),
-                nodes=await self._nodes(connection),
-                cases=await _cases(connection),
-                events=(await _events(connection, None, MAX_EVENTS)).events,
-            )
+        return await self._database.read(lambda connection: self._make(connection, demand))
+
+    def _make(self, connection: Connection, demand: Demand) -> Summary:
+        report = last_report(connection)
+        return Summary(
+            run=self._ledger.run,
+            chain_id=self._chain_id,
+            block=self._follower.head_number,
+            block_time=self._follower.head_time,
+            time=time.time(),
+            step=latest_step(connection),
+            demand=demand,
+            finished=report is not None and report.finished,
+            steps=_steps(connection),
+            nodes=self._nodes(connection),
+            cases=_cases(connection),
+            events=_events(connection, None, MAX_EVENTS).events,
+        )
 
     async def events_after(self, after: int) -> EventPage:
         """What happened after event `after`, oldest first."""
-        async with self._database.read() as connection:
-            return await _events(connection, after, MAX_EVENT_PAGE)
+        return await self._database.read(lambda connection: _events(connection, after, MAX_EVENT_PAGE))
 
-    async def _nodes(self, connection: AsyncConnection) -> list[NodeLine]:
-        standings = await _by_node(
+    def _nodes(self, connection: Connection) -> list[NodeLine]:
+        standings = _by_node(
             connection,
             select(commitments.c.node, commitments.c.standing, commitments.c.reason, func.count()).group_by(
                 commitments.c.node, commitments.c.standing, commitments.c.reason
             ),
         )
-        used = await _by_node(
+        used = _by_node(
             connection,
             select(uploads.c.node, func.count())
             .join(spent, spent.c.file_hash == uploads.c.file_hash)
             .where(spent.c.used)
             .group_by(uploads.c.node),
         )
-        given = await _by_node(
+        given = _by_node(
             connection,
             select(
                 verdicts.c.validator,
@@ -198,9 +198,9 @@ class Summaries:
                 func.sum(case((verdicts.c.accepted, 0), else_=1)),
             ).group_by(verdicts.c.validator),
         )
-        money = await _by_node(connection, select(payments.c.node, payments.c.kind, payments.c.amount))
+        money = _by_node(connection, select(payments.c.node, payments.c.kind, payments.c.amount))
         lines = []
-        for row in await connection.execute(select(nodes).order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)):
+        for row in connection.execute(select(nodes).order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)):
             tally = tally_standings(standings.get(row.address, []))
             accepts, rejections = given.get(row.address, [(0, 0)])[0]
             lines.append(
@@ -231,23 +231,23 @@ def _sum(rows: Iterable[tuple], *kinds: str) -> int:
     return sum(int(amount) for kind, amount in rows if kind in kinds)
 
 
-async def _by_node(connection: AsyncConnection, query: Any) -> dict[str, list[tuple]]:
+def _by_node(connection: Connection, query: Any) -> dict[str, list[tuple]]:
     """Rows of a query whose first column is a node, by that node."""
     found: dict[str, list[tuple]] = {}
-    for node, *rest in await connection.execute(query):
+    for node, *rest in connection.execute(query):
         found.setdefault(node, []).append(tuple(rest))
     return found
 
 
-async def _steps(connection: AsyncConnection) -> list[StepLine]:
+def _steps(connection: Connection) -> list[StepLine]:
     """The newest MAX_STEPS steps, oldest first, from chain and reports."""
     published = select(checkpoints).order_by(checkpoints.c.step.desc()).limit(MAX_STEPS)
     reported = select(steps).order_by(steps.c.step.desc()).limit(MAX_STEPS)
     lines: dict[int, dict[str, Any]] = {}
-    for row in await connection.execute(published):
+    for row in connection.execute(published):
         roots = {"manifest_root": row.manifest_root, "batch_root": row.batch_root, "transaction": row.transaction}
         lines[row.step] = {"step": row.step, **roots}
-    for row in await connection.execute(reported):
+    for row in connection.execute(reported):
         report = StepReport.model_validate_json(row.document)
         line = lines.setdefault(row.step, {"step": row.step})
         line |= {"metrics": report.metrics, "stages": report.stages}
@@ -255,17 +255,17 @@ async def _steps(connection: AsyncConnection) -> list[StepLine]:
     return [StepLine(**lines[step]) for step in sorted(lines)[-MAX_STEPS:]]
 
 
-async def _cases(connection: AsyncConnection) -> list[CaseLine]:
-    rows = (await connection.execute(select(cases).order_by(cases.c.id.desc()).limit(MAX_CASES))).all()
+def _cases(connection: Connection) -> list[CaseLine]:
+    rows = connection.execute(select(cases).order_by(cases.c.id.desc()).limit(MAX_CASES)).all()
     return [CaseLine(**dict(row._mapping)) for row in reversed(rows)]
 
 
-async def _events(connection: AsyncConnection, after: int | None, limit: int) -> EventPage:
+def _events(connection: Connection, after: int | None, limit: int) -> EventPage:
     """Events after an id, oldest first; with None the newest ones."""
     query = select(events.c.id, events.c.kind, events.c.time, events.c.data).limit(limit)
     if after is None:
-        rows = list(reversed((await connection.execute(query.order_by(events.c.id.desc()))).all()))
+        rows = connection.execute(query.order_by(events.c.id.desc())).all()[::-1]
     else:
-        rows = list((await connection.execute(query.where(events.c.id > after).order_by(events.c.id))).all())
+        rows = connection.execute(query.where(events.c.id > after).order_by(events.c.id)).all()
     lines = [EventLine(id=row.id, kind=row.kind, time=row.time, data=json.loads(row.data)) for row in rows]
     return EventPage(events=lines, cursor=lines[-1].id if lines else after or 0)

@@ -21,6 +21,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import Connection, func, select
 from starlette.requests import Request
 
 from muster import telemetry
@@ -31,7 +32,7 @@ from muster.storage import ContentStore
 from orchestrator import problems
 from orchestrator.auth import Caller, spool_body
 from orchestrator.database import Database, insert_once
-from orchestrator.ledger import Committed, Ledger
+from orchestrator.ledger import Committed, Ledger, commitment_of, next_index_of, upload_of
 from orchestrator.tables import uploads
 
 AHEAD: Final = 8
@@ -84,26 +85,29 @@ class Uploads:
 
     async def _known(self, caller: Caller, name: str, index: int, root: str) -> Upload | None:
         """The upload, if it was received before; otherwise a refusal if it may not be."""
-        existing = await self._ledger.upload(caller.address, index, root)
-        if existing is not None:
-            if existing.receipt.file_hash != name:
-                raise problems.conflict(
-                    f"{caller.address} has uploaded {existing.receipt.file_hash} for index {index} and this root",
-                    "upload that file: a root has one file",
-                )
-            return existing
-        committed = await self._ledger.commitment(caller.address, index)
-        refusal = refuse_upload(
-            caller,
-            index=index,
-            root=root,
-            committed=committed,
-            next_index=await self._ledger.next_index(caller.address),
-            roots=await self._ledger.uploads_at(caller.address, index),
-        )
+
+        def look(connection: Connection) -> tuple[Upload | None, Exception | None]:
+            existing = upload_of(connection, caller.address, index, root)
+            if existing is not None:
+                return existing, None
+            return None, refuse_upload(
+                caller,
+                index=index,
+                root=root,
+                committed=commitment_of(connection, caller.address, index),
+                next_index=next_index_of(connection, caller.address),
+                roots=_roots_at(connection, caller.address, index),
+            )
+
+        existing, refusal = await self._database.read(look)
         if refusal is not None:
             raise refusal
-        return None
+        if existing is not None and existing.receipt.file_hash != name:
+            raise problems.conflict(
+                f"{caller.address} has uploaded {existing.receipt.file_hash} for index {index} and this root",
+                "upload that file: a root has one file",
+            )
+        return existing
 
     async def _take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
         if self._slots.locked():
@@ -143,8 +147,13 @@ class Uploads:
             "document": upload.model_dump_json(),
             "received": received,
         }
-        async with self._database.write() as connection:
-            return await insert_once(connection, uploads, row)
+        return await self._database.write(lambda connection: insert_once(connection, uploads, row))
+
+
+def _roots_at(connection: Connection, node: str, index: int) -> int:
+    """Roots that a node has uploaded for an index."""
+    query = select(func.count()).select_from(uploads).where(uploads.c.node == node, uploads.c.index == index)
+    return connection.execute(query).scalar() or 0
 
 
 def refuse_upload(

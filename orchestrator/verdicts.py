@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import dataclass
 from typing import Final
 
 from eth_utils.crypto import keccak
-from sqlalchemy import select
+from sqlalchemy import Connection, select
 
 from muster import telemetry
 from muster.constants import DRAW_CHAIN_LENGTH
@@ -26,7 +27,8 @@ from orchestrator.auth import Caller
 from orchestrator.database import Database, insert_once
 from orchestrator.follower import Follower
 from orchestrator.happenings import tell
-from orchestrator.ledger import Ledger, Member
+from orchestrator.ledger import Committed, Ledger, commitment_of, upload_of
+from orchestrator.standing import Standing
 from orchestrator.tables import verdicts
 
 VERDICTS: Final = telemetry.counter("verdicts", "Verdicts received", ("outcome",))
@@ -59,61 +61,25 @@ class Verdicts:
             check_verdict(self._where, verdict)
         except MismatchError as error:
             raise problems.not_allowed(str(error), "check chain.chain_id and the address book") from error
-        if verdict.accepted != (verdict.reason is None):
-            raise problems.malformed("a rejection has a reason, an acceptance none")
-        if await self._told_before(verdict):
-            return False
-        await self._check_work(verdict)
-        await self._check_link(verdict, member)
-        await self.copies.put(verdict.model_dump_json().encode())
-        return await self.record(verdict, time.time())
-
-    async def _told_before(self, verdict: Verdict) -> bool:
-        query = select(verdicts.c.document).where(
-            verdicts.c.validator == verdict.validator,
-            verdicts.c.node == verdict.node,
-            verdicts.c.index == verdict.index,
-            verdicts.c.root == verdict.root,
-        )
-        async with self._database.read() as connection:
-            document = (await connection.execute(query)).scalar_one_or_none()
-        if document is None:
-            return False
-        if Verdict.model_validate_json(document) != verdict:
-            raise problems.conflict(f"{verdict.validator} has judged this commitment of {verdict.node} otherwise")
-        return True
-
-    async def _check_work(self, verdict: Verdict) -> None:
-        """The commitment exists as the verdict describes it, and so do the file and the evidence it names."""
-        committed = await self._ledger.commitment(verdict.node, verdict.index)
-        if committed is None:
+        known = await self._database.read(lambda connection: what_is_known(connection, verdict))
+        if known.committed is None:
             await self._follower.next_look()
-            committed = await self._ledger.commitment(verdict.node, verdict.index)
-        what = f"commitment {verdict.index} of {verdict.node}"
-        if committed is None:
-            raise problems.not_found(f"there is no {what} yet", "try again when the chain was read further")
-        if (committed.step, committed.root) != (verdict.step, verdict.root):
-            raise problems.conflict(f"{what} is to root {committed.root} at step {committed.step}")
-        upload = await self._ledger.upload(verdict.node, verdict.index, verdict.root)
-        if verdict.reason != "data_missing" and (upload is None or upload.receipt.file_hash != verdict.file_hash):
-            raise problems.conflict(f"{verdict.file_hash} is not the file uploaded for {what}")
+            known = await self._database.read(lambda connection: what_is_known(connection, verdict))
+        if known.told == verdict:
+            return False
+        refusal = refuse_verdict(verdict, known)
+        if refusal is not None:
+            raise refusal
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
-
-    async def _check_link(self, verdict: Verdict, member: Member) -> None:
-        """The preimage is the link of the validator's chain that it says it is, and was not used before."""
-        if verdict.draw_index >= DRAW_CHAIN_LENGTH:
-            raise problems.malformed(f"draw index {verdict.draw_index} is beyond the hash chain")
-        query = select(verdicts.c.draw_index, verdicts.c.preimage)
-        query = query.where(verdicts.c.validator == verdict.validator, verdicts.c.draw_index <= verdict.draw_index)
-        async with self._database.read() as connection:
-            below = (await connection.execute(query.order_by(verdicts.c.draw_index.desc()).limit(1))).one_or_none()
-        if below is not None and below.draw_index == verdict.draw_index:
-            raise problems.conflict(f"link {verdict.draw_index} of {verdict.validator}'s hash chain was used before")
-        start, known = (below.draw_index, below.preimage) if below else (-1, member.draw_tip)
-        found = await asyncio.to_thread(_hash_times, hash_bytes(verdict.preimage), verdict.draw_index - start)
-        if found != hash_bytes(known):
-            raise problems.conflict(f"the preimage is not link {verdict.draw_index} of {verdict.validator}'s chain")
+        await _check_link(verdict, known.below or (-1, member.draw_tip))
+        await self.copies.put(verdict.model_dump_json().encode())
+        if await self.record(verdict, time.time()):
+            return True
+        known = await self._database.read(lambda connection: what_is_known(connection, verdict))
+        if known.told == verdict:  # the same request, twice at the same time
+            return False
+        raise refuse_verdict(verdict, known) or problems.conflict("another verdict was faster")
 
     async def record(self, verdict: Verdict, received: float) -> bool:
         """Note a verdict and what follows from it. False when it is known, or when its link is another verdict's."""
@@ -129,17 +95,86 @@ class Verdicts:
             "document": verdict.model_dump_json(),
             "received": received,
         }
-        async with self._database.write() as connection:
-            if not await insert_once(connection, verdicts, row):
-                return False
-            found = await self._ledger.restand(connection, verdict.node, verdict.index)
+
+        def write(connection: Connection) -> tuple[bool, Standing | None]:
+            if not insert_once(connection, verdicts, row):
+                return False, None
             if not verdict.accepted:
                 data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason}
                 source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
-                await tell(connection, "rejected", {**data, "validator": verdict.validator}, source)
+                tell(connection, "rejected", {**data, "validator": verdict.validator}, source)
+            return True, self._ledger.restand(connection, verdict.node, verdict.index)
+
+        new, found = await self._database.write(write)
+        if not new:
+            return False
         VERDICTS.labels(verdict.reason or "accepted").inc()
-        log.info("verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, standing=found)
+        log.info(
+            "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, standing=found and found.state
+        )
         return True
+
+
+@dataclass(frozen=True)
+class Known:
+    """What the database says about the subject of a verdict."""
+
+    told: Verdict | None
+    """What this validator said of this commitment before."""
+    committed: Committed | None
+    file_hash: str | None
+    """The file uploaded for it."""
+    below: tuple[int, str] | None
+    """Index and preimage of the nearest link, at or below the verdict's, that its validator has used."""
+
+
+def what_is_known(connection: Connection, verdict: Verdict) -> Known:
+    """Collect it."""
+    told = select(verdicts.c.document).where(
+        verdicts.c.validator == verdict.validator,
+        verdicts.c.node == verdict.node,
+        verdicts.c.index == verdict.index,
+        verdicts.c.root == verdict.root,
+    )
+    document = connection.execute(told).scalar_one_or_none()
+    links = select(verdicts.c.draw_index, verdicts.c.preimage)
+    links = links.where(verdicts.c.validator == verdict.validator, verdicts.c.draw_index <= verdict.draw_index)
+    below = connection.execute(links.order_by(verdicts.c.draw_index.desc()).limit(1)).one_or_none()
+    upload = upload_of(connection, verdict.node, verdict.index, verdict.root)
+    return Known(
+        told=Verdict.model_validate_json(document) if document else None,
+        committed=commitment_of(connection, verdict.node, verdict.index),
+        file_hash=upload.receipt.file_hash if upload else None,
+        below=tuple(below) if below else None,
+    )
+
+
+def refuse_verdict(verdict: Verdict, known: Known) -> Exception | None:
+    """Why a verdict that is properly signed does not count, or None. Pure."""
+    what = f"commitment {verdict.index} of {verdict.node}"
+    if verdict.accepted != (verdict.reason is None):
+        return problems.malformed("a rejection has a reason, an acceptance none")
+    if verdict.draw_index >= DRAW_CHAIN_LENGTH:
+        return problems.malformed(f"draw index {verdict.draw_index} is beyond the hash chain")
+    if known.told is not None:
+        return problems.conflict(f"{verdict.validator} has judged {what} otherwise")
+    if known.committed is None:
+        return problems.not_found(f"there is no {what} yet", "try again when the chain was read further")
+    if (known.committed.step, known.committed.root) != (verdict.step, verdict.root):
+        return problems.conflict(f"{what} is to root {known.committed.root} at step {known.committed.step}")
+    if verdict.reason != "data_missing" and known.file_hash != verdict.file_hash:
+        return problems.conflict(f"{verdict.file_hash} is not the file uploaded for {what}")
+    if known.below is not None and known.below[0] == verdict.draw_index:
+        return problems.conflict(f"link {verdict.draw_index} of {verdict.validator}'s hash chain was used before")
+    return None
+
+
+async def _check_link(verdict: Verdict, below: tuple[int, str]) -> None:
+    """The preimage is the link of the validator's chain that it says it is: hashed often enough, it gives `below`."""
+    start, known = below
+    found = await asyncio.to_thread(_hash_times, hash_bytes(verdict.preimage), verdict.draw_index - start)
+    if found != hash_bytes(known):
+        raise problems.conflict(f"the preimage is not link {verdict.draw_index} of {verdict.validator}'s chain")
 
 
 def _hash_times(value: bytes, times: int) -> bytes:

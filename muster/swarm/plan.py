@@ -188,7 +188,7 @@ def _orchestrator(request: Request, layout: Layout, name: str) -> dict[str, obje
     return {
         "orchestrator.port": request.ports.orchestrator,
         "orchestrator.state_dir": layout.state(name),
-        "orchestrator.database_url": f"sqlite+aiosqlite:///{layout.state(name)}/orchestrator.db",
+        "orchestrator.database_url": f"sqlite:///{layout.state(name)}/orchestrator.db",
         "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
         "orchestrator.run_folder": layout.run_folder,
         "orchestrator.batch_groups": GROUPS_PER_BATCH,
@@ -256,6 +256,7 @@ def process(request: Request, name: str) -> ProcessSpec:
         environment=CHILD_ENVIRONMENT,
         ready_url=ready,
         ready_port=ports.get(role, 0),
+        stop_seconds=20,
         nice=NICE[role],
         final_statuses=FINAL.get(role, ()),
         essential=role != "cheater",

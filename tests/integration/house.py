@@ -233,7 +233,7 @@ relays = ["http://127.0.0.1:9"]
 [orchestrator]
 url = "{self.url}"
 port = {self.port}
-database_url = "sqlite+aiosqlite:///{folder / "orchestrator.db"}"
+database_url = "sqlite:///{folder / "orchestrator.db"}"
 storage_url = "file:{folder / "storage"}"
 state_dir = "{folder / "state"}"
 batch_groups = 8

@@ -64,7 +64,7 @@ def no_database(_: House, broken: Orchestrator) -> None:
 
 
 def other_driver(_: House, broken: Orchestrator) -> None:
-    change(broken, "sqlite+aiosqlite", "sqlite")
+    change(broken, "sqlite:", "sqlite+aiosqlite:")
 
 
 def no_run(house: House, broken: Orchestrator) -> None:
@@ -101,7 +101,7 @@ BREAKS: dict[Callable[[House, Orchestrator], None], tuple[int, str]] = {
     wrong_key: (78, "trusts receipts of"),
     other_database: (78, "the database belongs to run 7"),
     no_database: (1, "file is not a database"),
-    other_driver: (78, "needs an asynchronous driver"),
+    other_driver: (78, "database url"),
     no_run: (4, "999"),
     wrong_chain: (4, "84532"),
     no_chain: (5, "does not answer"),
@@ -224,7 +224,7 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(start_anvil: Callable[...,
         anvil.stop()
         until(lambda: orchestrator.get("/readyz")[0] == 503)
         reasons = json.loads(orchestrator.get("/readyz")[1])["reasons"]
-        assert reasons[0].startswith("chain:")
+        assert reasons[0].startswith("following the chain: the chain at")
         assert commitments() == 2
         assert orchestrator.get("/healthz")[0] == 200
     finally:

@@ -320,8 +320,8 @@ async def _verdicts_that_do_not_count(house: House, story: Story, node: str) -> 
         await v1.post_verdict(good)
         await v1.post_verdict(good)
         assert len((await v1.verdicts(house.run))[0]) == 1
-        await refused(changed(inspected=1), 409, "has judged this commitment")
-        await refused(changed(**rejection), 409, "has judged this commitment")
+        await refused(changed(inspected=1), 409, "has judged commitment 0")
+        await refused(changed(**rejection), 409, "has judged commitment 0")
 
         # A link counts once, and later links are checked against the last one used.
         await w4.put_file(b"w4 1" * 100, house.run, 1, some_hash("w4 root 1"))

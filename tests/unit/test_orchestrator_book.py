@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
-from sqlalchemy import create_engine, func, inspect, select
+from sqlalchemy import Connection, Table, create_engine, inspect, select
 
 from muster.chain.events import (
     CaseOpened,
@@ -33,12 +33,11 @@ from muster.chain.events import (
 from muster.chain.types import Kind, Outcome, Role
 from muster.errors import ConfigError
 from muster.terms import Terms, WorkClass
-from orchestrator import database as database_module
-from orchestrator import tables
+from orchestrator import happenings, nonces, tables
 from orchestrator.chainbook import ChainBook
 from orchestrator.database import Database, insert_once, migrate, upsert
 from orchestrator.happenings import tell
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, member_of
 
 ABOUT = "run 1 of 0xab on chain 31337"
 WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")
@@ -72,7 +71,7 @@ TERMS = Terms(
 
 @pytest.fixture
 async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(f"sqlite+aiosqlite:///{tmp_path}/orchestrator.db", ABOUT)
+    opened = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", ABOUT)
     yield opened
     await opened.close()
 
@@ -112,19 +111,28 @@ def history() -> list[Event]:
 
 async def apply(database: Database, ledger: Ledger, *events: Event) -> None:
     book = ChainBook(ledger)
-    async with database.write() as connection:
-        for event in events:
-            await book.apply(connection, event)
+    await database.write(lambda connection: [book.apply(connection, event) for event in events])
 
 
 async def content(database: Database) -> dict[str, list[tuple]]:
     """Every row of every table, but for when we learned of it."""
     found = {}
-    async with database.read() as connection:
-        for table in (*tables.FROM_CHAIN, tables.events, tables.meta):
-            columns = [column for column in table.columns if column.name not in ("time", "id")]
-            found[table.name] = [tuple(row) for row in await connection.execute(select(*columns).order_by(*columns))]
+    for table in (*tables.FROM_CHAIN, tables.events, tables.meta):
+        columns = [column for column in table.columns if column.name not in ("time", "id")]
+        found[table.name] = [tuple(row) for row in await rows_of(database, select(*columns).order_by(*columns))]
     return found
+
+
+async def rows_of(database: Database, query: Any) -> list[Any]:
+    return list(await database.read(lambda connection: connection.execute(query).all()))
+
+
+async def count(database: Database, table: Table) -> int:
+    return len(await rows_of(database, select(table)))
+
+
+async def put_verdict(database: Database, **changes: Any) -> None:
+    await database.write(lambda connection: insert_once(connection, tables.verdicts, a_verdict(**changes)))
 
 
 def a_verdict(**changes: Any) -> dict[str, Any]:
@@ -134,8 +142,8 @@ def a_verdict(**changes: Any) -> dict[str, Any]:
 
 async def standing_of(database: Database, index: int) -> tuple[str, str | None]:
     query = select(tables.commitments.c.standing, tables.commitments.c.reason)
-    async with database.read() as connection:
-        return tuple((await connection.execute(query.where(tables.commitments.c.index == index))).one())  # type: ignore[return-value]
+    ((standing, reason),) = await rows_of(database, query.where(tables.commitments.c.index == index))
+    return standing, reason
 
 
 # The database
@@ -153,7 +161,7 @@ def test_the_migrations_make_the_tables(tmp_path):
 
 
 async def test_a_database_knows_what_it_is_about(tmp_path):
-    url = f"sqlite+aiosqlite:///{tmp_path}/deep/folder/orchestrator.db"
+    url = f"sqlite:///{tmp_path}/deep/folder/orchestrator.db"
     first = await Database.open(url, ABOUT)
     await first.close()
     again = await Database.open(url, ABOUT)
@@ -168,64 +176,79 @@ async def test_a_database_knows_what_it_is_about(tmp_path):
     assert new.identity != first.identity
 
 
+async def remember(database: Database, signer: str, nonce: int, expiry: float, now: float) -> str:
+    return await database.write(lambda c: nonces.remember(c, signer, f"0x{nonce:064x}", int(expiry), now))
+
+
 async def test_nonces_are_new_once_until_they_expire(database):
     now = time.time()
     expiry = int(now) + 30
-    assert await database.remember_nonce(WORKER, ROOT, expiry, now) == "new"
-    assert await database.remember_nonce(WORKER, ROOT, expiry, now) == "replayed"
-    assert await database.remember_nonce(VALIDATOR, ROOT, expiry, now) == "new"
-    assert await database.remember_nonce(WORKER, ROOT, expiry, expiry - 0.1) == "replayed"
+    assert await remember(database, WORKER, 1, expiry, now) == "new"
+    assert await remember(database, WORKER, 1, expiry, now) == "replayed"
+    assert await remember(database, VALIDATOR, 1, expiry, now) == "new"
+    assert await remember(database, WORKER, 1, expiry, expiry - 0.1) == "replayed"
     # After its expiry the request is refused for that; the table need not remember it.
-    assert await database.remember_nonce(WORKER, "0x" + "01" * 32, expiry + 90, expiry + 60) == "new"
-    async with database.read() as connection:
-        assert (await connection.execute(select(func.count()).select_from(tables.nonces))).scalar() == 1
+    assert await remember(database, WORKER, 2, expiry + 90, expiry + 60) == "new"
+    assert await count(database, tables.nonces) == 1
 
 
 async def test_live_nonces_of_one_signer_are_bounded(database, monkeypatch):
-    monkeypatch.setattr(database_module, "MAX_NONCES_PER_SIGNER", 3)
+    monkeypatch.setattr(nonces, "MAX_PER_SIGNER", 3)
     now = time.time()
     for i in range(3):
-        assert await database.remember_nonce(WORKER, f"0x{i:064x}", int(now) + 30, now) == "new"
-    assert await database.remember_nonce(WORKER, f"0x{9:064x}", int(now) + 30, now) == "flooded"
-    assert await database.remember_nonce(VALIDATOR, f"0x{9:064x}", int(now) + 30, now) == "new"
-    assert await database.remember_nonce(WORKER, f"0x{9:064x}", int(now) + 99, now + 31) == "new"
+        assert await remember(database, WORKER, i, now + 30, now) == "new"
+    assert await remember(database, WORKER, 9, now + 30, now) == "flooded"
+    assert await remember(database, VALIDATOR, 9, now + 30, now) == "new"
+    assert await remember(database, WORKER, 9, now + 99, now + 31) == "new"
 
 
 async def test_many_writers_take_turns(database):
-    async def write(number: int) -> None:
-        async with database.write() as connection:
-            await upsert(connection, tables.meta, {"key": f"k{number}", "value": "x"})
+    def write(number: int) -> Callable[[Connection], None]:
+        return lambda connection: upsert(connection, tables.meta, {"key": f"k{number}", "value": "x"})
 
     version = database.version
-    await asyncio.gather(*(write(i) for i in range(40)))
+    await asyncio.gather(*(database.write(write(i)) for i in range(40)))
     assert database.version == version + 40
-    async with database.read() as connection:
-        assert (await connection.execute(select(func.count()).select_from(tables.meta))).scalar() == 42
+    assert await count(database, tables.meta) == 42
+
+
+async def test_two_processes_take_turns(database, tmp_path):
+    """Another connection writes between the reading and the writing of a transaction: it waits, nothing is lost."""
+    other = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", ABOUT)
+    await database.write(lambda c: upsert(c, tables.meta, {"key": "n", "value": "0"}))
+
+    def increase(connection: Connection) -> None:
+        number = int(connection.execute(select(tables.meta.c.value).where(tables.meta.c.key == "n")).scalar_one())
+        upsert(connection, tables.meta, {"key": "n", "value": str(number + 1)})
+
+    await asyncio.gather(*(one.write(increase) for one in (database, other) * 20))
+    await other.close()
+    query = select(tables.meta.c.value).where(tables.meta.c.key == "n")
+    assert await rows_of(database, query) == [("40",)]
 
 
 async def test_a_failed_write_changes_nothing(database):
-    async def half_way() -> None:
-        async with database.write() as connection:
-            await upsert(connection, tables.meta, {"key": "half", "value": "x"})
-            raise RuntimeError("half way")
+    def half_way(connection: Connection) -> None:
+        upsert(connection, tables.meta, {"key": "half", "value": "x"})
+        raise RuntimeError("half way")
 
+    version = database.version
     with pytest.raises(RuntimeError, match="half way"):
-        await half_way()
-    async with database.read() as connection:
-        keys = (await connection.execute(select(tables.meta.c.key))).scalars().all()
-    assert "half" not in keys
+        await database.write(half_way)
+    assert database.version == version
+    assert ("half",) not in await rows_of(database, select(tables.meta.c.key))
 
 
 async def test_the_story_is_bounded(database, monkeypatch):
-    from orchestrator import happenings
-
     monkeypatch.setattr(happenings, "MAX_EVENTS", 300)
-    async with database.write() as connection:
+
+    def write(connection: Connection) -> None:
         for i in range(1100):
-            await tell(connection, "tick", {"i": i}, f"tick:{i}")
-        await tell(connection, "tick", {"i": 0}, "tick:1099")
-    async with database.read() as connection:
-        ids = (await connection.execute(select(tables.events.c.id))).scalars().all()
+            tell(connection, "tick", {"i": i}, f"tick:{i}")
+        tell(connection, "tick", {"i": 0}, "tick:1099")
+
+    await database.write(write)
+    ids = [row.id for row in await rows_of(database, select(tables.events.c.id))]
     assert max(ids) == 1100
     assert 300 <= len(ids) <= 556
 
@@ -271,14 +294,12 @@ async def test_delivered_twice_is_delivered_once(database, ledger):
 async def test_a_reorg_forgets_and_reads_anew(database, ledger):
     await apply(database, ledger, *history())
     once = await content(database)
-    async with database.write() as connection:
-        await insert_once(connection, tables.verdicts, a_verdict())
-        await ChainBook(ledger).forget(connection)
+    await put_verdict(database)
+    await database.write(ChainBook(ledger).forget)
     found = await content(database)
     assert all(found[table.name] == [] for table in (*tables.FROM_CHAIN, tables.events))
     assert [row[0] for row in found["meta"]] == ["about", "identity"]
-    async with database.read() as connection:
-        assert (await connection.execute(select(func.count()).select_from(tables.verdicts))).scalar() == 1
+    assert await count(database, tables.verdicts) == 1
     await apply(database, ledger, *history())
     assert await content(database) == once
 
@@ -300,30 +321,26 @@ async def test_other_runs_are_passed_over(database, ledger):
 
 async def test_a_verdict_that_was_here_before_the_commitment_counts(database, ledger):
     """As after a rebuild from storage: verdicts first, chain later."""
-    async with database.write() as connection:
-        await insert_once(connection, tables.verdicts, a_verdict())
+    await put_verdict(database)
     await apply(database, ledger, *history()[:4])
     assert await standing_of(database, 0) == ("accepted", None)
 
 
 async def test_a_verdict_for_another_root_does_not_count(database, ledger):
     """A reorg replaced the commitment: what was said of the old one says nothing of the new one."""
-    async with database.write() as connection:
-        await insert_once(connection, tables.verdicts, a_verdict(root="0x" + "0f" * 32))
+    await put_verdict(database, root="0x" + "0f" * 32)
     await apply(database, ledger, *history()[:4])
     assert await standing_of(database, 0) == ("pending", None)
 
 
 async def test_a_workers_verdict_does_not_count(database, ledger):
-    async with database.write() as connection:
-        await insert_once(connection, tables.verdicts, a_verdict(validator=WORKER))
+    await put_verdict(database, validator=WORKER)
     await apply(database, ledger, *history()[:4])
     assert await standing_of(database, 0) == ("pending", None)
 
 
 async def test_convicting_a_validator_takes_its_word_back(database, ledger):
-    async with database.write() as connection:
-        await insert_once(connection, tables.verdicts, a_verdict(accepted=False, reason="wrong_reward"))
+    await put_verdict(database, accepted=False, reason="wrong_reward")
     await apply(database, ledger, *history()[:5])
     assert await standing_of(database, 0) == ("rejected", "wrong_reward")
     await apply(database, ledger, Convicted(place(50), VALIDATOR, 1, 50, 10, OPERATOR))
@@ -333,14 +350,12 @@ async def test_convicting_a_validator_takes_its_word_back(database, ledger):
 async def test_a_registration_seen_again_brings_nobody_back(database, ledger):
     await apply(database, ledger, *history())
     await apply(database, ledger, history()[0])
-    member = await ledger.member(WORKER)
+    member = await database.read(lambda connection: member_of(connection, WORKER))
     assert member is not None
     assert member.status == "jailed"
 
 
 async def test_cursors_of_another_database_begin_anew(database, ledger):
-    async with database.write() as connection:
-        await insert_once(connection, tables.meta, {"key": "x", "value": "y"})
     for after in (None, "", "nonsense", "other.7", f"{database.identity}.", f"{database.identity}.-1", "a.b.c"):
         page = await ledger.verdict_page(after)
         assert (page.verdicts, page.cursor) == ([], f"{database.identity}.0")

@@ -124,7 +124,7 @@ def test_every_setting_is_documented_and_reachable() -> None:
         ("https://me:pw@host:1/v2/abcdefghijklmnopqrstuvwxyz?key=1", "https://…@host:1/v2/…?…"),
         ("http://127.0.0.1:8545", "http://127.0.0.1:8545"),
         ("postgresql+asyncpg://me:pw@host/db", "postgresql+asyncpg://…@host/db"),
-        ("sqlite+aiosqlite:///.muster/orchestrator.db", "sqlite+aiosqlite:///.muster/orchestrator.db"),
+        ("sqlite:///.muster/orchestrator.db", "sqlite:///.muster/orchestrator.db"),
         (["http://a:b@c"], "[http://…@c]"),
         (3, "3"),
         (None, ""),
