@@ -54,6 +54,7 @@ def demo(
     port: PortOption = 0,
     folder: FolderOption = DEFAULT_FOLDER,
     report: Annotated[Path, typer.Option("--report", help="Page to write at the end.")] = Path("report.html"),
+    picture: Annotated[Path | None, typer.Option("--picture", help="Write the plots as one SVG file, too.")] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the swarm's folder: logs, keys, weights, rollouts.")
     ] = False,
@@ -64,17 +65,24 @@ def demo(
     """Train a model, catch a cheater, pay the honest; ends with a summary and report.html.
 
     Starts Anvil, deploys, and runs orchestrator, relays, trainer, validators and workers as processes of their own.
+    Exit code 3 when something did not go as it must.
     """
     from muster.swarm.demo import run_demo
     from muster.swarm.report import terminal_summary
+    from muster.swarm.summary import problems
     from muster.swarm.supervisor import interruptible
     from muster.swarm.watch import watcher
 
     request = _request(folder, seed, steps, port, workers, validators, cheaters)
     view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
-    summary = asyncio.run(interruptible(run_demo(request, view, report=report, keep=keep)))
+    summary = asyncio.run(interruptible(run_demo(request, view, report=report, picture=picture, keep=keep)))
     session.result(summary, terminal_summary(summary))
     session.note(f"report: {report}")
+    wrong = problems(summary, steps)
+    for sentence in wrong:
+        session.note(f"check failed: {sentence}")
+    if wrong:
+        raise typer.Exit(EXIT_CHECK)
 
 
 @command(app, "up")

@@ -79,6 +79,8 @@ class Swarm:
     keys: dict[str, Signer] = field(default_factory=dict)
     run: int = 0
     participants: Sequence[Participant] = ()
+    told: int = 0
+    """Number of the last of the orchestrator's events that was shown."""
 
     @property
     def layout(self) -> Layout:
@@ -128,12 +130,12 @@ class Swarm:
 
         `seconds` bounds the time without a new step. Raises UnreachableError when it has passed.
         """
-        cursor, document = 0, {}
+        document: dict[str, Any] = {}
         step, since = None, time.monotonic()
         async with self.client(chain) as client:
             while not document or not done(document):
                 try:
-                    cursor = await self._story(client, cursor)
+                    await self._story(client)
                     document = await client.summary(self.run)
                 except MusterError as error:
                     # A restarted orchestrator is away for a moment; the bound below holds for it too.
@@ -148,7 +150,7 @@ class Swarm:
                     )
                 await self._leave_jailed(document)
                 await asyncio.sleep(POLL_SECONDS)
-            await self._story(client, cursor)
+            await self._story(client)
         return document
 
     def _stuck(self, step: int | None, seconds: float) -> UnreachableError:
@@ -160,10 +162,10 @@ class Swarm:
             hint=f"read NAME/output.log in {self.layout.folder}",
         )
 
-    async def _story(self, client: OrchestratorClient, cursor: int) -> int:
-        page = await client.events(self.run, cursor)
+    async def _story(self, client: OrchestratorClient) -> None:
+        page = await client.events(self.run, self.told)
         self.view.story(page["events"], self.participants)
-        return page["cursor"]
+        self.told = page["cursor"]
 
     async def _leave_jailed(self, document: Mapping[str, Any]) -> None:
         """A convicted node has nothing left to do: end its process."""
@@ -279,18 +281,22 @@ def model_process(request: Request) -> ProcessSpec:
     )
 
 
-async def run_demo(request: Request, view: View, *, report: Path, keep: bool) -> dict[str, Any]:
+async def run_demo(
+    request: Request, view: View, *, report: Path, picture: Path | None = None, keep: bool = False
+) -> dict[str, Any]:
     """The whole demo; its summary. Leaves the swarm's folder behind when it fails, or when asked to."""
     begun = time.monotonic()
     with view:
         async with _made(request, view) as swarm:
-            summary = await swarm.supervisor.guard(_play(swarm, begun, report))
+            found = await swarm.supervisor.guard(_play(swarm, begun))
+    summary = summarise(found)
+    await asyncio.to_thread(write_report, summary, found, report, picture)
     if not keep:
         await asyncio.to_thread(shutil.rmtree, request.folder)
     return summary
 
 
-async def _play(swarm: Swarm, begun: float, report: Path) -> dict[str, Any]:
+async def _play(swarm: Swarm, begun: float) -> Facts:
     await swarm.prepare()
     await swarm.start()
     async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
@@ -298,10 +304,7 @@ async def _play(swarm: Swarm, begun: float, report: Path) -> dict[str, Any]:
         await swarm.settle(chain)
         # Once more: what was claimed and sealed is in the last summary.
         document = await swarm.watch(chain, lambda _: True, 60)
-        found = await swarm.collect(chain, document, time.monotonic() - begun)
-    summary = summarise(found)
-    await asyncio.to_thread(write_report, summary, found, report)
-    return summary
+        return await swarm.collect(chain, document, time.monotonic() - begun)
 
 
 async def run_up(request: Request, view: View) -> None:

@@ -138,8 +138,13 @@ def checkpoint_sentence(summary: Mapping[str, Any]) -> str:
     return f"The files of all {len(rows)} checkpoints hash to the roots on chain; {sent:.1f} MB were broadcast."
 
 
-def write_report(summary: Mapping[str, Any], facts: Facts, path: Path) -> None:
+def write_report(summary: Mapping[str, Any], facts: Facts, path: Path, picture: Path | None = None) -> None:
+    """Write the page, and where wanted the plots as one SVG file."""
+    from muster.swarm.plots import picture as draw
+
     path.write_text(html(summary, facts), encoding="utf-8")
+    if picture is not None:
+        picture.write_text(draw(facts), encoding="utf-8")
 
 
 def _is_number(rows: Rows, column: int) -> bool:

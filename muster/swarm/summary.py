@@ -163,6 +163,33 @@ def summarise(facts: Facts) -> dict[str, Any]:
     }
 
 
+def problems(summary: Mapping[str, Any], steps: int) -> list[str]:
+    """What of a demo is not as it must be, in sentences; empty when all is well."""
+    found = []
+    if summary["steps"] < steps:
+        found.append(f"{summary['steps']} of {steps} steps were trained")
+    slashed = {row["node"] for row in summary["slashes"]}
+    for row in (row for row in summary["nodes"] if row["role"] == "worker"):
+        name = row["name"]
+        if row["honest"] and row["rejected"]:
+            found.append(f"{name} is honest, and work of it was rejected: {row['rejected']}")
+        if row["honest"] and name in slashed:
+            found.append(f"{name} is honest and was slashed")
+        if not row["honest"] and name not in slashed:
+            found.append(f"{name} cheats and was not slashed")
+        if not row["honest"] and row["used"]:
+            found.append(f"{row['used']} files of {name}, who cheats, were trained on")
+    for row in summary["claims"]:
+        if row["paid"] != row["committed"] - row["voided"]:
+            found.append(f"{row['name']} was paid {row['paid']} for {row['committed']} less {row['voided']} voided")
+    if not summary["solvent"]:
+        found.append(f"the contracts hold {summary['balances']} and owe {summary['books']}")
+    wrong = [row["step"] for row in summary["checkpoints"] if row["root_on_chain"] != row["root_of_files"]]
+    if wrong:
+        found.append(f"the files of steps {wrong} do not hash to their roots on chain")
+    return found
+
+
 def held_out(updates: Sequence[Update]) -> dict[str, Any]:
     """Score before any update, and the mean over the last checkpoints, on tasks never trained on."""
     scores = [update.metrics[HELD_OUT] for update in updates if HELD_OUT in update.metrics]

@@ -127,10 +127,7 @@ def story_line(event: Mapping[str, Any], participants: Sequence[Participant]) ->
     kind = str(event.get("kind", ""))
     who = _name(data.pop("node", None), participants)
     if kind == "step":
-        metrics = data.get("metrics", {})
-        shown = {"step": data.get("step"), "files": data.get("files")}
-        shown |= {label: metrics.get(key) for key, label in _METRICS.items()}
-        return "trained " + _pairs(shown)
+        return _step_line(data)
     for key in ("amount", "slashed", "bounty"):
         if isinstance(data.get(key), int):
             data[key] = amount(data[key])
@@ -138,6 +135,15 @@ def story_line(event: Mapping[str, Any], participants: Sequence[Participant]) ->
         if key in data:
             data[key] = _name(data[key], participants)
     return " ".join(part for part in (who, kind, _pairs(data)) if part)
+
+
+def _step_line(data: Mapping[str, Any]) -> str:
+    """A step is told when it is trained, and again when it has been measured on held-out tasks."""
+    metrics, step = data.get("metrics", {}), data.get("step")
+    if HELD_OUT in metrics:
+        return "measured " + _pairs({"step": step, "held_out": metrics[HELD_OUT]})
+    shown = {label: metrics.get(key) for key, label in _METRICS.items()}
+    return ("trained " if step else "initial model ") + _pairs({"step": step, "files": data.get("files")} | shown)
 
 
 _METRICS: Final = {REWARD: "reward", HELD_OUT: "held_out", LENGTH: "length"}

@@ -19,6 +19,7 @@ from muster.swarm.summary import (
     Settled,
     Update,
     held_out,
+    problems,
     summarise,
 )
 
@@ -152,6 +153,31 @@ def test_the_whole_document() -> None:
         "bytes_broadcast": 12_345,
         "restarts": {},
     }
+
+
+def test_all_is_well() -> None:
+    assert problems(summarise(facts()), steps=2) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"updates": []}, "0 of 2 steps were trained"),
+        ({"judged": []}, "cheater cheats and was not slashed"),
+        ({"used": {CHEAT: 1}}, "1 files of cheater, who cheats, were trained on"),
+        ({"rejected": {HONEST: {"malformed": 1}}}, "worker-1 is honest, and work of it was rejected: {'malformed': 1}"),
+        ({"settled": []}, f"worker-1 was paid 0 for {3 * PAY} less 0 voided"),
+        ({"books": [Books("Runs", 9, 10)]}, "the contracts hold 9 and owe 10"),
+        ({"published": [Published(4, "0x01", "0x02")]}, "the files of steps [4] do not hash to their roots on chain"),
+    ],
+)
+def test_what_is_not_as_it_must_be_is_said(changes: dict, sentence: str) -> None:
+    assert sentence in problems(summarise(facts(**changes)), steps=2)
+
+
+def test_an_honest_node_that_was_slashed_is_a_problem() -> None:
+    case = Judged(1, HONEST, "malformed", "guilty", "0x01", 100, 50, 10, 2, 3, 3, JUDGE)
+    assert "worker-1 is honest and was slashed" in problems(summarise(facts(judged=[case])), steps=2)
 
 
 def test_after_is_the_mean_of_the_last_three_checkpoints() -> None:
