@@ -22,7 +22,7 @@ class Origin:
             raise disk_error("cannot serve", folder, error) from error
 
     async def open(self, root: bytes, name: str) -> Item:
-        return await open_item(version_path(self.folder, root), name)
+        return open_item(version_path(self.folder, root), name)
 
     async def index(self) -> Index:
         try:

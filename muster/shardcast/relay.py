@@ -175,11 +175,12 @@ class Relay:
                 raise Problem(503, "too many versions are on their way", headers=RETRY_SOON)
             pull = self._start(root)
         manifest = await self._manifest(pull)
-        path = pull.download.path
+        if name == MANIFEST_NAME and pull.download.path is not None:
+            await asyncio.to_thread(touch, pull.download.path)
+        path = pull.download.path  # a version that is complete now has moved
         assert path is not None
-        item = await open_item(path, name)
+        item = open_item(path, name)
         if name == MANIFEST_NAME:
-            await asyncio.to_thread(touch, path)
             return item
         return Arriving(item, manifest.covering(name, 0, item.size), pull, self.limits.hold_seconds)
 

@@ -294,7 +294,10 @@ class _Connection:
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
+    """End a connection; the last thing its task does, so being told to end it now changes only how."""
     writer.close()
-    with contextlib.suppress(ConnectionError, TimeoutError):
+    try:
         async with asyncio.timeout(_CLOSE_SECONDS):
             await writer.wait_closed()
+    except (ConnectionError, TimeoutError, asyncio.CancelledError):
+        writer.transport.abort()

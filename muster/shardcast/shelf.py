@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import stat
 from collections import Counter as Tally
@@ -83,15 +82,17 @@ def is_servable(name: str) -> bool:
     return name == MANIFEST_NAME or not name_problem(name)
 
 
-async def open_item(version: Path, name: str) -> Item:
-    """Open one file of a version's folder, never following a link. Raises Problem 404."""
+def open_item(version: Path, name: str) -> Item:
+    """Open one file of a version's folder, never following a link. Raises Problem 404.
+
+    Not in a thread: a task that is cancelled meanwhile would lose an open file.
+    """
     if not is_servable(name):
         raise Problem(404, "no version has a file of this name")
     try:
-        file, size = await asyncio.to_thread(_open, version / name)
+        return Item(*_open(version / name))
     except OSError as error:
         raise Problem(404, f"no such file: {error.strerror}", hint="see /v1/weights/index.json") from error
-    return Item(file, size)
 
 
 def _open(path: Path) -> tuple[BinaryIO, int]:

@@ -23,6 +23,7 @@ from weights_house import (
     Server,
     contents,
     ended,
+    endless_source,
     fetcher,
     get,
     odd_source,
@@ -327,6 +328,12 @@ async def test_a_source_that_answers_with_another_range_is_dropped(
             )
             with pytest.raises(MismatchError, match=asked.replace("=", " ")):
                 await get(manifest, tmp_path, odd)
+
+
+async def test_a_source_that_sends_without_end_is_dropped(manifest: Manifest, tmp_path: Path) -> None:
+    async with endless_source(manifest) as endless:
+        with pytest.raises(MismatchError, match=r"sends more than shard \d+ has"):
+            await get(manifest, tmp_path, endless)
 
 
 async def test_a_fetch_has_a_time_out_over_all(house: Path, manifest: Manifest, tmp_path: Path) -> None:

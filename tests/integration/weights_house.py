@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -222,13 +223,44 @@ async def relaying(
             await server.close()
 
 
-@asynccontextmanager
-async def silent_source() -> AsyncIterator[str]:
+def silent_source() -> AbstractAsyncContextManager[str]:
     """Accepts connections and never says a word; its URL."""
+
+    async def listen(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
+        pass
+
+    return _raw_source(listen)
+
+
+def endless_source(manifest: Manifest) -> AbstractAsyncContextManager[str]:
+    """Gives the right manifest, and whoever asks for a shard bytes without end; its URL."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode()
+        if "manifest.json" in head:
+            writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n" + manifest.canonical)
+            writer.close()
+            return
+        size = next(file.size for file in manifest.files if file.name in head)
+        (asked,) = re.findall(r"(?i)range: bytes=(\d+-\d+)", head)
+        writer.write(f"HTTP/1.1 206 Partial\r\nContent-Range: bytes {asked}/{size}\r\n\r\n".encode())
+        with suppress(ConnectionError):
+            while True:
+                writer.write(bytes(SHARD))
+                await writer.drain()
+
+    return _raw_source(answer)
+
+
+@asynccontextmanager
+async def _raw_source(
+    talk: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
+) -> AsyncIterator[str]:
     writers: list[asyncio.StreamWriter] = []
 
-    async def listen(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
+        await talk(reader, writer)
 
     server = await asyncio.start_server(listen, "127.0.0.1", 0)
     try:
