@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -148,46 +148,52 @@ def test_what_cannot_work_is_said_at_once(outcomes, breaks):
     assert "Traceback" not in said
 
 
-def test_what_a_newcomer_needs(house, tmp_path):
-    folder = tmp_path / "run"
+@pytest.fixture(scope="module")
+def serving(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Orchestrator]:
+    """An orchestrator that offers files to newcomers."""
+    folder = tmp_path_factory.mktemp("run")
     (folder / "tokenizer").mkdir(parents=True)
     (folder / "tasks.jsonl").write_bytes(b"tasks")
     (folder / "tokenizer" / "vocab.json").write_bytes(b"{}")
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator", extra=f'run_folder = "{folder}"').start()
-    try:
-        info = json.loads(orchestrator.get(f"/v1/runs/{house.run}")[1])
-        assert info["addresses"]["runs"] == house.book.runs
-        assert info["from_block"] == house.book.from_block
-        assert info["relays"] == ["http://127.0.0.1:9"]
-        assert sorted(info["files"]) == ["tasks.jsonl", "tokenizer/vocab.json"]
-        assert orchestrator.get(f"/v1/files/{info['files']['tasks.jsonl']}") == (200, b"tasks")
-        assert info["terms"]["pay"] == 2 * 10**18
-        assert info["terms"]["classes"] == [{"weight_bps": 10_000, "budgets": [8, 16]}]
-        assert info["terms"]["task_root"] == "0x" + "01" * 32
-    finally:
-        assert orchestrator.stop()[0] == 0
+    orchestrator = Orchestrator(house, tmp_path_factory.mktemp("up"), extra=f'run_folder = "{folder}"').start()
+    yield orchestrator
+    assert orchestrator.stop()[0] == 0
 
 
-def test_the_service_about_itself(house, tmp_path):
-    orchestrator = Orchestrator(house, tmp_path).start()
-    try:
-        assert json.loads(orchestrator.get("/healthz")[1]) == {"status": "alive"}
-        version = json.loads(orchestrator.get("/version")[1])
-        assert (version["run"], version["chain_id"], version["registry"]) == (house.run, 31_337, house.book.registry)
-        orchestrator.get(f"/v1/nodes/{house.key('v1').address}")
-        status, metrics = orchestrator.get("/metrics")
-        text = metrics.decode()
-        assert status == 200
-        assert 'muster_http_requests_total{method="GET",route="/v1/nodes/{address}",status="200"} 1.0' in text
-        assert re.search(r"^muster_chain_block [1-9]", text, re.MULTILINE)
-        assert not re.search(r"0x[0-9a-fA-F]{40}", text)
-        assert all(line.startswith(("#", "muster_")) for line in text.splitlines() if line)
-        page = orchestrator.get("/")[1].decode()
-        assert "<title>Muster</title>" in page
-        assert not re.search(r"(src|href)=", page)
-        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
-    finally:
-        assert orchestrator.stop()[0] == 0
+def test_what_a_newcomer_needs(house, serving):
+    info = json.loads(serving.get(f"/v1/runs/{house.run}")[1])
+    assert info["addresses"]["runs"] == house.book.runs
+    assert info["from_block"] == house.book.from_block
+    assert info["relays"] == ["http://127.0.0.1:9"]
+    assert sorted(info["files"]) == ["tasks.jsonl", "tokenizer/vocab.json"]
+    assert serving.get(f"/v1/files/{info['files']['tasks.jsonl']}") == (200, b"tasks")
+    assert info["terms"]["pay"] == 2 * 10**18
+    assert info["terms"]["classes"] == [{"weight_bps": 10_000, "budgets": [8, 16]}]
+    assert info["terms"]["task_root"] == "0x" + "01" * 32
+
+
+def test_the_service_about_itself(house, serving):
+    assert json.loads(serving.get("/healthz")[1]) == {"status": "alive"}
+    version = json.loads(serving.get("/version")[1])
+    assert (version["run"], version["chain_id"], version["registry"]) == (house.run, 31_337, house.book.registry)
+
+
+def test_metrics_carry_no_address(house, serving):
+    serving.get(f"/v1/nodes/{house.key('v1').address}")
+    status, metrics = serving.get("/metrics")
+    text = metrics.decode()
+    assert status == 200
+    assert 'muster_http_requests_total{method="GET",route="/v1/nodes/{address}",status="200"} 1.0' in text
+    assert re.search(r"^muster_chain_block [1-9]", text, re.MULTILINE)
+    assert not re.search(r"0x[0-9a-fA-F]{40}", text)
+    assert all(line.startswith(("#", "muster_")) for line in text.splitlines() if line)
+
+
+def test_the_page_needs_nothing_from_elsewhere(serving):
+    page = serving.get("/")[1].decode()
+    assert "<title>Muster</title>" in page
+    assert not re.search(r"(src|href)=", page)
+    assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", page)
 
 
 def test_a_silent_chain_shows_and_a_reorg_is_followed(start_anvil: Callable[..., Anvil], tmp_path: Path):

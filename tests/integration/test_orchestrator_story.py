@@ -6,7 +6,7 @@ import asyncio
 import secrets
 import shutil
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -276,17 +276,16 @@ def _signatures(works: list[AcceptedWork]) -> list[tuple[str, int, set[str]]]:
     return [(work.node, work.index, {verdict.signature for verdict in work.verdicts}) for work in works]
 
 
-async def test_verdicts_that_do_not_count(house: House, tmp_path: Path):
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
-    story, node = Story(house, orchestrator), house.key("w4").address
-    try:
-        await _verdicts_that_do_not_count(house, story, node)
-    finally:
-        assert orchestrator.stop()[0] == 0
+@pytest.fixture(scope="module")
+def story(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+    """An orchestrator that comes late to the same run."""
+    orchestrator = Orchestrator(house, tmp_path_factory.mktemp("late")).start()
+    yield Story(house, orchestrator)
+    assert orchestrator.stop()[0] == 0
 
 
-async def _verdicts_that_do_not_count(house: House, story: Story, node: str) -> None:
-    step = await _latest_step(house)
+async def test_verdicts_that_do_not_count(house: House, story: Story):
+    step, node = await _latest_step(house), house.key("w4").address
     data, root = b"w4 0" * 100, some_hash("w4 root 0")
     name = content_hash(data)
     good = house.verdict("v1", "w4", 0, root, name, step=step)
@@ -342,30 +341,25 @@ async def _latest_step(house: House) -> int:
     return latest.step
 
 
-async def test_missing_data_is_cured_after_the_commitment(house: House, tmp_path: Path):
+async def test_missing_data_is_cured_after_the_commitment(house: House, story: Story):
     """A worker commits without an upload: nobody can accept that, and only its own root can still be uploaded."""
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
-    story = Story(house, orchestrator)
-    try:
-        step = await _latest_step(house)
-        async with house.chain("w4") as chain:
-            index = (await chain.work(house.key("w4").address)).next
-        data, root = b"late", some_hash("late root")
-        await house.commit("w4", index, root, step)
-        async with story.client("v2") as v2, story.client("w4") as w4:
-            await until(lambda: _has_commitments(v2, house, index + 1))
-            with pytest.raises(RefusedError) as caught:
-                await v2.upload(house.run, house.key("w4").address, index, root)
-            assert caught.value.status == 404
-            missing = {"accepted": False, "reason": "data_missing", "step": step}
-            await v2.post_verdict(house.verdict("v2", "w4", index, root, "0x" + "00" * 32, **missing))
-            with pytest.raises(RefusedError, match="is committed to root"):
-                await w4.put_file(data, house.run, index, some_hash("another root"))
-            receipt = await w4.put_file(data, house.run, index, root)
-            check_receipt(house.domain, receipt, house.key("storage").address)
-            check_upload(house.domain, await v2.upload(house.run, house.key("w4").address, index, root))
-    finally:
-        assert orchestrator.stop()[0] == 0
+    step, node = await _latest_step(house), house.key("w4").address
+    async with house.chain("w4") as chain:
+        index = (await chain.work(node)).next
+    data, root = b"late", some_hash("late root")
+    await house.commit("w4", index, root, step)
+    async with story.client("v2") as v2, story.client("w4") as w4:
+        await until(lambda: _has_commitments(v2, house, index + 1))
+        with pytest.raises(RefusedError) as caught:
+            await v2.upload(house.run, node, index, root)
+        assert caught.value.status == 404
+        missing = {"accepted": False, "reason": "data_missing", "step": step}
+        await v2.post_verdict(house.verdict("v2", "w4", index, root, "0x" + "00" * 32, **missing))
+        with pytest.raises(RefusedError, match="is committed to root"):
+            await w4.put_file(data, house.run, index, some_hash("another root"))
+        receipt = await w4.put_file(data, house.run, index, root)
+        check_receipt(house.domain, receipt, house.key("storage").address)
+        check_upload(house.domain, await v2.upload(house.run, node, index, root))
 
 
 async def _has_commitments(reader: OrchestratorClient, house: House, count: int) -> bool:
@@ -373,12 +367,20 @@ async def _has_commitments(reader: OrchestratorClient, house: House, count: int)
 
 
 async def test_killed_in_the_middle_of_an_upload(house: House, tmp_path: Path):
-    """SIGKILL with half a body read: nothing half is kept, and the same upload works after a restart."""
+    """SIGKILL with half a body read: nothing half is kept, the same upload works after a restart, replays do not."""
     markers = tmp_path / "markers"
     markers.mkdir()
     environment = {"MUSTER_FAILPOINT": "orchestrator.uploading", "MUSTER_FAILPOINT_DIR": str(markers)}
     orchestrator = Orchestrator(house, tmp_path / "orchestrator", environment=environment).start()
     assert orchestrator.process is not None
+    url, once = f"{orchestrator.url}/v1/evidence", b"once"
+    headers = sign_request(house.key("v1"), house.domain, "POST", url, once, now=time.time())
+
+    def send() -> int:
+        with httpx2.Client(trust_env=False) as client:
+            return client.post(url, content=once, headers=headers).status_code
+
+    assert await asyncio.to_thread(send) == 201
     data, root = bytes(range(256)) * 8000, some_hash("killed")
     async with house.chain("w1") as chain:
         index = (await chain.work(house.key("w1").address)).next
@@ -389,27 +391,10 @@ async def test_killed_in_the_middle_of_an_upload(house: House, tmp_path: Path):
         orchestrator.process.communicate()
         assert (markers / "orchestrator.uploading").exists()
         await asyncio.to_thread(orchestrator.start)
+        assert await asyncio.to_thread(send) == 401
         assert list((orchestrator.folder / "state" / "uploads").iterdir()) == []
         with pytest.raises(RefusedError):
             await client.get_file(content_hash(data))
         receipt = await client.put_file(data, house.run, index, root)
         assert await client.get_file(receipt.file_hash) == data
-    assert orchestrator.stop()[0] == 0
-
-
-async def test_a_restart_forgets_no_request(house: House, tmp_path: Path):
-    """A replay across a kill -9 fails: the nonces are in the database."""
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
-    headers = sign_request(
-        house.key("v1"), house.domain, "POST", f"{orchestrator.url}/v1/evidence", b"once", now=time.time()
-    )
-
-    def send() -> int:
-        with httpx2.Client(trust_env=False) as client:
-            return client.post(f"{orchestrator.url}/v1/evidence", content=b"once", headers=headers).status_code
-
-    assert await asyncio.to_thread(send) == 201
-    orchestrator.kill()
-    await asyncio.to_thread(orchestrator.start)
-    assert await asyncio.to_thread(send) == 401
     assert orchestrator.stop()[0] == 0
