@@ -257,8 +257,9 @@ class Relay:
                 await pull.download.run()
             complete = True
         except MusterError as error:
-            _log.warning("not relayed", root=root, why=str(error))
             pull.failure = _problem_of(error, pool)
+            tell = _log.debug if pull.failure.status == 404 else _log.warning  # 404: not upstream or on chain yet
+            tell("not relayed", root=root, why=str(error))
             self._remember(root, pull.failure)
         finally:
             if not complete:

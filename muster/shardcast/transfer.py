@@ -39,6 +39,9 @@ class Progress:
     found: int
     """Of `done`, what was on disk already."""
 
+    def __str__(self) -> str:
+        return f"{self.done / 2**20:.1f} of {self.total / 2**20:.1f} MiB"
+
 
 @dataclass
 class _Flight:

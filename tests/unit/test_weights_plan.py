@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from muster.shardcast.transfer import SECOND_TRY_SECONDS, Plan
@@ -50,6 +50,7 @@ def test_a_straggler_given_up_by_one_is_still_fetched_by_the_other() -> None:
     assert plan.take(C, 10.6) == 0
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 12), st.lists(st.tuples(st.sampled_from(["take", "arrive", "lose"]), st.sampled_from("ABC"))))
 def test_no_shard_is_forgotten(count: int, moves: list[tuple[str, str]]) -> None:
     plan, flying, clock = Plan(count), [], 0.0

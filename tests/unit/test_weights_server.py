@@ -15,7 +15,7 @@ from pathlib import Path
 import h11
 import httpx2
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from weights_samples import make_checkpoint
 
@@ -102,6 +102,7 @@ async def all_gone(server: FileServer) -> bool:
     return not server.connections
 
 
+@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     size=st.integers(0, 50), first=st.none() | st.integers(0, 60), last=st.none() | st.integers(0, 60), noise=st.text()
 )
