@@ -30,6 +30,9 @@ BACK_OFF: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 STEADY_SECONDS: Final = 600.0
 """A process that has run for so long is forgiven its earlier deaths."""
 
+CANCEL_SECONDS: Final = 5.0
+"""How long cancelled work may clean up before it is cancelled again."""
+
 LAST_WORDS: Final = 12
 """Lines of a failed process's log that its error shows."""
 
@@ -127,7 +130,11 @@ class Supervisor:
         child = self._spawn(spec)
         begun = time.monotonic()
         try:
-            await asyncio.wait_for(child.wait(), spec.ready_seconds)
+            async with asyncio.timeout(spec.ready_seconds):
+                await child.wait()
+        except TimeoutError as error:
+            text = f"{spec.name} is not done after {spec.ready_seconds:g} s; its last words:\n{last_words(spec.log)}"
+            raise SwarmError(text, hint=f"read {spec.log}") from error
         finally:
             status = await self._end(spec.name, quietly=True)
         if status != 0:
@@ -172,8 +179,10 @@ class Supervisor:
                 self.failure.result()
             return await task
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            # Again and again: somewhere below, a cancellation may meet something that has just come true, and be lost.
+            while not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=CANCEL_SECONDS)
 
     def _spawn(self, spec: ProcessSpec) -> Child:
         try:
@@ -283,7 +292,8 @@ async def _is_ready(spec: ProcessSpec) -> bool:
 
 async def _accepts(port: int) -> bool:
     try:
-        _, writer = await asyncio.wait_for(asyncio.open_connection("127.0.0.1", port), 1)
+        async with asyncio.timeout(1):
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
     except (OSError, TimeoutError):
         return False
     writer.close()

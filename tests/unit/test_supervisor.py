@@ -158,6 +158,31 @@ async def test_guard_returns_what_the_work_returns(tmp_path: Path) -> None:
         assert await swarm.guard(asyncio.sleep(0, "done")) == "done"
 
 
+async def test_work_that_loses_a_cancellation_is_cancelled_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "CANCEL_SECONDS", 0.05)
+    lost: list[int] = []
+
+    async def deaf() -> None:
+        while True:
+            try:
+                await asyncio.sleep(600)
+            except asyncio.CancelledError:
+                lost.append(1)
+                if len(lost) == 3:
+                    raise
+
+    async with Supervisor(tmp_path) as swarm:
+        guarded = asyncio.create_task(swarm.guard(deaf()))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        guarded.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asyncio.wait_for(guarded, 20)
+    assert len(lost) == 3
+
+
 async def test_a_process_that_never_gets_ready_is_an_error_and_is_ended(tmp_path: Path) -> None:
     (port,) = free_ports(1)
     with pytest.raises(UnreachableError, match=r"slow is not ready after 0\.3 s"):
@@ -180,6 +205,8 @@ async def test_run_waits_for_the_end_and_wants_status_zero(tmp_path: Path) -> No
         await swarm.run(spec(tmp_path, "good", "pass"))
         with pytest.raises(SwarmError, match="bad failed with status 7"):
             await swarm.run(spec(tmp_path, "bad", "raise SystemExit(7)"))
+        with pytest.raises(SwarmError, match=r"slow is not done after 0\.2 s"):
+            await swarm.run(spec(tmp_path, "slow", SLEEP, ready_seconds=0.2))
 
 
 async def test_an_occupied_port_is_named_before_anything_starts(tmp_path: Path) -> None:

@@ -1,0 +1,192 @@
+"""The whole swarm, as a person starts it: a few steps to the summary, and Ctrl-C at awkward moments."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.swarm.report import lead
+
+STEPS = 3
+TOKEN = 10**18
+STAKE = 1_000 * TOKEN
+DEMO_SECONDS = 900
+
+
+def start(folder: Path, *words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """`muster swarm demo` with its folder and report in `folder`."""
+    command = [sys.executable, "-m", "muster", "swarm", "demo", "--folder", str(folder / "swarm"), *words]
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    return subprocess.Popen(
+        [*command, "--report", str(folder / "report.html")],
+        cwd=folder,
+        env={**kept, "PYTHONPATH": os.getcwd(), **(environment or {})},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def wait_for(process: subprocess.Popen[str], words: str) -> None:
+    """Read what a demo says until a line has these words."""
+    assert process.stderr is not None
+    for line in process.stderr:
+        if words in line:
+            return
+    raise AssertionError(f"it ended without saying {words!r}")
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of running processes that name the folder."""
+    found = []
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                words = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if str(folder) in words:
+                found.append(words)
+    return found
+
+
+# --- To the end
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
+    """A demo of a few steps: its folder, its document, and what it said on stderr."""
+    folder = tmp_path_factory.mktemp("demo")
+    process = start(folder, "--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
+    try:
+        out, err = process.communicate(timeout=DEMO_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err[-6000:]
+    return folder, json.loads(out), err
+
+
+@pytest.fixture(scope="module")
+def summary(finished: tuple[Path, dict[str, Any], str]) -> dict[str, Any]:
+    return finished[1]
+
+
+@pytest.mark.timeout(DEMO_SECONDS + 200)
+def test_every_step_was_trained_on_rewards_and_measured(summary: dict[str, Any]) -> None:
+    assert (summary["steps"], summary["seed"]) == (STEPS, 1)
+    assert len(summary["reward"]) == len(summary["length"]) == STEPS
+    assert all(0 < reward < 1 for reward in summary["reward"])
+    assert summary["held_out"]["tasks"] >= 500
+    assert 0.4 < summary["held_out"]["before"] < 0.7
+    assert 0.3 < summary["held_out"]["after"] < 1
+    assert set(summary["stage_seconds"]) >= {"prepare", "start", "train", "judge", "settle", "trainer_update"}
+
+
+def test_the_cheater_was_convicted_by_a_jury_on_evidence(summary: dict[str, Any]) -> None:
+    (slash,) = summary["slashes"]
+    assert (slash["node"], slash["stake_before"], slash["stake_after"]) == ("cheater", STAKE, STAKE // 2)
+    assert slash["kind"] in ("activation_mismatch", "sampling_mismatch", "wrong_logprobs")
+    assert slash["bounty"] == STAKE // 2 // 5
+    assert slash["votes"]["jury"] == 3
+    assert slash["votes"]["guilty"] >= 2
+    assert slash["votes"]["not_guilty"] == 0
+    assert slash["challenger"].startswith("validator-")
+    assert slash["transaction"].startswith("0x")
+    assert len(slash["transaction"]) == 66
+
+
+def test_nothing_of_the_cheater_counted_or_paid(summary: dict[str, Any]) -> None:
+    nodes = {node["name"]: node for node in summary["nodes"]}
+    cheater = nodes["cheater"]
+    assert cheater["commitments"] >= 1
+    assert (cheater["accepted"], cheater["used"], cheater["earned"]) == (0, 0, 0)
+    claims = {claim["name"]: claim for claim in summary["claims"]}
+    pay = cheater["commitments"] * TOKEN
+    assert (claims["cheater"]["committed"], claims["cheater"]["voided"], claims["cheater"]["paid"]) == (pay, pay, 0)
+    assert summary["escrow_kept"] == summary["voided"] == pay
+
+
+def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[str, Any]) -> None:
+    nodes = {node["name"]: node for node in summary["nodes"]}
+    claims = {claim["name"]: claim for claim in summary["claims"]}
+    for name in ("worker-1", "worker-2"):
+        node = nodes[name]
+        assert node["rejected"] == {}
+        assert node["rollouts"] == node["commitments"] * 128
+        assert node["earned"] == claims[name]["paid"] == node["commitments"] * TOKEN
+        assert claims[name]["voided"] == 0
+    assert sum(nodes[name]["used"] for name in ("worker-1", "worker-2")) == STEPS * 8
+    assert {node["role"] for node in summary["nodes"]} == {"worker", "validator"}
+    assert sum(node["role"] == "validator" for node in summary["nodes"]) == 4
+
+
+def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[str, Any]) -> None:
+    assert summary["solvent"] is True
+    assert summary["balances"] == summary["books"]
+    assert [row["step"] for row in summary["checkpoints"]] == list(range(STEPS + 1))
+    assert all(row["root_of_files"] == row["root_on_chain"] for row in summary["checkpoints"])
+    assert len({row["root_on_chain"] for row in summary["checkpoints"]}) == STEPS + 1
+    assert summary["bytes_broadcast"] > 1_000_000
+
+
+def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) -> None:
+    folder, summary, _ = finished
+    page = (folder / "report.html").read_text()
+    assert page.count("<svg") == 5
+    assert lead(summary) in page
+    assert summary["slashes"][0]["transaction"] in page
+    assert (folder / "run.svg").read_text().startswith("<svg")
+
+
+def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> None:
+    folder, _, said = finished
+    assert processes_of(folder) == []
+    assert not (folder / "swarm").exists()
+    lines = said.splitlines()
+    for event in ("cheater convicted", "trained step=1", "measured step=0", "worker-1 claimed"):
+        assert sum(event in line for line in lines) == 1, event
+
+
+# --- Interrupted
+
+
+@pytest.mark.parametrize("moment", ["chain started", "model started", "deploying the contracts"])
+@pytest.mark.timeout(180)
+def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None:
+    with start(tmp_path) as process:
+        wait_for(process, moment)
+        assert processes_of(tmp_path)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=90)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines()[-1] == "interrupted"
+    assert processes_of(tmp_path) == []
+
+
+@pytest.mark.timeout(180)
+def test_down_ends_a_swarm_whose_supervisor_was_killed(tmp_path: Path) -> None:
+    with start(tmp_path) as process:
+        wait_for(process, "model started")
+        process.kill()
+    folder = ["--folder", str(tmp_path / "swarm"), "--json"]
+    command = [sys.executable, "-m", "muster", "swarm"]
+    assert processes_of(tmp_path)
+    again = subprocess.run([*command, "demo", *folder], capture_output=True, text=True, timeout=60)
+    assert (again.returncode, json.loads(again.stdout)["kind"]) == (2, "UsageError")
+    down = subprocess.run([*command, "down", *folder], capture_output=True, text=True, timeout=90)
+    assert sorted(json.loads(down.stdout)["ended"]) == ["chain", "model"]
+    deadline = time.monotonic() + 10
+    while processes_of(tmp_path):
+        assert time.monotonic() < deadline, processes_of(tmp_path)
+        time.sleep(0.05)
