@@ -29,7 +29,10 @@ from validator.journal import ValidatorJournal
 from validator.records import Accusation, CaseFile
 
 MAX_LOST_CASES: Final = 3
-"""Cases that may end without a conviction before this validator accuses nobody any more: its own machine is suspect."""
+"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect."""
+
+GIVE_UP_SECONDS: Final = 3600.0
+"""How often it then says so."""
 
 RETRY_SECONDS: Final = 30.0
 """Pause after something that money or time may mend."""
@@ -69,14 +72,14 @@ class Court:
 
     async def turn(self, head: Block) -> None:
         """Do what is due. `head` is a block up to which the journal knows everything."""
-        for accusation in self.journal.accusations(time.time()):
-            await self._accuse(accusation, head)
         for case in self.journal.cases():
             if case.outcome == Outcome.OPEN:
                 await self._judge(case, head)
                 await self._end(case)
             else:
                 await self._collect(case)
+        for accusation in self.journal.accusations(time.time()):
+            await self._accuse(accusation, head)
 
     # Accusing
 
@@ -85,19 +88,19 @@ class Court:
         node, work = await self.chain.node(c.node), await self.chain.work(c.node)
         if node.status in (Status.JAILED, Status.WITHDRAWN):
             return self._no_case(accusation, "moot")
-        if self.journal.lost_cases() >= MAX_LOST_CASES:
-            log.error("accusing nobody any more: too many cases were lost", lost=MAX_LOST_CASES)
-            return self._no_case(accusation, "given up")
+        if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
+            log.error("accusing nobody any more: too many cases were lost", node=c.node, lost=MAX_LOST_CASES)
+            return self.journal.delay_accusations(c.node, time.time() + GIVE_UP_SECONDS)
         if await self.chain.challengeable_until(c.node, c.index) < head.timestamp:
             return self._no_case(accusation, "late")
         if work.open_cases:
-            return self.journal.delay_accusation(c, time.time() + max(1.0, self.stagger_seconds))
+            return self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
         try:
             await self._open(accusation)
         except RevertError as error:
             if error.name in _PASSING:
                 log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error), hint=error.hint)
-                return self.journal.delay_accusation(c, time.time() + RETRY_SECONDS)
+                return self.journal.delay_accusations(c.node, time.time() + RETRY_SECONDS)
             log.warning("no case", node=c.node, index=c.index, error=str(error))
             self._no_case(accusation, error.name or "refused")
         return None

@@ -34,6 +34,7 @@ _SCHEMA: Final = (
     )""",
     "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
     "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
+    "CREATE INDEX IF NOT EXISTS rejected ON commitments (node) WHERE accepted = 0",
     # state: unsent, sent, or refused.
     """CREATE TABLE IF NOT EXISTS verdicts (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
@@ -122,10 +123,11 @@ class ValidatorJournal:
     # Inspecting
 
     def pending(self, before_block: int, now: float, limit: int) -> list[Pending]:
-        """Commitments of blocks before this one, those of the newest step first: the trainer waits for them."""
+        """Commitments of blocks before this one. The newest step comes first: the trainer waits for it. Nodes that were
+        rejected before come last: their work is likely to be void soon."""
         rows = self._db.rows(
             """SELECT * FROM commitments WHERE state = 'pending' AND live = 1 AND block < ? AND retry_at <= ?
-               ORDER BY step DESC, turn LIMIT ?""",
+               ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
             *(before_block, now, limit),
         )
         return [Pending(self._commitment(row), row["draw_index"], row["seen_at"]) for row in rows]
@@ -193,11 +195,11 @@ class ValidatorJournal:
     # Accusing
 
     def accusations(self, now: float) -> list[Accusation]:
-        """Those whose turn has come and whose evidence the orchestrator has, the earliest first."""
+        """What could go to court now: of each node the earliest whose turn has come and whose evidence is stored."""
         rows = self._db.rows(
-            """SELECT a.*, c.hour, c.block FROM accusations a
+            """SELECT a.*, c.hour, c.block, MIN(a.due) FROM accusations a
                JOIN verdicts v USING (node, idx, root) JOIN commitments c USING (node, idx, root)
-               WHERE a.state = 'waiting' AND a.due <= ? AND v.state = 'sent' AND c.live = 1 ORDER BY a.due""",
+               WHERE a.state = 'waiting' AND a.due <= ? AND v.state = 'sent' AND c.live = 1 GROUP BY a.node""",
             now,
         )
         return [
@@ -213,15 +215,14 @@ class ValidatorJournal:
         """`state`: opened, or why there will be no case."""
         self._db.execute(f"UPDATE accusations SET state = ? WHERE {_KEY}", state, node, index, root)
 
-    def delay_accusation(self, c: Commitment, due: float) -> None:
-        self._db.execute(f"UPDATE accusations SET due = ? WHERE {_KEY}", due, c.node, c.index, c.root)
+    def delay_accusations(self, node: str, due: float) -> None:
+        """Accuse this node of nothing before then."""
+        self._db.execute("UPDATE accusations SET due = MAX(due, ?) WHERE node = ? AND state = 'waiting'", due, node)
 
-    def lost_cases(self) -> int:
-        """Cases this validator opened that ended without a conviction."""
-        return self._db.value(
-            "SELECT COUNT(*) FROM cases WHERE challenger = ? AND outcome IN (?, ?)",
-            *(self.validator, int(Outcome.NOT_GUILTY), int(Outcome.NO_QUORUM)),
-        )
+    def cases_ended(self, outcome: Outcome) -> int:
+        """Cases this validator opened that ended so."""
+        query = "SELECT COUNT(*) FROM cases WHERE challenger = ? AND outcome = ?"
+        return self._db.value(query, self.validator, int(outcome))
 
     # Judging cases
 

@@ -76,6 +76,11 @@ class Replayer:
         self._weights: OrderedDict[tuple, dict[str, torch.Tensor]] = OrderedDict()
         self._loaded: tuple | None = None
 
+    @property
+    def vocabulary(self) -> int:
+        """Number of tokens the model knows."""
+        return self._model.config.vocab_size
+
     def load_weights(self, model_dir: Path) -> None:
         """Replay with this checkpoint from now on. Raises MalformedError when it does not fit the model."""
         key = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(model_dir.resolve().glob("*.safetensors")))
@@ -154,7 +159,7 @@ class Replayer:
         seeds = torch.from_numpy(np.repeat(np.array([rollout.seed for rollout in rollouts], dtype=np.int64), lengths))
         positions = torch.from_numpy(_counting(lengths))
         head = cast(torch.nn.Module, self._model.get_output_embeddings())
-        at_once = max(1, _LOGITS_AT_ONCE // self._model.config.vocab_size)
+        at_once = max(1, _LOGITS_AT_ONCE // self.vocabulary)
         found: list[tuple[torch.Tensor, torch.Tensor]] = []
         for part in range(0, len(tokens), at_once):
             rows = slice(part, part + at_once)

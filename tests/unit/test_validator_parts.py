@@ -154,7 +154,8 @@ def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJou
     assert journal.accusations(2999.0) == []
     (accusation,) = journal.accusations(3000.0)
     assert (accusation.kind, accusation.position, accusation.evidence) == (Kind.SAMPLING_MISMATCH, 3, made.evidence)
-    journal.delay_accusation(accusation.commitment, 5000.0)
+    assert accusation.commitment.node == NODE
+    journal.delay_accusations(NODE, 5000.0)
     assert journal.accusations(4000.0) == []
     tell(journal, opened(1, challenger=ME))
     assert journal.accusations(9000.0) == [], "a crash after opening does not open twice"
@@ -167,6 +168,22 @@ def test_anothers_case_does_not_end_an_accusation_but_a_conviction_does(journal:
     assert len(journal.accusations(9000.0)) == 1
     tell(journal, Convicted(place(30), NODE, 1, 5, 1, OTHER))
     assert journal.accusations(9000.0) == []
+
+
+def test_a_node_is_accused_of_one_thing_at_a_time(journal: ValidatorJournal) -> None:
+    tell(journal, work(0), work(1), work(0, node=OTHER))
+    for number, c in enumerate(pending(journal)):
+        journal.sent(reject(journal, c, accuse_at=float(number)))
+    found = {accusation.commitment.node: accusation.commitment.index for accusation in journal.accusations(9000.0)}
+    assert set(found) == {NODE, OTHER}
+    journal.close_accusation(NODE, found[NODE], ROOT, "opened")
+    assert len(journal.accusations(9000.0)) == 2, "there is another one against the same node"
+
+
+def test_work_of_nodes_that_were_rejected_comes_last(journal: ValidatorJournal) -> None:
+    tell(journal, work(0), work(1, step=9), work(0, node=OTHER, step=1))
+    reject(journal, pending(journal)[0], accuse_at=None)
+    assert [(c.node, c.index) for c in pending(journal)] == [(OTHER, 0), (NODE, 0)]
 
 
 # Cases
@@ -191,7 +208,7 @@ def test_a_ballot_is_remembered_over_a_crash(tmp_path: Path) -> None:
     journal.close()
 
 
-def test_lost_cases_are_counted(journal: ValidatorJournal) -> None:
+def test_ended_cases_are_counted(journal: ValidatorJournal) -> None:
     for number, (challenger, outcome) in enumerate(
         [
             (ME, Outcome.NOT_GUILTY),
@@ -202,7 +219,8 @@ def test_lost_cases_are_counted(journal: ValidatorJournal) -> None:
         ]
     ):
         tell(journal, opened(number, challenger=challenger), CaseResolved(place(40), number, NODE, outcome, 0, 0, 3))
-    assert journal.lost_cases() == 2
+    assert journal.cases_ended(Outcome.NOT_GUILTY) == 1
+    assert journal.cases_ended(Outcome.NO_QUORUM) == 1
 
 
 def test_a_reorg_forgets_cases_in_which_nothing_was_done(journal: ValidatorJournal) -> None:

@@ -1,0 +1,196 @@
+"""A run with a real (small, untrained) model: checkpoints, an origin, an orchestrator, and nodes as real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from eth_utils.crypto import keccak
+from house import House, Orchestrator
+from weights_house import Server
+
+from muster.chain.keys import write_secret
+from muster.constants import DRAW_CHAIN_LENGTH
+from muster.draw_secret import create_draw_secret, load_draw_secret
+from muster.draws import chain_preimages
+from muster.models import ModelShape, make_model, make_tokenizer, model_hash, save_model, tokenizer_hash
+from muster.profiles import profile_hash
+from muster.settings import ChainSettings, Settings, load_settings
+from muster.shardcast import publish
+from muster.tasks import make_task_set, save_task_set
+from muster.terms import WorkClass
+from muster.toml import to_toml
+
+PROFILE = "cpu-fp32-projection-v1"
+TERMS: dict[str, Any] = {
+    "group_size": 4,
+    "groups_per_commitment": 4,
+    "max_completion_tokens": 24,
+    "commit_phase": 40,
+    "reveal_phase": 60,
+    "accepts_required": 2,
+    "classes": (WorkClass(10_000, (8, 12)),),
+}
+
+
+@cache
+def _links(secret: bytes) -> list[bytes]:
+    return chain_preimages(secret, DRAW_CHAIN_LENGTH)
+
+
+class NodeHouse(House):
+    """A house whose validators have draw secrets in their folders, and whose nodes are processes."""
+
+    @classmethod
+    async def open(cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...]) -> NodeHouse:
+        """Make model and tasks, and a run that names them."""
+        make_world(folder)
+        task_set = make_task_set(1, train=64, held_out=16)
+        save_task_set(task_set, folder / "run" / "tasks.jsonl")
+        model = folder / "model"
+        house = await cls.build(
+            folder,
+            settings,
+            seed=seed,
+            workers=workers,
+            task_count=task_set.size,
+            task_root=task_set.root,
+            model_hash=model_hash(model),
+            tokenizer_hash=tokenizer_hash(model),
+            profile=profile_hash(PROFILE),
+            **TERMS,
+        )
+        assert isinstance(house, NodeHouse)
+        return house
+
+    def state(self, name: str) -> Path:
+        return self.folder / name / "state"
+
+    def links(self, name: str) -> tuple[list[bytes], bytes]:
+        create_draw_secret(self.state(name))
+        links = _links(load_draw_secret(self.state(name)))
+        return links, keccak(links[0])
+
+    async def publish_model(self, step: int) -> None:
+        """Publish a checkpoint, a little different at each step, and anchor it."""
+        folder = self.folder / f"checkpoint-{step}"
+        shutil.copytree(self.folder / "model", folder)
+        if step:
+            nudge(folder, step)
+        manifest = await asyncio.to_thread(publish, folder, self.folder / "published", self.run, step)
+        async with self.chain("trainer") as chain:
+            await chain.publish_checkpoint(self.run, step, manifest.root, bytes(32))
+
+    def settings_of(self, name: str, orchestrator: Orchestrator, origin: Server, **changes: object) -> Settings:
+        """The settings of a node, also written to its folder."""
+        key = self.folder / name / "key"
+        if not key.exists():
+            write_secret(key, self.secret(name))
+        section = "validator" if name.startswith("v") else "worker"
+        values: dict[str, object] = {
+            "run": self.run,
+            "name": name,
+            "log.file": self.folder / name / "log.jsonl",
+            "chain.rpc_url": self.settings.rpc_url,
+            "chain.addresses": self.settings.addresses,
+            "chain.poll_seconds": 0.2,
+            "keys.raw_key_file": key,
+            "orchestrator.url": orchestrator.url,
+            "shardcast.relays": [origin.url],
+            f"{section}.state_dir": self.state(name),
+        }
+        if section == "validator":
+            values |= {"validator.stagger_seconds": 1, "validator.data_grace_seconds": 1}
+        else:
+            values["worker.poll_seconds"] = 0.5
+        config = self.folder / name / "muster.toml"
+        config.write_text(to_toml(values | changes))
+        return load_settings(config)
+
+
+def make_world(folder: Path) -> None:
+    """An untrained model and its tokenizer, and the folder that the orchestrator offers."""
+    tokenizer = make_tokenizer()
+    save_model(make_model(tokenizer, ModelShape(hidden=64, heads=2), seed=5), tokenizer, folder / "model")
+    (folder / "run").mkdir()
+
+
+def nudge(folder: Path, step: int) -> None:
+    """Move the weights as a large update would."""
+    from safetensors.torch import load_file, save_file
+
+    torch.manual_seed(step)
+    weights = load_file(folder / "model.safetensors")
+    moved = {name: tensor + 0.02 * tensor.std() * torch.randn_like(tensor) for name, tensor in weights.items()}
+    save_file(moved, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+class NodeProcess:
+    """`python -m MODULE --config FILE`, restarted as often as a test says."""
+
+    def __init__(self, module: str, folder: Path, failpoints: Sequence[str] = ()) -> None:
+        self.module = module
+        self.folder = folder
+        self.log = folder / "log.jsonl"
+        marks = folder / "failpoints"
+        marks.mkdir(parents=True, exist_ok=True)
+        self.environment = {"OMP_NUM_THREADS": "1", "MUSTER_FAILPOINT_DIR": str(marks)}
+        if failpoints:
+            self.environment["MUSTER_FAILPOINT"] = ",".join(failpoints)
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.folder / "output.log").open("ab") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", self.module, "--config", str(self.folder / "muster.toml")],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                env=os.environ | self.environment,
+            )
+
+    def events(self, name: str) -> list[dict[str, Any]]:
+        """The log lines of one event, over all of its lives."""
+        lines = self.log.read_text().splitlines() if self.log.exists() else []
+        return [line for line in map(json.loads, lines) if line["event"] == name]
+
+    async def ends(self, seconds: float) -> int:
+        """Wait for it to end; its exit code."""
+        assert self.process is not None
+        return await asyncio.to_thread(self.process.wait, seconds)
+
+    def output(self) -> str:
+        return (self.folder / "output.log").read_text()[-4000:]
+
+    def stop(self) -> int:
+        """SIGTERM, and SIGKILL to its whole session if that does not help; the exit code."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            try:
+                self.process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait(10)
+        return self.process.returncode
+
+
+async def until(what: str, condition: Callable[[], Awaitable[bool]], seconds: float) -> None:
+    """Poll a condition with a bound."""
+    deadline = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        await asyncio.sleep(0.2)

@@ -1,0 +1,199 @@
+"""Work from draw to payment desk, and a cheater from first lie to conviction.
+
+Real chain, orchestrator, origin, engines and replays. On the way the awkward moments: the worker dies with a file that
+is not uploaded, with an upload that is not committed, and with a commitment that it has not noted; a validator dies
+between committing its vote and revealing it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from house import Orchestrator
+from node_house import NodeHouse, NodeProcess, until
+from weights_house import Server, ended
+
+from muster.chain.devchain import DevChain
+from muster.chain.events import CaseOpened, CaseResolved, Convicted, VoteCommitted, VoteRevealed, WorkCommitted
+from muster.chain.rpc import connect
+from muster.chain.types import Outcome, Status
+from muster.constants import HOUR_SECONDS
+from muster.evidence import parse_bundle
+from muster.settings import Settings
+from validator.service import serve
+
+WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
+
+
+class World:
+    """Everything of one story, by name."""
+
+    def __init__(self, house: NodeHouse, orchestrator: Orchestrator, origin: Server) -> None:
+        self.house = house
+        self.orchestrator = orchestrator
+        self.origin = origin
+
+    def settings(self, name: str, **changes: object) -> Settings:
+        return self.house.settings_of(name, self.orchestrator, self.origin, **changes)
+
+    async def events(self, *kinds: type) -> list[Any]:
+        async with self.house.chain("stranger") as chain:
+            return list(await chain.events(kinds, chain.addresses.from_block, (await chain.head()).number))
+
+    async def verdicts(self, name: str) -> list[Any]:
+        """Verdicts about a worker."""
+        async with self.house.client(self.orchestrator.url, None) as client:
+            found, _ = await client.verdicts(self.house.run)
+            return [verdict for verdict in found if verdict.node == self.house.key(name).address]
+
+    @contextlib.asynccontextmanager
+    async def validators(self, *names: str) -> AsyncIterator[None]:
+        """Validators as tasks of this process; a failure of one fails the test."""
+        tasks = [asyncio.create_task(serve(self.settings(name)), name=name) for name in names]
+        try:
+            yield
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@pytest.fixture
+def world(start_anvil: Any, built_contracts: None, tmp_path: Path) -> Iterator[World]:
+    from tests.conftest import deploy_on
+
+    anvil = start_anvil()
+    deployment = deploy_on(anvil, tmp_path)
+    house = asyncio.run(NodeHouse.open(tmp_path, deployment.settings, seed="nodes", workers=("w1", "w2")))
+    asyncio.run(house.publish_model(0))
+    anvil.request("evm_setIntervalMining", 1)
+    orchestrator = Orchestrator(
+        house,
+        tmp_path / "orchestrator",
+        extra=f'run_folder = "{tmp_path / "run"}"',
+        environment={"MUSTER_ORCHESTRATOR__DEMAND_BATCHES": "100"},  # nobody trains, and still work is wanted
+    )
+    origin = Server(tmp_path / "origin", run=house.run, role="origin", dir=tmp_path / "published")
+    with ended(origin):
+        orchestrator.start()
+        try:
+            yield World(house, orchestrator, origin.start())
+        finally:
+            orchestrator.stop()
+
+
+@pytest.mark.timeout(900)
+async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> None:
+    house = world.house
+    torch.set_num_threads(1)  # two validators live in this process, beside others on few cores
+    worker = NodeProcess("worker", house.folder / "w1", WORKER_FAILPOINTS)
+    cheater = NodeProcess("worker.demo_cheat", house.folder / "w2")
+    juror = NodeProcess("validator", house.folder / "v3", ["validator.voted"])
+    for name in ("w1", "w2", "v3"):
+        world.settings(name)
+    try:
+        async with world.validators("v1", "v2"):
+            juror.start()
+            await the_worker_dies_three_times_and_loses_nothing(world, worker)
+            await two_validators_accept(world)
+            cheater.start()
+            await the_cheater_is_convicted(world, cheater, juror)
+            await the_hour_is_sealed(world)
+    finally:
+        for process in (worker, cheater, juror):
+            process.stop()
+
+
+async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: NodeProcess) -> None:
+    for point in WORKER_FAILPOINTS:
+        worker.start()
+        assert await worker.ends(240) == -signal.SIGKILL, worker.output()
+        assert (worker.folder / "failpoints" / point).exists()
+    generated = worker.events("generated")
+    assert [line["index"] for line in generated] == [0], "one file, made once"
+    (uploaded,) = worker.events("uploaded")
+    worker.start()
+
+    async def noted() -> bool:
+        return bool(worker.events("committed"))
+
+    await until("the commitment is noted", noted, 60)
+    assert await asyncio.to_thread(worker.stop) == 0, worker.output()
+    assert worker.events("committed")[0]["found"] == "on chain after a restart"
+    mined = [event for event in await world.events(WorkCommitted) if event.index == 0]
+    assert len(mined) == 1, "committed once"
+    async with world.house.client(world.orchestrator.url, None) as client:
+        upload = await client.upload(world.house.run, mined[0].node, 0, mined[0].root)
+    assert upload.receipt.file_hash == uploaded["file"]
+
+
+async def two_validators_accept(world: World) -> None:
+    async def accepted() -> bool:
+        found = await world.verdicts("w1")
+        assert all(verdict.accepted for verdict in found), found
+        return len({verdict.validator for verdict in found if verdict.index == 0}) >= 2
+
+    await until("two validators accept", accepted, 120)
+    async with world.house.client(world.orchestrator.url, None) as client:
+        work = await client.accepted(world.house.run)
+    assert [(one.node, one.index) for one in work if one.index == 0] == [(world.house.key("w1").address, 0)]
+    assert all(verdict.inspected == 16 for verdict in work[0].verdicts)
+
+
+async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: NodeProcess) -> None:
+    node = world.house.key("w2").address
+
+    async def jailed() -> bool:
+        if juror.process is not None and juror.process.poll() is not None:
+            assert juror.process.returncode == -signal.SIGKILL, juror.output()
+            juror.start()  # as a supervisor would
+        async with world.house.chain("stranger") as chain:
+            return (await chain.node(node)).status == Status.JAILED
+
+    await until("the cheater is jailed", jailed, 400)
+    opened = [event for event in await world.events(CaseOpened) if event.node == node]
+    resolved = {event.case_id: event.outcome for event in await world.events(CaseResolved)}
+    guilty = [event for event in opened if resolved.get(event.case_id) == Outcome.GUILTY]
+    assert len(guilty) == 1
+    assert all(event.node == node for event in await world.events(Convicted))
+    case = guilty[0].case_id
+    votes = [event for event in await world.events(VoteCommitted) if event.case_id == case]
+    reveals = [event for event in await world.events(VoteRevealed) if event.case_id == case]
+    assert len({vote.judge for vote in votes}) == len(votes) >= 2
+    assert {reveal.judge: reveal.guilty for reveal in reveals} == {vote.judge: True for vote in votes}
+    async with world.house.client(world.orchestrator.url, None) as client:
+        bundle = parse_bundle(await client.get_evidence(guilty[0].evidence_hash))
+        work = await client.accepted(world.house.run)
+    assert bundle.reason in ("sampling_mismatch", "activation_mismatch")
+    assert node not in {one.node for one in work}
+    assert not any(verdict.accepted for verdict in await world.verdicts("w2"))
+    assert await cheater.ends(60) == 3, cheater.output()
+    assert "it takes no more work" in cheater.output()
+    honest = world.house.key("w1").address
+    assert not [event for event in await world.events(CaseOpened) if event.node == honest]
+
+
+async def the_hour_is_sealed(world: World) -> None:
+    rpc = await connect(world.house.settings)
+    try:
+        dev = await DevChain.of(rpc)
+        hour = await dev.now() // HOUR_SECONDS
+        await dev.advance_to((hour + 1) * HOUR_SECONDS)
+    finally:
+        await rpc.close()
+
+    async def sealed() -> bool:
+        async with world.house.chain("stranger") as chain:
+            return await chain.sealed_through(world.house.run) >= hour
+
+    await until("a quorum seals the hour", sealed, 120)
