@@ -22,6 +22,9 @@ ROOT = Path(__file__).resolve().parent.parent
 PROJECT = "muster"
 EXTRAS = ("cpu", "dev")
 TOOLS = ("uv",)
+UNPINNED = {"triton"}
+"""A CUDA build of torch asks for one exact version, a CPU build for none."""
+
 HEADER = """\
 # Exact versions of everything Muster installs. Written by scripts/freeze.py; used by make setup.
 # It names no host and no file: any index or mirror serves.
@@ -60,7 +63,7 @@ def closure(root: str, extras: tuple[str, ...], skip: set[str]) -> dict[str, str
 
 
 def main() -> int:
-    pins = closure(PROJECT, EXTRAS, excluded())
+    pins = closure(PROJECT, EXTRAS, excluded() | UNPINNED)
     for tool in TOOLS:
         pins[tool] = distribution(tool).version
     text = HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
