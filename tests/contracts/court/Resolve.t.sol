@@ -79,6 +79,30 @@ contract ResolveTest is House {
         _assertNothingHeld();
     }
 
+    /// @dev Four tokens forfeited among three revealers leave a wei, which goes to the challenger.
+    function test_Resolve_Guilty_TheOddWeiGoesToTheChallenger() public {
+        _join(10, IRegistry.Role.Validator, 100 ether);
+        _join(11, IRegistry.Role.Validator, 100 ether);
+        vm.warp(OPENED + 24 hours);
+        court.resolve(caseId);
+        uint256 before = _free(0);
+        caseId = _accuse(WORKER, 0);
+        uint256[5] memory judges = [uint256(1), 2, 3, 10, 11];
+        for (uint256 k = 0; k < 5; k++) {
+            _vote(caseId, judges[k], true);
+        }
+        for (uint256 k = 0; k < 3; k++) {
+            _reveal(caseId, judges[k], true);
+        }
+        vm.warp(block.timestamp + 27 hours);
+        _resolveAs(ISlashCourt.Outcome.Guilty);
+        vm.assertEq(_free(0), before + 10 ether + 1);
+        for (uint256 k = 0; k < 5; k++) {
+            _collectAs(judges[k], k < 3 ? uint256(4 ether) / 3 : 0);
+        }
+        _assertNothingHeld();
+    }
+
     /// @dev Two of three judges suffice, and need not wait for a third that did not commit.
     function test_Resolve_Guilty_WithoutTheSilent() public {
         _vote(caseId, 1, true);
@@ -222,6 +246,8 @@ contract ResolveTest is House {
         caseId = _accuse(WORKER, 0);
         uint256 jury = size + 3;
         vm.assertEq(court.caseOf(caseId).jury, jury);
+        // Three in four do each, so that all outcomes come up.
+        (commits, reveals, votes) = (commits | commits >> 16, reveals | reveals >> 16, votes | votes >> 16);
         uint256 totalBefore = registry.totalFree() + registry.totalHeld();
         (uint256 revealed, uint256 guilty) = _castBallots(jury, commits, reveals, votes);
 
