@@ -12,6 +12,7 @@ from weights_samples import contents, flip_bit, make_checkpoint
 
 from muster.errors import MalformedError, MismatchError, StorageError, UsageError
 from muster.shardcast.folder import (
+    _lock,
     disk_error,
     incomplete,
     lock_path,
@@ -183,6 +184,10 @@ def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path: Path) -> None:
     assert not path.exists()
     with locked(path) as again:
         assert again
+        waiting = os.open(path, os.O_RDWR)
+    path.touch()  # somebody else's, after the file that was waited for has been removed
+    assert not _lock(waiting, path)
+    os.close(waiting)
 
 
 def test_a_part_believes_what_is_on_disk_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:

@@ -59,6 +59,7 @@ async def origin(published: tuple[Path, Manifest], tmp_path: Path) -> AsyncItera
     shutil.copytree(folder / "out", tmp_path / "out")
     (tmp_path / "secret.json").write_text("secret")
     os.symlink(tmp_path / "secret.json", tmp_path / "out" / manifest.id / "link.json")
+    (tmp_path / "out" / manifest.id / "stray.py").write_text("secret")
     stats = Stats()
     service = Service("origin", Origin(tmp_path / "out"), stats)
     server = FileServer(service.handle, LIMITS)
@@ -178,6 +179,7 @@ async def test_about_the_service(origin: Running, client: httpx2.AsyncClient, tm
         "/v1/weights/..",
         "/v1/weights/ROOT/..",
         "/v1/weights/ROOT/link.json",
+        "/v1/weights/ROOT/stray.py",
         "/v1/weights/ROOT/",
         "/v1/weights/ROOT",
         "/v1/weights/ROOT//etc/passwd",
