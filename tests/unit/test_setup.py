@@ -1,0 +1,134 @@
+"""Set-up: what decides that a step is done, what is passed on to uv, and what is refused with a reason."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def set_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
+    """scripts/set_up.py, working in a folder of its own."""
+    spec = importlib.util.spec_from_file_location("set_up", ROOT / "scripts" / "set_up.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "set_up", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "ROOT", tmp_path)
+    monkeypatch.setattr(module, "STAMPS", tmp_path)
+    return module
+
+
+def test_a_step_is_done_while_inputs_and_product_are_the_same(set_up: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "input").write_text("1")
+    product = tmp_path / "product"
+    step = set_up.Step("x", "making x", ("input",), product, product.touch)
+    assert not step.is_done()
+    step.action()
+    step.stamp.write_text(step.wanted)
+    assert step.is_done()
+    product.unlink()
+    assert not step.is_done()
+    product.touch()
+    (tmp_path / "input").write_text("2")
+    assert not step.is_done()
+
+
+def test_what_pip_was_told_holds_for_uv(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_up, "_pip_setting", lambda key: {"find-links": "/a /b"}.get(key, ""))
+    for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_INDEX_URL", "UV_DEFAULT_INDEX"):
+        monkeypatch.delenv(name, raising=False)
+    assert set_up.uv_environment()["UV_FIND_LINKS"] == "/a,/b"
+    assert "UV_DEFAULT_INDEX" not in set_up.uv_environment()
+    monkeypatch.setenv("PIP_FIND_LINKS", "/c")
+    monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.example/simple")
+    assert set_up.uv_environment()["UV_FIND_LINKS"] == "/c"
+    assert set_up.uv_environment()["UV_DEFAULT_INDEX"] == "https://mirror.example/simple"
+    monkeypatch.setenv("UV_FIND_LINKS", "/d")
+    assert set_up.uv_environment()["UV_FIND_LINKS"] == "/d"
+
+
+def test_a_missing_program_is_an_error_with_a_next_step(set_up: ModuleType) -> None:
+    with pytest.raises(set_up.SetupError, match="no-such-program is missing") as caught:
+        set_up.call(["no-such-program"], hint="install it")
+    assert caught.value.hint == "install it"
+    with pytest.raises(set_up.SetupError, match="failed with status 3"):
+        set_up.call([sys.executable, "-c", "raise SystemExit(3)"], hint="read above")
+
+
+def test_node_is_asked_for_by_version(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_up, "_node_version", lambda: 18)
+    with pytest.raises(set_up.SetupError, match="Node 18 is too old"):
+        set_up.install_node_packages()
+    monkeypatch.setattr(set_up, "_node_version", lambda: 0)
+    with pytest.raises(set_up.SetupError, match="Node is missing"):
+        set_up.install_node_packages()
+
+
+def test_other_machines_and_extras_are_refused(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_up, "EXTRA", "tpu")
+    with pytest.raises(set_up.SetupError, match="MUSTER_EXTRA is 'tpu'"):
+        set_up.check_machine()
+    monkeypatch.setattr(set_up.platform, "system", lambda: "Darwin")
+    with pytest.raises(set_up.SetupError, match="Darwin is not supported"):
+        set_up.check_machine()
+
+
+def test_a_temporary_folder_that_cannot_be_written_is_not_used(
+    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", "/no/such/folder")
+    set_up.check_machine()
+    assert os.environ["TMPDIR"] != "/no/such/folder"
+
+
+def test_without_a_new_enough_python_it_says_what_to_install() -> None:
+    done = subprocess.run(
+        ["sh", ROOT / "scripts" / "setup"],
+        env={**os.environ, "PYTHON": "no-such-python"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 78
+    assert "Python 3.11 or newer is needed" in done.stderr
+    assert "next: " in done.stderr
+
+
+# --- Pinning
+
+
+def test_constraints_pin_exactly_and_name_no_host() -> None:
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9][a-z0-9.-]*==[0-9][a-z0-9.!]*", pin) for pin in pins)
+    assert pins == sorted(pins, key=lambda pin: pin.partition("==")[0])
+
+
+def test_everything_the_project_asks_for_is_pinned() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    asked = [*project["dependencies"], *(one for extra in ("compute", "cpu", "dev") for one in _extra(project, extra))]
+    names = {re.match(r"[A-Za-z0-9_.-]+", one).group().lower().replace("_", "-") for one in asked}  # type: ignore[union-attr]
+    pinned = {line.partition("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines()}
+    assert names - {"muster"} <= pinned
+
+
+def _extra(project: dict, name: str) -> list[str]:
+    return project["optional-dependencies"][name]
+
+
+def test_the_lock_file_names_no_host() -> None:
+    text = (ROOT / "package-lock.json").read_text()
+    assert '"resolved"' not in text
+    assert "://" not in re.sub(r'"url": "[^"]*"', "", text)
