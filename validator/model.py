@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from muster.errors import MusterError, UnreachableError
 from muster.inspection import Finding
@@ -12,6 +14,10 @@ from muster.profiles import Profile
 from muster.rollouts.schema import Rollout
 from muster.run_data import Checkpoints
 from validator.replay import Replayer, judge
+
+
+_LOADING: Final = threading.Lock()
+"""Loading a model changes settings of torch and transformers that all threads share."""
 
 
 class Model:
@@ -43,6 +49,7 @@ class Model:
 
     def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[Finding | None]:
         if self._replayer is None:
-            self._replayer = Replayer(folder, self.profile, self._temperature)
+            with _LOADING:
+                self._replayer = Replayer(folder, self.profile, self._temperature)
         self._replayer.load_weights(folder)
         return [judge([measurement], self.profile) for measurement in self._replayer.replay(rollouts)]
