@@ -11,6 +11,7 @@ With --check nothing is written, and the exit status is 3 when the file is not w
 from __future__ import annotations
 
 import sys
+import tomllib
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
@@ -32,16 +33,32 @@ HEADER = """\
 
 
 def excluded() -> set[str]:
-    """Packages that overrides.txt keeps out."""
+    """Packages that overrides.txt keeps out: those it asks for nowhere."""
     lines = (ROOT / "overrides.txt").read_text().splitlines()
-    return {canonicalize_name(Requirement(line).name) for line in lines if line and not line.startswith("#")}
+    overrides = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    return {canonicalize_name(one.name) for one in overrides if one.marker and not one.marker.evaluate()}
 
 
-def closure(root: str, extras: tuple[str, ...], skip: set[str]) -> dict[str, str]:
-    """Installed versions of everything `root[extras]` leads to, by canonical name, `root` left out."""
+def project_requirements() -> list[Requirement]:
+    """What pyproject.toml asks for, its own extras resolved."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    groups = {"": project["dependencies"], **project["optional-dependencies"]}
+    found: list[Requirement] = []
+    waiting = ["", *EXTRAS]
+    while waiting:
+        for requirement in map(Requirement, groups[waiting.pop()]):
+            if requirement.name == PROJECT:
+                waiting += requirement.extras
+            else:
+                found.append(requirement)
+    return found
+
+
+def closure(requirements: list[Requirement], skip: set[str]) -> dict[str, str]:
+    """Installed versions of everything the requirements lead to, by canonical name."""
     found: dict[str, str] = {}
     seen: set[tuple[str, str]] = set()
-    waiting = [(root, extra) for extra in ("", *extras)]
+    waiting = [(canonicalize_name(one.name), extra) for one in requirements for extra in ("", *one.extras)]
     while waiting:
         name, extra = waiting.pop()
         if (name, extra) in seen or name in skip:
@@ -52,18 +69,16 @@ def closure(root: str, extras: tuple[str, ...], skip: set[str]) -> dict[str, str
         except PackageNotFoundError:
             print(f"freeze: {name} is required and not installed", file=sys.stderr)
             continue
-        found[canonicalize_name(name)] = Version(package.version).public
-        for text in package.requires or []:
-            requirement = Requirement(text)
+        found[name] = Version(package.version).public
+        for requirement in map(Requirement, package.requires or []):
             if requirement.marker is None or requirement.marker.evaluate({"extra": extra}):
                 below = canonicalize_name(requirement.name)
                 waiting += [(below, inner) for inner in ("", *requirement.extras)]
-    found.pop(root, None)
     return found
 
 
 def main() -> int:
-    pins = closure(PROJECT, EXTRAS, excluded() | UNPINNED)
+    pins = closure(project_requirements(), excluded() | UNPINNED)
     for tool in TOOLS:
         pins[tool] = distribution(tool).version
     text = HEADER + "".join(f"{name}=={version}\n" for name, version in sorted(pins.items()))
