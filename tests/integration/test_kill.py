@@ -1,0 +1,73 @@
+"""kill -9 at the awkward moments, all of them in one run: nothing is lost, nothing is done twice, training goes on.
+
+Every failpoint is armed once for the whole swarm: whichever process gets there first dies there, and its supervisor
+starts it again. What must come out is what comes out of an undisturbed run.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from typing import Any
+
+import pytest
+
+from muster.failpoints import POINTS
+from tests.integration.test_demo import TOKEN, processes_of, start
+
+STEPS = 6
+SECONDS = 1200
+
+
+@pytest.fixture(scope="module")
+def survived(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], dict[str, Any]]:
+    """The failpoints at which some process died, and the document of the swarm that lived on."""
+    folder = tmp_path_factory.mktemp("killed")
+    fired = folder / "fired"
+    fired.mkdir()
+    armed = {"MUSTER_FAILPOINT": ",".join(sorted(POINTS)), "MUSTER_FAILPOINT_DIR": str(fired)}
+    process = start(folder, "--steps", str(STEPS), "--seed", "2", "--json", environment=armed)
+    try:
+        out, err = process.communicate(timeout=SECONDS)
+    except subprocess.TimeoutExpired:
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err[-8000:]
+    assert processes_of(folder) == []
+    return set(os.listdir(fired)), json.loads(out)
+
+
+@pytest.mark.timeout(SECONDS + 200)
+def test_some_process_died_at_every_awkward_moment(survived: tuple[set[str], dict[str, Any]]) -> None:
+    fired, summary = survived
+    assert fired == set(POINTS)
+    died = {name.rpartition("-")[0] or name for name in summary["restarts"]}
+    assert died >= {"validator", "trainer", "orchestrator"}
+    assert died & {"worker", "cheater"}
+
+
+def test_training_went_on_to_the_end(survived: tuple[set[str], dict[str, Any]]) -> None:
+    _, summary = survived
+    assert summary["steps"] == len(summary["reward"]) == STEPS
+    assert [row["step"] for row in summary["checkpoints"]] == list(range(STEPS + 1))
+    assert all(row["root_of_files"] == row["root_on_chain"] for row in summary["checkpoints"])
+
+
+def test_no_reward_was_lost_and_nothing_was_committed_twice(survived: tuple[set[str], dict[str, Any]]) -> None:
+    _, summary = survived
+    claims = {claim["name"]: claim for claim in summary["claims"]}
+    for node in summary["nodes"]:
+        if node["role"] == "worker" and node["honest"]:
+            assert node["rejected"] == {}
+            assert node["earned"] == claims[node["name"]]["paid"] == node["commitments"] * TOKEN
+    # Two roots for one index, or one file in two batches, would show here.
+    assert sum(node.get("used", 0) for node in summary["nodes"]) == STEPS * 8
+    assert summary["solvent"] is True
+
+
+def test_the_cheater_was_convicted_all_the_same(survived: tuple[set[str], dict[str, Any]]) -> None:
+    _, summary = survived
+    assert [slash["node"] for slash in summary["slashes"]] == ["cheater"]
+    assert {claim["name"]: claim["paid"] for claim in summary["claims"]}["cheater"] == 0
