@@ -157,7 +157,7 @@ def steps() -> list[Step]:
         Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv")),
         Step(
             "python",
-            f"Python packages (the {EXTRA} set, about 2 GB, a minute or two)",
+            f"Python packages (the {EXTRA} set, 2 to 6 GB, a minute or more)",
             ("pyproject.toml", "constraints.txt", "overrides.txt"),
             VENV / "bin" / "muster",
             install_python_packages,

@@ -273,9 +273,9 @@ def model_process(request: Request) -> ProcessSpec:
     budgets = ",".join(map(str, BUDGETS))
     command = (sys.executable, "-m", "muster", "model", "init", str(layout.model), "--tasks", str(layout.tasks))
     return ProcessSpec(
-        name="model",
+        name="make-model",
         command=(*command, "--seed", str(request.seed), "--budgets", budgets),
-        log=layout.output("model"),
+        log=layout.output("make-model"),
         environment=CHILD_ENVIRONMENT,
         ready_seconds=300,
     )

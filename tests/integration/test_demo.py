@@ -161,7 +161,7 @@ def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> N
 # --- Interrupted
 
 
-@pytest.mark.parametrize("moment", ["chain started", "model started", "deploying the contracts"])
+@pytest.mark.parametrize("moment", ["chain started", "make-model started", "deploying the contracts"])
 @pytest.mark.timeout(180)
 def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None:
     with start(tmp_path) as process:
@@ -177,7 +177,7 @@ def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None
 @pytest.mark.timeout(180)
 def test_down_ends_a_swarm_whose_supervisor_was_killed(tmp_path: Path) -> None:
     with start(tmp_path) as process:
-        wait_for(process, "model started")
+        wait_for(process, "make-model started")
         process.kill()
     folder = ["--folder", str(tmp_path / "swarm"), "--json"]
     command = [sys.executable, "-m", "muster", "swarm"]
@@ -185,7 +185,7 @@ def test_down_ends_a_swarm_whose_supervisor_was_killed(tmp_path: Path) -> None:
     again = subprocess.run([*command, "demo", *folder], capture_output=True, text=True, timeout=60)
     assert (again.returncode, json.loads(again.stdout)["kind"]) == (2, "UsageError")
     down = subprocess.run([*command, "down", *folder], capture_output=True, text=True, timeout=90)
-    assert sorted(json.loads(down.stdout)["ended"]) == ["chain", "model"]
+    assert sorted(json.loads(down.stdout)["ended"]) == ["chain", "make-model"]
     deadline = time.monotonic() + 10
     while processes_of(tmp_path):
         assert time.monotonic() < deadline, processes_of(tmp_path)
