@@ -7,8 +7,12 @@ The default is INTELLECT-2's two-sided clip with one correction: the ratio is ta
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import torch
+
+MAX_LOG_RATIO: Final = 20.0
+"""Far beyond δ, so it changes no loss, and far below where float32's exp overflows and its gradient with it."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,13 @@ def policy_loss(batch: TokenBatch, terms: LossTerms, *, normaliser: int) -> Loss
     """
     log_ratio = batch.logprobs - batch.behaviour_logprobs
     keep = _agreeing(log_ratio.detach(), batch.rollouts, terms.mismatch_bound)
-    ratio = torch.exp(log_ratio)
+    # Left out before anything is computed from it: the gradient of what is not a number is none either.
+    log_ratio = torch.where(keep, log_ratio, torch.zeros_like(log_ratio))
+    ratio = torch.exp(torch.clamp(log_ratio, max=MAX_LOG_RATIO))
     capped = torch.clamp(ratio, max=terms.delta)
     clipped = torch.clamp(ratio, 1 - terms.epsilon, 1 + terms.epsilon)
     per_token = -torch.minimum(capped * batch.advantages, clipped * batch.advantages)
     per_token = per_token - terms.entropy_coefficient * batch.entropy
-    # Not a product with the mask: 0 · inf is not a number.
     loss = torch.where(keep, per_token, torch.zeros_like(per_token)).sum() / normaliser
 
     with torch.no_grad():
@@ -91,6 +96,6 @@ def policy_loss(batch: TokenBatch, terms: LossTerms, *, normaliser: int) -> Loss
 def _agreeing(log_ratio: torch.Tensor, rollouts: torch.Tensor, bound: float) -> torch.Tensor:
     """bool [tokens]: whether the token's rollout is within the bound; one that is not a number never is."""
     count = int(rollouts.max()) + 1 if rollouts.numel() else 0
-    total = torch.zeros(count).index_add_(0, rollouts, log_ratio.abs())
-    tokens = torch.zeros(count).index_add_(0, rollouts, torch.ones_like(log_ratio))
+    total = log_ratio.new_zeros(count).index_add_(0, rollouts, log_ratio.abs())
+    tokens = log_ratio.new_zeros(count).index_add_(0, rollouts, torch.ones_like(log_ratio))
     return ((total / tokens) <= bound)[rollouts]

@@ -42,7 +42,7 @@ def model_dir(task_set: TaskSet, tmp_path_factory: pytest.TempPathFactory) -> Pa
     folder = tmp_path_factory.mktemp("model")
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, ModelShape(), seed=1)
-    warm_up(model, tokenizer, task_set, WarmUp(target=0.0, batch=128, check_every=25), seed=1)
+    warm_up(model, tokenizer, task_set, WarmUp(target=0.0, batch=128, min_steps=25), seed=1)
     save_model(model, tokenizer, folder)
     return folder
 

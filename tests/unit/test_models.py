@@ -1,0 +1,127 @@
+"""Models and tokenizers: what is loaded is what was made, equal seeds give equal bytes, the warm-up reaches its aim."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from muster.errors import ConfigError
+from muster.evaluation import greedy_completions, greedy_score
+from muster.models import (
+    ModelShape,
+    TokenizerKind,
+    WarmUp,
+    init_model,
+    load_model,
+    load_tokenizer,
+    make_model,
+    make_tokenizer,
+    model_hash,
+    save_model,
+    tokenizer_hash,
+    warm_up,
+)
+from muster.prompts import prompt_tokens
+from muster.tasks import TaskSet, make_task_set
+
+SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
+
+
+@pytest.fixture(scope="module")
+def task_set() -> TaskSet:
+    return make_task_set(5, levels=(1, 2), train=60, held_out=20)
+
+
+@pytest.mark.parametrize("kind", ["character", "byte_pair"])
+def test_a_loaded_tokenizer_gives_the_prompts_that_the_made_one_gave(
+    kind: TokenizerKind, task_set: TaskSet, tmp_path: Path
+) -> None:
+    made = make_tokenizer(kind, [task.prompt for task in task_set.train])
+    # With a Qwen2 config.json beside it, AutoTokenizer chooses the class itself.
+    save_model(make_model(made, SMALL, seed=0), made, tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.get_vocab() == made.get_vocab()
+    for task in task_set.train:
+        assert prompt_tokens(loaded, task, 12).tolist() == prompt_tokens(made, task, 12).tolist()
+    text = " 12\n don't..... </think>12345<|end|>"
+    ids = made(text, add_special_tokens=False)["input_ids"]
+    assert loaded(text, add_special_tokens=False)["input_ids"] == ids
+    assert loaded.decode(ids) == made.decode(ids) == text
+
+
+def test_a_saved_model_loads_with_its_weights_and_is_safe(task_set: TaskSet, tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, ModelShape(), seed=3)
+    assert sum(p.numel() for p in model.parameters()) == 342_528
+    save_model(model, tokenizer, tmp_path)
+    loaded = load_model(tmp_path)
+    assert all(torch.equal(loaded.state_dict()[name], value) for name, value in model.state_dict().items())
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert config["architectures"] == ["Qwen2ForCausalLM"]
+    # A head size that vLLM's attention has on every platform.
+    assert config["hidden_size"] // config["num_attention_heads"] == 32
+    assert not list(tmp_path.glob("*.bin"))
+
+
+def test_equal_seeds_give_equal_models() -> None:
+    tokenizer = make_tokenizer()
+    before = torch.get_rng_state()
+    first, again, other = (make_model(tokenizer, SMALL, seed).state_dict() for seed in (1, 1, 2))
+    assert all(torch.equal(first[name], again[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_hashes_name_the_model_and_the_tokenizer(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder, seed in zip(folders, (1, 1, 2), strict=True):
+        save_model(make_model(tokenizer, SMALL, seed), tokenizer, folder)
+    assert model_hash(folders[0]) == model_hash(folders[1]) != model_hash(folders[2])
+    assert tokenizer_hash(folders[0]) == tokenizer_hash(folders[2])
+    template = folders[1] / "chat_template.jinja"
+    template.write_text(template.read_text() + " ")
+    assert tokenizer_hash(folders[0]) != tokenizer_hash(folders[1])
+    assert model_hash(folders[0]) == model_hash(folders[1])
+    for function in (model_hash, tokenizer_hash, load_model, load_tokenizer):
+        with pytest.raises(ConfigError):
+            function(tmp_path / "absent")
+
+
+def test_init_reaches_its_target_and_equal_seeds_give_equal_bytes(tmp_path: Path) -> None:
+    easy = make_task_set(1, levels=(1, 2), train=60, held_out=20)
+    shape = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
+    reports = [init_model(tmp_path / n, easy, seed=4, target=0.05, budgets=(4,), shape=shape) for n in ("a", "b")]
+    assert reports[0].accuracy == reports[1].accuracy >= 0.05
+    assert reports[0].steps == reports[1].steps
+    assert model_hash(tmp_path / "a") == model_hash(tmp_path / "b")
+    # What was measured in memory is what the folder scores.
+    model, tokenizer = load_model(tmp_path / "a"), load_tokenizer(tmp_path / "a")
+    assert greedy_score(model, tokenizer, easy.held_out, budgets=(4,), max_tokens=8).reward == reports[0].accuracy
+
+
+def test_a_target_out_of_reach_is_an_error(task_set: TaskSet) -> None:
+    tokenizer = make_tokenizer()
+    with pytest.raises(ConfigError, match=r"of 1\.00 held-out accuracy in 2 steps"):
+        warm_up(make_model(tokenizer, SMALL, 0), tokenizer, task_set, WarmUp(target=1.0, max_steps=2), seed=0)
+
+
+def test_greedy_decoding_does_not_depend_on_neighbours_or_padding(task_set: TaskSet) -> None:
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, SMALL, seed=6)
+    prompts = [
+        torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long()
+        for task, budget in zip(task_set.train[:8], (1, 1000, 8, 12) * 2, strict=True)
+    ]
+    assert len({len(prompt) for prompt in prompts}) > 2
+    together = greedy_completions(model, tokenizer, prompts, max_tokens=6)
+    alone = [greedy_completions(model, tokenizer, [prompt], max_tokens=6)[0] for prompt in prompts]
+    assert together == alone
+    for prompt, tokens in zip(prompts, alone, strict=True):
+        ids = prompt.tolist()
+        for token in tokens:
+            assert token == int(model(torch.tensor([ids])).logits[0, -1].argmax())
+            ids.append(token)

@@ -1,0 +1,164 @@
+"""Loss and advantages on numbers worked out by hand, and what must not depend on how a batch is cut."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.tasks import LENGTH_ALPHA
+from trainer.advantages import AdvantageTerms, group_advantages, teaches
+from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss
+
+TERMS = LossTerms(epsilon=0.2, delta=4.0, mismatch_bound=10.0)
+
+
+def batch(ratios: list[float], advantages: list[float], rollouts: list[int] | None = None) -> TokenBatch:
+    """Tokens whose ratio to the sampler is given; the sampler said -1 everywhere."""
+    behaviour = torch.full((len(ratios),), -1.0)
+    logprobs = (behaviour + torch.tensor(ratios).log()).requires_grad_()
+    return TokenBatch(
+        logprobs=logprobs,
+        behaviour_logprobs=behaviour,
+        advantages=torch.tensor(advantages),
+        entropy=torch.full((len(ratios),), 0.5),
+        rollouts=torch.tensor(rollouts or [0] * len(ratios)),
+    )
+
+
+def loss_and_gradient(tokens: TokenBatch, terms: LossTerms = TERMS, normaliser: int = 1) -> tuple[float, list[float]]:
+    report = policy_loss(tokens, terms, normaliser=normaliser)
+    report.loss.backward()
+    assert tokens.logprobs.grad is not None
+    return float(report.loss.detach()), tokens.logprobs.grad.tolist()
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [
+        (1.0, 2.0, -2.0, -2.0),
+        (1.1, 2.0, -2.2, -2.2),
+        (1.5, 2.0, -2.4, 0.0),  # the upper clip: a good token may only become so much likelier
+        (0.5, 2.0, -1.0, -1.0),  # a good token that became unlikely is pulled back
+        (0.5, -2.0, 1.6, 0.0),  # the lower clip
+        (1.5, -2.0, 3.0, 3.0),  # a bad token that became likelier is pushed down …
+        (5.0, -2.0, 8.0, 0.0),  # … but beyond δ it has no more weight: the second side of the clip
+    ],
+)
+def test_two_sided_clip_by_hand(ratio: float, advantage: float, loss: float, gradient: float) -> None:
+    actual, slope = loss_and_gradient(batch([ratio], [advantage]))
+    assert actual == pytest.approx(loss, rel=1e-5)
+    assert slope[0] == pytest.approx(gradient, rel=1e-5)
+
+
+def test_every_token_of_the_global_batch_weighs_the_same() -> None:
+    ratios, advantages = [1.0, 1.1, 0.9, 1.5, 0.5], [1.0, -1.0, 0.5, 1.0, -2.0]
+    whole, gradient = loss_and_gradient(batch(ratios, advantages, [0, 0, 1, 1, 1]), normaliser=5)
+    first, gradient_a = loss_and_gradient(batch(ratios[:2], advantages[:2]), normaliser=5)
+    second, gradient_b = loss_and_gradient(batch(ratios[2:], advantages[2:]), normaliser=5)
+    assert whole == pytest.approx((-1.0 + 1.1 - 0.45 - 1.2 + 1.6) / 5)
+    assert first + second == pytest.approx(whole)
+    assert gradient_a + gradient_b == pytest.approx(gradient)
+
+
+def test_metrics_by_hand() -> None:
+    report = policy_loss(batch([1.0, 1.5, 1.5, 0.5, 5.0], [1.0, 1.0, -1.0, -1.0, -1.0]), TERMS, normaliser=5)
+    assert (report.tokens, report.dropped_rollouts) == (5, 0)
+    assert report.clipped_high == 2  # 1.5 with a good advantage, 5.0 beyond δ with a bad one
+    assert report.clipped_low == 1
+    assert report.entropy == pytest.approx(2.5)
+    k3 = [r - 1 - math.log(r) for r in (1.0, 1.5, 1.5, 0.5, 5.0)]
+    assert report.kl == pytest.approx(sum(k3), rel=1e-5)
+
+
+def test_a_rollout_that_disagrees_beyond_the_bound_is_left_out_whole() -> None:
+    terms = LossTerms(mismatch_bound=0.5)
+    far = math.exp(1.2)
+    # Rollout 1 disagrees by 1.2 and 0 nats: 0.6 in the mean. Rollout 2 by 0.4 in the mean.
+    tokens = batch([1.0, far, 1.0, math.exp(0.4), math.exp(-0.4)], [1.0] * 5, [0, 1, 1, 2, 2])
+    report = policy_loss(tokens, terms, normaliser=5)
+    report.loss.backward()
+    assert (report.tokens, report.dropped_rollouts) == (3, 1)
+    assert tokens.logprobs.grad is not None
+    assert tokens.logprobs.grad[1:3].tolist() == [0.0, 0.0]
+    assert tokens.logprobs.grad[0] != 0.0
+
+
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+def test_a_rollout_that_is_not_a_number_poisons_nobody(poison: float) -> None:
+    clean = batch([1.0, 1.1], [1.0, 1.0], [0, 1])
+    behaviour = clean.behaviour_logprobs.clone()
+    behaviour[1] = poison
+    tokens = TokenBatch(clean.logprobs, behaviour, clean.advantages, clean.entropy, clean.rollouts)
+    report = policy_loss(tokens, TERMS, normaliser=2)
+    assert float(report.loss.detach()) == pytest.approx(-0.5)
+    assert (report.tokens, report.dropped_rollouts) == (1, 1)
+    report.loss.backward()
+    assert tokens.logprobs.grad is not None
+    assert torch.isfinite(tokens.logprobs.grad).all()
+
+
+def test_one_absurd_token_within_the_bound_keeps_the_gradient_finite() -> None:
+    count = 100
+    behaviour = torch.zeros(count)
+    behaviour[7] = -300.0
+    clean = batch([1.0] * count, [1.0] * count)
+    logprobs = torch.zeros(count, requires_grad=True)
+    tokens = TokenBatch(logprobs, behaviour, clean.advantages, clean.entropy, clean.rollouts)
+    report = policy_loss(tokens, TERMS, normaliser=count)
+    report.loss.backward()
+    assert (report.tokens, float(report.loss.detach())) == (count, pytest.approx(-(99 + 1.2) / 100))
+    assert logprobs.grad is not None
+    assert logprobs.grad.tolist() == pytest.approx([-0.01 if i != 7 else 0.0 for i in range(count)])
+
+
+def test_entropy_bonus() -> None:
+    terms = LossTerms(entropy_coefficient=0.1, mismatch_bound=10.0)
+    assert loss_and_gradient(batch([1.0, 1.0], [0.0, 0.0]), terms, normaliser=2)[0] == pytest.approx(-0.05)
+
+
+def test_no_tokens_is_no_loss() -> None:
+    empty = torch.zeros(0)
+    report: LossReport = policy_loss(TokenBatch(empty, empty, empty, empty, empty.long()), TERMS, normaliser=1)
+    assert (float(report.loss), report.tokens) == (0.0, 0)
+
+
+# --- Advantages
+
+MICRO_REWARDS = np.asarray([1_000_000, 0, 0, 0], dtype=np.int64)
+NO_LENGTH = np.zeros(4, dtype=np.int64)
+
+
+def test_advantages_of_one_right_answer_in_four() -> None:
+    # mean 1/4, standard deviation √3/4
+    scaled = group_advantages(MICRO_REWARDS, NO_LENGTH, AdvantageTerms(std_floor=0.0))
+    assert scaled.tolist() == pytest.approx([math.sqrt(3), *[-1 / math.sqrt(3)] * 3])
+    plain = group_advantages(MICRO_REWARDS, NO_LENGTH, AdvantageTerms(scale_by_std=False))
+    assert plain.tolist() == pytest.approx([0.75, -0.25, -0.25, -0.25])
+
+
+def test_the_length_part_is_centred_but_never_scaled_up() -> None:
+    terms = AdvantageTerms(length_weight=0.5, scale_by_std=False)
+    lengths = np.asarray([0, -LENGTH_ALPHA, 0, -LENGTH_ALPHA], dtype=np.int64)
+    assert group_advantages(MICRO_REWARDS, lengths, terms).tolist() == pytest.approx([1.0, -0.5, 0.0, -0.5])
+    # A hundredth of that noise stays a hundredth, whatever the spread of the lengths is.
+    tiny = group_advantages(MICRO_REWARDS, lengths // 100, terms) - group_advantages(MICRO_REWARDS, NO_LENGTH, terms)
+    assert tiny.tolist() == pytest.approx([0.0025, -0.0025, 0.0025, -0.0025], abs=1e-7)
+
+
+def test_lengths_alone_teach_nothing() -> None:
+    assert not teaches(np.full(4, 1_000_000))
+    assert not teaches(np.zeros(4, dtype=np.int64))
+    assert teaches(MICRO_REWARDS)
+
+
+@given(st.lists(st.tuples(st.sampled_from([0, 1_000_000]), st.integers(-500_000, 0)), min_size=2, max_size=32))
+def test_advantages_are_finite_and_sum_to_nothing(rewards: list[tuple[int, int]]) -> None:
+    task, length = np.asarray(rewards, dtype=np.int64).T
+    values = group_advantages(task, length, AdvantageTerms())
+    assert np.isfinite(values).all()
+    assert abs(values.sum()) < 1e-3
