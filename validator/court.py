@@ -20,9 +20,10 @@ from muster.chain.client import Chain, event_of, vote_hash
 from muster.chain.events import CaseOpened
 from muster.chain.types import BallotState, Block, Kind, Outcome, Status
 from muster.errors import CheckError, MalformedError, RevertError, UnreachableError
-from muster.evidence import Ruling, parse_bundle, read_rows, verify_evidence
+from muster.evidence import EvidenceBundle, Ruling, parse_bundle, read_rows, verify_evidence
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
+from muster.inspection import Commitment
 from muster.rollouts.leaves import leaf_of
 from validator.bench import RunBench
 from validator.journal import ValidatorJournal
@@ -97,6 +98,9 @@ class Court:
             return self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
         try:
             await self._open(accusation)
+        except UnreachableError as error:
+            log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error))
+            return self.journal.delay_accusations(c.node, time.time() + RETRY_SECONDS)
         except RevertError as error:
             if error.name in _PASSING:
                 log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error), hint=error.hint)
@@ -107,9 +111,12 @@ class Court:
 
     async def _open(self, accusation: Accusation) -> None:
         c = accusation.commitment
+        bundle = parse_bundle(self.journal.evidence(c) or b"")
         if accusation.kind == Kind.WRONG_DRAW:
-            await self._prove_wrong_draw(accusation)
+            await self._prove_wrong_draw(accusation, bundle)
             self._no_case(accusation, "proven")
+            return
+        if not await self._still_convinced(accusation, bundle):
             return
         receipt = await self.chain.open_case(
             c.node,
@@ -126,10 +133,21 @@ class Court:
         case_id = event_of(receipt, CaseOpened).case_id
         log.info("accused", node=c.node, index=c.index, kind=accusation.kind.name.lower(), case=case_id)
 
-    async def _prove_wrong_draw(self, accusation: Accusation) -> None:
+    async def _still_convinced(self, accusation: Accusation, bundle: EvidenceBundle) -> bool:
+        """Look at the evidence as a juror will, with a model loaded anew: a false accusation is the worst outcome."""
+        c = accusation.commitment
+        await self.bench.model.reload()
+        ruling = await self._verify(bundle, c)
+        if ruling.guilty is None:
+            raise UnreachableError(f"the evidence against {c.node} cannot be checked again: {ruling.why}")
+        if not ruling.guilty:
+            log.error("not accusing: a second look finds nothing", node=c.node, index=c.index, why=ruling.why)
+            self._no_case(accusation, "withdrawn")
+        return ruling.guilty
+
+    async def _prove_wrong_draw(self, accusation: Accusation, bundle: EvidenceBundle) -> None:
         """The contract sees it itself: the first row of the evidence is not what was drawn."""
         c = accusation.commitment
-        bundle = parse_bundle(self.journal.evidence(c) or b"")
         [rollout, *_] = await read_rows(bundle, self.rules, self.bench)
         proof = [bytes.fromhex(text[2:]) for text in bundle.proofs[0]]
         mined = await self.chain.prove_wrong_draw(c.node, c.index, c.step, c.root, leaf_of(rollout), proof)
@@ -186,8 +204,11 @@ class Court:
             return Ruling(False, str(error))
         if Kind.of(bundle.reason) != case.kind:
             return Ruling(False, f"the evidence is of {bundle.reason}, the case of {case.kind.name.lower()}")
-        draw = await self.bench.draw(case.commitment)
-        return await verify_evidence(bundle, case.commitment, draw, self.rules, self.client.domain, self.bench)
+        return await self._verify(bundle, case.commitment)
+
+    async def _verify(self, bundle: EvidenceBundle, commitment: Commitment) -> Ruling:
+        draw = await self.bench.draw(commitment)
+        return await verify_evidence(bundle, commitment, draw, self.rules, self.client.domain, self.bench)
 
     async def _commit(self, case: CaseFile, head: Block) -> None:
         assert case.guilty is not None

@@ -15,7 +15,6 @@ from muster.rollouts.schema import Rollout
 from muster.run_data import Checkpoints
 from validator.replay import Replayer, judge
 
-
 _LOADING: Final = threading.Lock()
 """Loading a model changes settings of torch and transformers that all threads share."""
 
@@ -46,6 +45,11 @@ class Model:
                 return await asyncio.to_thread(self._replay, folder, list(rollouts))
         except MusterError as error:
             raise UnreachableError(f"step {step} cannot be replayed here: {error}", hint=error.hint) from error
+
+    async def reload(self) -> None:
+        """Forget the model and everything loaded into it: the next replay starts from the checkpoint on disk."""
+        async with self._turn:
+            self._replayer = None
 
     def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[Finding | None]:
         if self._replayer is None:

@@ -103,8 +103,8 @@ class Replayer:
             raise MalformedError(f"the weights in {model_dir} do not fit the model: {error}") from error
         if wrong := [*result.unexpected_keys, *(set(result.missing_keys) - tied)]:
             raise MalformedError(f"{model_dir} lacks weights or has others than the model: {', '.join(sorted(wrong))}")
-        inner, outer = self._model.get_input_embeddings().weight, self._model.get_output_embeddings().weight
-        if tied and inner.data_ptr() != outer.data_ptr():
+        embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
+        if tied and getattr(head, "weight", None) is not getattr(embedding, "weight", None):
             # A head left as it was allocated would condemn every honest rollout.
             raise MusterError("the model's head is not tied to its embedding", hint="restart the validator")
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from muster.chain.types import Outcome, Status
 from muster.constants import HOUR_SECONDS
 from muster.evidence import parse_bundle
 from muster.settings import Settings
+from validator.court import turn_of
 from validator.service import serve
 
 WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
@@ -98,11 +101,13 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
     torch.set_num_threads(1)  # two validators live in this process, beside others on few cores
     worker = NodeProcess("worker", house.folder / "w1", WORKER_FAILPOINTS)
     cheater = NodeProcess("worker.demo_cheat", house.folder / "w2")
-    juror = NodeProcess("validator", house.folder / "v3", ["validator.voted"])
-    for name in ("w1", "w2", "v3"):
+    one, two, last = in_turn(house, "w2", "v1", "v2", "v3")
+    juror = NodeProcess("validator", house.folder / last, ["validator.voted"])
+    for name in ("w1", "w2", "v4"):
         world.settings(name)
+    world.settings(last, **{"validator.stagger_seconds": 60})  # so that it judges a case instead of opening it
     try:
-        async with world.validators("v1", "v2"):
+        async with world.validators(one, two):
             juror.start()
             await the_worker_dies_three_times_and_loses_nothing(world, worker)
             await two_validators_accept(world)
@@ -112,6 +117,13 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
     finally:
         for process in (worker, cheater, juror):
             process.stop()
+
+
+def in_turn(house: NodeHouse, worker: str, *names: str) -> list[str]:
+    """Validators in the order in which they may accuse a worker."""
+    matter = f"accuse {house.key(worker).address}"
+    everybody = [house.key(name).address for name in ("v1", "v2", "v3", "v4")]
+    return sorted(names, key=lambda name: turn_of(house.key(name).address, everybody, matter))
 
 
 async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: NodeProcess) -> None:
@@ -161,6 +173,7 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
             return (await chain.node(node)).status == Status.JAILED
 
     await until("the cheater is jailed", jailed, 400)
+    assert (juror.folder / "failpoints" / "validator.voted").exists(), "it died between vote and reveal"
     opened = [event for event in await world.events(CaseOpened) if event.node == node]
     resolved = {event.case_id: event.outcome for event in await world.events(CaseResolved)}
     guilty = [event for event in opened if resolved.get(event.case_id) == Outcome.GUILTY]
@@ -181,6 +194,30 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
     assert "it takes no more work" in cheater.output()
     honest = world.house.key("w1").address
     assert not [event for event in await world.events(CaseOpened) if event.node == honest]
+
+
+async def anybody_can_check(world: World) -> None:
+    """`muster slash verify` and `muster validator verify`, as they end up in this process's module."""
+
+    async def look(*arguments: str) -> tuple[int, dict[str, Any]]:
+        config = world.house.folder / "v4" / "muster.toml"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "validator", "--config", str(config), *arguments, "--json"),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+        )
+        output, _ = await asyncio.wait_for(process.communicate(), 120)
+        return process.returncode or 0, json.loads(output)
+
+    guilty = next(event for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY)
+    node = world.house.key("w2").address
+    code, document = await look("case", str(guilty.case_id))
+    assert (code, document["guilty"], document["node"]) == (0, True, node)
+    code, document = await look("verify", f"{node}:0")
+    assert (code, document["good"], document["beyond_accusing"]) == (3, False, True)
+    assert document["measured"] > document["threshold"]
+    code, document = await look("verify", f"{world.house.key('w1').address}:0")
+    assert (code, document["good"], document["rows_replayed"]) == (0, True, 16)
 
 
 async def the_hour_is_sealed(world: World) -> None:
