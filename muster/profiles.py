@@ -4,11 +4,11 @@ A run's terms name its profile by hash; worker and validators then compute in th
 and judge by its limits. The limits are protocol constants with a calibration behind them. Changing one changes who is
 rejected, so a changed profile gets a new name, never new numbers.
 
-How the numbers were found: `benchmarks/calibrate.py` runs vLLM on CPU against the transformers forward of
-`validator.replay`, for a trained model of 0.34M parameters and random ones of 0.34M and 20M, prompts of 20 to 320
-tokens and completions of 1 to 96, prefix caching on, temperatures 1 and 0.6. "Honest" below is the largest value over
-all rollouts of these runs; an adversary's number is its smallest over 256 rollouts of the trained model. A limit that
-accuses is at least twice as far out as the worst honest value.
+The numbers beside the limits are what `benchmarks/calibrate.py` found on a CPU: vLLM against the transformers forward
+of `validator.replay`, a trained model of 0.34M parameters at temperatures 1 and 0.6 and random ones of 0.34M and 20M,
+prompts of 20 to 330 tokens, completions of 1 to 96, with and without a warm prefix cache. "Honest" is the largest value
+of any rollout in these and earlier runs; an adversary's values are the least and the median of its 256 rollouts on the
+trained model at temperature 1. A limit that accuses is at least twice as far out as the worst honest value.
 """
 
 from __future__ import annotations
@@ -50,14 +50,16 @@ CPU_FP32: Final = Profile(
     name="cpu-fp32-projection-v1",
     codec="projection",
     dtype="float32",
-    # Honest 0 and 0: with logits equal to 1e-5, a near-tie falls the other way once in 100,000 tokens, by about 1e-5.
-    # One edited token has a worst gap of 3.5 and more.
+    # Honest 0 and 0: where logits agree to 1e-5, a near-tie falls the other way once in 100,000 tokens, by about 1e-5.
+    # One edited token has a worst gap of 1.9 (median 8.1). Greedy, a temperature of 1.2 and another seed have mean gaps
+    # of 0 (median 0.23, 0.044, 0.54): a completion that the model is sure of is the same however it is sampled.
     mean_gap=Limit(reject=5e-4, accuse=1e-3),
     worst_gap=Limit(reject=1e-3, accuse=5e-3),
-    # Honest 3.3e-4, all of it the proof's rounding to float16. Noise of 2% 5.4e-3; weights one step old at a learning
-    # rate of 3e-4 3.2e-3; int8 weights 1.7e-3 (median 3.5e-3); other or forged proofs 0.7 and more.
+    # Honest 4.1e-4, all of it the proof's rounding to float16, which cannot exceed 4.9e-4. Noise of 2% 5.4e-3 (median
+    # 3.4e-2); weights one step old at a learning rate of 3e-4 1.1e-2, in the ramp before it 3.2e-3; int8 weights 1.7e-3
+    # (9.9e-3); constant, random and shuffled proofs 0.66.
     activation=Limit(reject=1e-3, accuse=2e-3),
-    # Honest 1.2e-5. Log-probabilities scaled by 0.9 1.9e-2.
+    # Honest 1.2e-5. Log-probabilities scaled by 0.9: 1.9e-2 (median 0.23).
     logprobs=Limit(reject=1e-3, accuse=5e-3),
 )
 
@@ -65,13 +67,15 @@ BF16: Final = Profile(
     name="bf16-projection-v1",
     codec="projection",
     dtype="bfloat16",
-    # Honest 5.0e-3 and 5.0e-2: bfloat16 logits are apart by up to a few hundredths. One edited token 0.11 and 3.6.
+    # Honest 5.0e-3 and 5.5e-2: bfloat16 logits differ by up to some hundredths. One edited token 1.9; a mean gap of
+    # greedy sampling has a median of 0.23, of a temperature of 1.2 0.045.
     mean_gap=Limit(reject=2e-2, accuse=4e-2),
     worst_gap=Limit(reject=0.25, accuse=0.5),
-    # Honest 2.6e-2 at 20M parameters, 1.4e-2 at 0.34M. Other or forged proofs 0.4 and more. Noise of 2% has a median of
-    # 8e-2 at 20M but 1.2e-2 at 0.34M: for small models and small lies use the float32 profile.
+    # Honest 2.7e-2. Constant, random and shuffled proofs 0.66. What changes a small model less than bfloat16 does goes
+    # unseen in a single rollout of it: noise of 2% 1.3e-2 (median 3.5e-2), one step old 1.7e-2 (5.4e-2), int8 6.1e-3
+    # (1.3e-2). Where that matters, compute in float32.
     activation=Limit(reject=5e-2, accuse=0.1),
-    # Honest 8.8e-2. Log-probabilities scaled by 0.9 a median of 0.14: caught where a token was unlikely.
+    # Honest 8.9e-2. Log-probabilities scaled by 0.9: 5.0e-2 (median 0.23), so caught where a token was unlikely.
     logprobs=Limit(reject=0.3, accuse=0.6),
 )
 
