@@ -16,6 +16,8 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from pydantic_core import from_json
+
 from muster.errors import ConfigError, MalformedError, MismatchError
 from muster.tasks.families import FAMILIES, Family, Task, family_of
 
@@ -157,8 +159,8 @@ def load_task_set(path: Path, root: bytes | None = None) -> TaskSet:
 
 def _parse(data: bytes, path: Path) -> TaskSet:
     try:
-        header, *lines = (json.loads(line) for line in data.splitlines())
-    except (ValueError, RecursionError) as error:
+        header, *lines = (from_json(line) for line in data.splitlines())
+    except ValueError as error:
         raise MalformedError(f"{path} is not JSON Lines: {error}") from error
     if not isinstance(header, dict) or header.get("format") != FORMAT:
         raise MalformedError(f"{path} is not a {FORMAT} file")
