@@ -18,6 +18,7 @@ import httpx2
 import typer
 from rich.table import Table
 
+from muster.cli.nodes import address_of
 from muster.cli.session import EXIT_CHECK, Session, command, tokens
 from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.errors import MusterError
@@ -172,12 +173,11 @@ async def key(session: Session) -> Check:
 
 async def gas(session: Session) -> Check:
     """The session key pays for its own transactions."""
-    from muster.cli.wallet import read_address
-
-    keystore = session.settings.keys.keystore
-    if keystore is None or not keystore.exists():
-        return Check("gas", "skip", "no keystore in the settings")
-    address = read_address(keystore)
+    keys = session.settings.keys
+    path = keys.keystore or keys.raw_key_file
+    if path is None or not path.exists():
+        return Check("gas", "skip", "no key in the settings")
+    address = await address_of(session, None)
     async with session.chain() as connection:
         balance = await connection.eth_balance(address)
     if balance >= MIN_GAS_WEI:
