@@ -16,6 +16,7 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from house import Orchestrator
@@ -23,12 +24,27 @@ from node_house import NodeHouse, NodeProcess, until
 from weights_house import Server, ended
 
 from muster.chain.devchain import DevChain
-from muster.chain.events import CaseOpened, CaseResolved, Convicted, VoteCommitted, VoteRevealed, WorkCommitted
+from muster.chain.events import (
+    CaseOpened,
+    CaseResolved,
+    Convicted,
+    Refuted,
+    VoteCommitted,
+    VoteRevealed,
+    WorkCommitted,
+)
 from muster.chain.rpc import connect
-from muster.chain.types import Outcome, Status
+from muster.chain.types import Kind, Outcome, Status
 from muster.constants import HOUR_SECONDS
+from muster.errors import MalformedError
 from muster.evidence import parse_bundle
+from muster.inspection import Commitment
+from muster.rollouts.file import read_rollouts, write_rollouts
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.schema import Rollout
+from muster.run_data import make_rules
 from muster.settings import Settings
+from muster.tasks import load_task_set
 from validator.court import turn_of
 from validator.service import serve
 
@@ -77,7 +93,7 @@ def world(start_anvil: Any, built_contracts: None, tmp_path: Path) -> Iterator[W
 
     anvil = start_anvil()
     deployment = deploy_on(anvil, tmp_path)
-    house = asyncio.run(NodeHouse.open(tmp_path, deployment.settings, seed="nodes", workers=("w1", "w2")))
+    house = asyncio.run(NodeHouse.open(tmp_path, deployment.settings, seed="nodes", workers=("w1", "w2", "w3")))
     asyncio.run(house.publish_model(0))
     anvil.request("evm_setIntervalMining", 1)
     orchestrator = Orchestrator(
@@ -234,3 +250,80 @@ async def the_hour_is_sealed(world: World) -> None:
             return await chain.sealed_through(world.house.run) >= hour
 
     await until("a quorum seals the hour", sealed, 120)
+
+
+@pytest.mark.timeout(600)
+async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
+    """A file that is no file, rows that were not drawn, and no file at all: each by its own way to a conviction."""
+    torch.set_num_threads(1)
+    workers = {"w1": "malformed", "w2": "wrong_draw", "w3": "data_missing"}
+    nodes = {world.house.key(name).address: reason for name, reason in workers.items()}
+    async with world.validators("v1", "v2", "v3"):
+        await commit_bytes(world, "w1", b"PAR1 this is no Parquet file PAR1")
+        await commit_bytes(world, "w2", write_rollouts(await undrawn_rows(world, "w2")))
+        await world.house.commit("w3", 0, "0x" + "77" * 32)
+
+        async def all_jailed() -> bool:
+            async with world.house.chain("stranger") as chain:
+                return all(node.status == Status.JAILED for node in await chain.nodes(list(nodes)))
+
+        await until("all three are jailed", all_jailed, 300)
+    refuted = await world.events(Refuted)
+    assert [(event.node, event.kind) for event in refuted] == [(world.house.key("w2").address, Kind.WRONG_DRAW)]
+    opened = {event.case_id: event for event in await world.events(CaseOpened)}
+    guilty = [opened[event.case_id] for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY]
+    assert {(event.node, event.kind) for event in guilty} == {
+        (world.house.key("w1").address, Kind.MALFORMED),
+        (world.house.key("w3").address, Kind.DATA_MISSING),
+    }
+    for name, reason in workers.items():
+        found = await world.verdicts(name)
+        assert {verdict.reason for verdict in found} == {reason}
+
+
+async def commit_bytes(world: World, worker: str, data: bytes, step: int = 0) -> None:
+    """Upload whatever it is as the file of commitment 0, and commit to it."""
+    try:
+        root = rollout_tree(read_rollouts(data)).root
+    except MalformedError:
+        root = b"\x66" * 32
+    async with world.house.client(world.orchestrator.url, worker) as client:
+        await client.put_file(data, world.house.run, 0, root)
+    await world.house.commit(worker, 0, "0x" + root.hex(), step)
+
+
+async def undrawn_rows(world: World, worker: str) -> list[Rollout]:
+    """Rows that are as drawn, but for one whose task the worker chose itself."""
+    house = world.house
+    async with house.chain("stranger") as chain:
+        terms, checkpoint = await chain.terms(house.run), await chain.checkpoint(house.run, 0)
+        task_set = load_task_set(house.folder / "run" / "tasks.jsonl", terms.task_root)
+        rules = make_rules(chain, house.run, terms, task_set, house.folder / "checkpoint-0")
+    commitment = Commitment(house.run, 0, house.key(worker).address, 0, bytes(32), hour=0, block=0)
+    draw = rules.draw(commitment, checkpoint.entropy, 0)
+    rows = []
+    for position, seed in enumerate(draw.seeds):
+        group, sample = divmod(position, terms.group_size)
+        drawn = draw.groups[group]
+        task = (drawn.task + 1) % task_set.size if position == 9 else drawn.task
+        tokens = np.zeros(terms.max_completion_tokens, np.int32)
+        rows.append(
+            Rollout(
+                run=house.run,
+                step=0,
+                position=position,
+                group=group,
+                sample=sample,
+                task=task,
+                seed=seed,
+                budget=drawn.budget,
+                prompt_tokens=rules.prompt(task, drawn.budget),
+                completion_tokens=tokens,
+                logprobs=np.zeros(len(tokens), np.float32),
+                task_reward=0,
+                length_reward=0,
+                finish_reason="length",
+                proof=b"",
+            )
+        )
+    return rows
