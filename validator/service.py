@@ -22,7 +22,7 @@ from muster.chain.types import Role, Status
 from muster.constants import DRAW_CHAIN_LENGTH, SAMPLE_BLOCKS
 from muster.draw_secret import load_draw_secret
 from muster.draws import chain_preimages
-from muster.errors import ChainError, CheckError, ConfigError, RefusedError, UnreachableError
+from muster.errors import ChainError, CheckError, ConfigError, MusterError, RefusedError, UnreachableError
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
@@ -51,6 +51,9 @@ MAX_RETRY_SECONDS: Final = 60.0
 COURT_SECONDS: Final = 1.0
 """Pause between two looks at cases and hours."""
 
+TRANSIENT: Final = (UnreachableError, ChainError, CheckError)
+"""What others, or time, may mend: silence, a refusal, an answer that is not what it must be. Said, and tried again."""
+
 log = telemetry.logger("validator")
 JUDGED = telemetry.counter("validator_judged", "Commitments judged", ("reason",))
 ROWS = telemetry.counter("validator_rows_replayed", "Rows that went through the dear checks")
@@ -63,8 +66,10 @@ SECONDS = telemetry.histogram(
 T = TypeVar("T")
 
 
-class ConvictedError(CheckError):
+class ConvictedError(MusterError):
     """This key will never judge again. Starting it again changes nothing."""
+
+    exit_code = 3
 
 
 async def serve(settings: Settings) -> None:
@@ -170,7 +175,7 @@ class Validator:
         while True:
             try:
                 return await attempt()
-            except UnreachableError as error:
+            except TRANSIENT as error:
                 self._say(name, str(error))
             await asyncio.sleep(self.settings.chain.poll_seconds)
 
@@ -180,7 +185,7 @@ class Validator:
             try:
                 busy = await turn()
                 self._said.pop(name, None)
-            except (UnreachableError, ChainError) as error:
+            except TRANSIENT as error:
                 self._say(name, str(error))
                 busy = False
             if not busy:
@@ -226,7 +231,7 @@ class Validator:
                 suspect=self.journal.was_rejected(c.node),
                 missing_counts=age >= self.settings.validator.data_grace_seconds,
             )
-        except (UnreachableError, ChainError) as error:
+        except TRANSIENT as error:
             self.journal.postpone(c, time.time() + min(MAX_RETRY_SECONDS, RETRY_SECONDS + age / 4))
             log.warning("cannot judge yet", node=c.node, index=c.index, reason=str(error))
             return

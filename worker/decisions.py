@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from muster.chain.types import Node, Role, RunState, Status, Work
 from muster.constants import HOUR_SECONDS
-from muster.errors import CheckError, ConfigError
+from muster.errors import ConfigError, MusterError
 
 STALE: Final = frozenset({"StepTooOld", "StepBeforeLast", "StepBeforeJoined", "StepUnpublished", "WrongAnchor"})
 """Reverts of commitWork that say that this work can no longer be committed."""
@@ -22,8 +22,10 @@ PASSING: Final = frozenset({"HourFull", "EscrowShort", "TooFewValidators", "Wron
 State = Literal["saved", "uploaded", "committed"]
 
 
-class RetiredError(CheckError):
+class RetiredError(MusterError):
     """This key will never work again. Starting it again changes nothing."""
+
+    exit_code = 3
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from muster import telemetry
 from muster.chain.reads import ChainReader
 from muster.chain.types import Checkpoint
-from muster.errors import CheckError, UnreachableError
+from muster.errors import ChainError, CheckError, UnreachableError
 from muster.run_data import Checkpoints
 from worker.engine import Engine, Generation, GenerationRequest
 
@@ -50,7 +50,7 @@ class NewestCheckpoint:
         while True:
             try:
                 await self._look()
-            except (UnreachableError, CheckError) as error:
+            except (UnreachableError, ChainError, CheckError) as error:
                 log.warning("no newer weights yet", error=str(error))
             await asyncio.sleep(self._poll_seconds)
 

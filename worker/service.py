@@ -15,11 +15,14 @@ from muster import telemetry
 from muster.chain.client import Chain
 from muster.chain.keys import load_signer
 from muster.errors import (
+    ChainError,
+    CheckError,
     ConfigError,
     MismatchError,
     RefusedError,
     RevertError,
     StorageError,
+    UnfundedError,
     UnreachableError,
 )
 from muster.failpoints import failpoint
@@ -45,8 +48,14 @@ from worker.work import Assignment, requests_of, rollouts_of
 SAY_AGAIN_SECONDS: Final = 60.0
 """A wait that goes on is mentioned again after this long."""
 
-MAX_REFUSALS: Final = 20
-"""Uploads the orchestrator may refuse in a row; it needs a moment to learn of a node that has just registered."""
+MAX_PAUSE_SECONDS: Final = 60.0
+"""Longest pause after an upload that was refused. The first is short: the orchestrator may have yet to learn of us."""
+
+TRANSIENT: Final = (UnreachableError, ChainError, CheckError)
+"""What others may mend: silence, or an answer that is not what it must be. Waited for, and said in the log."""
+
+FATAL: Final = (RevertError, UnfundedError)
+"""What only the operator can mend."""
 
 log = telemetry.logger("worker")
 COMMITMENTS = telemetry.counter("worker_commitments", "Commitments mined")
@@ -107,7 +116,7 @@ class Worker:
                 await self.chain.settle()
                 self._min_validators = await self.chain.ask("runs", "MIN_VALIDATORS")
                 sources = await sources_of(self.settings.shardcast, self.client, self.settings.run)
-            except UnreachableError as error:
+            except TRANSIENT as error:
                 await self._wait(str(error))
                 continue
             folder = self.settings.worker.state_dir / "weights"
@@ -118,7 +127,9 @@ class Worker:
         while True:
             try:
                 reason = await self._turn(newest)
-            except UnreachableError as error:
+            except TRANSIENT as error:
+                if isinstance(error, FATAL):
+                    raise
                 reason = str(error)
             if reason:
                 await self._wait(reason)
@@ -230,8 +241,7 @@ class Worker:
             receipt = await self.client.put_file(data, self.settings.run, entry.index, entry.root)
         except RefusedError as error:
             self._refusals += 1
-            if self._refusals >= MAX_REFUSALS:
-                raise
+            await asyncio.sleep(min(MAX_PAUSE_SECONDS, 2.0 ** min(self._refusals, 6) / 2))
             return f"the upload was refused: {error}"
         self._refusals = 0
         self._check(receipt, entry, len(data))
