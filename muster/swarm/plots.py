@@ -54,7 +54,7 @@ def _reward(axes: Axes, facts: Facts) -> None:
 
 
 def _held_out(axes: Axes, facts: Facts) -> None:
-    _by_step(axes, facts, HELD_OUT, "greedy score, tasks never trained on", INK)
+    _by_step(axes, facts, HELD_OUT, "score on unseen tasks", INK)
     axes.set_ylim(0, 1)
 
 
