@@ -162,8 +162,8 @@ def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> N
 # --- Interrupted
 
 
-@pytest.mark.parametrize("moment", ["chain started", "make-model started", "deploying the contracts"])
-@pytest.mark.timeout(180)
+@pytest.mark.parametrize("moment", ["chain started", "deploying the contracts", "training for"])
+@pytest.mark.timeout(400)
 def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None:
     with start(tmp_path) as process:
         wait_for(process, moment)

@@ -1,0 +1,109 @@
+"""The plan of a local swarm: settings that load, names and ports that differ, nothing secret on a command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from muster.errors import ConfigError, UsageError
+from muster.settings import load_settings
+from muster.swarm.plan import Layout, Ports, Request, nodes, process, relay_urls, terms
+from muster.swarm.stage import MARKER, SERVICES, fresh_folder, make_keys, operator_of, write_settings
+from muster.toml import to_toml, toml_value
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> Request:
+    return Request(tmp_path / "swarm", Ports(1, 2, 3, 4), seed=7, steps=45)
+
+
+def names(request: Request) -> list[str]:
+    return [*SERVICES, *(node.name for node in nodes(request))]
+
+
+def test_who_takes_part(request_: Request) -> None:
+    assert [(node.name, node.role, node.honest) for node in nodes(request_)] == [
+        *((f"validator-{i}", "validator", True) for i in (1, 2, 3, 4)),
+        ("worker-1", "worker", True),
+        ("worker-2", "worker", True),
+        ("cheater", "worker", False),
+    ]
+    two = Request(request_.folder, request_.ports, workers=1, cheaters=2)
+    assert [node.name for node in nodes(two)][-3:] == ["worker-1", "cheater-1", "cheater-2"]
+
+
+def test_every_settings_file_loads_and_says_what_the_plan_says(request_: Request) -> None:
+    write_settings(request_, run=3)
+    for name in names(request_):
+        settings = load_settings(Layout(request_.folder).config(name))
+        assert (settings.run, settings.name) == (3, name)
+        assert settings.chain.rpc_url == "http://127.0.0.1:1"
+        assert settings.orchestrator.url == "http://127.0.0.1:2"
+        assert settings.shardcast.relays == ["http://127.0.0.1:4", "http://127.0.0.1:3"] == relay_urls(request_)
+        assert settings.keys.raw_key_file == Layout(request_.folder).key(name)
+    trainer = load_settings(Layout(request_.folder).config("trainer"))
+    assert trainer.trainer.max_steps == 45
+    assert trainer.shardcast.dir == load_settings(Layout(request_.folder).config("origin")).shardcast.dir
+
+
+def test_state_and_logs_are_nobody_elses(request_: Request) -> None:
+    layout = Layout(request_.folder)
+    paths = [path for name in names(request_) for path in (layout.state(name), layout.log(name), layout.output(name))]
+    assert len(set(paths)) == len(paths)
+
+
+def test_keys_are_files_of_their_own_and_on_no_command_line(request_: Request) -> None:
+    keys = make_keys(request_)
+    layout = Layout(request_.folder)
+    assert {"owner", *names(request_), *(operator_of(node.name) for node in nodes(request_))} == set(keys)
+    for name in keys:
+        assert layout.key(name).stat().st_mode & 0o777 == 0o600
+    secrets = [layout.key(name).read_text().strip() for name in keys]
+    assert len(set(secrets)) == len(keys)
+    for name in names(request_):
+        spec = process(request_, name)
+        said = " ".join([*spec.command, *spec.environment, *spec.environment.values()])
+        assert not any(secret in said for secret in secrets)
+
+
+def test_only_a_swarms_own_folder_is_cleared(tmp_path: Path) -> None:
+    folder = tmp_path / "swarm"
+    fresh_folder(folder)
+    (folder / "old").touch()
+    fresh_folder(folder)
+    assert [path.name for path in folder.iterdir()] == [MARKER]
+    assert folder.stat().st_mode & 0o777 == 0o700
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "letter").touch()
+    with pytest.raises(UsageError, match="holds something that no swarm made"):
+        fresh_folder(precious)
+    assert (precious / "letter").exists()
+
+
+def test_the_terms_are_those_of_the_issue() -> None:
+    agreed = terms(
+        trainer="0x" + "11" * 20,
+        storage_key="0x" + "22" * 20,
+        task_count=4096,
+        task_root=bytes(32),
+        model=bytes(32),
+        tokenizer=bytes(32),
+    )
+    assert (agreed.async_level, agreed.positions, agreed.slash_bps, agreed.bounty_bps) == (2, 128, 5_000, 2_000)
+    assert agreed.admitter == "0x" + "00" * 20
+
+
+def test_toml_says_what_was_meant(tmp_path: Path) -> None:
+    values = {"run": 2, "name": 'a "b"\\c', "log.file": tmp_path / "x", "shardcast.relays": ["http://a", "http://b"]}
+    path = tmp_path / "muster.toml"
+    path.write_text(to_toml(values))
+    settings = load_settings(path)
+    assert (settings.run, settings.name, settings.log.file) == (2, 'a "b"\\c', tmp_path / "x")
+    assert settings.shardcast.relays == ["http://a", "http://b"]
+    with pytest.raises(TypeError):
+        toml_value(object())
+    path.write_text(to_toml({"chain.nothing": 1}))
+    with pytest.raises(ConfigError, match=r"unknown setting chain\.nothing"):
+        load_settings(path)
