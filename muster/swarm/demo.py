@@ -144,10 +144,7 @@ class Swarm:
                 if document.get("step") != step:
                     step, since = document.get("step"), time.monotonic()
                 if time.monotonic() - since > seconds:
-                    raise UnreachableError(
-                        f"nothing new for {seconds:.0f} s after step {step}",
-                        hint=f"read the logs in {self.layout.folder}",
-                    )
+                    raise self._stuck(step, seconds)
                 await self._leave_jailed(document)
                 await asyncio.sleep(POLL_SECONDS)
             await self._story(client)
