@@ -27,7 +27,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from muster.models import ModelShape, WarmUp, load_tokenizer, make_model, make_tokenizer, save_model, warm_up
+from muster.model_files import load_tokenizer
+from muster.models import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up
 from muster.profiles import PROFILES, Profile
 from muster.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout

@@ -1,4 +1,4 @@
-"""Models and tokenizers: making a small one, loading any, naming both by their hash.
+"""Models and tokenizers: making a small one, loading any.
 
 `init_model` is `muster model init`: a Qwen2 model of a third of a million parameters and a tokenizer, in Hugging
 Face's own formats, warmed up on the run's task format until it solves about half of the held-out tasks, so that
@@ -8,7 +8,6 @@ any other Hugging Face checkpoint, by name or path.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Sequence
@@ -30,18 +29,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 TokenizerKind = Literal["character", "byte_pair"]
-
-TOKENIZER_FILES: Final = (
-    "added_tokens.json",
-    "chat_template.jinja",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-)
-"""Whatever of these a folder has is its tokenizer, the chat template included."""
 
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
@@ -106,16 +93,6 @@ def _byte_pairs(corpus: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]
     return sorted(vocabulary, key=vocabulary.__getitem__), [tuple(pair) for pair in learnt["merges"]]
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint, by folder or Hugging Face name. Raises ConfigError if there is none."""
-    from transformers import AutoTokenizer
-
-    try:
-        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"no tokenizer at {path}: {error}", hint="muster model init") from error
-
-
 # --- Models
 
 
@@ -174,27 +151,6 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-
-
-def model_hash(directory: Path) -> bytes:
-    """SHA-256 over config.json and every safetensors file: `Terms.model_hash`, the model that the run starts from."""
-    return _hash_files(directory, [directory / "config.json", *directory.glob("*.safetensors")])
-
-
-def tokenizer_hash(directory: Path) -> bytes:
-    """SHA-256 over the tokenizer's files, chat template included: `Terms.tokenizer_hash`, the same at every step."""
-    return _hash_files(directory, [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()])
-
-
-def _hash_files(directory: Path, files: list[Path]) -> bytes:
-    if not files or not all(path.is_file() for path in files):
-        raise ConfigError(f"{directory} is no checkpoint folder", hint="muster model init")
-    total = hashlib.sha256()
-    for path in sorted(files, key=lambda path: path.name):
-        with path.open("rb") as stream:
-            digest = hashlib.file_digest(stream, "sha256").digest()
-        total.update(len(path.name).to_bytes(4, "big") + path.name.encode() + digest)
-    return total.digest()
 
 
 # --- Making a model that is half good

@@ -15,7 +15,7 @@ from muster.errors import ConfigError, MismatchError
 from muster.http import OrchestratorClient
 from muster.inspection import ModelFacts, Rules
 from muster.journal import write_durably
-from muster.models import load_tokenizer, tokenizer_hash
+from muster.model_files import load_tokenizer, tokenizer_hash
 from muster.settings import ShardcastSettings
 from muster.shardcast.client import fetch, limits_of
 from muster.shardcast.folder import prune, touch

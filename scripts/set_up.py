@@ -105,7 +105,8 @@ def _runs(python: Path) -> bool:
 
 
 def install_python_packages() -> None:
-    command = [VENV / "bin" / "uv", "pip", "install", "--python", PYTHON]
+    # Compiled now, once: a dozen processes that start together would each compile torch for themselves.
+    command = [VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, "--compile-bytecode"]
     command += ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
     command += ["--editable", f".[{EXTRA},dev]"]
     call(command, hint="check the network, then run it again", env=uv_environment())

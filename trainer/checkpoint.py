@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 
 from muster.errors import MismatchError, StorageError
 from muster.journal import write_durably
-from muster.models import TOKENIZER_FILES
+from muster.model_files import TOKENIZER_FILES
 from trainer.batches import Batch
 
 if TYPE_CHECKING:

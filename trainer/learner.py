@@ -16,7 +16,8 @@ import torch
 from muster import telemetry
 from muster.errors import ConfigError
 from muster.evaluation import greedy_score
-from muster.models import load_model, load_tokenizer, model_hash, tokenizer_hash
+from muster.model_files import load_tokenizer, model_hash, tokenizer_hash
+from muster.models import load_model
 from muster.prompts import pad_token
 from muster.settings import TrainerSettings
 from muster.tasks import Task

@@ -20,42 +20,13 @@ from muster.errors import ConfigError
 from muster.inspection import Commitment
 from muster.journal import Journal
 from muster.messages import Verdict
-from validator.records import Accusation, Ballot, CaseFile, Pending, Unsent
+from validator.records import SCHEMA, Accusation, Ballot, CaseFile, Pending, Unsent
 
-_SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS identity (name TEXT PRIMARY KEY)",
-    # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
-    # turn: this validator's own order, so that several are through a backlog sooner together.
-    """CREATE TABLE IF NOT EXISTS commitments (
-        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
-        block INTEGER NOT NULL, live INTEGER NOT NULL DEFAULT 1, state TEXT NOT NULL DEFAULT 'pending',
-        turn INTEGER NOT NULL, draw_index INTEGER UNIQUE, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
-        accepted INTEGER, reason TEXT, PRIMARY KEY (node, idx, root)
-    )""",
-    "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
-    "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
-    "CREATE INDEX IF NOT EXISTS rejected ON commitments (node) WHERE accepted = 0",
-    # state: unsent, sent, or refused.
-    """CREATE TABLE IF NOT EXISTS verdicts (
-        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
-        state TEXT NOT NULL DEFAULT 'unsent', refusals INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0,
-        PRIMARY KEY (node, idx, root)
-    )""",
-    # state: waiting, opened, or the word for why there will be no case.
-    """CREATE TABLE IF NOT EXISTS accusations (
-        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, reason TEXT NOT NULL,
-        position INTEGER, evidence TEXT NOT NULL, due REAL NOT NULL, state TEXT NOT NULL DEFAULT 'waiting',
-        PRIMARY KEY (node, idx, root)
-    )""",
-    # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
-    """CREATE TABLE IF NOT EXISTS cases (
-        case_id INTEGER PRIMARY KEY, node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL,
-        step INTEGER NOT NULL, kind INTEGER NOT NULL, challenger TEXT NOT NULL, evidence BLOB NOT NULL,
-        jury INTEGER NOT NULL, commit_ends INTEGER NOT NULL, reveal_ends INTEGER NOT NULL, block INTEGER NOT NULL,
-        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', guilty INTEGER, salt BLOB
-    )""",
-    "CREATE TABLE IF NOT EXISTS seals (hour INTEGER PRIMARY KEY, vouch_root BLOB NOT NULL)",
-)
+MAX_CASES: Final = 2
+"""Cases a validator opens about one commitment when no quorum judges the first."""
+
+NO_QUORUM_SECONDS: Final = 30.0
+"""Pause between them."""
 
 
 class ValidatorJournal:
@@ -65,7 +36,7 @@ class ValidatorJournal:
         """`identity` names chain, contracts and validator. Raises ConfigError when the folder is another's."""
         self.run = run
         self.validator = validator
-        self._db = Journal(folder / "journal.sqlite", _SCHEMA)
+        self._db = Journal(folder / "journal.sqlite", SCHEMA)
         known = self._db.value("SELECT name FROM identity")
         if known is None:
             self._db.execute("INSERT INTO identity VALUES (?)", identity)
@@ -90,8 +61,7 @@ class ValidatorJournal:
                 elif isinstance(event, CaseOpened):
                     self._opened(event)
                 elif isinstance(event, CaseResolved):
-                    outcome, case_id = int(event.outcome), event.case_id
-                    self._db.execute("UPDATE cases SET outcome = ? WHERE case_id = ?", outcome, case_id)
+                    self._resolved(event, now)
                 elif isinstance(event, Convicted):
                     self._convicted(event.node)
 
@@ -106,15 +76,30 @@ class ValidatorJournal:
         )
 
     def _opened(self, event: CaseOpened) -> None:
-        self._db.execute(
+        new = self._db.execute(
             """INSERT INTO cases (case_id, node, idx, root, step, kind, challenger, evidence, jury,
                                   commit_ends, reveal_ends, block)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING""",
             *(event.case_id, event.node, event.index, event.root, event.step, int(event.kind), event.challenger),
             *(event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
         )
-        if event.challenger == self.validator:
-            self.close_accusation(event.node, event.index, event.root, "opened")
+        if new and event.challenger == self.validator:
+            self._db.execute(
+                f"UPDATE accusations SET state = 'opened', opened = opened + 1 WHERE {_KEY}",
+                *(event.node, event.index, event.root),
+            )
+
+    def _resolved(self, event: CaseResolved, now: float) -> None:
+        """A case ended. Without a quorum nothing was decided: whoever opened it may try once more."""
+        changed = self._db.execute(
+            "UPDATE cases SET outcome = ? WHERE case_id = ? AND outcome = 0", int(event.outcome), event.case_id
+        )
+        if changed and event.outcome == Outcome.NO_QUORUM:
+            self._db.execute(
+                """UPDATE accusations SET state = 'waiting', due = ? WHERE state = 'opened' AND opened < ?
+                   AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
+                *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
+            )
 
     def _convicted(self, node: str) -> None:
         self._db.execute("UPDATE commitments SET state = 'skipped' WHERE node = ? AND state = 'pending'", node)

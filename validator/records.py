@@ -1,13 +1,49 @@
-"""What the validator's journal gives out: work to judge, verdicts to tell, accusations, cases."""
+"""What the validator's journal holds and gives out: work to judge, verdicts to tell, accusations, cases."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from muster.chain.types import Kind, Outcome
 from muster.inspection import Commitment
 from muster.messages import Verdict
+
+SCHEMA: Final = (
+    "CREATE TABLE IF NOT EXISTS identity (name TEXT PRIMARY KEY)",
+    # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
+    # turn: this validator's own order, so that several are through a backlog sooner together.
+    """CREATE TABLE IF NOT EXISTS commitments (
+        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, hour INTEGER NOT NULL,
+        block INTEGER NOT NULL, live INTEGER NOT NULL DEFAULT 1, state TEXT NOT NULL DEFAULT 'pending',
+        turn INTEGER NOT NULL, draw_index INTEGER UNIQUE, seen_at REAL NOT NULL, retry_at REAL NOT NULL DEFAULT 0,
+        accepted INTEGER, reason TEXT, PRIMARY KEY (node, idx, root)
+    )""",
+    "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
+    "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
+    "CREATE INDEX IF NOT EXISTS rejected ON commitments (node) WHERE accepted = 0",
+    # state: unsent, sent, or refused.
+    """CREATE TABLE IF NOT EXISTS verdicts (
+        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
+        state TEXT NOT NULL DEFAULT 'unsent', refusals INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0,
+        PRIMARY KEY (node, idx, root)
+    )""",
+    # state: waiting, opened, or the word for why there will be no case.
+    """CREATE TABLE IF NOT EXISTS accusations (
+        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, reason TEXT NOT NULL,
+        position INTEGER, evidence TEXT NOT NULL, due REAL NOT NULL, state TEXT NOT NULL DEFAULT 'waiting',
+        opened INTEGER NOT NULL DEFAULT 0,
+        PRIMARY KEY (node, idx, root)
+    )""",
+    # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
+    """CREATE TABLE IF NOT EXISTS cases (
+        case_id INTEGER PRIMARY KEY, node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL,
+        step INTEGER NOT NULL, kind INTEGER NOT NULL, challenger TEXT NOT NULL, evidence BLOB NOT NULL,
+        jury INTEGER NOT NULL, commit_ends INTEGER NOT NULL, reveal_ends INTEGER NOT NULL, block INTEGER NOT NULL,
+        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', guilty INTEGER, salt BLOB
+    )""",
+    "CREATE TABLE IF NOT EXISTS seals (hour INTEGER PRIMARY KEY, vouch_root BLOB NOT NULL)",
+)
 
 Ballot = Literal["none", "sealed", "committed", "revealed", "done", "abstained", "no judge", "late"]
 

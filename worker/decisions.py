@@ -6,6 +6,7 @@ and thrown away only when the chain can no longer accept it, whatever transactio
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -18,6 +19,9 @@ STALE: Final = frozenset({"StepTooOld", "StepBeforeLast", "StepBeforeJoined", "S
 
 PASSING: Final = frozenset({"HourFull", "EscrowShort", "TooFewValidators", "WrongIndex", "NotWorking", "RunIsClosed"})
 """Reverts of commitWork that say: look at the chain again (and perhaps wait)."""
+
+AHEAD: Final = 2
+"""Files that are made and not yet on chain: one on its way, and one ready when the next block takes that one."""
 
 State = Literal["saved", "uploaded", "committed"]
 
@@ -93,3 +97,11 @@ def must_wait(facts: Facts) -> str:
 def still_counts(entry: Entry, facts: Facts, anchor: bytes | None) -> bool:
     """Whether the chain would take this work for its index. `anchor` is that of its step, None when unpublished."""
     return entry.index == facts.work.next and entry.step >= facts.oldest_step and entry.anchor == anchor
+
+
+def next_to_make(first: int, made: Collection[int], ahead: int = AHEAD) -> int | None:
+    """The index to make work for: the first of the `ahead` indices from `first` on that is not made; None when all are.
+
+    `first` is the node's next index on chain. A discarded file leaves a gap, which is filled first.
+    """
+    return next((index for index in range(first, first + ahead) if index not in made), None)

@@ -48,6 +48,10 @@ class WorkJournal:
             return None
         return Entry(row["idx"], row["step"], row["anchor"], row["root"], row["file_hash"], row["state"])
 
+    def indices(self, start: int) -> set[int]:
+        """Indices from `start` on that there is work for."""
+        return {row["idx"] for row in self._journal.rows("SELECT idx FROM work WHERE idx >= ?", start)}
+
     def unsettled(self, below: int) -> list[Entry]:
         """Work for earlier indices that is not noted as committed."""
         rows = self._journal.rows("SELECT idx FROM work WHERE idx < ? AND state != 'committed' ORDER BY idx", below)

@@ -35,7 +35,7 @@ def template(
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
     from muster.constants import CHAIN_ANVIL
-    from muster.models import model_hash, tokenizer_hash
+    from muster.model_files import model_hash, tokenizer_hash
     from muster.profiles import profile_hash
     from muster.tasks import load_task_set
     from muster.terms import Terms, WorkClass

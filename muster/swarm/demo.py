@@ -100,13 +100,14 @@ class Swarm:
                 self.view.stage("deploying the contracts, making a model")
                 await stage.deploy_contracts(self.request, self.keys)
                 await stage.draw_tokens(self.request, self.keys)
+                tips = await asyncio.to_thread(stage.make_draw_tips, self.request)
                 await model
             finally:
                 model.cancel()
                 await asyncio.gather(model, return_exceptions=True)
             self.view.stage("creating the run, registering its nodes")
             await asyncio.to_thread(stage.fill_run_folder, self.layout)
-            self.run, self.participants = await stage.open_run(self.request, self.keys, task_set)
+            self.run, self.participants = await stage.open_run(self.request, self.keys, tips, task_set)
             await asyncio.to_thread(stage.write_settings, self.request, self.run)
 
     async def start(self) -> None:

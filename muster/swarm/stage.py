@@ -22,7 +22,7 @@ from muster.chain.types import Role
 from muster.constants import CHAIN_ANVIL
 from muster.draw_secret import create_draw_secret, draw_tip
 from muster.errors import UsageError
-from muster.models import TOKENIZER_FILES, model_hash, tokenizer_hash
+from muster.model_files import TOKENIZER_FILES, model_hash, tokenizer_hash
 from muster.settings import ChainSettings
 from muster.swarm.plan import ESCROW, Layout, NodePlan, Request, nodes, settings_of, terms
 from muster.swarm.summary import Participant
@@ -126,8 +126,15 @@ async def draw_tokens(request: Request, keys: Mapping[str, Signer]) -> None:
     await asyncio.gather(owner(), *(operator(operator_of(node.name)) for node in nodes(request)))
 
 
+def make_draw_tips(request: Request) -> dict[str, bytes]:
+    """The draw secret of every validator, in its folder; what each registers of it, by name."""
+    layout = Layout(request.folder)
+    judges = [node.name for node in nodes(request) if node.role == "validator"]
+    return {name: draw_tip(create_draw_secret(layout.state(name))) for name in judges}
+
+
 async def open_run(
-    request: Request, keys: Mapping[str, Signer], task_set: TaskSet
+    request: Request, keys: Mapping[str, Signer], tips: Mapping[str, bytes], task_set: TaskSet
 ) -> tuple[int, Sequence[Participant]]:
     """Create and fund the run and register every node; the run's number and who takes part."""
     layout = Layout(request.folder)
@@ -141,18 +148,17 @@ async def open_run(
     )
     async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
         run = event_of(await chain.create_run(agreed), RunCreated).run
-        joins = asyncio.gather(*(join(request, keys, node, run) for node in nodes(request)))
+        joins = asyncio.gather(*(join(request, keys, tips, node, run) for node in nodes(request)))
         _, participants = await asyncio.gather(chain.fund(run, ESCROW), joins)
     return run, participants
 
 
-async def join(request: Request, keys: Mapping[str, Signer], node: NodePlan, run: int) -> Participant:
+async def join(
+    request: Request, keys: Mapping[str, Signer], tips: Mapping[str, bytes], node: NodePlan, run: int
+) -> Participant:
     """One operator registers one node, with its consent."""
     hot, cold = keys[node.name], keys[operator_of(node.name)]
-    role, tip = Role.WORKER, bytes(32)
-    if node.role == "validator":
-        role = Role.VALIDATOR
-        tip = await asyncio.to_thread(lambda: draw_tip(create_draw_secret(Layout(request.folder).state(node.name))))
+    role = Role.VALIDATOR if node.name in tips else Role.WORKER
     async with await Chain.connect(chain_settings(request), cold) as chain:
-        await chain.join(hot, run, role, draw_tip=tip)
+        await chain.join(hot, run, role, draw_tip=tips.get(node.name, bytes(32)))
     return Participant(node.name, node.role, hot.address, cold.address, node.honest)

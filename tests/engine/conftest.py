@@ -12,7 +12,8 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from muster.models import ModelShape, WarmUp, load_tokenizer, make_model, make_tokenizer, save_model, warm_up
+from muster.model_files import load_tokenizer
+from muster.models import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up
 from muster.profiles import CPU_FP32
 from muster.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout

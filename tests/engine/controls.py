@@ -13,7 +13,8 @@ import numpy as np
 import torch
 from safetensors.torch import save_file
 
-from muster.models import load_model, load_tokenizer, save_model
+from muster.model_files import load_tokenizer
+from muster.models import load_model, save_model
 from muster.prompts import pad_token
 from muster.rollouts.schema import Rollout
 from muster.weights import read_weights

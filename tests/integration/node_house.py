@@ -24,7 +24,8 @@ from muster.chain.keys import write_secret
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.draw_secret import create_draw_secret, load_draw_secret
 from muster.draws import chain_preimages
-from muster.models import ModelShape, make_model, make_tokenizer, model_hash, save_model, tokenizer_hash
+from muster.model_files import model_hash, tokenizer_hash
+from muster.models import ModelShape, make_model, make_tokenizer, save_model
 from muster.profiles import profile_hash
 from muster.settings import ChainSettings, Settings, load_settings
 from muster.shardcast import publish
@@ -37,7 +38,7 @@ TERMS: dict[str, Any] = {
     "group_size": 4,
     "groups_per_commitment": 4,
     "max_completion_tokens": 24,
-    "commit_phase": 40,
+    "commit_phase": 20,
     "reveal_phase": 60,
     "accepts_required": 2,
     "classes": (WorkClass(10_000, (8, 12)),),

@@ -10,18 +10,16 @@ import torch
 
 from muster.errors import ConfigError
 from muster.evaluation import greedy_completions, greedy_score
+from muster.model_files import load_tokenizer, model_hash, tokenizer_hash
 from muster.models import (
     ModelShape,
     TokenizerKind,
     WarmUp,
     init_model,
     load_model,
-    load_tokenizer,
     make_model,
     make_tokenizer,
-    model_hash,
     save_model,
-    tokenizer_hash,
     warm_up,
 )
 from muster.prompts import prompt_tokens

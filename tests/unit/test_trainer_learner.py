@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import load_file
 
 from muster.errors import ConfigError, MismatchError
-from muster.models import ModelShape, make_model, make_tokenizer, model_hash, save_model, tokenizer_hash
+from muster.model_files import model_hash, tokenizer_hash
+from muster.models import ModelShape, make_model, make_tokenizer, save_model
 from muster.settings import TrainerSettings
 from tests.unit.test_trainer_batches import work_file
 from trainer.batches import Batch, WorkFile

@@ -161,6 +161,25 @@ def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJou
     assert journal.accusations(9000.0) == [], "a crash after opening does not open twice"
 
 
+def test_a_case_without_a_quorum_is_opened_once_more(journal: ValidatorJournal) -> None:
+    tell(journal, work(0))
+    journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
+    for number in (1, 2):
+        assert len(journal.accusations(9000.0)) == 1
+        tell(journal, opened(number, challenger=ME))
+        tell(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
+        tell(journal, opened(number, challenger=ME))  # told again, as a cursor may
+        tell(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
+    assert journal.accusations(9000.0) == []
+
+
+def test_a_case_that_ended_not_guilty_is_not_opened_again(journal: ValidatorJournal) -> None:
+    tell(journal, work(0))
+    journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
+    tell(journal, opened(1, challenger=ME), CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
+    assert journal.accusations(9000.0) == []
+
+
 def test_anothers_case_does_not_end_an_accusation_but_a_conviction_does(journal: ValidatorJournal) -> None:
     tell(journal, work(0))
     journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))

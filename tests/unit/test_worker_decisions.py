@@ -13,7 +13,7 @@ from muster.errors import ConfigError, StorageError
 from muster.hashes import content_hash
 from muster.messages import Receipt
 from muster.signing import UNSIGNED
-from worker.decisions import PASSING, STALE, Entry, Facts, RetiredError, must_wait, still_counts
+from worker.decisions import PASSING, STALE, Entry, Facts, RetiredError, must_wait, next_to_make, still_counts
 from worker.journal import WorkJournal
 
 ZERO = "0x" + "00" * 20
@@ -113,6 +113,14 @@ def test_what_still_counts() -> None:
     assert but(steps=2, last_step=0).oldest_step == 1
 
 
+def test_work_is_made_a_little_ahead_and_gaps_first() -> None:
+    assert next_to_make(7, set()) == 7
+    assert next_to_make(7, {7}) == 8
+    assert next_to_make(7, {7, 8}) is None
+    assert next_to_make(7, {8}) == 7, "7 was discarded"
+    assert next_to_make(8, {7, 8}) == 9
+
+
 def test_reverts_are_stale_or_passing() -> None:
     assert not STALE & PASSING
 
@@ -160,6 +168,7 @@ def test_files_are_kept_until_their_work_is_settled(tmp_path: Path) -> None:
     for index in range(3):
         journal.save(index, 5, ANCHOR, bytes([index]) * 32, f"file {index}".encode())
         journal.committed(index, None, None)
+    assert journal.indices(1) == {1, 2}
     assert journal.prune(settled=2) == 2
     assert [path.name for path in (tmp_path / "files").iterdir()] == [content_hash(b"file 2") + ".parquet"]
     journal.close()

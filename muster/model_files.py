@@ -1,0 +1,58 @@
+"""Checkpoint folders in Hugging Face's format: their tokenizer, and the hashes that a run's terms name them by.
+
+Apart from `muster.models`, because reading a folder takes no torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from muster.errors import ConfigError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+TOKENIZER_FILES: Final = (
+    "added_tokens.json",
+    "chat_template.jinja",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
+)
+"""Whatever of these a folder has is its tokenizer, the chat template included."""
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """The tokenizer of a checkpoint, by folder or Hugging Face name. Raises ConfigError if there is none."""
+    from transformers import AutoTokenizer
+
+    try:
+        return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"no tokenizer at {path}: {error}", hint="muster model init") from error
+
+
+def model_hash(directory: Path) -> bytes:
+    """SHA-256 over config.json and every safetensors file: `Terms.model_hash`, the model that the run starts from."""
+    return _hash_files(directory, [directory / "config.json", *directory.glob("*.safetensors")])
+
+
+def tokenizer_hash(directory: Path) -> bytes:
+    """SHA-256 over the tokenizer's files, chat template included: `Terms.tokenizer_hash`, the same at every step."""
+    return _hash_files(directory, [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()])
+
+
+def _hash_files(directory: Path, files: list[Path]) -> bytes:
+    if not files or not all(path.is_file() for path in files):
+        raise ConfigError(f"{directory} is no checkpoint folder", hint="muster model init")
+    total = hashlib.sha256()
+    for path in sorted(files, key=lambda path: path.name):
+        with path.open("rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").digest()
+        total.update(len(path.name).to_bytes(4, "big") + path.name.encode() + digest)
+    return total.digest()
