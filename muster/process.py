@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,13 @@ async def run_together(*jobs: Coroutine[Any, Any, None]) -> None:
                 group.create_task(job)
     except BaseExceptionGroup as failures:
         raise _first(failures) from failures
+
+
+async def wait_for_bell(bell: asyncio.Event, seconds: float) -> None:
+    """Wait until the bell rings, or until `seconds` are over."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await bell.wait()
 
 
 def _first(failures: BaseExceptionGroup) -> BaseException:

@@ -26,7 +26,7 @@ from muster.errors import ChainError, CheckError, ConfigError, MusterError, Refu
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
-from muster.process import run_together
+from muster.process import run_together, wait_for_bell
 from muster.rollouts.reader import RolloutReader
 from muster.settings import Settings
 from validator.bench import RunBench, make_bench
@@ -115,6 +115,10 @@ class Validator:
         """The block up to which the journal knows everything."""
         self._retired = False
         self._said: dict[str, str] = {}
+        self._news = asyncio.Event()
+        """Rings when the chain has a new block, or may have."""
+        self._judged = asyncio.Event()
+        """Rings when there is a verdict to tell."""
 
     async def run(self) -> None:
         try:
@@ -133,8 +137,8 @@ class Validator:
         poll = self.settings.chain.poll_seconds
         await run_together(
             self._loop("follow", self._follow, poll),
-            self._loop("inspect", lambda: self._inspect(inspector), poll),
-            self._loop("tell", self._tell, poll),
+            self._loop("inspect", lambda: self._inspect(inspector), poll, self._news),
+            self._loop("tell", self._tell, poll, self._judged),
             self._loop("court", lambda: self._court(court), COURT_SECONDS),
             self._loop("seal", lambda: self._seal(sealing), COURT_SECONDS),
         )
@@ -179,9 +183,14 @@ class Validator:
                 self._say(name, str(error))
             await asyncio.sleep(self.settings.chain.poll_seconds)
 
-    async def _loop(self, name: str, turn: Callable[[], Awaitable[bool]], pause: float) -> None:
-        """Take turns for ever; pause after one that says it had nothing to do, or that failed for want of others."""
+    async def _loop(
+        self, name: str, turn: Callable[[], Awaitable[bool]], pause: float, bell: asyncio.Event | None = None
+    ) -> None:
+        """Take turns for ever; after one that says it had nothing to do, or that failed for want of others, wait for
+        the bell, and no longer than `pause` seconds."""
+        bell = bell or asyncio.Event()
         while True:
+            bell.clear()
             try:
                 busy = await turn()
                 self._said.pop(name, None)
@@ -189,7 +198,7 @@ class Validator:
                 self._say(name, str(error))
                 busy = False
             if not busy:
-                await asyncio.sleep(pause)
+                await wait_for_bell(bell, pause)
 
     def _say(self, name: str, reason: str) -> None:
         """Log why something waits, once per reason."""
@@ -203,6 +212,8 @@ class Validator:
         batch = await self.cursor.poll()
         self.journal.record(batch, time.time())
         await self.cursor.ack()
+        if batch.last > self._seen:
+            self._news.set()
         self._seen = batch.last
         for event in batch:
             if isinstance(event, Convicted) and event.node == self.me:
@@ -242,6 +253,7 @@ class Validator:
             accuse_at = time.time() + rank * self.settings.validator.stagger_seconds
         verdict, seconds = judgement.verdict, time.monotonic() - started
         self.journal.judge(c, verdict, judgement.evidence, accuse_at=accuse_at)
+        self._judged.set()
         JUDGED.labels(reason=verdict.reason or "accepted").inc()
         ROWS.inc(verdict.inspected)
         SECONDS.observe(seconds)

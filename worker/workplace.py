@@ -16,6 +16,7 @@ from muster import telemetry
 from muster.chain.client import Chain
 from muster.errors import ChainError, CheckError, RevertError, UnfundedError, UnreachableError
 from muster.http import OrchestratorClient
+from muster.process import wait_for_bell
 from muster.settings import Settings
 from muster.terms import Terms
 from worker.decisions import Facts
@@ -84,11 +85,7 @@ class Patience:
         if reason != self._said or time.monotonic() - self._said_at > SAY_AGAIN_SECONDS:
             log.info("waiting", reason=reason)
             self._said, self._said_at = reason, time.monotonic()
-        try:
-            async with asyncio.timeout(self._seconds):
-                await (bell or asyncio.Event()).wait()
-        except TimeoutError:
-            return
+        await wait_for_bell(bell or asyncio.Event(), self._seconds)
 
 
 async def take_turns(turn: Callable[[], Awaitable[str]], bell: asyncio.Event, seconds: float) -> None:

@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -20,6 +21,7 @@ from unittest import mock
 import pytest
 import structlog
 
+import muster
 from muster.chain.anvil import Anvil
 from muster.chain.devchain import DevChain
 from muster.chain.keys import Signer
@@ -341,6 +343,22 @@ def test_an_occupied_port_is_named_before_a_swarm_starts(machine: Machine) -> No
         document = machine.json("swarm", "demo", "--port", port - 1, "--folder", "swarm", status=78)
     assert document["error"] == f"port {port} is occupied"
     assert not (machine.folder / "swarm").exists()
+
+
+def test_without_anvil_the_way_to_get_it_is_named(machine: Machine, tmp_path: Path) -> None:
+    """A checkout without node_modules, and nothing on PATH."""
+    package = Path(muster.__file__).parent
+    shutil.copytree(package, tmp_path / "muster", ignore=shutil.ignore_patterns("__pycache__"))
+    done = subprocess.run(
+        [sys.executable, "-m", "muster", "swarm", "demo", "--json", "--folder", str(tmp_path / "swarm")],
+        cwd=tmp_path,
+        env={"PATH": str(tmp_path), "HOME": str(machine.home), "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    document = json.loads(done.stdout)
+    assert (done.returncode, document["error"], document["hint"]) == (78, "anvil is not installed", "make setup")
 
 
 def test_a_folder_that_no_swarm_made_is_left_alone(machine: Machine) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,52 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from demo_house import TOKEN, processes_of, start, to_the_end, wait_for
 
 from muster.swarm.report import lead
 
 STEPS = 3
-TOKEN = 10**18
 STAKE = 1_000 * TOKEN
 DEMO_SECONDS = 900
-
-
-def start(folder: Path, *words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """`muster swarm demo` with its folder and report in `folder`."""
-    command = [sys.executable, "-m", "muster", "swarm", "demo", "--folder", str(folder / "swarm"), *words]
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    return subprocess.Popen(
-        [*command, "--report", str(folder / "report.html")],
-        cwd=folder,
-        env={**kept, "PYTHONPATH": os.getcwd(), **(environment or {})},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def wait_for(process: subprocess.Popen[str], words: str) -> None:
-    """Read what a demo says until a line has these words."""
-    assert process.stderr is not None
-    for line in process.stderr:
-        if words in line:
-            return
-    raise AssertionError(f"it ended without saying {words!r}")
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of running processes that name the folder."""
-    found = []
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                words = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            if str(folder) in words:
-                found.append(words)
-    return found
 
 
 # --- To the end
@@ -69,13 +29,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     """A demo of a few steps: its folder, its document, and what it said on stderr."""
     folder = tmp_path_factory.mktemp("demo")
     process = start(folder, "--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
-    try:
-        out, err = process.communicate(timeout=DEMO_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err[-6000:]
-    return folder, json.loads(out), err
+    return folder, *to_the_end(process, DEMO_SECONDS)
 
 
 @pytest.fixture(scope="module")

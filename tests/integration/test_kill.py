@@ -6,16 +6,13 @@ starts it again. What must come out is what comes out of an undisturbed run.
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-import subprocess
 from typing import Any
 
 import pytest
+from demo_house import TOKEN, processes_of, start, to_the_end
 
 from muster.failpoints import POINTS
-from tests.integration.test_demo import TOKEN, processes_of, start
 
 STEPS = 6
 SECONDS = 1200
@@ -29,14 +26,9 @@ def survived(tmp_path_factory: pytest.TempPathFactory) -> tuple[set[str], dict[s
     fired.mkdir()
     armed = {"MUSTER_FAILPOINT": ",".join(sorted(POINTS)), "MUSTER_FAILPOINT_DIR": str(fired)}
     process = start(folder, "--steps", str(STEPS), "--seed", "2", "--json", environment=armed)
-    try:
-        out, err = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=120)
-    assert process.returncode == 0, err[-8000:]
+    document, _ = to_the_end(process, SECONDS)
     assert processes_of(folder) == []
-    return set(os.listdir(fired)), json.loads(out)
+    return set(os.listdir(fired)), document
 
 
 @pytest.mark.timeout(SECONDS + 200)
