@@ -192,8 +192,6 @@ def _orchestrator(request: Request, layout: Layout, name: str) -> dict[str, obje
         "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
         "orchestrator.run_folder": layout.run_folder,
         "orchestrator.batch_groups": GROUPS_PER_BATCH,
-        # One batch is being trained on, and one and a half are on their way: less leaves the trainer waiting.
-        "orchestrator.demand_batches": 2.5,
     }
 
 
