@@ -20,6 +20,9 @@ from typing import Final
 KILL_SECONDS: Final = 10.0
 """Longest wait for a group to be gone after SIGKILL."""
 
+AUTOGROUP_ATTEMPTS: Final = 10
+AUTOGROUP_SECONDS: Final = 0.03
+
 _PROC: Final = Path("/proc")
 _POLL_SECONDS: Final = 0.05
 
@@ -62,6 +65,20 @@ def leader(pid: int) -> Leader:
     return Leader(pid, found.started)
 
 
+def make_nice(pid: int, nice: int) -> None:
+    """Let others go first: the process, and its session, which desktop kernels schedule as one (autogroup, sched(7))."""
+    os.setpriority(os.PRIO_PROCESS, pid, nice)
+    for _ in range(AUTOGROUP_ATTEMPTS):
+        try:
+            (_PROC / str(pid) / "autogroup").write_text(str(nice))
+        except BlockingIOError:  # a user without privileges may ask ten times a second
+            time.sleep(AUTOGROUP_SECONDS)
+        except OSError:  # this kernel does not schedule by session
+            return
+        else:
+            return
+
+
 class Child:
     """A process that leads its own session; reaped only after its session is empty, so the number stays its own."""
 
@@ -80,7 +97,7 @@ class Child:
         self.name = leader(self._process.pid)
         self._descriptor = os.pidfd_open(self._process.pid)
         if nice:
-            os.setpriority(os.PRIO_PROCESS, self._process.pid, nice)
+            make_nice(self._process.pid, nice)
 
     async def wait(self) -> None:
         """Return when the process has ended; it stays a zombie until `end`."""

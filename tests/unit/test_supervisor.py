@@ -226,6 +226,8 @@ async def test_environment_reaches_the_process_and_not_its_command_line(tmp_path
         pid = swarm.leader_of("x").pid
         assert b"blue" not in Path(f"/proc/{pid}/cmdline").read_bytes()
         assert os.getpriority(os.PRIO_PROCESS, pid) == os.getpriority(os.PRIO_PROCESS, 0) + 3
+        group = Path(f"/proc/{pid}/autogroup")
+        assert not group.exists() or group.read_text().endswith("nice 3\n")
 
 
 RUNNER = f"""
