@@ -55,8 +55,8 @@ class Request:
 
     folder: Path
     ports: Ports
+    steps: int
     seed: int = 0
-    steps: int = 45
     workers: int = 2
     cheaters: int = 1
     validators: int = 4
