@@ -29,7 +29,7 @@ def test_who_takes_part(request_: Request) -> None:
         ("worker-2", "worker", True),
         ("cheater", "worker", False),
     ]
-    two = Request(request_.folder, request_.ports, workers=1, cheaters=2)
+    two = Request(request_.folder, request_.ports, steps=1, workers=1, cheaters=2)
     assert [node.name for node in nodes(two)][-3:] == ["worker-1", "cheater-1", "cheater-2"]
 
 
