@@ -23,6 +23,7 @@ from muster.hashes import content_hash, hex_hash
 from muster.messages import (
     AcceptedWork,
     Demand,
+    Many,
     NodeReport,
     Problem,
     Receipt,
@@ -147,7 +148,7 @@ class OrchestratorClient:
     async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedWork]:
         """Commitments fit for training, of `min_step` and later."""
         answer = await self._call("GET", f"/v1/runs/{run}/accepted", query={"min_step": min_step})
-        return _adapt(TypeAdapter(list[AcceptedWork]), answer)
+        return _adapt(TypeAdapter(Many[AcceptedWork]), answer)
 
     async def demand(self, run: int) -> Demand:
         """Whether more work is wanted now."""

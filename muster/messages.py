@@ -6,14 +6,18 @@ form in `muster.signing`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
+from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
 
 Hash = Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$")]
 Address = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
 Signature = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
 UInt32 = Annotated[int, Field(ge=0, lt=1 << 32)]
+
+Item = TypeVar("Item")
+Many = Annotated[list[Item], FailFast()]
+"""A list of any length, which is refused at its first bad element: naming each of a million takes seconds and a GB."""
 
 Reason = Literal[
     "malformed",
@@ -33,6 +37,14 @@ Reason = Literal[
 
 class Message(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        """Refuse what has more members than the message, before each of them is named as unknown: it costs as much."""
+        if isinstance(value, dict) and len(value) > len(cls.model_fields):
+            raise ValueError(f"{len(value)} members; at most {len(cls.model_fields)} are known")
+        return value
 
 
 class Receipt(Message):
@@ -101,7 +113,7 @@ class Verdict(Message):
 class VerdictPage(Message):
     """Verdicts in the order they arrived."""
 
-    verdicts: list[Verdict]
+    verdicts: Many[Verdict]
     cursor: str
     """Where to go on from; the one given, when nothing is new."""
 
@@ -126,7 +138,7 @@ class AcceptedWork(Message):
     root: Hash
     file_hash: Hash
     size: int
-    verdicts: list[Verdict]
+    verdicts: Many[Verdict]
 
 
 class StepReport(Message):
@@ -135,15 +147,15 @@ class StepReport(Message):
     run: UInt32
     step: UInt32
     """The checkpoint this update produced; 0 for the initial one."""
-    metrics: dict[str, float | None]
+    metrics: dict[str, FiniteFloat | None]
     """None where a number is not finite: JSON has no word for it."""
-    batch: list[Hash] = Field(default_factory=list)
+    batch: Many[Hash] = Field(default_factory=list)
     """File hashes of the batch's manifest."""
-    dropped: list[Hash] = Field(default_factory=list)
+    dropped: Many[Hash] = Field(default_factory=list)
     """Files looked at and left out of the batch for good: nothing to learn from, too stale, too far off."""
     finished: bool = False
     """The trainer needs no more work after this: demand ends."""
-    stages: dict[str, float] = Field(default_factory=dict)
+    stages: dict[str, FiniteFloat] = Field(default_factory=dict)
     """Seconds by stage: wait, load, update, evaluate, write, publish."""
 
 
@@ -155,7 +167,7 @@ class NodeReport(Message):
     rollouts: int
     accepted: int
     rejected: dict[str, int]
-    verdicts: list[Verdict]
+    verdicts: Many[Verdict]
 
 
 class RunInfo(Message):
@@ -169,7 +181,7 @@ class RunInfo(Message):
     """The block of the deployment: where following events begins."""
     terms: dict[str, Any]
     """The run's terms, hashes in hex, classes as {weight_bps, budgets}: `muster.terms.Terms` field by field."""
-    relays: list[str]
+    relays: Many[str]
     """Base URLs that serve weights."""
     files: dict[str, Hash]
     """Content hashes of the run's files (task set, tokenizer, model configuration) by relative path."""

@@ -23,7 +23,7 @@ from functools import cached_property
 from typing import Annotated, Final, Literal, Self
 
 from eth_utils.crypto import keccak
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 
 from muster.errors import MalformedError, MismatchError
 from muster.merkle import LeafTree, leaf_of_words
@@ -62,7 +62,8 @@ def name_problem(name: str) -> str:
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    # What is not a field makes the form another than the canonical one, which is found without naming each of them.
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
 class File(_Part):
@@ -104,8 +105,8 @@ class Manifest(_Part):
     step: UInt32
     base_step: UInt32 | None = None
     """The step that the files are a difference to; None for a full checkpoint."""
-    files: Annotated[tuple[File, ...], Field(min_length=1, max_length=MAX_FILES)]
-    shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS)]
+    files: Annotated[tuple[File, ...], Field(min_length=1, max_length=MAX_FILES), FailFast()]
+    shards: Annotated[tuple[Shard, ...], Field(max_length=MAX_SHARDS), FailFast()]
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -13,6 +13,7 @@ from eth_abi.abi import encode
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from multiproof.core import process_proof
+from pydantic import ValidationError
 
 from muster.errors import MalformedError, MismatchError
 from muster.shardcast.manifest import (
@@ -216,7 +217,7 @@ def test_a_name_that_could_lead_elsewhere_or_be_executed_is_malformed(name: str)
         ("step", "5", "step"),
         ("step", True, "step"),
         ("base_step", 5, "base step 5 is not before step 5"),
-        ("extra", 1, "extra"),
+        ("extra", 1, "canonical"),
         ("files", [], "files"),
         ("files.0.size", -1, "size"),
         ("files.0.size", 1 << 60, "size"),
@@ -239,6 +240,15 @@ def test_a_name_that_could_lead_elsewhere_or_be_executed_is_malformed(name: str)
 def test_what_is_out_of_bounds_is_named(path: str, value: object, why: str) -> None:
     with pytest.raises(MalformedError, match=why):
         parse_manifest(canonical(change(path, value)))
+
+
+@pytest.mark.parametrize(
+    "document", [{"shards": [0] * 1000}, {"files": [{}] * 200}, {f"unknown {i}": 0 for i in range(1000)}]
+)
+def test_a_thousand_mistakes_are_not_named_one_by_one(document: Document) -> None:
+    with pytest.raises(ValidationError) as caught:
+        Manifest.model_validate_json(json.dumps(document))
+    assert caught.value.error_count() < 10
 
 
 def test_a_gap_an_overlap_a_duplicate_and_a_surplus_are_malformed() -> None:

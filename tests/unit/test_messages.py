@@ -1,0 +1,45 @@
+"""Messages from strangers: what is wrong with them is found without paying for each of a million mistakes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from muster.evidence import EvidenceBundle
+from muster.messages import AcceptedWork, Many, StepReport, Verdict, VerdictPage
+
+UNKNOWN = {f"unknown {i}": 0 for i in range(1000)}
+
+
+@pytest.mark.parametrize(
+    ("model", "document"),
+    [
+        (Verdict, UNKNOWN),
+        (EvidenceBundle, UNKNOWN),
+        (VerdictPage, {"cursor": "", "verdicts": [{}] * 1000}),
+        (VerdictPage, {"cursor": "", "verdicts": [UNKNOWN]}),
+        (StepReport, {"run": 1, "step": 1, "metrics": {}, "batch": [0] * 1000}),
+        (Many[AcceptedWork], [0] * 1000),
+    ],
+)
+def test_a_thousand_mistakes_are_not_named_one_by_one(model: type[BaseModel], document: Any) -> None:
+    with pytest.raises(ValidationError) as caught:
+        TypeAdapter(model).validate_json(json.dumps(document))
+    assert caught.value.error_count() < 20
+
+
+def test_an_unknown_member_is_refused_even_where_another_is_missing() -> None:
+    report = {"run": 1, "step": 1, "metrics": {}}
+    with pytest.raises(ValidationError, match="extra"):
+        StepReport.model_validate_json(json.dumps(report | {"extra": 1}))
+
+
+@pytest.mark.parametrize("field", ["metrics", "stages"])
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999"])
+def test_a_report_holds_numbers_that_can_be_written_and_read_again(field: str, number: str) -> None:
+    text = json.dumps({"run": 1, "step": 1, "metrics": {}} | {field: {"x": "?"}}).replace('"?"', number)
+    with pytest.raises(ValidationError, match="finite"):
+        StepReport.model_validate_json(text)
