@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final, get_args
 import numpy as np
 
 from muster.chain.types import Kind
+from muster.constants import MAX_EVIDENCE_BYTES
 from muster.draws import Draw, draw_base, draw_commitment
 from muster.errors import ConfigError
 from muster.messages import Reason
@@ -38,6 +39,10 @@ PROVABLE: Final[frozenset[Reason]] = frozenset({"wrong_draw"})
 
 LOGPROB_SLACK: Final = 1e-4
 """How far above zero rounding may lift a log-probability. Changing this changes who is `out_of_bounds`."""
+
+MAX_ROW_BYTES: Final = MAX_EVIDENCE_BYTES // 2
+"""Largest row: any single one fits into evidence, or a row too large to show could be as wrong as it likes.
+Changing this changes what is `malformed`."""
 
 _CACHED_PROMPTS: Final = 1 << 14
 
@@ -165,13 +170,17 @@ class Row:
 
 
 def check_shape(rollouts: Sequence[Rollout], commitment: Commitment, terms: Terms) -> Finding | None:
-    """As many rows as a commitment has, in order, each of this run and step, group and sample as the position says."""
+    """As many rows as a commitment has, in order, each of this run and step, group and sample as the position says, and
+    none too large to be shown."""
     if len(rollouts) != terms.positions:
         detail = f"{len(rollouts)} rows, a commitment has {terms.positions}"
         return Finding("malformed", None, len(rollouts), terms.positions, detail=detail)
     for position, rollout in enumerate(rollouts):
         if finding := check_place(rollout, position, commitment, terms):
             return finding
+        if rollout.nbytes > MAX_ROW_BYTES:
+            detail = f"row {position} has {rollout.nbytes} bytes"
+            return Finding("malformed", position, rollout.nbytes, MAX_ROW_BYTES, detail=detail)
     return None
 
 

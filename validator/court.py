@@ -98,7 +98,7 @@ class Court:
             return self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
         try:
             await self._open(accusation)
-        except UnreachableError as error:
+        except (UnreachableError, CheckError) as error:  # others are accused meanwhile
             log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error))
             return self.journal.delay_accusations(c.node, time.time() + RETRY_SECONDS)
         except RevertError as error:

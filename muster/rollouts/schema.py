@@ -60,3 +60,8 @@ class Rollout:
     finish_reason: str
     proof: bytes
     """Activation proof over the states that the completion tokens came from, see `muster.toploc`."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the columns whose length varies."""
+        return self.prompt_tokens.nbytes + self.completion_tokens.nbytes + self.logprobs.nbytes + len(self.proof)

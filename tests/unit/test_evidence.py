@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+import numpy as np
 import pytest
 from commitment_samples import ACCUSER, NODE, STORAGE, WHERE, committed, drawn, honest_rows, rules, upload_of
 
@@ -22,7 +23,7 @@ from muster.evidence import (
     verify_evidence,
 )
 from muster.hashes import content_hash
-from muster.inspection import Commitment, Finding, check_file
+from muster.inspection import MAX_ROW_BYTES, Commitment, Finding, check_file
 from muster.messages import Upload
 from muster.rollouts.file import FileLimits, read_rollouts, write_rollouts
 from muster.rollouts.leaves import rollout_tree
@@ -43,10 +44,12 @@ class Bench:
     uploads: dict[int, Upload] = field(default_factory=dict)
     findings: Callable[[int, list[Rollout]], list[Finding | None]] = nothing_found
     down: bool = False
+    read_limits: FileLimits | None = None
+    """Instead of those of the terms, which are small here."""
     replayed: int = 0
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-        return read_rollouts(data, limits)
+        return read_rollouts(data, self.read_limits or limits)
 
     async def file(self, name: str) -> bytes:
         return self._have(self.files, name)
@@ -204,6 +207,33 @@ async def test_a_malformed_file_is_the_nodes_if_the_node_signed_it() -> None:
     for what, upload in framed.items():
         bundle = make_bundle(rules(), commitment, finding, accuser=ACCUSER, upload=upload)
         assert (await rule(bundle, commitment, bench)).guilty is False, what
+
+
+@pytest.mark.parametrize("column", ["prompt_tokens", "completion_tokens", "logprobs", "proof"])
+async def test_a_row_too_large_to_show_convicts_all_the_same(column: str) -> None:
+    noise = np.random.default_rng(1).bytes(MAX_ROW_BYTES + 4)
+    value = noise if column == "proof" else np.frombuffer(noise, getattr(honest_rows()[4], column).dtype)
+    rows = changed(4, budget=9, **{column: value})
+    data = write_rollouts(rows)
+    finding = check_file(rows, committed(rows), drawn(), rules())
+    assert finding is not None
+    assert finding.reason == "malformed"
+    upload = upload_of(data, committed(rows))
+    bundle = make_bundle(rules(), committed(rows), finding, accuser=ACCUSER, upload=upload, rollouts=rows, rows=[4])
+    bench = Bench({content_hash(data): data}, read_limits=FileLimits())
+    ruling = await rule(bundle, committed(rows), bench)
+    assert (ruling.guilty, ruling.finding) == (True, finding)
+
+
+def test_the_largest_row_fits_into_evidence() -> None:
+    row = honest_rows()[4]
+    noise = np.random.default_rng(1).bytes(MAX_ROW_BYTES - row.nbytes + len(row.proof))
+    rows = changed(4, proof=noise)
+    assert rows[4].nbytes == MAX_ROW_BYTES
+    assert check_file(rows, committed(rows), drawn(), rules()) is None
+    bundle, _ = accuse(rows, Finding("activation_mismatch", 4), 4)
+    assert len(bundle.proofs) == 1
+    assert parse_bundle(bundle.to_bytes()) == bundle
 
 
 async def test_swapped_data_is_found_again() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from muster.chain.cursor import Batch
 from muster.chain.events import CaseOpened, CaseResolved, Convicted, Event, Place, WorkCommitted
-from muster.chain.types import Kind, Outcome
+from muster.chain.types import Block, Kind, Outcome, Status
 from muster.draw_secret import create_draw_secret, draw_tip
 from muster.draws import chain_preimages, draw_sample, verify_preimage
 from muster.errors import ConfigError
@@ -20,7 +22,7 @@ from muster.inspection import Commitment, Finding
 from muster.merkle import LeafTree
 from muster.messages import Verdict
 from muster.signing import UNSIGNED
-from validator.court import turn_of
+from validator.court import Court, turn_of
 from validator.inspect import SamplePolicy, of_cheap, of_dear
 from validator.journal import ValidatorJournal
 from validator.sealing import NOTHING, vouch_leaf, vouch_root
@@ -159,6 +161,35 @@ def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJou
     assert journal.accusations(4000.0) == []
     tell(journal, opened(1, challenger=ME))
     assert journal.accusations(9000.0) == [], "a crash after opening does not open twice"
+
+
+async def test_an_accusation_that_cannot_be_made_keeps_no_other_waiting(journal: ValidatorJournal) -> None:
+    tell(journal, work(0), work(1, node=OTHER))
+    for commitment in pending(journal):
+        journal.sent(reject(journal, commitment, accuse_at=3.0))
+    asked: list[str] = []
+
+    class Chain:
+        """Of a run in which everybody may still be accused."""
+
+        signer = SimpleNamespace(address=ME)
+
+        async def node(self, node: str) -> SimpleNamespace:
+            asked.append(node)
+            return SimpleNamespace(status=Status.ACTIVE)
+
+        async def work(self, node: str) -> SimpleNamespace:
+            return SimpleNamespace(open_cases=0)
+
+        async def challengeable_until(self, node: str, index: int) -> int:
+            return 1 << 62
+
+    bench = SimpleNamespace(rules=None)
+    court = Court(Chain(), None, journal, bench, stagger_seconds=0)  # type: ignore[arg-type]
+    await court.turn(Block(99, 0, bytes(32)))  # what the journal has as evidence is no bundle
+    assert sorted(asked) == sorted([NODE, OTHER])
+    assert journal.accusations(time.time()) == [], "they are tried again later"
+    assert len(journal.accusations(time.time() + 3600)) == 2
 
 
 def test_a_case_without_a_quorum_is_opened_once_more(journal: ValidatorJournal) -> None:
