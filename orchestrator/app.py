@@ -186,8 +186,7 @@ async def get_file(service: Here, name: HashPath) -> StreamingResponse:
 @files.post("/evidence", status_code=201, responses=_SIGNED, openapi_extra=_BINARY)
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
-    if caller.member is None or caller.member.role != "validator" or not caller.member.active:
-        raise problems.not_allowed(f"{caller.address} is no active validator of this run", "muster validator join")
+    service.verdicts.expect_evidence(caller)
     body = await read_body(
         request, caller, limit=MAX_EVIDENCE_BYTES, seconds=service.settings.orchestrator.upload_seconds
     )

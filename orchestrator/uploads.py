@@ -12,6 +12,7 @@ The rule, whose point is that nobody can be framed:
 4. After the commitment, only its own root can still be uploaded, by the node in whatever state: that is how missing
    data is cured.
 5. The receipt is given when file and record are on disk, not before.
+6. A node uploads one file at a time: nobody keeps the others out by sending many slowly.
 """
 
 from __future__ import annotations
@@ -68,6 +69,8 @@ class Uploads:
         self.records = ContentStore(storage_url, "uploads")
         self._spool = spool
         self._slots = asyncio.Semaphore(at_once)
+        self._uploading: set[str] = set()
+        """Nodes whose file is on its way."""
         self._seconds = seconds
 
     async def receive(self, request: Request, caller: Caller, name: str, run: int, index: int, root: str) -> Receipt:
@@ -110,14 +113,16 @@ class Uploads:
         return existing
 
     async def _take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
+        if caller.address in self._uploading:
+            raise problems.try_later(f"another upload of {caller.address} is under way")
         if self._slots.locked():
             raise problems.try_later("as many uploads as this orchestrator takes at once are under way")
-        async with self._slots:
-            spooled = spool_body(request, caller, self._spool, limit=MAX_FILE_BYTES, seconds=self._seconds)
-            async with spooled as (path, size):
-                if size == 0:
-                    raise problems.malformed("the file is empty")
-                await self.files.put_path(path, name)
+        self._uploading.add(caller.address)
+        try:
+            async with self._slots:
+                size = await self._receive_file(request, caller, name)
+        finally:
+            self._uploading.discard(caller.address)
         receipt = Receipt(
             run=self._ledger.run,
             node=caller.address,
@@ -134,6 +139,15 @@ class Uploads:
         BYTES_RECEIVED.inc(size)
         log.info("uploaded", node=caller.address, index=index, bytes=size)
         return upload
+
+    async def _receive_file(self, request: Request, caller: Caller, name: str) -> int:
+        """Put the body into storage; its size."""
+        spooled = spool_body(request, caller, self._spool, limit=MAX_FILE_BYTES, seconds=self._seconds)
+        async with spooled as (path, size):
+            if size == 0:
+                raise problems.malformed("the file is empty")
+            await self.files.put_path(path, name)
+        return size
 
     async def record(self, upload: Upload, received: float) -> bool:
         """Note an upload in the database. False when its (node, index, root) has one."""

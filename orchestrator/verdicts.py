@@ -8,6 +8,7 @@ verdict can trust the sample to be drawn and not chosen.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from dataclasses import dataclass
 from typing import Final
@@ -31,6 +32,14 @@ from orchestrator.ledger import Committed, Ledger, commitment_of, upload_of
 from orchestrator.standing import Standing
 from orchestrator.tables import verdicts
 
+MAX_UNTOLD: Final = 256
+"""Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
+request."""
+
+WRONG_LINK_PAUSE: Final = 20.0
+"""A validator whose link was wrong waits so many times as long as finding that out took: it can take as many hashes as
+its chain has links, which is seconds."""
+
 VERDICTS: Final = telemetry.counter("verdicts", "Verdicts received", ("outcome",))
 log = telemetry.logger("orchestrator")
 
@@ -47,6 +56,20 @@ class Verdicts:
         self._database = database
         self.evidence = ContentStore(storage_url, "evidence")
         self.copies = ContentStore(storage_url, "verdicts")
+        self._untold: dict[str, set[str]] = {}
+        """By validator, the evidence that no verdict of its has named; since the start."""
+        self._not_before: dict[str, float] = {}
+        """By validator, the monotonic second before which no link of its is checked."""
+
+    def expect_evidence(self, caller: Caller) -> None:
+        """Refuse a bundle of a caller who may not post any, or no more of them now."""
+        member = caller.member
+        if member is None or member.role != "validator" or not member.active:
+            raise problems.not_allowed(f"{caller.address} is no active validator of this run", "muster validator join")
+        untold = self._untold.setdefault(caller.address, set())
+        if len(untold) >= MAX_UNTOLD and caller.request.body_hash not in untold:
+            raise problems.try_later(f"no verdict names {len(untold)} bundles of {caller.address}: post these first")
+        untold.add(caller.request.body_hash)
 
     async def receive(self, caller: Caller, verdict: Verdict) -> bool:
         """Take a verdict; whether it is new. The same one again changes nothing, another one is refused."""
@@ -66,13 +89,15 @@ class Verdicts:
             await self._follower.next_look()
             known = await self._database.read(lambda connection: what_is_known(connection, verdict))
         if known.told == verdict:
+            self._named(verdict)
             return False
         refusal = refuse_verdict(verdict, known)
         if refusal is not None:
             raise refusal
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
-        await _check_link(verdict, known.below or (-1, member.draw_tip))
+        await self._check_link(verdict, known.below or (-1, member.draw_tip))
+        self._named(verdict)
         await self.copies.put(verdict.model_dump_json().encode())
         if await self.record(verdict, time.time()):
             return True
@@ -80,6 +105,29 @@ class Verdicts:
         if known.told == verdict:  # the same request, twice at the same time
             return False
         raise refuse_verdict(verdict, known) or problems.conflict("another verdict was faster")
+
+    def _named(self, verdict: Verdict) -> None:
+        """A verdict that counts names this evidence."""
+        self._untold.get(verdict.validator, set()).discard(verdict.evidence or "")
+
+    async def _check_link(self, verdict: Verdict, below: tuple[int, str]) -> None:
+        """The preimage is the link of the validator's chain that it says it is: hashed often enough, it gives `below`.
+
+        One at a time of each validator, and none for a while after a wrong one.
+        """
+        began = time.monotonic()
+        if began < self._not_before.get(verdict.validator, 0):
+            raise problems.try_later(f"a link of {verdict.validator} is being checked, or was wrong a moment ago")
+        self._not_before[verdict.validator] = math.inf
+        start, known = below
+        try:
+            found = await asyncio.to_thread(_hash_times, hash_bytes(verdict.preimage), verdict.draw_index - start)
+        finally:
+            now = time.monotonic()
+            self._not_before[verdict.validator] = now + WRONG_LINK_PAUSE * (now - began)
+        if found != hash_bytes(known):
+            raise problems.conflict(f"the preimage is not link {verdict.draw_index} of {verdict.validator}'s chain")
+        del self._not_before[verdict.validator]
 
     async def record(self, verdict: Verdict, received: float) -> bool:
         """Note a verdict and what follows from it. False when it is known, or when its link is another verdict's."""
@@ -167,14 +215,6 @@ def refuse_verdict(verdict: Verdict, known: Known) -> Exception | None:
     if known.below is not None and known.below[0] == verdict.draw_index:
         return problems.conflict(f"link {verdict.draw_index} of {verdict.validator}'s hash chain was used before")
     return None
-
-
-async def _check_link(verdict: Verdict, below: tuple[int, str]) -> None:
-    """The preimage is the link of the validator's chain that it says it is: hashed often enough, it gives `below`."""
-    start, known = below
-    found = await asyncio.to_thread(_hash_times, hash_bytes(verdict.preimage), verdict.draw_index - start)
-    if found != hash_bytes(known):
-        raise problems.conflict(f"the preimage is not link {verdict.draw_index} of {verdict.validator}'s chain")
 
 
 def _hash_times(value: bytes, times: int) -> bytes:

@@ -1,0 +1,106 @@
+"""What one member may take of an orchestrator: slow uploads, evidence that nothing names, wrong links."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from eth_utils.crypto import keccak
+
+from muster.constants import DRAW_CHAIN_LENGTH
+from muster.errors import RefusedError
+from muster.hashes import content_hash, hex_hash
+from muster.messages import SignedRequest, Verdict
+from muster.signing import UNSIGNED, domain
+from orchestrator.auth import Caller
+from orchestrator.ledger import Member
+from orchestrator.uploads import Uploads
+from orchestrator.verdicts import MAX_UNTOLD, Verdicts
+
+ANNE, BERT = ("0x" + digit * 40 for digit in "12")
+WHERE = domain(31337, "0x" + "22" * 20)
+NOTHING = "0x" + "00" * 32
+
+
+def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
+    request = SignedRequest(
+        method="POST", host="", path="", query="", body_hash=content_hash(body), nonce=NOTHING, expiry=0,
+        signature=UNSIGNED,
+    )  # fmt: skip
+    return Caller(address, request, Member(address, address, role, "active", NOTHING), is_trainer=False)
+
+
+@pytest.fixture
+def verdicts(tmp_path: Path) -> Verdicts:
+    nobody: Any = None
+    return Verdicts(WHERE, nobody, nobody, nobody, storage_url=f"file:{tmp_path}")
+
+
+def verdict(validator: str, link: int, preimage: bytes) -> Verdict:
+    return Verdict(
+        run=1, step=0, node=ANNE, index=0, root=NOTHING, file_hash=NOTHING, validator=validator, accepted=True,
+        draw_index=link, preimage=hex_hash(preimage), signature=UNSIGNED,
+    )  # fmt: skip
+
+
+def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts) -> None:
+    for i in range(MAX_UNTOLD):
+        verdicts.expect_evidence(caller(ANNE, b"%d" % i))
+    verdicts.expect_evidence(caller(ANNE, b"0"))  # again, after an answer that was lost
+    with pytest.raises(RefusedError, match="no verdict names 256 bundles") as refused:
+        verdicts.expect_evidence(caller(ANNE, b"one more"))
+    assert refused.value.status == 429
+    verdicts.expect_evidence(caller(BERT, b"one more"))
+
+
+async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verdicts) -> None:
+    tip = keccak(keccak(bytes(32)))
+    with pytest.raises(RefusedError, match="is not link 65535") as refused:
+        await verdicts._check_link(verdict(ANNE, DRAW_CHAIN_LENGTH - 1, bytes(32)), (-1, hex_hash(tip)))
+    assert refused.value.status == 409
+    with pytest.raises(RefusedError, match="was wrong a moment ago") as refused:
+        await verdicts._check_link(verdict(ANNE, 1, bytes(32)), (-1, hex_hash(tip)))
+    assert refused.value.status == 429
+    await verdicts._check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
+    await verdicts._check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
+
+
+async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
+    nobody: Any = None
+    uploads = Uploads(
+        WHERE, nobody, nobody, nobody, storage_url=f"file:{tmp_path}", spool=tmp_path, at_once=8, seconds=60
+    )
+
+    class Slow:
+        """A request whose body never comes."""
+
+        headers: ClassVar[dict[str, str]] = {}
+        started = asyncio.Event()
+
+        async def stream(self) -> AsyncIterator[bytes]:
+            self.started.set()
+            await asyncio.sleep(3600)
+            yield b""
+
+    def take(address: str) -> asyncio.Task:
+        request: Any = Slow()
+        return asyncio.create_task(uploads._take(request, caller(address, role="worker"), NOTHING, 0, NOTHING))
+
+    first = take(ANNE)
+    await Slow.started.wait()
+    with pytest.raises(RefusedError, match="another upload of"):
+        await take(ANNE)
+    Slow.started.clear()
+    other = take(BERT)
+    await Slow.started.wait()
+    Slow.started.clear()
+    first.cancel()
+    await asyncio.wait([first])
+    again = take(ANNE)
+    await Slow.started.wait()
+    for task in (other, again):
+        task.cancel()
+    await asyncio.wait([other, again])
