@@ -50,7 +50,7 @@ def _request(folder: Path, seed: int, steps: int, port: int, workers: int, valid
 def demo(
     session: Session,
     seed: SeedOption = 0,
-    steps: StepsOption = 55,
+    steps: StepsOption = 50,
     port: PortOption = 0,
     folder: FolderOption = DEFAULT_FOLDER,
     report: Annotated[Path, typer.Option("--report", help="Page to write at the end.")] = Path("report.html"),
