@@ -146,7 +146,7 @@ class ChainReader:
         if run not in self._terms:
             values = await self.ask("runs", "terms", run)
             if not values[-1]:
-                raise ChainError(f"there is no run {run} on chain {self.chain_id}", hint="muster run show lists them")
+                raise ChainError(f"there is no run {run} on chain {self.chain_id}", hint="muster run list")
             self._terms[run] = Terms.from_chain(values)
         return self._terms[run]
 

@@ -1,8 +1,8 @@
 """Every custom error of the contracts, said in a sentence. `muster.chain.reverts` fills in the values.
 
 Format specifications: `time` a moment in UTC, `tokens` an amount of token wei, `hour` an hour since the epoch, `text`
-ASCII in a bytes32, `status` and `outcome` the names of those enums. tests/unit/test_reverts.py holds this table and
-the ABIs equal.
+ASCII in a bytes32, `status` and `outcome` the names of those enums. tests/unit/test_chain_tables.py holds this
+table and the ABIs equal.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class BallotState(IntEnum):
 
 @dataclass(frozen=True)
 class AddressBook:
-    """Where a deployment is. Written by `muster.chain.deploy`, or made from what an orchestrator tells."""
+    """Where a deployment is. Written by `muster.chain.deploy`; whoever joins a run gets it from its owner."""
 
     chain_id: int
     token: str
@@ -96,7 +96,8 @@ class AddressBook:
         try:
             return cls(**json.loads(path.read_text(encoding="utf-8")))
         except FileNotFoundError as error:
-            raise ConfigError(f"no address book at {path}", hint="set chain.addresses, or muster deploy") from error
+            hint = "set chain.addresses to the book of this deployment, or make one: muster chain deploy"
+            raise ConfigError(f"no address book at {path}", hint=hint) from error
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{path} is no address book: {error}", hint="set chain.addresses") from error
 

@@ -1,11 +1,13 @@
-"""The documentation and the command line agree: every command that a page shows exists, with its options."""
+"""Every command that a page of the documentation shows, or a hint of the code names, exists, with its options."""
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
 
+import click
 import pytest
 import typer.main
 
@@ -14,6 +16,10 @@ from muster.cli import app as cli
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"`(muster [^`]+)`")
+HINT = re.compile(r"\bmuster ([a-z]+)(?: ([a-z]+))?")
+PROSE = frozenset({"that"})
+"""What follows the name of the software where it is no command."""
+ROOMS = ("muster", "orchestrator", "worker", "validator", "trainer", "scripts")
 
 
 def shown(page: Path) -> list[str]:
@@ -25,10 +31,22 @@ def shown(page: Path) -> list[str]:
     return [line.strip() for line in [*lines, *inline] if line.strip().startswith("muster ")]
 
 
+def the_command() -> click.Command:
+    cli._add_nouns()
+    return typer.main.get_command(cli.app)
+
+
+def said(path: Path) -> list[str]:
+    """The texts in a module that may reach a person: string constants that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    found = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in silent)
+    return [node.value for node in found if isinstance(node.value, str)]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_of_a_page_exists(page: Path) -> None:
-    cli._add_nouns()
-    root = typer.main.get_command(cli.app)
+    root = the_command()
     for line in shown(page):
         words = shlex.split(line.replace("|", " "))[1:]
         command, known = root, {"--help"}
@@ -38,6 +56,21 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
         known |= {name for parameter in command.params for name in parameter.opts}
         for word in words:
             assert not word.startswith("--") or word in known, f"{page.name}: {line}: no {word}"
+
+
+def test_every_command_that_the_code_tells_people_to_type_exists() -> None:
+    nouns = the_command().commands  # type: ignore[attr-defined]
+    named = 0
+    for room in ROOMS:
+        for path in (ROOT / room).rglob("*.py"):
+            for noun, verb in (match.groups() for text in said(path) for match in HINT.finditer(text)):
+                if noun not in nouns and noun in PROSE:
+                    continue
+                assert noun in nouns, f"{path.name}: muster {noun}"
+                verbs = getattr(nouns[noun], "commands", None)
+                assert not verbs or verb in verbs, f"{path.name}: muster {noun} {verb}"
+                named += 1
+    assert named > 50
 
 
 def test_links_between_pages_lead_somewhere() -> None:
