@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 PROTOCOL_VERSION: Final = 1
-"""Part of every draw and of the EIP-712 domain. Changing this breaks all running swarms, on purpose."""
+"""Part of the EIP-712 domain, so of every signature. Changing this breaks all running swarms, on purpose."""
 
 HOUR_SECONDS: Final = 3600
 """Money is counted in whole hours since the epoch. Changing this breaks the contracts' window (Runs.sol)."""
@@ -17,10 +17,10 @@ HOUR_SECONDS: Final = 3600
 WINDOW_HOURS: Final = 24
 """Full hours between the end of a commitment's hour and its maturity. Mirrors Runs.WINDOW_HOURS."""
 
-UNSEALED_WINDOW_HOURS: Final = 72
-"""The same, for an hour the validators never sealed. Mirrors Runs.UNSEALED_WINDOW_HOURS."""
-
 BASIS_POINTS: Final = 10_000
+
+TOKEN: Final = 10**18
+"""Wei in one token or one ether. Changing this breaks nothing but what people are shown and type."""
 
 MICRO: Final = 1_000_000
 """Rewards cross borders as signed integers in millionths. Changing this breaks leaves and the court."""
@@ -47,5 +47,6 @@ REQUEST_LIFETIME_SECONDS: Final = 60
 """Longest time between signing a request and its expiry; the replay cache must remember that long."""
 
 CHAIN_ANVIL: Final = 31_337
+"""The local chain, and the only one on which raw private keys are accepted."""
+
 CHAIN_BASE_SEPOLIA: Final = 84_532
-"""Raw private keys are accepted on Anvil only."""

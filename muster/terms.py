@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES
+from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES, MICRO
 from muster.errors import ConfigError
 
 
@@ -57,33 +57,51 @@ class Terms:
     pay: int
     """Token wei per commitment at a class weight of 10,000 basis points."""
     worker_stake: int
+    """Token wei that a worker locks."""
     validator_stake: int
+    """Token wei that a validator locks."""
     case_fee: int
+    """Token wei that opening a case costs; a conviction gives it back."""
     jury_deposit: int
+    """Token wei that a vote holds until it is revealed."""
     seal_pay: int
     """Token wei per sealed hour and validator, from what the escrow has not reserved."""
     slash_bps: int
-    """Share of a lock that a conviction takes."""
+    """Share of a lock that a conviction takes, in basis points."""
     bounty_bps: int
-    """Share of a slash that goes to the challenger, at most 2,000."""
+    """Share of a slash that goes to the challenger, in basis points, at most 2,000."""
     group_size: int
+    """Samples of one task."""
     groups_per_commitment: int
     commitments_per_hour: int
+    """Most commitments of one node in one hour."""
     async_level: int
+    """Steps that work may be behind the newest checkpoint when it is committed, and when it is trained on."""
     accepts_required: int
+    """Validators that must accept a commitment before it is trained on."""
     seal_quorum: int
+    """Validators that must seal an hour for its window to be the short one."""
     min_step_interval: int
+    """Seconds between two checkpoints, at least."""
     commit_phase: int
+    """Seconds in which the jury of a case commits to votes."""
     reveal_phase: int
+    """Seconds after that in which it reveals them."""
     jury_seniority: int
     """Seconds a validator must have been registered before a case opens to judge it."""
     temperature_micro: int
+    """Sampling temperature in millionths."""
     max_prompt_tokens: int
     max_completion_tokens: int
+    """The limit at which generation stops, EOS included."""
     task_count: int
+    """Training tasks in the task set; draws are modulo this."""
     task_root: bytes
+    """SHA-256 of the task set's file: `muster.tasks.TaskSet.root`."""
     model_hash: bytes
+    """`muster.model_files.model_hash` of the model the run begins with."""
     tokenizer_hash: bytes
+    """`muster.model_files.tokenizer_hash`, the same at every step."""
     profile: bytes
     """Verification profile: keccak of its name in `muster.profiles`."""
     classes: tuple[WorkClass, ...]
@@ -95,7 +113,7 @@ class Terms:
 
     @property
     def temperature(self) -> float:
-        return self.temperature_micro / 1_000_000
+        return self.temperature_micro / MICRO
 
     def pay_of(self, work_class: int) -> int:
         """Token wei that one commitment of a node of this class earns."""

@@ -12,24 +12,23 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final
 
+from muster.constants import HOUR_SECONDS, MICRO, TOKEN
 from muster.errors import ConfigError, MusterError
 from muster.terms import Terms, WorkClass
 from muster.toml import toml_value
 
 MONEY: Final = ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit", "seal_pay")
 HASHES: Final = ("task_root", "model_hash", "tokenizer_hash", "profile")
-WEI: Final = 10**18
 NOBODY: Final = "0x" + "00" * 20
 
-HOUR: Final = 3600
 PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
     "admitter": NOBODY,
-    "pay": WEI,
-    "worker_stake": 1_000 * WEI,
-    "validator_stake": 1_000 * WEI,
-    "case_fee": 10 * WEI,
-    "jury_deposit": 10 * WEI,
-    "seal_pay": WEI,
+    "pay": TOKEN,
+    "worker_stake": 1_000 * TOKEN,
+    "validator_stake": 1_000 * TOKEN,
+    "case_fee": 10 * TOKEN,
+    "jury_deposit": 10 * TOKEN,
+    "seal_pay": TOKEN,
     "slash_bps": 5_000,
     "bounty_bps": 2_000,
     "group_size": 16,
@@ -39,10 +38,10 @@ PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
     "accepts_required": 2,
     "seal_quorum": 3,
     "min_step_interval": 60,
-    "commit_phase": 13 * HOUR,
-    "reveal_phase": 13 * HOUR,
-    "jury_seniority": 24 * HOUR,
-    "temperature_micro": 1_000_000,
+    "commit_phase": 13 * HOUR_SECONDS,
+    "reveal_phase": 13 * HOUR_SECONDS,
+    "jury_seniority": 24 * HOUR_SECONDS,
+    "temperature_micro": MICRO,
     "max_prompt_tokens": 1_024,
     "max_completion_tokens": 4_096,
 }
@@ -129,7 +128,7 @@ def _address(value: str) -> str:
 
 def amount_text(wei: int) -> str:
     """Token wei as a decimal number of tokens, exact."""
-    whole, part = divmod(wei, WEI)
+    whole, part = divmod(wei, TOKEN)
     return f"{whole}.{part:018d}".rstrip("0").rstrip(".")
 
 
@@ -138,4 +137,4 @@ def parse_amount(text: str) -> int:
     whole, _, part = text.replace(",", "").replace("_", "").strip().partition(".")
     if not (whole or part) or not (whole or "0").isdecimal() or not (part or "0").isdecimal() or len(part) > 18:
         raise ValueError("an amount in tokens is needed, for example 12.5")
-    return int(whole or 0) * WEI + int((part or "0").ljust(18, "0"))
+    return int(whole or 0) * TOKEN + int((part or "0").ljust(18, "0"))

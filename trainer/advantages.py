@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from muster.constants import MICRO
 from muster.tasks import LENGTH_ALPHA
 
 
@@ -34,7 +35,7 @@ def group_advantages(task_rewards: np.ndarray, length_rewards: np.ndarray, terms
     task part: (r − mean) / (std + floor), population standard deviation, r in units of a full task reward;
     length part: length_weight · (l − mean), l = −|length − budget| / budget.
     """
-    task = task_rewards.astype(np.float64) / 1_000_000
+    task = task_rewards.astype(np.float64) / MICRO
     task -= task.mean()
     if terms.scale_by_std:
         task /= task.std() + terms.std_floor

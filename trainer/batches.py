@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import numpy as np
 
+from muster.constants import MICRO
 from muster.hashes import hash_bytes
 from muster.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
@@ -136,12 +137,12 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
     """What a batch was like, by TRL's names; over all its rollouts, those of groups that taught nothing included."""
     rollouts = [rollout for file in files for rollout in file.rollouts]
     groups = [task_rewards(group) for file in files for group in file.groups()]
-    rewards = np.concatenate(groups) / 1e6
+    rewards = np.concatenate(groups) / MICRO
     lengths = np.asarray([len(rollout.completion_tokens) for rollout in rollouts])
     budgets = np.asarray([rollout.budget for rollout in rollouts])
     return {
         "reward": float(rewards.mean()),
-        "reward_std": float(np.mean([group.std() for group in groups]) / 1e6),
+        "reward_std": float(np.mean([group.std() for group in groups]) / MICRO),
         "frac_reward_zero_std": float(np.mean([not teaches(group) for group in groups])),
         "completions/mean_length": float(lengths.mean()),
         "completions/min_length": float(lengths.min()),

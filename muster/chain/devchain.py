@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final
 
 from muster.chain.rpc import Rpc
-from muster.constants import CHAIN_ANVIL
+from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.errors import ConfigError
-
-ETHER: Final = 10**18
 
 
 class DevChain:
@@ -48,7 +45,7 @@ class DevChain:
     async def set_balance(self, address: str, wei: int) -> None:
         await self.rpc.request("anvil_setBalance", address, hex(wei))
 
-    async def fund(self, addresses: Iterable[str], wei: int = 100 * ETHER) -> None:
+    async def fund(self, addresses: Iterable[str], wei: int = 100 * TOKEN) -> None:
         """Give each of them `wei` for gas."""
         await self.rpc.batch([("anvil_setBalance", [address, hex(wei)]) for address in addresses])
 

@@ -1,7 +1,8 @@
 """The contracts' events as frozen dataclasses, decoded from logs by the built ABIs.
 
 Field names are Solidity's in Python's spelling, in the order of the ABI (tests/unit/test_chain_tables.py holds them
-equal). A log counts only when it comes from the contract of ours that emits such an event: anybody can emit a look-alike.
+equal). A log counts only when it comes from the contract of ours that emits such an event: anybody can emit a
+look-alike.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from muster.chain.keys import Signer
 from muster.chain.reverts import decode_revert
 from muster.chain.rpc import Rpc, RpcError
 from muster.chain.transactions import Call, Fees, Mined, Settled, ether, mined_from
-from muster.constants import CHAIN_ANVIL
+from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
 from muster.settings import ChainSettings
 from muster.telemetry import logger
@@ -339,7 +339,7 @@ class TxSender:
         address = self.signer.address
         hint = f"send {ether(needed)} ETH or more to {address} on chain {self.chain_id}"
         if self.chain_id == CHAIN_ANVIL:
-            hint = f"cast rpc anvil_setBalance {address} {hex(10**18)} --rpc-url {self.rpc.url}"
+            hint = f"cast rpc anvil_setBalance {address} {hex(TOKEN)} --rpc-url {self.rpc.url}"
         return UnfundedError(f"{label}: {address} {holds} the {ether(needed)} ETH it may cost", hint=hint)
 
     # Asking the endpoint

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from muster.constants import TOKEN
+
 
 @dataclass(frozen=True)
 class Call:
@@ -66,4 +68,4 @@ def mined_from(receipt: Mapping[str, Any], gas: int) -> Mined:
 
 
 def ether(wei: int) -> str:
-    return f"{wei / 10**18:.6g}"
+    return f"{wei / TOKEN:.6g}"

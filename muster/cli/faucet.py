@@ -6,10 +6,8 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.session import Session, command
+from muster.cli.session import Session, command, tokens
 from muster.cli.spend import OperatorPassword, spend
-
-MINT_WEI = 10_000 * 10**18
 
 
 def add_to(app: typer.Typer) -> None:
@@ -30,7 +28,7 @@ async def faucet(
             session,
             chain,
             "Draw test tokens",
-            {"to": signer.address, "tokens": f"{MINT_WEI // 10**18:,}"},
+            {"to": signer.address, "tokens": tokens(await chain.ask("token", "FAUCET_AMOUNT"))},
             lambda chain: chain.faucet(),
             {"account": signer.address},
         )

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from muster.constants import CHAIN_ANVIL
+from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.profiles import profile_hash
 from muster.swarm.supervisor import ProcessSpec
 from muster.terms import Terms, WorkClass
 from muster.terms_file import LOCAL_DEFAULTS
 
-ETHER: Final = 10**18
-ESCROW: Final = 9_000 * ETHER
+ESCROW: Final = 9_000 * TOKEN
 """What the owner puts into the run; a faucet gives 10,000 tokens."""
 
 BLOCK_SECONDS: Final = 1

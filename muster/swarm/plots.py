@@ -11,6 +11,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from muster.constants import TOKEN
 from muster.swarm.summary import HELD_OUT, LENGTH, REWARD, Facts, paid
 
 INK, GRID, GOOD, BAD, QUIET = "#1f2937", "#e5e7eb", "#0f766e", "#b91c1c", "#9ca3af"
@@ -70,7 +71,7 @@ def window(facts: Facts) -> list[tuple[float, float]]:
     start, total, points = min(time for time, _ in changes), 0, []
     for time, change in sorted(changes, key=lambda change: change[0]):
         total += change
-        points.append(((time - start) / 60, total / 1e18))
+        points.append(((time - start) / 60, total / TOKEN))
     return points
 
 
@@ -96,8 +97,10 @@ def _window(axes: Axes, facts: Facts) -> None:
 def _earned(axes: Axes, facts: Facts) -> None:
     workers = [who for who in facts.participants if who.role == "worker"]
     names = [who.name for who in workers]
-    earned = [paid(facts.settled, node=who.node) / 1e18 for who in workers]
-    voided = [sum(one.amount for one in facts.settled if one.voided and one.node == who.node) / 1e18 for who in workers]
+    earned = [paid(facts.settled, node=who.node) / TOKEN for who in workers]
+    voided = [
+        sum(one.amount for one in facts.settled if one.voided and one.node == who.node) / TOKEN for who in workers
+    ]
     axes.barh(names, earned, color=GOOD, label="paid")
     axes.barh(names, voided, left=earned, color=BAD, label="voided")
     axes.invert_yaxis()

@@ -11,6 +11,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from muster.constants import TOKEN
 from muster.swarm.summary import Facts
 
 _PAGE: Final = """<!doctype html>
@@ -35,7 +36,7 @@ td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums }}
 
 def amount(wei: int) -> str:
     """Tokens for people, to four decimals."""
-    return f"{wei / 10**18:,.4f}".rstrip("0").rstrip(".")
+    return f"{wei / TOKEN:,.4f}".rstrip("0").rstrip(".")
 
 
 def lead(summary: Mapping[str, Any]) -> str:
