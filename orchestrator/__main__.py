@@ -23,6 +23,7 @@ from muster.chain.keys import Signer, load_signer
 from muster.errors import ConfigError, MusterError
 from muster.settings import OrchestratorSettings, Settings, load_settings
 from orchestrator.app import create_app
+from orchestrator.connections import BoundedProtocol
 from orchestrator.service import serving
 
 GRACE_SECONDS = 10
@@ -73,6 +74,7 @@ async def _serve(settings: Settings, signer: Signer) -> None:
         async with serving(settings, signer) as service:
             config = uvicorn.Config(
                 create_app(service),
+                http=BoundedProtocol,
                 log_config=None,
                 access_log=False,
                 server_header=False,
