@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 REASONS: Final[tuple[Reason, ...]] = get_args(Reason)
 """In the order in which the checks run."""
 
-PROVABLE: Final[frozenset[Reason]] = frozenset({"wrong_draw"})
-"""Reasons the court judges at once, from a leaf; the others need a jury."""
-
 LOGPROB_SLACK: Final = 1e-4
 """How far above zero rounding may lift a log-probability. Changing this changes who is `out_of_bounds`."""
 

@@ -136,9 +136,6 @@ class Chain(ChainReader):
         """Draw test tokens; once a day."""
         return await self.act("token", "faucet")
 
-    async def transfer(self, to: str, amount: int) -> TxReceipt:
-        return await self.act("token", "transfer", to, amount)
-
     async def approve(self, spender: str, amount: int) -> TxReceipt:
         return await self.act("token", "approve", spender, amount)
 

@@ -42,9 +42,6 @@ class DevChain:
         await self.mine()
         return await self.now()
 
-    async def set_balance(self, address: str, wei: int) -> None:
-        await self.rpc.request("anvil_setBalance", address, hex(wei))
-
     async def fund(self, addresses: Iterable[str], wei: int = 100 * TOKEN) -> None:
         """Give each of them `wei` for gas."""
         await self.rpc.batch([("anvil_setBalance", [address, hex(wei)]) for address in addresses])

@@ -1,4 +1,4 @@
-"""Everything that can be asked of the contracts, without a key.
+"""What we ask of the contracts, without a key.
 
 Reads are of the latest block. Immutable things (terms) are asked for once. Where a question needs several answers they
 travel in one round trip.
@@ -201,16 +201,6 @@ class ChainReader:
     async def vouch_root(self, validator: str, hour: int) -> bytes:
         return await self.ask("runs", "vouchRoot", validator, hour)
 
-    async def seal_count(self, run: int, hour: int) -> int:
-        return await self.ask("runs", "sealCount", run, hour)
-
-    async def is_admitted(self, run: int, operator: str) -> bool:
-        return await self.ask("runs", "isAdmitted", run, operator)
-
-    async def unreserved(self, run: int) -> int:
-        """Escrow that is not reserved."""
-        return await self.ask("runs", "unreserved", run)
-
     async def withdrawable(self, run: int) -> int:
         """What the owner could take out of the escrow."""
         return await self.ask("runs", "withdrawable", run)
@@ -241,14 +231,6 @@ class ChainReader:
             addresses = list(known)
         nodes = await self.nodes(addresses)
         return [a for a, node in zip(addresses, nodes, strict=True) if node.status == Status.ACTIVE and node.run == run]
-
-    async def validators_at(self, run: int, timestamp: int) -> int:
-        """How many validators were active then."""
-        return await self.ask("registry", "validatorsAt", run, timestamp)
-
-    async def validator_of(self, operator: str, run: int) -> str:
-        """The validator of an operator in a run; the zero address when it never had one."""
-        return await self.ask("registry", "validatorOf", operator, run)
 
     async def withdrawable_at(self, node: str) -> int:
         """Second from which a node's lock can be withdrawn; 0 while it is active."""
@@ -287,10 +269,6 @@ class ChainReader:
 
     async def allowance(self, owner: str, spender: str) -> int:
         return await self.ask("token", "allowance", owner, spender)
-
-    async def faucet_ready_at(self, address: str) -> int:
-        """Second from which the faucet gives again."""
-        return await self.ask("token", "faucetReadyAt", address)
 
     async def eth_balance(self, address: str) -> int:
         """Wei for gas."""

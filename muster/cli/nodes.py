@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,8 +26,6 @@ NodeOption = Annotated[
 NodePassword = Annotated[Path | None, typer.Option("--node-password-file", help="Password file of the node's wallet.")]
 GasOption = Annotated[str, typer.Option("--gas", help="Ether the node's key should hold for its transactions.")]
 RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run; else that of the settings.")]
-
-TRANSFER_GAS: Final = 21_000
 
 
 async def address_of(session: Session, node: str | None) -> str:

@@ -16,6 +16,7 @@ from muster.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS, read_term
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
+    from muster.chain.types import TxReceipt
 
 app = typer.Typer(help="Runs: what is trained, by which terms, with whose money.", no_args_is_help=True)
 
@@ -99,9 +100,9 @@ async def fund(
         if held < wei:
             raise UsageError(f"{signer.address} holds {tokens(held)} tokens", hint="muster faucet")
 
-        async def act(chain: Chain):
+        async def act(chain: Chain) -> TxReceipt:
             # A rehearsal cannot see the allowance that it only rehearses, so it rehearses that.
-            if chain.signer and await chain.allowance(signer.address, chain.addresses.runs) < wei:
+            if await chain.allowance(signer.address, chain.addresses.runs) < wei:
                 approval = await chain.approve(chain.addresses.runs, wei)
                 if not approval.hash:
                     return approval

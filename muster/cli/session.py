@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from muster.chain.keys import Signer
     from muster.http import OrchestratorClient
 
-EXIT_UNEXPECTED, EXIT_USAGE, EXIT_CHECK, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_UNEXPECTED, EXIT_CHECK, EXIT_INTERRUPTED = 1, 3, 130
 PLAIN_WIDTH = 200
 """Columns where stdout is no terminal."""
 
@@ -64,7 +64,6 @@ class Session:
     overrides: dict[str, object] = field(default_factory=dict)
     """Settings given as flags, by dotted key."""
     stderr: Console = field(default_factory=lambda: Console(stderr=True, highlight=False))
-    printed: bool = False
 
     # Settings
 
@@ -134,7 +133,6 @@ class Session:
 
     def result(self, document: Mapping[str, Any] | Sequence[Any], human: RenderableType | None = None) -> None:
         """The result on stdout: the document with --json, otherwise `human`, or the document as a small table."""
-        self.printed = True
         if self.options.json:
             print(to_json(document))
         else:

@@ -14,7 +14,7 @@ from muster.cli.nodes import GasOption, NodeOption, NodePassword, RunOption
 from muster.cli.reasons import ADVICE, EXPLANATIONS
 from muster.cli.session import Session, as_table, command, tokens
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
-from muster.errors import CheckError, RevertError
+from muster.errors import CheckError
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
@@ -174,7 +174,7 @@ async def claim(session: Session, node: NodeOption = None) -> None:
         through, amount = await chain.claimable(address)
         document = {"node": address, "operator": found.operator, "paid": amount}
         if not amount:
-            reason = await _why_nothing(chain, address, through)
+            reason = await _why_nothing(chain, address)
             session.result(document, f"nothing to claim: {reason}")
             return
         await spend(
@@ -187,14 +187,10 @@ async def claim(session: Session, node: NodeOption = None) -> None:
         )
 
 
-async def _why_nothing(chain: Chain, address: str, through: int) -> str:
+async def _why_nothing(chain: Chain, address: str) -> str:
     work = await chain.work(address)
     if work.next == work.settled:
         return "everything is settled"
-    try:
-        await chain.ask("runs", "claimable", address)
-    except RevertError as error:
-        return str(error)
     if work.open_cases:
         return f"{work.open_cases} open cases freeze the pay"
     return f"the next commitment matures at {nodes.moment(await chain.matures_at(address, work.settled))}"

@@ -84,11 +84,6 @@ class SourceReport:
     dropped: str
     """Why it was dropped as a liar; "" when it was not."""
 
-    @property
-    def bytes_per_second(self) -> float:
-        """Of one connection."""
-        return self.bytes / self.seconds if self.seconds else 0.0
-
 
 class Source:
     """One relay or origin during one fetch."""

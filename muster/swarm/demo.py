@@ -306,7 +306,7 @@ async def _play(swarm: Swarm, begun: float) -> Facts:
 
 
 async def run_up(request: Request, view: View) -> None:
-    """Keep a swarm running until the task is cancelled or its trainer has done its steps."""
+    """Keep a swarm running until the task is cancelled, also when its trainer has done its steps."""
     with view:
         async with _made(request, view) as swarm:
             await swarm.supervisor.guard(_keep(swarm))

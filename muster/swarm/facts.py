@@ -69,7 +69,7 @@ def committed(events: Sequence[Event], times: Mapping[int, int], pay: Mapping[st
 
 
 def settled(events: Sequence[Event], times: Mapping[int, int], operators: Mapping[str, str]) -> list[Settled]:
-    """Pay that was claimed, voided, or paid for seals."""
+    """Pay that left the window: claimed, or voided by a conviction."""
     found: list[Settled] = []
     for one in events:
         time = times[one.at.block]

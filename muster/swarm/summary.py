@@ -1,7 +1,7 @@
 """What a swarm did, as one document. Pure: facts in, summary out.
 
-The facts come from the chain's events and views, the orchestrator's reports and the checkpoint files; `collect` in
-`muster.swarm.facts` gathers them. Money is in token wei.
+The facts come from the chain's events and views, the orchestrator's reports and the checkpoint files, gathered by
+`muster.swarm.facts`. Money is in token wei.
 """
 
 from __future__ import annotations
@@ -78,7 +78,6 @@ class Update:
     step: int
     metrics: Mapping[str, float]
     stages: Mapping[str, float]
-    time: int = 0
 
 
 @dataclass(frozen=True)
