@@ -115,7 +115,7 @@ SENTENCES: Final[dict[str, str]] = {
 }
 
 HINTS: Final[dict[str, str]] = {
-    "FreeBalanceShort": "deposit first: muster faucet, then join again",
+    "FreeBalanceShort": "muster wallet deposit AMOUNT --operator NAME",
     "ERC20InsufficientBalance": "muster faucet",
     "WindowOpen": "muster worker status shows when it matures",
     "NotAdmitted": "ask the run's owner to admit your operator address",

@@ -1,4 +1,4 @@
-"""muster wallet: keystore v3 files, mode 0600, never overwritten."""
+"""muster wallet: keystore v3 files, mode 0600, never overwritten; and what an operator keeps in the Registry."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.session import Session, command, tokens, wallet_folder, wallet_path
+from muster.cli.session import Session, command, parse_tokens, tokens, wallet_folder, wallet_path
+from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.errors import ConfigError, UnreachableError, UsageError
 
 app = typer.Typer(
@@ -64,6 +65,54 @@ async def show(
         except (UnreachableError, ConfigError) as error:
             session.note(f"no balances: {error} (muster wallet show --offline does not ask)")
     session.result(rows[0] if wallet else rows)
+
+
+@command(app, "deposit", spends=True)
+async def deposit(
+    session: Session,
+    amount: Annotated[str, typer.Argument(help="Tokens to move.")],
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Move tokens into the operator's free balance, from which stakes, case fees and jury deposits are taken."""
+    wei = parse_tokens(amount)
+    signer = await session.signer(operator, operator_password_file)
+    async with session.chain(signer) as chain:
+        held = await chain.token_balance(signer.address)
+        if held < wei:
+            raise UsageError(f"{signer.address} holds {tokens(held)} tokens", hint="muster faucet")
+        await spend(
+            session,
+            chain,
+            f"Move {tokens(wei)} tokens into the free balance",
+            {"free after": f"{tokens(await chain.free_balance(signer.address) + wei)} tokens"},
+            lambda chain: chain.deposit_with_permit(wei),
+            {"operator": signer.address, "amount": wei},
+        )
+
+
+@command(app, "withdraw", spends=True)
+async def withdraw(
+    session: Session,
+    amount: Annotated[str | None, typer.Argument(help="Tokens to move; else all.")] = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Move tokens out of the operator's free balance: bounties, shares of fees, deposits that came back."""
+    signer = await session.signer(operator, operator_password_file)
+    async with session.chain(signer) as chain:
+        free = await chain.free_balance(signer.address)
+        wei = free if amount is None else parse_tokens(amount)
+        if not 0 < wei <= free:
+            raise UsageError(f"{signer.address} has {tokens(free)} tokens free in the registry")
+        await spend(
+            session,
+            chain,
+            f"Move {tokens(wei)} tokens out of the free balance",
+            {"free after": f"{tokens(free - wei)} tokens, for case fees and jury deposits"},
+            lambda chain: chain.withdraw_free(wei),
+            {"operator": signer.address, "amount": wei},
+        )
 
 
 async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:

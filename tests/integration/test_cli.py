@@ -278,6 +278,16 @@ def test_a_validator_joins_with_a_draw_secret(machine: Machine, run: int) -> Non
     assert machine.json("run", "show", run)["validators"] == 1
 
 
+def test_an_operator_keeps_tokens_for_fees_and_takes_them_out_again(machine: Machine, run: int) -> None:
+    operator = ("--operator", "./operator.key", "--yes")
+    assert machine.json("wallet", "deposit", "12.5", *operator)["amount"] == 12_500_000_000_000_000_000
+    assert machine.json("wallet", "withdraw", "2.5", *operator, "--dry-run")["dry_run"] is True
+    assert machine.json("wallet", "withdraw", "2.5", *operator)["amount"] == 2_500_000_000_000_000_000
+    assert machine.json("wallet", "withdraw", *operator)["amount"] == 10 * TOKEN
+    assert "0 tokens free" in machine.json("wallet", "withdraw", *operator, status=2)["error"]
+    assert "holds" in machine.json("wallet", "deposit", "1000000", *operator, status=2)["error"]
+
+
 def test_an_owner_announces_before_closing(machine: Machine, run: int) -> None:
     notice = machine.json("run", "close", run, "--operator", "./owner.key", "--yes")
     assert (notice["closed"], notice["notice_seconds"] > 0) == (False, True)
