@@ -184,7 +184,7 @@ def write_rollouts(rollouts: Sequence[Rollout]) -> bytes:
 
 
 def read_columns(data: bytes, limits: FileLimits) -> Columns:
-    """Parse a file strictly: schema, one row group, 1 to `limits.rows` rows, no nulls, decoded size.
+    """Parse a file strictly: schema, zstd, one row group, 1 to `limits.rows` rows, no nulls, decoded size.
 
     Raises MalformedError. Memory and time are bounded only as far as Arrow is well-behaved, see the module's docstring.
     """
@@ -221,6 +221,9 @@ def _check_metadata(file: pq.ParquetFile, limits: FileLimits) -> None:
             f"1 to {limits.rows} in one group are read"
         )
     group = metadata.row_group(0)
+    codecs = {group.column(i).compression for i in range(group.num_columns)}
+    if codecs != {"ZSTD"}:  # what else a machine's Arrow can decompress depends on how it was built
+        raise MalformedError(f"the file is compressed by {', '.join(sorted(codecs))}, not by zstd alone")
     values = max(group.column(i).num_values for i in range(group.num_columns))
     if values > limits.decoded_bytes:
         raise MalformedError(f"the file declares {values} values in a column; at most {limits.decoded_bytes}")

@@ -160,6 +160,15 @@ def test_one_row_group_only() -> None:
         read_rollouts(parquet(table, row_group_size=2), LIMITS)
 
 
+@pytest.mark.parametrize("codec", ["none", "snappy", "gzip", "brotli", "lz4", {"seed": "snappy"}])
+def test_zstd_only(codec: str | dict[str, str]) -> None:
+    """Two machines must not differ in what they can read."""
+    zstd = dict.fromkeys((field.name for field in SCHEMA), "zstd")
+    compression = zstd | codec if isinstance(codec, dict) else codec
+    with pytest.raises(MalformedError, match="not by zstd alone"):
+        read_rollouts(parquet(table_of([make_row()]), compression=compression), LIMITS)
+
+
 def test_a_high_compression_ratio_is_refused_by_what_it_declares() -> None:
     data = parquet(table_of([replace(make_row(), proof=bytes(2 << 20))]))
     assert len(data) < 10_000
