@@ -214,10 +214,17 @@ def check_urls(urls: Sequence[str]) -> list[str]:
     if not bases:
         raise ConfigError("there is no relay or origin to fetch from", hint="set shardcast.relays, or upstreams")
     for base in bases:
-        parts = urlsplit(base)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        if not _is_base_url(base):
             raise ConfigError(f"{base!r} is not the base URL of a relay", hint="e.g. http://relay.example:8700")
     return bases
+
+
+def _is_base_url(text: str) -> bool:
+    try:
+        parts, _ = urlsplit(text), httpx2.URL(text)
+    except (ValueError, httpx2.InvalidURL):
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
 
 
 class Pool:
