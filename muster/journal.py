@@ -70,7 +70,7 @@ class Journal:
             with self.transaction():
                 for statement in schema:
                     self._database.execute(statement)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, StorageError) as error:
             raise StorageError(f"the journal {path} cannot be used: {error}", hint="check its folder") from error
 
     def close(self) -> None:
@@ -84,43 +84,39 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of what is executed inside is on disk when it ends, or none of it."""
-        self._database.execute("BEGIN IMMEDIATE")
+        """All of what is executed inside is on disk when it ends, or none of it. Raises StorageError as `execute`."""
+        self._run("BEGIN IMMEDIATE")
         try:
             yield
+            self._run("COMMIT")
         except BaseException:
-            self._database.execute("ROLLBACK")
+            if self._database.in_transaction:  # a full disk ends it by itself
+                self._database.execute("ROLLBACK")
             raise
-        self._database.execute("COMMIT")
 
     def execute(self, statement: str, *values: Any) -> int:
-        """Change something; returns the number of rows changed. On disk on return, unless in a transaction."""
-        return self._database.execute(statement, values).rowcount
+        """Change something; returns the number of rows changed. On disk on return, unless in a transaction.
+
+        Raises StorageError when the disk refuses; what breaks a constraint of the schema stays sqlite3.IntegrityError.
+        """
+        return self._run(statement, *values).rowcount
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
-        return self._database.execute(query, values).fetchall()
+        return self._run(query, *values).fetchall()
 
     def row(self, query: str, *values: Any) -> sqlite3.Row | None:
         """The first row, if any."""
-        return self._database.execute(query, values).fetchone()
+        return self._run(query, *values).fetchone()
 
     def value(self, query: str, *values: Any) -> Any:
         """The first column of the first row; None when there is none."""
         row = self.row(query, *values)
         return None if row is None else row[0]
 
-
-def write_durably(path: Path, data: bytes) -> None:
-    """Put a file in place whole, and on disk before returning, name included."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    def _run(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        try:
+            return self._database.execute(statement, values)
+        except (sqlite3.IntegrityError, sqlite3.ProgrammingError):
+            raise
+        except sqlite3.DatabaseError as error:
+            raise StorageError(f"the journal {self.path} fails: {error}", hint="is the disk full?") from error

@@ -12,9 +12,9 @@ from pathlib import Path
 
 from muster.chain.reads import ChainReader
 from muster.errors import ConfigError, MismatchError
+from muster.files import write_durably
 from muster.http import OrchestratorClient
 from muster.inspection import ModelFacts, Rules
-from muster.journal import write_durably
 from muster.model_files import load_tokenizer, tokenizer_hash
 from muster.settings import ShardcastSettings
 from muster.shardcast.client import fetch, limits_of

@@ -19,6 +19,7 @@ from obstore.store import LocalStore, from_url
 
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
+from muster.files import sync
 from muster.hashes import content_hash, is_hash
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ class ContentStore:
         except (BaseError, OSError) as error:
             raise self._failed(f"cannot keep {name}", error) from error
         if self._folder is not None:
-            await asyncio.to_thread(_sync, self._folder / key)
+            # Forced to disk with its folder's entry: a receipt is a promise that survives a power failure.
+            for path in (self._folder / key, (self._folder / key).parent):
+                await asyncio.to_thread(sync, path)
 
     async def exists(self, name: str) -> bool:
         """Whether a file of this name is kept."""
@@ -150,13 +153,3 @@ class ContentStore:
             await obstore.delete_async(self._store, key)
         except (BaseError, OSError) as error:
             raise self._failed("cannot write", error) from error
-
-
-def _sync(path: Path) -> None:
-    """Force a file and its folder entry to disk: a receipt is a promise that survives a power failure."""
-    for target in (path, path.parent):
-        handle = os.open(target, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

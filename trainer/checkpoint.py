@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -23,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from muster.errors import MismatchError, StorageError
-from muster.journal import write_durably
+from muster.files import sync, write_durably
 from muster.model_files import TOKENIZER_FILES
 from trainer.batches import Batch
 
@@ -87,7 +86,7 @@ class Checkpoints:
             _write(build, note, model, optimizer, tokenizer, dtype)
             shutil.rmtree(self.path(note.step), ignore_errors=True)
             build.rename(self.path(note.step))
-            _sync(self.folder)
+            sync(self.folder)
         except OSError as error:
             raise StorageError(f"cannot write step {note.step} to {self.folder}: {error.strerror}") from error
 
@@ -159,8 +158,8 @@ def _write(
     }
     (build / NOTE).write_text(json.dumps(value))
     for path in [*build.iterdir(), *(build / MODEL).iterdir()]:
-        _sync(path)
-    _sync(build)
+        sync(path)
+    sync(build)
 
 
 def _write_model(folder: Path, model: PreTrainedModel, tokenizer: Path, dtype: torch.dtype) -> None:
@@ -194,11 +193,3 @@ def _restore(optimizer: torch.optim.Optimizer, model: PreTrainedModel, moments: 
 def _sha256(path: Path) -> str:
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

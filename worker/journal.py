@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Final
 
 from muster.errors import ConfigError, StorageError
+from muster.files import write_durably
 from muster.hashes import content_hash
-from muster.journal import Journal, write_durably
+from muster.journal import Journal
 from muster.messages import Receipt
 from worker.decisions import Entry
 
@@ -63,7 +64,8 @@ class WorkJournal:
         return None if text is None else Receipt.model_validate_json(text)
 
     def save(self, index: int, step: int, anchor: bytes, root: bytes, data: bytes) -> Entry:
-        """A finished file: on disk, then noted. Raises StorageError when there is work for this index already."""
+        """A finished file: on disk, then noted. Raises StorageError when there is work for this index already,
+        or the disk refuses."""
         if self.entry(index) is not None:
             raise StorageError(f"there is work for index {index} already")
         entry = Entry(index, step, anchor, root, content_hash(data), "saved")

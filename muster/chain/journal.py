@@ -87,10 +87,11 @@ class Journal:
                 sent = sign(nonce)
                 places = ", ".join("?" * 11)
                 self._execute(f"INSERT INTO sent (chain, {_COLUMNS}) VALUES ({places})", (self._chain, *_row(sent)))
+                self._execute("COMMIT")
             except BaseException:
-                self._execute("ROLLBACK")
+                if self._database.in_transaction:  # a full disk ends it by itself
+                    self._execute("ROLLBACK")
                 raise
-            self._execute("COMMIT")
             return sent
 
     def replace(self, old: Sent, new: Sent) -> bool:

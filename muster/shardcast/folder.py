@@ -272,15 +272,6 @@ def _lock(descriptor: int, path: Path) -> bool:
         return False
 
 
-def sync(path: Path) -> None:
-    """Force a file or a folder's entries to disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def disk_error(what: str, path: Path, error: OSError) -> StorageError:
     """The error of ours for a disk that refuses, with what helps."""
     if error.errno in _FULL:

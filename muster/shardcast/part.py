@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Self
 
 from muster.errors import CheckError, StorageError
+from muster.files import sync
 from muster.shardcast.folder import (
     disk_error,
     part_path,
     read_manifest,
     shard_is_good,
-    sync,
     version_path,
     whole_manifest,
 )

@@ -15,13 +15,13 @@ from blake3 import blake3
 from pydantic import ValidationError
 
 from muster.errors import StorageError, UsageError
+from muster.files import sync
 from muster.shardcast.folder import (
     READ_BYTES,
     disk_error,
     locked,
     prune,
     remove_version,
-    sync,
     touch,
     version_path,
     whole_manifest,

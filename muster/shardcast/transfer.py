@@ -18,7 +18,8 @@ from typing import Final
 
 from muster.errors import CheckError, StorageError, UnreachableError
 from muster.failpoints import failpoint
-from muster.shardcast.folder import sync, touch
+from muster.files import sync
+from muster.shardcast.folder import touch
 from muster.shardcast.manifest import Manifest, Shard
 from muster.shardcast.part import Part
 from muster.shardcast.sources import Pool, Source, SourceReport

@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from muster.errors import MalformedError, UsageError
+from muster.files import write_atomically
 from muster.swarm.processes import Leader, end_session, is_alive, session_members
 
 STATE_FILE = "swarm.json"
@@ -27,10 +28,7 @@ class SwarmState:
     processes: dict[str, Leader]
 
     def write(self, folder: Path) -> None:
-        path = folder / STATE_FILE
-        temporary = path.with_suffix(".new")
-        temporary.write_text(json.dumps(asdict(self), indent=1))
-        os.replace(temporary, path)
+        write_atomically(folder / STATE_FILE, json.dumps(asdict(self), indent=1))
 
 
 def read_state(folder: Path) -> SwarmState | None:

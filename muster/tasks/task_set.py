@@ -19,6 +19,7 @@ from typing import Final
 from pydantic_core import from_json
 
 from muster.errors import ConfigError, MalformedError, MismatchError
+from muster.files import write_durably
 from muster.tasks.families import FAMILIES, Family, Task, family_of
 
 FORMAT: Final = "muster.tasks.v1"
@@ -126,11 +127,8 @@ def _fill(
 
 
 def save_task_set(task_set: TaskSet, path: Path) -> None:
-    """Write the canonical file, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(task_set.canonical_bytes())
-    temporary.replace(path)
+    """Write the canonical file, whole or not at all. Raises StorageError."""
+    write_durably(path, task_set.canonical_bytes())
 
 
 def load_task_set(path: Path, root: bytes | None = None) -> TaskSet:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError, StorageError
-from muster.journal import FolderLock, Journal, write_durably
+from muster.files import write_durably
+from muster.journal import FolderLock, Journal
 
 SCHEMA = ("CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)",)
 HOLD = """
@@ -47,16 +48,16 @@ def test_a_killed_process_leaves_what_it_said_and_frees_its_folder(tmp_path: Pat
         assert journal.value("SELECT name FROM things WHERE name = 'half'") is None
 
 
-def insert_twice(journal: Journal) -> None:
+def insert(journal: Journal, *names: str) -> None:
     with journal.transaction():
-        for _ in range(2):
-            journal.execute("INSERT INTO things VALUES ('a')")
+        for name in names:
+            journal.execute("INSERT INTO things VALUES (?)", name)
 
 
 def test_a_transaction_is_all_or_nothing(tmp_path: Path) -> None:
     with Journal(tmp_path / "journal", SCHEMA) as journal:
         with pytest.raises(sqlite3.IntegrityError):
-            insert_twice(journal)
+            insert(journal, "a", "a")
         assert journal.rows("SELECT * FROM things") == []
         assert journal.row("SELECT * FROM things") is None
 
@@ -66,6 +67,24 @@ def test_a_file_that_is_no_journal_is_an_error(tmp_path: Path) -> None:
     path.write_text("this is not a database, and it is long enough to be looked at as one" * 20)
     with pytest.raises(StorageError, match="cannot be used"):
         Journal(path, SCHEMA)
+
+
+def test_a_full_disk_is_an_error_with_a_name_and_changes_nothing(tmp_path: Path) -> None:
+    with Journal(tmp_path / "journal", SCHEMA) as journal:
+        journal.execute("INSERT INTO things VALUES ('a')")
+        pages = journal.value("PRAGMA page_count")
+        journal.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StorageError, match="full"):
+            journal.execute("INSERT INTO things VALUES (?)", "b" * 100_000)
+        with pytest.raises(StorageError, match="full"):
+            insert(journal, "c", "d" * 100_000)
+        assert [row["name"] for row in journal.rows("SELECT name FROM things")] == ["a"]
+
+
+def test_a_file_that_cannot_be_written_is_an_error_with_a_name(tmp_path: Path) -> None:
+    (tmp_path / "file").mkdir()
+    with pytest.raises(StorageError, match=f"{tmp_path / 'file'} cannot be written"):
+        write_durably(tmp_path / "file", b"content")
 
 
 def test_files_are_replaced_whole(tmp_path: Path) -> None:
