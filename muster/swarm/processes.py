@@ -23,6 +23,7 @@ KILL_SECONDS: Final = 10.0
 AUTOGROUP_ATTEMPTS: Final = 10
 AUTOGROUP_SECONDS: Final = 0.03
 
+MOST_NICE: Final = 19
 _PROC: Final = Path("/proc")
 _POLL_SECONDS: Final = 0.05
 
@@ -65,8 +66,12 @@ def leader(pid: int) -> Leader:
     return Leader(pid, found.started)
 
 
-def make_nice(pid: int, nice: int) -> None:
-    """Let others go first: the process, and its session, which desktop kernels schedule as one (autogroup, sched(7))."""
+    """Let others go first: the process, and its session, which some kernels schedule as one (autogroup, sched(7))."""
+    """Let others go first: the process, and its session, which desktop kernels schedule as one (autogroup, sched(7)).
+
+    `more` comes on top of our own niceness: nobody without privileges may be less nice than that.
+    """
+    nice = min(MOST_NICE, os.getpriority(os.PRIO_PROCESS, 0) + more)
     os.setpriority(os.PRIO_PROCESS, pid, nice)
     for _ in range(AUTOGROUP_ATTEMPTS):
         try:
