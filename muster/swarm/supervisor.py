@@ -58,6 +58,7 @@ class ProcessSpec:
     stop_seconds: float = 8
     """Between SIGTERM and SIGKILL."""
     nice: int = 0
+    """On top of the supervisor's own."""
     restarts: int = len(BACK_OFF)
     final_statuses: tuple[int, ...] = ()
     """Exit statuses that mean it has nothing left to do: it is not started again, and nothing is wrong."""
