@@ -66,8 +66,8 @@ def leader(pid: int) -> Leader:
     return Leader(pid, found.started)
 
 
-    """Let others go first: the process, and its session, which some kernels schedule as one (autogroup, sched(7))."""
-    """Let others go first: the process, and its session, which desktop kernels schedule as one (autogroup, sched(7)).
+def make_nice(pid: int, more: int) -> None:
+    """Let others go first: the process, and its session, which some kernels schedule as one (autogroup, sched(7)).
 
     `more` comes on top of our own niceness: nobody without privileges may be less nice than that.
     """
