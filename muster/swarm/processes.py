@@ -99,10 +99,15 @@ class Child:
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
-        self.name = leader(self._process.pid)
-        self._descriptor = os.pidfd_open(self._process.pid)
-        if nice:
-            make_nice(self._process.pid, nice)
+        try:
+            self.name = leader(self._process.pid)
+            self._descriptor = os.pidfd_open(self._process.pid)
+            if nice:
+                make_nice(self._process.pid, nice)
+        except BaseException:  # nobody will know of it, so nobody else could end it
+            self._process.kill()
+            self._process.wait(KILL_SECONDS)
+            raise
 
     async def wait(self) -> None:
         """Return when the process has ended; it stays a zombie until `end`."""

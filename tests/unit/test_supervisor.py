@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
+from muster.swarm import processes
 from muster.swarm import supervisor as module
 from muster.swarm.processes import Child, Leader, is_alive, leader, session_members
 from muster.swarm.state import SwarmState, check_free, end_swarm, read_state
@@ -317,6 +318,20 @@ def test_a_broken_state_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MalformedError) as caught:
         read_state(tmp_path)
     assert caught.value.hint == f"rm {tmp_path / 'swarm.json'}"
+
+
+async def test_a_process_that_cannot_be_looked_after_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[int] = []
+
+    def refuse(pid: int, _: int) -> None:
+        started.append(pid)
+        raise PermissionError(13, "not yours to decide")
+
+    monkeypatch.setattr(processes, "make_nice", refuse)
+    async with Supervisor(tmp_path) as swarm:
+        with pytest.raises(ConfigError, match="not yours to decide"):
+            await swarm.start(spec(tmp_path, "x", SLEEP, nice=3))
+    assert [processes.look(pid) for pid in started] == [None]
 
 
 async def test_a_leader_that_ends_at_once_is_still_named(tmp_path: Path) -> None:
