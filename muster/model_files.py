@@ -1,4 +1,4 @@
-"""Checkpoint folders in Hugging Face's format: their tokenizer, and the hashes that a run's terms name them by.
+"""Checkpoint folders in Hugging Face's format: their tokenizer, what never changes in them, and their hashes.
 
 Apart from `muster.models`, because reading a folder takes no torch.
 """
@@ -14,9 +14,11 @@ from muster.errors import ConfigError
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-TOKENIZER_FILES: Final = (
+FIXED_FILES: Final = (
     "added_tokens.json",
     "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
     "merges.txt",
     "special_tokens_map.json",
     "tokenizer.json",
@@ -24,7 +26,8 @@ TOKENIZER_FILES: Final = (
     "tokenizer_config.json",
     "vocab.json",
 )
-"""Whatever of these a folder has is its tokenizer, the chat template included."""
+"""Whatever of these a folder has stays as it is while a run lasts: tokenizer, chat template, the model's configuration.
+Two processes that read different ones would judge the same work differently."""
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
@@ -43,8 +46,8 @@ def model_hash(directory: Path) -> bytes:
 
 
 def tokenizer_hash(directory: Path) -> bytes:
-    """SHA-256 over the tokenizer's files, chat template included: `Terms.tokenizer_hash`, the same at every step."""
-    return _hash_files(directory, [directory / name for name in TOKENIZER_FILES if (directory / name).is_file()])
+    """SHA-256 over all that is not weights, `FIXED_FILES`: `Terms.tokenizer_hash`, the same at every step."""
+    return _hash_files(directory, [directory / name for name in FIXED_FILES if (directory / name).is_file()])
 
 
 def _hash_files(directory: Path, files: list[Path]) -> bytes:

@@ -1,7 +1,7 @@
 """What a node needs of a run besides the chain: its tasks, its tokenizer, and its checkpoints, all of them checked.
 
 Everything is named by a hash that is on chain, so it does not matter who serves it: the task set by `Terms.task_root`,
-the tokenizer by `Terms.tokenizer_hash`, each checkpoint by the manifest root of its step.
+each checkpoint by the manifest root of its step, and whatever is not weights in it by `Terms.tokenizer_hash`.
 """
 
 from __future__ import annotations
@@ -36,16 +36,7 @@ async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path)
 
 
 def make_rules(chain: ChainReader, run: int, terms: Terms, task_set: TaskSet, checkpoint: Path) -> Rules:
-    """The rules of a run, with the tokenizer and the model's facts from any of its checkpoints. Blocks.
-
-    Raises MismatchError when the checkpoint's tokenizer is not the one of the terms.
-    """
-    actual = tokenizer_hash(checkpoint)
-    if actual != terms.tokenizer_hash:
-        raise MismatchError(
-            f"the tokenizer in {checkpoint} is 0x{actual.hex()}, the run's terms name 0x{terms.tokenizer_hash.hex()}",
-            hint="the trainer publishes another tokenizer than it promised: do not work for this run",
-        )
+    """The rules of a run, with the tokenizer and the model's facts from any of its checkpoints. Blocks."""
     return Rules(
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
@@ -65,12 +56,19 @@ class Checkpoints:
     """
 
     def __init__(
-        self, chain: ChainReader, run: int, sources: Sequence[str], settings: ShardcastSettings, folder: Path
+        self,
+        chain: ChainReader,
+        run: int,
+        terms: Terms,
+        sources: Sequence[str],
+        settings: ShardcastSettings,
+        folder: Path,
     ) -> None:
         if not sources:
             raise ConfigError("no relay is known for this run", hint="set shardcast.relays")
         self._chain = chain
         self._run = run
+        self._terms = terms
         self._sources = list(sources)
         self._settings = settings
         self._folder = folder
@@ -78,7 +76,10 @@ class Checkpoints:
         self._roots_wanted: set[bytes] = set()
 
     async def get(self, step: int) -> Path:
-        """The folder of a step's checkpoint, verified against the chain. Raises as `muster.shardcast.fetch`."""
+        """The folder of a step's checkpoint, verified against the chain.
+
+        Raises as `muster.shardcast.fetch`, and MismatchError when it is not of the model that the terms promise.
+        """
         root = (await self._chain.checkpoint(self._run, step)).manifest_root
         known = self._verified.get(step)
         if known and known[0] == root and known[1].is_dir():
@@ -91,8 +92,24 @@ class Checkpoints:
             await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, set(self._roots_wanted))
         finally:
             self._roots_wanted.discard(root)
+        await asyncio.to_thread(check_fixed, path, step, self._terms)
         self._verified[step] = root, path
         return path
+
+
+def check_fixed(checkpoint: Path, step: int, terms: Terms) -> None:
+    """Check that tokenizer and configuration are those of the terms. Raises MismatchError.
+
+    A trainer that changed the configuration (a stop token, say) between two steps could make honest nodes disagree
+    with each other.
+    """
+    actual = tokenizer_hash(checkpoint)
+    if actual != terms.tokenizer_hash:
+        raise MismatchError(
+            f"step {step} has a tokenizer or configuration 0x{actual.hex()}, "
+            f"the run's terms name 0x{terms.tokenizer_hash.hex()}",
+            hint="the trainer publishes another model than it promised: do not work for this run",
+        )
 
 
 async def sources_of(settings: ShardcastSettings, client: OrchestratorClient, run: int) -> list[str]:

@@ -23,7 +23,7 @@ from safetensors.torch import load_file, save_file
 
 from muster.errors import MismatchError, StorageError
 from muster.files import sync, write_durably
-from muster.model_files import TOKENIZER_FILES
+from muster.model_files import FIXED_FILES
 from trainer.batches import Batch
 
 if TYPE_CHECKING:
@@ -77,13 +77,13 @@ class Checkpoints:
         note: Note,
         model: PreTrainedModel,
         optimizer: torch.optim.Optimizer,
-        tokenizer: Path,
+        fixed: Path,
         dtype: torch.dtype,
     ) -> None:
-        """Write a step whole, then let it appear; `tokenizer` is the folder with the run's. Raises StorageError."""
+        """Write a step whole, then let it appear; `fixed` is a folder with what is not weights. Raises StorageError."""
         build = self.folder / f".writing-{note.step:06d}"
         try:
-            _write(build, note, model, optimizer, tokenizer, dtype)
+            _write(build, note, model, optimizer, fixed, dtype)
             shutil.rmtree(self.path(note.step), ignore_errors=True)
             build.rename(self.path(note.step))
             sync(self.folder)
@@ -138,7 +138,7 @@ def _write(
     note: Note,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
-    tokenizer: Path,
+    fixed: Path,
     dtype: torch.dtype,
 ) -> None:
     shutil.rmtree(build, ignore_errors=True)
@@ -146,7 +146,7 @@ def _write(
     weights = {name: value.detach() for name, value in model.named_parameters()}
     save_file(weights, build / WEIGHTS)
     save_file(_moments(optimizer, model), build / OPTIMIZER)
-    _write_model(build / MODEL, model, tokenizer, dtype)
+    _write_model(build / MODEL, model, fixed, dtype)
     value: dict[str, Any] = {
         "step": note.step,
         "batch_root": note.batch_root,
@@ -162,14 +162,16 @@ def _write(
     sync(build)
 
 
-def _write_model(folder: Path, model: PreTrainedModel, tokenizer: Path, dtype: torch.dtype) -> None:
-    """The published form. Tied weights are written once, as transformers does; the tokenizer is copied byte for byte,
-    since the run's terms name its hash."""
+def _write_model(folder: Path, model: PreTrainedModel, fixed: Path, dtype: torch.dtype) -> None:
+    """The published form. Tied weights are written once, as transformers does; all that is not weights is copied byte
+    for byte, since the run's terms name its hash."""
     state = {name: value.detach().to(dtype) for name, value in model.state_dict().items()}
     model.save_pretrained(folder, state_dict=state)
-    for name in TOKENIZER_FILES:
-        if (tokenizer / name).is_file():
-            shutil.copyfile(tokenizer / name, folder / name)
+    for name in FIXED_FILES:
+        if (fixed / name).is_file():
+            shutil.copyfile(fixed / name, folder / name)
+        else:
+            (folder / name).unlink(missing_ok=True)
 
 
 def _moments(optimizer: torch.optim.Optimizer, model: PreTrainedModel) -> dict[str, torch.Tensor]:

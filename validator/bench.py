@@ -69,7 +69,7 @@ async def make_bench(
     if latest is None:
         raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
     sources = await sources_of(settings.shardcast, client, settings.run)
-    checkpoints = Checkpoints(chain, settings.run, sources, settings.shardcast, folder / "weights")
+    checkpoints = Checkpoints(chain, settings.run, terms, sources, settings.shardcast, folder / "weights")
     task_set = await fetch_task_set(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, task_set, checkpoint)

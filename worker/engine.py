@@ -24,6 +24,7 @@ import numpy as np
 import torch
 
 from muster.errors import ConfigError, MusterError
+from muster.inspection import ModelFacts
 from muster.profiles import Profile
 from muster.terms import Terms
 from muster.weights import read_weights
@@ -109,7 +110,7 @@ class Engine:
     def __init__(self, model_dir: Path, profile: Profile, limits: EngineLimits) -> None:
         self.profile = profile
         self.limits = limits
-        self.stop_tokens = read_stop_tokens(model_dir)
+        self.stop_tokens = sorted(ModelFacts.read(model_dir).stop_tokens)
         _set_threads(limits.threads)
         self._engine = _start(model_dir, profile, limits)
         self._calls = 0
@@ -191,17 +192,6 @@ class Engine:
             output_kind=RequestOutputKind.FINAL_ONLY,
             extra_args={SEED: request.seed, SLOT: slot},
         )
-
-
-def read_stop_tokens(model_dir: Path) -> list[int]:
-    """The EOS tokens that config.json names."""
-    try:
-        stop = json.loads((model_dir / "config.json").read_text()).get("eos_token_id")
-    except (OSError, json.JSONDecodeError) as error:
-        raise ConfigError(f"no readable config.json in {model_dir}") from error
-    if stop is None:
-        raise ConfigError(f"{model_dir / 'config.json'} names no eos_token_id: completions could not stop")
-    return [stop] if isinstance(stop, int) else list(stop)
 
 
 def _start(model_dir: Path, profile: Profile, limits: EngineLimits) -> LLMEngine:

@@ -73,5 +73,5 @@ async def _prepare(place: Workplace) -> NewestCheckpoint:
             await patience.wait(str(error))
             continue
         folder = place.settings.worker.state_dir / "weights"
-        checkpoints = Checkpoints(place.chain, place.run, sources, shardcast, folder)
+        checkpoints = Checkpoints(place.chain, place.run, place.terms, sources, shardcast, folder)
         return NewestCheckpoint(place.chain, place.run, checkpoints, place.settings.chain.poll_seconds)

@@ -22,7 +22,7 @@ from muster.chain.types import Role
 from muster.constants import CHAIN_ANVIL
 from muster.draw_secret import create_draw_secret, draw_tip
 from muster.errors import UsageError
-from muster.model_files import TOKENIZER_FILES, model_hash, tokenizer_hash
+from muster.model_files import FIXED_FILES, model_hash, tokenizer_hash
 from muster.settings import ChainSettings
 from muster.swarm.plan import ESCROW, Layout, NodePlan, Request, nodes, settings_of, terms
 from muster.swarm.summary import Participant
@@ -75,7 +75,7 @@ def fill_run_folder(layout: Layout) -> None:
     """What a newcomer gets from the orchestrator: the task set, the tokenizer and the model's configuration."""
     layout.run_folder.mkdir(parents=True)
     shutil.copy2(layout.tasks, layout.run_folder / "tasks.jsonl")
-    for name in ("config.json", "generation_config.json", *TOKENIZER_FILES):
+    for name in FIXED_FILES:
         if (layout.model / name).is_file():
             shutil.copy2(layout.model / name, layout.run_folder / name)
 

@@ -12,8 +12,12 @@ import shutil
 import socket
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -399,6 +403,29 @@ def test_doctor_names_what_is_wrong_and_the_way_out(machine: Machine) -> None:
     assert checks["contracts"]["state"] == "ok"
     assert checks["orchestrator"]["state"] == "fail"
     assert "orchestrator.url" in checks["orchestrator"]["fix"]
+
+
+@pytest.mark.parametrize(
+    ("ahead", "state", "words"), [(0, "ok", "/readyz"), (31, "fail", "the clocks differ by 3"), (None, "warn", "time")]
+)
+def test_doctor_compares_clocks(machine: Machine, ahead: int | None, state: str, words: str) -> None:
+    class Readyz(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response_only(200)
+            if ahead is not None:
+                self.send_header("Date", formatdate(time.time() + ahead, usegmt=True))
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    with HTTPServer(("127.0.0.1", 0), Readyz) as server:
+        serving = threading.Thread(target=server.handle_request)
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        done = machine.type("doctor", "--json", MUSTER_ORCHESTRATOR__URL=url, NO_PROXY="127.0.0.1")
+        serving.join(10)
+    found = next(check for check in json.loads(done.stdout) if check["name"] == "orchestrator")
+    assert found["state"] == state
+    assert words in found["found"]
 
 
 def test_terms_file_names_what_is_wrong(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ import sqlite3
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +178,13 @@ def test_the_service_about_itself(house, serving):
     assert json.loads(serving.get("/healthz")[1]) == {"status": "alive"}
     version = json.loads(serving.get("/version")[1])
     assert (version["run"], version["chain_id"], version["registry"]) == (house.run, 31_337, house.book.registry)
+
+
+def test_answers_are_dated_so_that_a_newcomer_can_compare_clocks(serving):
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(serving.url + "/readyz", timeout=10) as reply:
+        said = parsedate_to_datetime(reply.headers["date"]).timestamp()
+    assert abs(time.time() - said) < 5
 
 
 def test_metrics_carry_no_address(house, serving):

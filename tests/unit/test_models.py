@@ -84,6 +84,9 @@ def test_hashes_name_the_model_and_the_tokenizer(tmp_path: Path) -> None:
     template.write_text(template.read_text() + " ")
     assert tokenizer_hash(folders[0]) != tokenizer_hash(folders[1])
     assert model_hash(folders[0]) == model_hash(folders[1])
+    config = folders[2] / "config.json"
+    config.write_text(config.read_text().replace('"eos_token_id": 1', '"eos_token_id": 2'))
+    assert tokenizer_hash(folders[0]) != tokenizer_hash(folders[2]), "a stop token is part of what stays the same"
     for function in (model_hash, tokenizer_hash, load_model, load_tokenizer):
         with pytest.raises(ConfigError):
             function(tmp_path / "absent")
