@@ -78,7 +78,6 @@ async def _serve(settings: Settings, signer: Signer) -> None:
                 log_config=None,
                 access_log=False,
                 server_header=False,
-                date_header=False,
                 lifespan="off",
                 limit_concurrency=MAX_CONNECTIONS,
                 timeout_keep_alive=20,

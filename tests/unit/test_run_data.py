@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from commitment_samples import TERMS
+from commitment_samples import rules
 
 from muster.errors import MismatchError
 from muster.model_files import tokenizer_hash
@@ -19,7 +19,7 @@ def test_a_trainer_cannot_change_a_stop_token_between_two_steps(tmp_path: Path) 
     for step in (0, 1):
         model = make_model(tokenizer, ModelShape(hidden=64, layers=1, heads=2, intermediate=64), seed=step)
         save_model(model, tokenizer, tmp_path / str(step))
-    terms = replace(TERMS, tokenizer_hash=tokenizer_hash(tmp_path / "0"))
+    terms = replace(rules().terms, tokenizer_hash=tokenizer_hash(tmp_path / "0"))
     check_fixed(tmp_path / "1", 1, terms)
 
     model.config.eos_token_id = 3
