@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections.abc import Mapping
 from typing import Any, Self, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import httpx2
 import stamina
@@ -33,7 +33,7 @@ from muster.messages import (
     Verdict,
     VerdictPage,
 )
-from muster.signing import TypedSigner, domain, host_of, sign_request, upload_target
+from muster.signing import TypedSigner, domain, sign_request, upload_target
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """Longest JSON answer that is read."""
@@ -44,7 +44,7 @@ MAX_PROBLEM_BYTES = 64 * 1024
 ATTEMPTS = 6
 CONNECT_SECONDS = 5.0
 _AGAIN = frozenset({429, 502, 503, 504})
-_LOOPBACK = ("127.0.0.1", "localhost", "[::1]")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -84,7 +84,7 @@ class OrchestratorClient:
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
             limits=httpx2.Limits(max_connections=8, max_keepalive_connections=4, keepalive_expiry=15),
-            trust_env=not host_of(url).startswith(_LOOPBACK),
+            trust_env=urlsplit(url).hostname not in _LOOPBACK,
         )
 
     async def __aenter__(self) -> Self:

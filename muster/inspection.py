@@ -159,7 +159,9 @@ class Row:
     def drawn_budget(self) -> int:
         return self.draw.groups[self.position // self.rules.terms.group_size].budget
 
-    def finding(self, reason: Reason, detail: str, measured: float | None = None, threshold: float | None = None):
+    def finding(
+        self, reason: Reason, detail: str, measured: float | None = None, threshold: float | None = None
+    ) -> Finding:
         return Finding(reason, self.position, measured, threshold, detail=detail)
 
 

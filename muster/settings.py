@@ -54,7 +54,9 @@ class OrchestratorSettings(Section):
     url: str = "http://127.0.0.1:8600"
     """Where clients find the orchestrator."""
     host: str = "127.0.0.1"
+    """Where it listens; 0.0.0.0 for everybody."""
     port: int = Field(default=8600, ge=0, le=65535)
+    """0 takes a free one, which the log names."""
     database_url: str = "sqlite:///.muster/orchestrator.db"
     """SQLAlchemy URL; rebuilt from chain and storage when lost."""
     storage_url: str = "file:.muster/storage"

@@ -1,4 +1,4 @@
-"""A run's terms as a TOML file that its owner writes and everybody can read.
+"""A run's terms as a TOML file that its owner writes and everybody can read, and as JSON.
 
 One key per field of `muster.terms.Terms`. Money is in tokens (a string, so that no digit is lost), hashes are 0x-hex,
 classes are tables. The template computes the hashes from the task set and the model that the run begins with.
@@ -74,6 +74,16 @@ def write_terms(terms: Terms) -> str:
     for work_class in terms.classes:
         lines += ["", "[[classes]]", f"weight_bps = {work_class.weight_bps}", f"budgets = {list(work_class.budgets)}"]
     return "\n".join(lines) + "\n"
+
+
+def terms_document(terms: Terms) -> dict[str, Any]:
+    """Terms as JSON: hashes in hex, classes as objects, money in token wei (JSON integers have no bound)."""
+    document: dict[str, Any] = {}
+    for field in fields(terms):
+        value = getattr(terms, field.name)
+        document[field.name] = "0x" + value.hex() if isinstance(value, bytes) else value
+    document["classes"] = [{"weight_bps": c.weight_bps, "budgets": list(c.budgets)} for c in terms.classes]
+    return document
 
 
 def read_terms(path: Path) -> Terms:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import fields
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from muster.chain.types import AddressBook
 from muster.constants import MAX_FILE_BYTES
@@ -13,6 +12,7 @@ from muster.errors import ConfigError
 from muster.messages import RunInfo
 from muster.storage import ContentStore
 from muster.terms import Terms
+from muster.terms_file import terms_document
 
 MAX_RUN_FILES: Final = 100
 
@@ -29,16 +29,6 @@ def run_info(run: int, book: AddressBook, terms: Terms, relays: list[str], files
         relays=relays,
         files=files,
     )
-
-
-def terms_document(terms: Terms) -> dict[str, Any]:
-    """Terms as JSON: hashes in hex, classes as objects, money as it is (JSON integers have no bound)."""
-    document: dict[str, Any] = {}
-    for field in fields(terms):
-        value = getattr(terms, field.name)
-        document[field.name] = "0x" + value.hex() if isinstance(value, bytes) else value
-    document["classes"] = [{"weight_bps": c.weight_bps, "budgets": list(c.budgets)} for c in terms.classes]
-    return document
 
 
 async def offer_files(folder: Path | None, files: ContentStore) -> dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -30,7 +30,7 @@ from muster.rollouts.reader import RolloutReader
 from muster.run_data import fetch_task_set
 from muster.settings import Settings
 from muster.shardcast.publish import publish
-from muster.tasks import TaskSet
+from muster.tasks import Task, TaskSet
 from muster.terms import Terms
 from trainer.batches import Batch, BatchTerms, WorkFile, close_batch, too_stale
 from trainer.intake import Intake
@@ -196,7 +196,7 @@ class Trainer:
         near_end = self.options.max_steps > 0 and step > self.options.max_steps - 3
         return near_end or (self.options.eval_every > 0 and step % self.options.eval_every == 0)
 
-    def _held_out(self, tasks: TaskSet):
+    def _held_out(self, tasks: TaskSet) -> Sequence[Task]:
         return tasks.held_out[: self.options.eval_tasks] if self.options.eval_tasks else tasks.held_out
 
     def _budgets(self) -> list[int]:

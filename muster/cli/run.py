@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,7 +11,7 @@ from muster.cli.session import Session, command, parse_tokens, tokens
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.cli.tasks import parse_numbers
 from muster.errors import UsageError
-from muster.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS, read_terms, write_terms
+from muster.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS, read_terms, terms_document, write_terms
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
@@ -227,11 +226,6 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
         "manifest_root": latest.manifest_root if latest else None,
         "close_at": info.close_at or None,
     } | ({"terms": terms_document(agreed)} if exact else {})
-
-
-def terms_document(terms: Any) -> dict[str, Any]:
-    """Terms as JSON: money in wei, hashes in hex."""
-    return asdict(terms) | {"classes": [asdict(one) for one in terms.classes]}
 
 
 def _admits(terms: Any) -> str:

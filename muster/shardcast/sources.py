@@ -11,7 +11,7 @@ import random
 import ssl
 import time
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import Final, Self
@@ -193,7 +193,9 @@ class Source:
             raise MismatchError(f"shard {shard.index} from {self.url} hashes to 0x{hasher.hexdigest()}")
         return data
 
-    def _request(self, target: str, headers: dict[str, str] | None = None):
+    def _request(
+        self, target: str, headers: dict[str, str] | None = None
+    ) -> AbstractAsyncContextManager[httpx2.Response]:
         return self._client.stream("GET", self.url + target, headers={"Accept-Encoding": "identity"} | (headers or {}))
 
     def _check_status(self, reply: httpx2.Response, *wanted: int) -> None:
