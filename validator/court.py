@@ -32,8 +32,8 @@ from validator.records import Accusation, CaseFile
 MAX_LOST_CASES: Final = 3
 """Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect."""
 
-GIVE_UP_SECONDS: Final = 3600.0
-"""How often it then says so."""
+SUSPECT_SECONDS: Final = 3600.0
+"""Pause between two looks at an accusation while that is so; each says so in the log."""
 
 RETRY_SECONDS: Final = 30.0
 """Pause after something that money or time may mend."""
@@ -88,12 +88,12 @@ class Court:
         c = accusation.commitment
         node, work = await self.chain.node(c.node), await self.chain.work(c.node)
         if node.status in (Status.JAILED, Status.WITHDRAWN):
-            return self._no_case(accusation, "moot")
+            return self._close(accusation, "moot")
         if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
             log.error("accusing nobody any more: too many cases were lost", node=c.node, lost=MAX_LOST_CASES)
-            return self.journal.delay_accusations(c.node, time.time() + GIVE_UP_SECONDS)
+            return self.journal.delay_accusations(c.node, time.time() + SUSPECT_SECONDS)
         if await self.chain.challengeable_until(c.node, c.index) < head.timestamp:
-            return self._no_case(accusation, "late")
+            return self._close(accusation, "late")
         if work.open_cases:
             return self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
         try:
@@ -106,7 +106,7 @@ class Court:
                 log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error), hint=error.hint)
                 return self.journal.delay_accusations(c.node, time.time() + RETRY_SECONDS)
             log.warning("no case", node=c.node, index=c.index, error=str(error))
-            self._no_case(accusation, error.name or "refused")
+            self._close(accusation, error.name or "refused")
         return None
 
     async def _open(self, accusation: Accusation) -> None:
@@ -114,7 +114,7 @@ class Court:
         bundle = parse_bundle(self.journal.evidence(c) or b"")
         if accusation.kind == Kind.WRONG_DRAW:
             await self._prove_wrong_draw(accusation, bundle)
-            self._no_case(accusation, "proven")
+            self._close(accusation, "proven")
             return
         if not await self._still_convinced(accusation, bundle):
             return
@@ -128,7 +128,7 @@ class Court:
             bytes.fromhex(accusation.evidence[2:]),
         )
         failpoint("validator.accused")
-        self._no_case(accusation, "opened")
+        self._close(accusation, "opened")
         CASES.inc()
         case_id = event_of(receipt, CaseOpened).case_id
         log.info("accused", node=c.node, index=c.index, kind=accusation.kind.name.lower(), case=case_id)
@@ -142,7 +142,7 @@ class Court:
             raise UnreachableError(f"the evidence against {c.node} cannot be checked again: {ruling.why}")
         if not ruling.guilty:
             log.error("not accusing: a second look finds nothing", node=c.node, index=c.index, why=ruling.why)
-            self._no_case(accusation, "withdrawn")
+            self._close(accusation, "withdrawn")
         return ruling.guilty
 
     async def _prove_wrong_draw(self, accusation: Accusation, bundle: EvidenceBundle) -> None:
@@ -153,7 +153,8 @@ class Court:
         mined = await self.chain.prove_wrong_draw(c.node, c.index, c.step, c.root, leaf_of(rollout), proof)
         log.info("proven", node=c.node, index=c.index, kind="wrong_draw", tx=mined.hash)
 
-    def _no_case(self, accusation: Accusation, why: str) -> None:
+    def _close(self, accusation: Accusation, why: str) -> None:
+        """Nothing is left to do about an accusation: it was opened or proven, or `why` there will be no case."""
         c = accusation.commitment
         self.journal.close_accusation(c.node, c.index, c.root, why)
 

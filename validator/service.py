@@ -66,8 +66,8 @@ SECONDS = telemetry.histogram(
 T = TypeVar("T")
 
 
-class ConvictedError(MusterError):
-    """This key will never judge again. Starting it again changes nothing."""
+class OutOfServiceError(MusterError):
+    """This key will never judge again: it was convicted, or has retired. Starting it again changes nothing."""
 
     exit_code = 3
 
@@ -162,7 +162,7 @@ class Validator:
                 hint="restore it from a backup, or join with a new key",
             )
         if node.status == Status.JAILED:
-            raise ConvictedError("this validator was convicted; it judges nobody any more")
+            raise OutOfServiceError("this validator was convicted; it judges nobody any more")
         self._retired = node.status != Status.ACTIVE
         return True
 
@@ -217,7 +217,7 @@ class Validator:
         self._seen = batch.last
         for event in batch:
             if isinstance(event, Convicted) and event.node == self.me:
-                raise ConvictedError("this validator was convicted; it judges nobody any more")
+                raise OutOfServiceError("this validator was convicted; it judges nobody any more")
             if isinstance(event, Retired) and event.node == self.me:
                 self._retired = True
         return batch.more
@@ -294,7 +294,7 @@ class Validator:
         if self._seen >= head.number - self.settings.chain.confirmations:
             await court.turn(head)
         if self._retired and not self.journal.cases():
-            raise ConvictedError("this validator has retired, and nothing is left for it to do")
+            raise OutOfServiceError("this validator has retired, and nothing is left for it to do")
         return False
 
     async def _seal(self, sealing: Sealing) -> bool:
