@@ -48,7 +48,8 @@ contract Runs is Escrow {
     /// @param token The money.
     /// @param registry Where nodes and stakes are.
     /// @param court Where SlashCourt is going to be.
-    constructor(IERC20 token, IRegistry registry, address court) Escrow(token) {
+    /// @param guardian Who may pause commitments; zero: nobody.
+    constructor(IERC20 token, IRegistry registry, address court, address guardian) Escrow(token, guardian) {
         require(address(registry) != address(0) && court != address(0), ZeroAddress());
         REGISTRY = registry;
         COURT = court;
@@ -97,6 +98,7 @@ contract Runs is Escrow {
         uint24 hour = _hourNow();
 
         // Check.
+        _requireUnpaused();
         _checkWorker(work_, run, index);
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
@@ -249,6 +251,7 @@ contract Runs is Escrow {
             taskCount: t.taskCount,
             groupSize: t.groupSize,
             groupsPerCommitment: t.groupsPerCommitment,
+            maxCompletionTokens: t.maxCompletionTokens,
             workClass: t.classes[work_.workClass],
             entropy: _checkpoints[work_.run][step].entropy
         });
