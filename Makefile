@@ -4,19 +4,21 @@
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
 #   make test               lint, contracts, unit and integration tests; ARGS go to pytest
 #   make test-all           the longer suites as well: three seeds, adversaries at full size
+#   make test-contracts     the contracts' tests, and their gas against the snapshot
+#   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
 
 SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
-PATHS := muster orchestrator worker validator trainer scripts tests
+PATHS := muster orchestrator worker validator trainer scripts benchmarks tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 
-.PHONY: setup demo test test-all test-contracts lint clean
+.PHONY: setup demo test test-all test-contracts gas lint clean
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -32,7 +34,11 @@ test-all: lint test-contracts
 	pytest $(ARGS)
 
 test-contracts: setup
-	forge test
+	forge test --no-match-path tests/contracts/Gas.t.sol
+	python benchmarks/gas.py --check
+
+gas: setup
+	@python benchmarks/gas.py --json
 
 lint: setup
 	ruff format --check $(PATHS)

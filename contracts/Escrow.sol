@@ -145,6 +145,11 @@ abstract contract Escrow is Guarded {
     }
 
     /// @inheritdoc IRuns
+    function storageKeyOf(uint32 run) external view returns (address) {
+        return _terms[run].storageKey;
+    }
+
+    /// @inheritdoc IRuns
     function runState(uint32 run) external view returns (RunState memory) {
         return _states[run];
     }

@@ -39,17 +39,11 @@ abstract contract ObjectiveProofs is ISlashCourt {
         Leaves.Leaf calldata leaf,
         bytes32[] calldata merkleProof
     ) external {
-        // Check.
-        Target memory target = Target(node, index, step, root);
-        _checkAccusable(target);
-        _checkUnder(root, leaf, merkleProof);
-        IRuns.DrawTerms memory terms = RUNS.drawTerms(node, step);
+        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
         uint256 positions = _positions(terms);
         require(leaf.position < positions, PositionBeyond(leaf.position, positions));
         Flaw flaw = _drawFlaw(target, terms, leaf);
         require(flaw != Flaw.None, LeafIsAsDrawn(node, index, leaf.position));
-
-        // Effect and interaction.
         _refute(target, terms.run, leaf.position, flaw);
     }
 
@@ -62,14 +56,8 @@ abstract contract ObjectiveProofs is ISlashCourt {
         Leaves.Leaf calldata leaf,
         bytes32[] calldata merkleProof
     ) external {
-        // Check.
-        Target memory target = Target(node, index, step, root);
-        _checkAccusable(target);
-        _checkUnder(root, leaf, merkleProof);
-        IRuns.DrawTerms memory terms = RUNS.drawTerms(node, step);
+        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
         require(_isOutOfBounds(terms, leaf), LeafInBounds(node, index, leaf.position));
-
-        // Effect and interaction.
         _refute(target, terms.run, leaf.position, Flaw.OutOfBounds);
     }
 
@@ -82,15 +70,9 @@ abstract contract ObjectiveProofs is ISlashCourt {
         Leaves.Leaf calldata leaf,
         bytes32[] calldata merkleProof
     ) external {
-        // Check.
-        Target memory target = Target(node, index, step, root);
-        _checkAccusable(target);
-        _checkUnder(root, leaf, merkleProof);
-        IRuns.DrawTerms memory terms = RUNS.drawTerms(node, step);
+        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
         uint256 positions = _positions(terms);
         require(leaf.position >= positions, PositionWithin(leaf.position, positions));
-
-        // Effect and interaction.
         _refute(target, terms.run, leaf.position, Flaw.PositionBeyond);
     }
 
@@ -103,13 +85,10 @@ abstract contract ObjectiveProofs is ISlashCourt {
         Opening calldata first,
         Opening calldata second
     ) external {
-        // Check.
         Target memory target = Target(node, index, step, root);
-        IRegistry.Node memory accused = _checkAccusable(target);
+        uint32 run = _checkAccusable(target).run;
         _checkTwice(root, first, second);
-
-        // Effect and interaction.
-        _refute(target, accused.run, first.leaf.position, Flaw.PositionTwice);
+        _refute(target, run, first.leaf.position, Flaw.PositionTwice);
     }
 
     // --------------------------------------------------------------------------------------------- a validator's vouching
@@ -142,6 +121,21 @@ abstract contract ObjectiveProofs is ISlashCourt {
     }
 
     // ----------------------------------------------------------------------------------------------------- internal
+
+    /// @dev What every proof about one leaf begins with: the node can be convicted, and the leaf is under its root.
+    function _open(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) private view returns (Target memory target, IRuns.DrawTerms memory terms) {
+        target = Target(node, index, step, root);
+        _checkAccusable(target);
+        _checkUnder(root, leaf, merkleProof);
+        terms = _drawTerms(target);
+    }
 
     /// @dev The commitment exists and its node's lock is still there.
     function _checkAccusable(Target memory target) internal view returns (IRegistry.Node memory accused) {
@@ -209,11 +203,15 @@ abstract contract ObjectiveProofs is ISlashCourt {
         require(openings.length == 1, OpeningsWrong(openings.length));
         Leaves.Leaf calldata leaf = openings[0].leaf;
         _checkUnder(target.root, leaf, openings[0].proof);
-        IRuns.DrawTerms memory terms = RUNS.drawTerms(target.node, target.step);
+        IRuns.DrawTerms memory terms = _drawTerms(target);
         if (leaf.position >= _positions(terms)) return Flaw.PositionBeyond;
         if (_isOutOfBounds(terms, leaf)) return Flaw.OutOfBounds;
         flaw = _drawFlaw(target, terms, leaf);
         require(flaw != Flaw.None, NothingRefuted(target.node, target.index, leaf.position));
+    }
+
+    function _drawTerms(Target memory target) private view returns (IRuns.DrawTerms memory) {
+        return RUNS.drawTerms(target.node, target.step);
     }
 
     function _positions(IRuns.DrawTerms memory terms) private pure returns (uint256) {
@@ -247,8 +245,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
         require(position == other, PositionsDiffer(position, other));
         bytes32 hash = _checkUnder(root, first.leaf, first.proof);
         bytes32 otherHash = _checkUnder(root, second.leaf, second.proof);
-        bool twice = hash != otherHash || keccak256(abi.encode(first.proof)) != keccak256(abi.encode(second.proof))
-            || Leaves.meetsItself(hash, first.proof);
+        bool twice = hash != otherHash || Leaves.atTwoPlaces(hash, first.proof, second.proof);
         require(twice, LeafShownTwice(hash));
     }
 }

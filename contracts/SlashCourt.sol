@@ -113,7 +113,7 @@ contract SlashCourt is ObjectiveProofs {
         emit VoteRevealed(caseId, msg.sender, guilty);
 
         // Interaction.
-        REGISTRY.release(REGISTRY.operatorOf(msg.sender), case_.deposit);
+        _release(msg.sender, case_.deposit);
     }
 
     /// @inheritdoc ISlashCourt
@@ -138,7 +138,7 @@ contract SlashCourt is ObjectiveProofs {
         require(case_.kind == Kind.DataMissing, KindNotMissing(caseId, case_.kind));
         _checkAccusable(Target(node, index, receipt.step, receipt.root));
         address signer = ECDSA.recoverCalldata(receiptDigest(run, node, index, receipt), signature);
-        address storageKey = RUNS.terms(run).storageKey;
+        address storageKey = RUNS.storageKeyOf(run);
         require(signer == storageKey, ReceiptNotByStorage(signer, storageKey));
 
         // Effect and interaction.
@@ -153,7 +153,7 @@ contract SlashCourt is ObjectiveProofs {
         _ballots[caseId][judge].state = BallotState.Collected;
         emit Collected(caseId, judge, amount);
 
-        REGISTRY.release(REGISTRY.operatorOf(judge), amount);
+        _release(judge, amount);
     }
 
     // -------------------------------------------------------------------------------------------------------- views
@@ -320,10 +320,13 @@ contract SlashCourt is ObjectiveProofs {
         // Interaction. What does not divide among the revealers goes to the party that the outcome favours.
         uint256 rest = pot - share * case_.reveals;
         RUNS.thaw(case_.node);
-        address challenger = REGISTRY.operatorOf(case_.challenger);
-        uint256 owed = feeBack ? refund + rest : rest;
-        if (owed != 0) REGISTRY.release(feeBack ? challenger : REGISTRY.operatorOf(case_.node), owed);
-        if (outcome == Outcome.Guilty) _convict(case_.node, case_.run, challenger);
+        _release(feeBack ? case_.challenger : case_.node, refund + rest);
+        if (outcome == Outcome.Guilty) _convict(case_.node, case_.run, REGISTRY.operatorOf(case_.challenger));
+    }
+
+    /// @dev To the operator of a node.
+    function _release(address node, uint256 amount) private {
+        if (amount != 0) REGISTRY.release(REGISTRY.operatorOf(node), amount);
     }
 
     function _isJailed(address node) private view returns (bool) {

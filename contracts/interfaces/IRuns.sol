@@ -356,6 +356,7 @@ interface IRuns {
     function runCount() external view returns (uint32);
     function terms(uint32 run) external view returns (Terms memory);
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
+    function storageKeyOf(uint32 run) external view returns (address);
     /// @notice What leaves of `node` at `step` of its run are judged by.
     function drawTerms(address node, uint32 step) external view returns (DrawTerms memory);
     function runState(uint32 run) external view returns (RunState memory);

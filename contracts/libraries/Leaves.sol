@@ -26,12 +26,17 @@ library Leaves {
         return keccak256(bytes.concat(keccak256(abi.encode(leaf))));
     }
 
-    /// @notice Whether on the way from a leaf to the root a node is combined with itself, so that what is under it is
-    /// there twice.
-    function meetsItself(bytes32 node, bytes32[] calldata merkleProof) internal pure returns (bool) {
-        for (uint256 i = 0; i < merkleProof.length; i++) {
-            if (merkleProof[i] == node) return true;
-            node = Hashes.commutativeKeccak256(node, merkleProof[i]);
+    /// @notice Whether two proofs that lead from one leaf to one root show it at two places of the tree: they differ, or
+    /// on the way a node is combined with itself, so that what is under it is there twice.
+    function atTwoPlaces(bytes32 node, bytes32[] calldata first, bytes32[] calldata second)
+        internal
+        pure
+        returns (bool)
+    {
+        if (first.length != second.length) return true;
+        for (uint256 i = 0; i < first.length; i++) {
+            if (first[i] != second[i] || first[i] == node) return true;
+            node = Hashes.commutativeKeccak256(node, first[i]);
         }
         return false;
     }

@@ -21,6 +21,7 @@ interface Vm {
     // Deployment.
     function deployCode(string calldata artifact) external returns (address);
     function deployCode(string calldata artifact, bytes calldata arguments) external returns (address);
+    function getCode(string calldata artifact) external view returns (bytes memory creationCode);
     function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
     function getNonce(address account) external view returns (uint64);
 
