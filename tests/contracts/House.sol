@@ -50,12 +50,16 @@ abstract contract House {
         uint256 nonce = vm.getNonce(address(this));
         address courtAt = vm.computeCreateAddress(address(this), nonce + 3);
         address runsAt = vm.computeCreateAddress(address(this), nonce + 2);
-        token = IMusterToken(vm.deployCode("MusterToken.sol:MusterToken"));
+        token = IMusterToken(vm.deployCode(_tokenArtifact()));
         registry = IRegistry(vm.deployCode("Registry.sol:Registry", abi.encode(token, runsAt, courtAt)));
         runs = IRuns(vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, courtAt, guardian)));
         court = ISlashCourt(vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs)));
         vm.assertEq(address(runs), runsAt);
         vm.assertEq(address(court), courtAt);
+    }
+
+    function _tokenArtifact() internal pure virtual returns (string memory) {
+        return "MusterToken.sol:MusterToken";
     }
 
     function _terms() internal view returns (IRuns.Terms memory t) {
