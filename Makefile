@@ -6,6 +6,7 @@
 #   make test-all           the longer suites as well: three seeds, adversaries at full size
 #   make test-contracts     the contracts' tests, and their gas against the snapshot
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
+#   make prove              halmos and slither over the contracts, in an environment of their own
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
 
@@ -18,7 +19,7 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 
-.PHONY: setup demo test test-all test-contracts gas lint clean
+.PHONY: setup demo test test-all test-contracts gas prove lint clean
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -39,6 +40,14 @@ test-contracts: setup
 
 gas: setup
 	@python benchmarks/gas.py --json
+
+prove: setup .proofs/bin/halmos
+	FOUNDRY_PROFILE=symbolic .proofs/bin/halmos --forge-build-out out/symbolic --match-contract 'Symbolic$$' --loop 64
+	.proofs/bin/slither . --config-file slither.config.json
+
+.proofs/bin/halmos:
+	python -m venv .proofs
+	.proofs/bin/python -m pip install --quiet halmos==0.3.3 slither-analyzer==0.11.6
 
 lint: setup
 	ruff format --check $(PATHS)

@@ -7,6 +7,7 @@ import { ObjectiveProofs } from "./ObjectiveProofs.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
+import { Payouts } from "./libraries/Payouts.sol";
 
 /// @title Juried cases; see ISlashCourt.
 contract SlashCourt is ObjectiveProofs {
@@ -192,7 +193,7 @@ contract SlashCourt is ObjectiveProofs {
         BallotState state = _ballots[caseId][judge].state;
         if (outcome == Outcome.Open) return 0;
         if (state == BallotState.Revealed) return case_.share;
-        return state == BallotState.Committed && !_forfeits(outcome) ? case_.deposit : 0;
+        return state == BallotState.Committed && !Payouts.forfeits(outcome) ? case_.deposit : 0;
     }
 
     /// @inheritdoc ISlashCourt
@@ -300,27 +301,17 @@ contract SlashCourt is ObjectiveProofs {
         return uint256(case_.guiltyVotes) * 2 > jury ? Outcome.Guilty : Outcome.NotGuilty;
     }
 
-    /// @dev Only a verdict takes the deposit of a judge that committed and did not reveal.
-    function _forfeits(Outcome outcome) private pure returns (bool) {
-        return outcome == Outcome.Guilty || outcome == Outcome.NotGuilty;
-    }
-
-    /// @dev Pays out what came in: the fee, and a deposit per commit, of which each reveal has got one back already.
     function _end(uint256 caseId, Case storage case_, Outcome outcome) private {
-        // Effect. The fee goes back to a challenger who was right or too late, else to the revealers.
-        bool feeBack = outcome == Outcome.Guilty || outcome == Outcome.Moot;
-        uint256 refund = feeBack ? case_.fee : 0;
-        uint256 pot = case_.fee - refund;
-        if (_forfeits(outcome)) pot += uint256(case_.commits - case_.reveals) * case_.deposit;
-        uint256 share = case_.reveals == 0 ? 0 : pot / case_.reveals;
+        // Effect.
+        Payouts.Payout memory payout = Payouts.split(outcome, case_.fee, case_.deposit, case_.commits, case_.reveals);
         case_.outcome = outcome;
-        case_.share = uint96(share);
+        case_.share = uint96(payout.share);
         emit CaseResolved(caseId, case_.node, outcome, case_.guiltyVotes, case_.reveals, case_.jury);
 
-        // Interaction. What does not divide among the revealers goes to the party that the outcome favours.
-        uint256 rest = pot - share * case_.reveals;
+        // Interaction.
         RUNS.thaw(case_.node);
-        _release(feeBack ? case_.challenger : case_.node, refund + rest);
+        _release(case_.challenger, payout.toChallenger);
+        _release(case_.node, payout.toAccused);
         if (outcome == Outcome.Guilty) _convict(case_.node, case_.run, REGISTRY.operatorOf(case_.challenger));
     }
 

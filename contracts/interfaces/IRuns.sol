@@ -314,8 +314,8 @@ interface IRuns {
 
     /// @notice Seals every hour since the caller's previous seal up to and with `hour`: "I inspected these, and opened
     /// every case I will". Pays `sealPay` if the escrow has it unreserved.
-    /// @notice Warning: a sealer is liable for objectively refuted commitments under its `vouchRoot`.
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot) external returns (uint256 paid);
+    /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid);
 
     // ------------------------------------------------------------------------------------------- the guardian's calls
 

@@ -87,6 +87,21 @@ contract ProvePositionTest is ProofHouse {
         _assertWorkerConvicted(supply);
     }
 
+    /// @dev One leaf at two depths of a lopsided tree: its proofs have different lengths.
+    function test_Twice_OneLeafAtTwoDepths() public {
+        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 9);
+        (bytes32 half, bytes32[] memory deep) = _tree(leaf, _honestLeaf(WORKER, 0, 0, 10));
+        bytes32 hash = Leaves.hash(leaf);
+        bytes32[] memory shallow = new bytes32[](1);
+        shallow[0] = half;
+        deep = _longer(deep, hash);
+        bytes32 root = half < hash ? keccak256(abi.encode(half, hash)) : keccak256(abi.encode(hash, half));
+        _commitRoot(WORKER, root);
+        uint256 supply = token.totalSupply();
+        _proveTwice(0, root, _opening(leaf, shallow), _opening(leaf, deep));
+        _assertWorkerConvicted(supply);
+    }
+
     /// @dev A whole half of the tree repeated: no sibling is the leaf, an inner node meets itself.
     function test_Twice_ARepeatedSubtree() public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 9);
