@@ -4,19 +4,22 @@
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
 #   make test               lint, contracts, unit and integration tests; ARGS go to pytest
 #   make test-all           the longer suites as well: three seeds, adversaries at full size
+#   make test-contracts     the contracts' tests, and their gas against the snapshot
+#   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
+#   make prove              halmos and slither over the contracts, in an environment of their own
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
 
 SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
-PATHS := muster orchestrator worker validator trainer scripts tests
+PATHS := muster orchestrator worker validator trainer scripts benchmarks tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 
-.PHONY: setup demo test test-all test-contracts lint clean
+.PHONY: setup demo test test-all test-contracts gas prove lint clean
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -32,7 +35,19 @@ test-all: lint test-contracts
 	pytest $(ARGS)
 
 test-contracts: setup
-	forge test
+	forge test --no-match-path tests/contracts/Gas.t.sol
+	python benchmarks/gas.py --check
+
+gas: setup
+	@python benchmarks/gas.py --json
+
+prove: setup .proofs/bin/halmos
+	FOUNDRY_PROFILE=symbolic .proofs/bin/halmos --forge-build-out out/symbolic --match-contract 'Symbolic$$' --loop 64
+	.proofs/bin/slither . --config-file slither.config.json
+
+.proofs/bin/halmos:
+	python -m venv .proofs
+	.proofs/bin/python -m pip install --quiet halmos==0.3.3 slither-analyzer==0.11.6
 
 lint: setup
 	ruff format --check $(PATHS)

@@ -5,11 +5,12 @@ import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import { Guarded } from "./Guarded.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { TermBounds } from "./libraries/TermBounds.sol";
 
 /// @title The owner's half of Runs: terms, admission, money in and out; see IRuns.
-abstract contract Escrow is IRuns {
+abstract contract Escrow is Guarded {
     using SafeCast for uint256;
     using SafeERC20 for IERC20;
 
@@ -38,7 +39,7 @@ abstract contract Escrow is IRuns {
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IERC20 token) {
+    constructor(IERC20 token, address guardian) Guarded(guardian) {
         require(address(token) != address(0), ZeroAddress());
         TOKEN = token;
     }
@@ -144,6 +145,11 @@ abstract contract Escrow is IRuns {
     }
 
     /// @inheritdoc IRuns
+    function storageKeyOf(uint32 run) external view returns (address) {
+        return _terms[run].storageKey;
+    }
+
+    /// @inheritdoc IRuns
     function runState(uint32 run) external view returns (RunState memory) {
         return _states[run];
     }
@@ -192,8 +198,10 @@ abstract contract Escrow is IRuns {
         return uint96(Math.min(_infos[run].kept, unreserved(run)));
     }
 
-    function _requireNoticed(uint32 run, uint256 readyAt) private view {
-        require(readyAt != 0, NothingAnnounced(run));
+    /// @dev A pause must not help an owner to empty the escrow before those at work can commit: the notice starts over.
+    function _requireNoticed(uint32 run, uint256 announced) private view {
+        require(announced != 0, NothingAnnounced(run));
+        uint256 readyAt = Math.max(announced, pausedUntil() + noticePeriod(run));
         require(block.timestamp >= readyAt, NoticeRunning(run, readyAt, block.timestamp));
         uint256 lapsedAt = readyAt + NOTICE_LAPSES;
         require(block.timestamp < lapsedAt, NoticeLapsed(run, lapsedAt, block.timestamp));

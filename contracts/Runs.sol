@@ -7,6 +7,7 @@ import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import { Escrow } from "./Escrow.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
+import { Windows } from "./libraries/Windows.sol";
 
 /// @title The workers' half of Runs: checkpoints, commitments, the window, seals; see IRuns.
 contract Runs is Escrow {
@@ -16,9 +17,9 @@ contract Runs is Escrow {
     // --------------------------------------------------------------------------------------------------- constants
 
     /// @inheritdoc IRuns
-    uint256 public constant WINDOW_HOURS = 24;
+    uint256 public constant WINDOW_HOURS = Windows.SEALED_HOURS;
     /// @inheritdoc IRuns
-    uint256 public constant UNSEALED_WINDOW_HOURS = 72;
+    uint256 public constant UNSEALED_WINDOW_HOURS = Windows.UNSEALED_HOURS;
     /// @inheritdoc IRuns
     uint256 public constant MIN_VALIDATORS = 4;
 
@@ -48,7 +49,8 @@ contract Runs is Escrow {
     /// @param token The money.
     /// @param registry Where nodes and stakes are.
     /// @param court Where SlashCourt is going to be.
-    constructor(IERC20 token, IRegistry registry, address court) Escrow(token) {
+    /// @param guardian Who may pause commitments; zero: nobody.
+    constructor(IERC20 token, IRegistry registry, address court, address guardian) Escrow(token, guardian) {
         require(address(registry) != address(0) && court != address(0), ZeroAddress());
         REGISTRY = registry;
         COURT = court;
@@ -94,9 +96,10 @@ contract Runs is Escrow {
     function commitWork(uint32 run, uint32 step, bytes32 anchor, uint32 index, bytes32 root) external {
         Work storage work_ = _works[msg.sender];
         RunState storage state = _states[run];
-        uint24 hour = _hourNow();
+        uint24 hour = Windows.hourOf(block.timestamp);
 
         // Check.
+        _requireUnpaused();
         _checkWorker(work_, run, index);
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
@@ -249,6 +252,7 @@ contract Runs is Escrow {
             taskCount: t.taskCount,
             groupSize: t.groupSize,
             groupsPerCommitment: t.groupsPerCommitment,
+            maxCompletionTokens: t.maxCompletionTokens,
             workClass: t.classes[work_.workClass],
             entropy: _checkpoints[work_.run][step].entropy
         });
@@ -281,12 +285,12 @@ contract Runs is Escrow {
 
     /// @inheritdoc IRuns
     function maturesAt(address node, uint32 index) public view returns (uint256) {
-        return _maturesAt(_hourOf(node, index), _states[_works[node].run].sealedThrough);
+        return Windows.maturesAt(_hourOf(node, index), _states[_works[node].run].sealedThrough);
     }
 
     /// @inheritdoc IRuns
     function challengeableUntil(address node, uint32 index) external view returns (uint256) {
-        return _endOf(_hourOf(node, index)) + UNSEALED_WINDOW_HOURS * 1 hours;
+        return Windows.challengeableUntil(_hourOf(node, index));
     }
 
     /// @inheritdoc IRuns
@@ -337,10 +341,10 @@ contract Runs is Escrow {
     /// @dev That commitment `through` has matured and the one after it, if there is one, has not.
     function _checkLastMatured(address node, uint32 through, uint32 next, uint24 sealed_) private view {
         mapping(uint32 index => Commitment) storage commitments = _commitments[node];
-        uint256 readyAt = _maturesAt(commitments[through].hour, sealed_);
+        uint256 readyAt = Windows.maturesAt(commitments[through].hour, sealed_);
         require(block.timestamp >= readyAt, WindowOpen(node, through, readyAt));
         if (through + 1 == next) return;
-        readyAt = _maturesAt(commitments[through + 1].hour, sealed_);
+        readyAt = Windows.maturesAt(commitments[through + 1].hour, sealed_);
         require(block.timestamp < readyAt, MoreHasMatured(node, through + 1));
     }
 
@@ -373,8 +377,8 @@ contract Runs is Escrow {
 
     /// @dev An hour can be sealed from its end until it matures unsealed: a late-comer is not paid for the past.
     function _checkSealHour(uint24 hour) private view {
-        uint256 end = _endOf(hour);
-        uint256 deadline = end + UNSEALED_WINDOW_HOURS * 1 hours;
+        uint256 end = Windows.endOf(hour);
+        uint256 deadline = Windows.challengeableUntil(hour);
         uint24 last = lastSealed[msg.sender];
         require(block.timestamp >= end, HourNotEnded(hour, end, block.timestamp));
         require(block.timestamp < deadline, SealTooLate(hour, deadline, block.timestamp));
@@ -385,19 +389,6 @@ contract Runs is Escrow {
         uint32 next = _works[node].next;
         require(index < next, NotCommitted(node, index, next));
         return _commitments[node][index].hour;
-    }
-
-    function _hourNow() private view returns (uint24) {
-        return uint24(block.timestamp / 1 hours);
-    }
-
-    function _endOf(uint24 hour) private pure returns (uint256) {
-        return (uint256(hour) + 1) * 1 hours;
-    }
-
-    /// @dev Rises with the hour, so that if a commitment has matured, all before it have.
-    function _maturesAt(uint24 hour, uint24 sealed_) private pure returns (uint256) {
-        return _endOf(hour) + (hour <= sealed_ ? WINDOW_HOURS : UNSEALED_WINDOW_HOURS) * 1 hours;
     }
 
     function _digest(uint32 run, uint32 step, bytes32 root) private pure returns (bytes29) {

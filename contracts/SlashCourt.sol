@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-import { MerkleProof } from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
+import { ECDSA } from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
+import { MessageHashUtils } from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
+import { ObjectiveProofs } from "./ObjectiveProofs.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
-import { Draws } from "./libraries/Draws.sol";
-import { Leaves } from "./libraries/Leaves.sol";
+import { Payouts } from "./libraries/Payouts.sol";
 
-/// @title Objective proofs and juried cases; see ISlashCourt.
-contract SlashCourt is ISlashCourt {
+/// @title Juried cases; see ISlashCourt.
+contract SlashCourt is ObjectiveProofs {
     // ------------------------------------------------------------------------------------------------------- types
 
     /// @dev What a judge has done, and the first 31 bytes of the vote it committed to.
@@ -25,10 +26,8 @@ contract SlashCourt is ISlashCourt {
     /// validates, for such a node must not be out of reach. One alone never convicts.
     uint256 public constant MIN_JURY = 2;
 
-    // -------------------------------------------------------------------------------------------------- immutables
-
-    IRegistry public immutable REGISTRY;
-    IRuns public immutable RUNS;
+    bytes32 private constant RECEIPT_TYPEHASH =
+        keccak256("Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size)");
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -40,11 +39,7 @@ contract SlashCourt is ISlashCourt {
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs) {
-        require(address(registry) != address(0) && address(runs) != address(0), ZeroAddress());
-        REGISTRY = registry;
-        RUNS = runs;
-    }
+    constructor(IRegistry registry, IRuns runs) ObjectiveProofs(registry, runs) { }
 
     // ------------------------------------------------------------------------------------------------- juried cases
 
@@ -59,7 +54,7 @@ contract SlashCourt is ISlashCourt {
         bytes32 evidenceHash
     ) external returns (uint256 caseId) {
         // Check.
-        IRegistry.Node memory accused = _checkCommitted(node, index, step, root);
+        IRegistry.Node memory accused = _checkAccusable(Target(node, index, step, root));
         _checkInTime(node, index);
 
         // Effect.
@@ -85,14 +80,16 @@ contract SlashCourt is ISlashCourt {
 
         // Check.
         require(block.timestamp < case_.commitEnds, CommitPhaseOver(caseId, case_.commitEnds, block.timestamp));
-        require(ballot_.state == BallotState.None, AlreadyVoted(caseId, msg.sender));
-        require(isJudge(caseId, msg.sender), NotJudge(caseId, msg.sender));
+        bool again = ballot_.state == BallotState.Committed && case_.kind == Kind.DataMissing;
+        require(again || ballot_.state == BallotState.None, AlreadyVoted(caseId, msg.sender));
+        require(again || isJudge(caseId, msg.sender), NotJudge(caseId, msg.sender));
 
         // Effect.
         ballot_.state = BallotState.Committed;
         ballot_.hash = bytes31(hash);
-        case_.commits++;
         emit VoteCommitted(caseId, msg.sender, hash);
+        if (again) return;
+        case_.commits++;
 
         // Interaction.
         REGISTRY.hold(REGISTRY.operatorOf(msg.sender), case_.deposit);
@@ -117,7 +114,7 @@ contract SlashCourt is ISlashCourt {
         emit VoteRevealed(caseId, msg.sender, guilty);
 
         // Interaction.
-        REGISTRY.release(REGISTRY.operatorOf(msg.sender), case_.deposit);
+        _release(msg.sender, case_.deposit);
     }
 
     /// @inheritdoc ISlashCourt
@@ -128,23 +125,25 @@ contract SlashCourt is ISlashCourt {
         bool moot = _isJailed(case_.node);
         require(moot || _votingOver(case_), VotingNotOver(caseId, case_.revealEnds, block.timestamp));
 
-        // Effect: what came in is the fee and a deposit per commit; a deposit per reveal has gone back already.
+        // Effect and interaction.
         outcome = moot ? Outcome.Moot : _verdict(case_);
-        uint256 forfeited = uint256(case_.commits - case_.reveals) * case_.deposit;
-        (uint256 pot, uint256 refund) = (0, 0);
-        if (outcome == Outcome.Guilty) (pot, refund) = (forfeited, case_.fee);
-        else if (outcome == Outcome.NotGuilty) pot = case_.fee + forfeited;
-        else if (outcome == Outcome.NoQuorum) pot = case_.fee;
-        else refund = case_.fee;
-        uint256 share = case_.reveals == 0 ? 0 : pot / case_.reveals;
-        case_.outcome = outcome;
-        case_.share = uint96(share);
-        emit CaseResolved(caseId, case_.node, outcome, case_.guiltyVotes, case_.reveals, case_.jury);
+        _end(caseId, case_, outcome);
+    }
 
-        // Interaction. What does not divide among the revealers goes to the party that the outcome favours.
-        uint256 rest = pot - share * case_.reveals;
-        RUNS.thaw(case_.node);
-        _settle(case_, outcome, refund, rest);
+    /// @inheritdoc ISlashCourt
+    function dismiss(uint256 caseId, Receipt calldata receipt, bytes calldata signature) external {
+        Case storage case_ = _openCase(caseId);
+        (address node, uint32 index, uint32 run) = (case_.node, case_.index, case_.run);
+
+        // Check.
+        require(case_.kind == Kind.DataMissing, KindNotMissing(caseId, case_.kind));
+        _checkAccusable(Target(node, index, receipt.step, receipt.root));
+        address signer = ECDSA.recoverCalldata(receiptDigest(run, node, index, receipt), signature);
+        address storageKey = RUNS.storageKeyOf(run);
+        require(signer == storageKey, ReceiptNotByStorage(signer, storageKey));
+
+        // Effect and interaction.
+        _end(caseId, case_, Outcome.Dismissed);
     }
 
     /// @inheritdoc ISlashCourt
@@ -155,30 +154,7 @@ contract SlashCourt is ISlashCourt {
         _ballots[caseId][judge].state = BallotState.Collected;
         emit Collected(caseId, judge, amount);
 
-        REGISTRY.release(REGISTRY.operatorOf(judge), amount);
-    }
-
-    // ---------------------------------------------------------------------------------------------- objective proofs
-
-    /// @inheritdoc ISlashCourt
-    function proveWrongDraw(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) external {
-        // Check.
-        _checkCommitted(node, index, step, root);
-        bytes32 hash = Leaves.hash(leaf);
-        require(MerkleProof.verifyCalldata(merkleProof, root, hash), LeafNotInRoot(hash, root));
-        IRuns.DrawTerms memory terms = RUNS.drawTerms(node, step);
-        require(!_isAsDrawn(node, index, step, terms, leaf), LeafIsAsDrawn(node, index, leaf.position));
-
-        // Effect and interaction.
-        emit Refuted(node, index, msg.sender, Kind.WrongDraw, leaf.position);
-        _convict(node, terms.run, msg.sender);
+        _release(judge, amount);
     }
 
     // -------------------------------------------------------------------------------------------------------- views
@@ -217,8 +193,7 @@ contract SlashCourt is ISlashCourt {
         BallotState state = _ballots[caseId][judge].state;
         if (outcome == Outcome.Open) return 0;
         if (state == BallotState.Revealed) return case_.share;
-        bool depositBack = outcome == Outcome.NoQuorum || outcome == Outcome.Moot;
-        return state == BallotState.Committed && depositBack ? case_.deposit : 0;
+        return state == BallotState.Committed && !Payouts.forfeits(outcome) ? case_.deposit : 0;
     }
 
     /// @inheritdoc ISlashCourt
@@ -226,19 +201,18 @@ contract SlashCourt is ISlashCourt {
         return keccak256(abi.encode(caseId, judge, guilty, salt));
     }
 
-    // ----------------------------------------------------------------------------------------------------- internal
-
-    /// @dev The commitment exists and its node's lock is still there.
-    function _checkCommitted(address node, uint32 index, uint32 step, bytes32 root)
-        private
+    /// @inheritdoc ISlashCourt
+    function receiptDigest(uint32 run, address node, uint32 index, Receipt calldata receipt)
+        public
         view
-        returns (IRegistry.Node memory accused)
+        returns (bytes32)
     {
-        require(RUNS.isCommitted(node, index, step, root), NotCommitted(node, index, step, root));
-        accused = REGISTRY.node(node);
-        bool bound = accused.status == IRegistry.Status.Active || accused.status == IRegistry.Status.Retired;
-        require(bound, NodeGone(node));
+        bytes32 hash =
+            keccak256(abi.encode(RECEIPT_TYPEHASH, run, node, index, receipt.root, receipt.fileHash, receipt.size));
+        return MessageHashUtils.toTypedDataHash(REGISTRY.domainSeparator(), hash);
     }
+
+    // ----------------------------------------------------------------------------------------------------- internal
 
     function _checkInTime(address node, uint32 index) private view {
         uint256 deadline = RUNS.challengeableUntil(node, index);
@@ -327,41 +301,26 @@ contract SlashCourt is ISlashCourt {
         return uint256(case_.guiltyVotes) * 2 > jury ? Outcome.Guilty : Outcome.NotGuilty;
     }
 
-    function _settle(Case storage case_, Outcome outcome, uint256 refund, uint256 rest) private {
-        address challenger = REGISTRY.operatorOf(case_.challenger);
-        if (outcome == Outcome.Guilty) {
-            REGISTRY.release(challenger, refund + rest);
-            _convict(case_.node, case_.run, challenger);
-        } else if (outcome == Outcome.Moot) {
-            REGISTRY.release(challenger, refund);
-        } else if (rest != 0) {
-            REGISTRY.release(REGISTRY.operatorOf(case_.node), rest);
-        }
+    function _end(uint256 caseId, Case storage case_, Outcome outcome) private {
+        // Effect.
+        Payouts.Payout memory payout = Payouts.split(outcome, case_.fee, case_.deposit, case_.commits, case_.reveals);
+        case_.outcome = outcome;
+        case_.share = uint96(payout.share);
+        emit CaseResolved(caseId, case_.node, outcome, case_.guiltyVotes, case_.reveals, case_.jury);
+
+        // Interaction.
+        RUNS.thaw(case_.node);
+        _release(case_.challenger, payout.toChallenger);
+        _release(case_.node, payout.toAccused);
+        if (outcome == Outcome.Guilty) _convict(case_.node, case_.run, REGISTRY.operatorOf(case_.challenger));
     }
 
-    function _convict(address node, uint32 run, address beneficiary) private {
-        IRuns.CaseTerms memory terms = RUNS.caseTerms(run);
-        REGISTRY.convict(node, terms.slashBps, terms.bountyBps, beneficiary);
-        RUNS.voidWork(node);
+    /// @dev To the operator of a node.
+    function _release(address node, uint256 amount) private {
+        if (amount != 0) REGISTRY.release(REGISTRY.operatorOf(node), amount);
     }
 
     function _isJailed(address node) private view returns (bool) {
         return REGISTRY.node(node).status == IRegistry.Status.Jailed;
-    }
-
-    /// @dev Whether task, seed and budget of the leaf are what the draw says for its position.
-    function _isAsDrawn(
-        address node,
-        uint32 index,
-        uint32 step,
-        IRuns.DrawTerms memory terms,
-        Leaves.Leaf calldata leaf
-    ) private view returns (bool) {
-        uint256 positions = uint256(terms.groupSize) * terms.groupsPerCommitment;
-        require(leaf.position < positions, PositionBeyond(leaf.position, positions));
-        uint32 position = uint32(leaf.position);
-        bytes32 base = Draws.base(address(RUNS), terms.run, step, terms.entropy, node, index);
-        (uint256 task, uint256 budget) = Draws.group(base, position / terms.groupSize, terms.taskCount, terms.workClass);
-        return leaf.task == task && leaf.budget == budget && leaf.seed == Draws.seed(base, position);
     }
 }

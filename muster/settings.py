@@ -33,6 +33,8 @@ class ChainSettings(Section):
     """Chain the endpoint must serve; another one is an error."""
     addresses: Path = Path(".muster/addresses.json")
     """Address book written by the deployment."""
+    guardian: str = Field(default="", pattern=r"^(0x[0-9a-fA-F]{40})?$")
+    """Who may pause new commitments for three days, of a deployment made with these settings; empty: the deployer."""
     confirmations: int = Field(default=0, ge=0, le=1000)
     """Blocks on top of an event before it is acted on."""
     poll_seconds: float = Field(default=0.5, gt=0, le=60)

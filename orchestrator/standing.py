@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["pending", "accepted", "rejected", "void"]
-Outcome = Literal["open", "guilty", "not_guilty", "no_quorum", "moot"]
-OUTCOMES: tuple[Outcome, ...] = ("open", "guilty", "not_guilty", "no_quorum", "moot")
+Outcome = Literal["open", "guilty", "not_guilty", "no_quorum", "moot", "dismissed"]
+OUTCOMES: tuple[Outcome, ...] = ("open", "guilty", "not_guilty", "no_quorum", "moot", "dismissed")
 """In the order of ISlashCourt.Outcome."""
 
 

@@ -53,7 +53,10 @@ class ValidatorJournal:
         """Take in what happened. Being told twice changes nothing."""
         with self._db.transaction():
             if batch.rewound_to is not None:
-                self._db.execute("UPDATE commitments SET live = 0 WHERE block > ?", batch.rewound_to)
+                # What was accepted under the old blocks' draws is vouched for no more, even if it is committed again.
+                self._db.execute(
+                    "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to
+                )
                 self._db.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
             for event in batch:
                 if isinstance(event, WorkCommitted):

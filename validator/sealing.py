@@ -6,7 +6,7 @@ moves the watermark. The vouch root commits to what this validator accepted: it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from muster import telemetry
 from muster.chain.client import Chain
@@ -24,14 +24,22 @@ log = telemetry.logger("validator")
 SEALS = telemetry.counter("validator_seals", "Hours sealed")
 
 
-def vouch_leaf(c: Commitment) -> bytes:
-    """The leaf of an accepted commitment: (node, index, step, root)."""
-    return leaf_of_words((int(c.node, 16), c.index, c.step, c.root))
+def vouch_leaf(c: Commitment, anchor: bytes) -> bytes:
+    """The leaf of an accepted commitment: (node, index, step, anchor of the step, root), as SlashCourt.vouchLeaf.
+
+    The anchor says under which draws it was looked at: after a reorg the same root may be wrong.
+    """
+    return leaf_of_words((int(c.node, 16), c.index, c.step, anchor, c.root))
 
 
-def vouch_root(accepted: Sequence[Commitment]) -> bytes:
-    """Merkle root over the accepted commitments of an hour."""
-    return LeafTree.of([vouch_leaf(c) for c in accepted]).root if accepted else NOTHING
+def vouch_tree(accepted: Sequence[Commitment], anchors: Mapping[int, bytes]) -> LeafTree:
+    """Over the accepted commitments of an hour, at least one; `anchors` by step."""
+    return LeafTree.of([vouch_leaf(c, anchors[c.step]) for c in accepted])
+
+
+def vouch_root(accepted: Sequence[Commitment], anchors: Mapping[int, bytes]) -> bytes:
+    """What a seal commits to."""
+    return vouch_tree(accepted, anchors).root if accepted else NOTHING
 
 
 class Sealing:
@@ -54,7 +62,10 @@ class Sealing:
         if unjudged := self._journal.unjudged(hour):
             self._say("waiting", hour=hour, reason=f"{unjudged} commitments up to this hour are not judged yet")
             return False
-        root = vouch_root(self._journal.vouched(hour))
+        accepted = self._journal.vouched(hour)
+        steps = {c.step for c in accepted}
+        anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
+        root = vouch_root(accepted, anchors)
         self._journal.sealed(hour, root)
         try:
             mined = await self._chain.seal(self._run, hour, root)
@@ -62,7 +73,7 @@ class Sealing:
             return await self._refused(hour, error)
         SEALS.inc()
         self._last = hour
-        log.info("sealed", hour=hour, vouched=len(self._journal.vouched(hour)), tx=mined.hash)
+        log.info("sealed", hour=hour, vouched=len(accepted), tx=mined.hash)
         return True
 
     async def _refused(self, hour: int, error: RevertError) -> bool:

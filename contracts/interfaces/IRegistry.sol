@@ -135,11 +135,11 @@ interface IRegistry {
 
     /// @notice Takes a node out of service for good and starts its unbonding.
     /// @notice Warning: a retired node stays slashable until its lock has been withdrawn.
-    function retire(address node) external;
+    function retire(address key) external;
 
     /// @notice Pays what is left of a node's lock to its operator's wallet after unbonding, unless a case is open.
     /// Anyone may call it.
-    function withdraw(address node) external;
+    function withdraw(address key) external;
 
     // ----------------------------------------------------------------------------------------------- the court's calls
 
@@ -154,7 +154,7 @@ interface IRegistry {
     /// node. Only SlashCourt.
     /// @param slashBps Share of the lock, in basis points.
     /// @param bountyBps Share of the slash, in basis points.
-    function convict(address node, uint256 slashBps, uint256 bountyBps, address beneficiary)
+    function convict(address key, uint256 slashBps, uint256 bountyBps, address beneficiary)
         external
         returns (uint256 slashed, uint256 bounty);
 

@@ -171,12 +171,13 @@ interface IRuns {
         uint32 jurySeniority;
     }
 
-    /// @notice What the draws of one node at one step follow from.
+    /// @notice What the leaves of one node at one step are judged by.
     struct DrawTerms {
         uint32 run;
         uint32 taskCount;
         uint16 groupSize;
         uint16 groupsPerCommitment;
+        uint32 maxCompletionTokens;
         uint256 workClass;
         bytes32 entropy;
     }
@@ -212,6 +213,9 @@ interface IRuns {
     );
     /// @notice A quorum sealed every hour of `run` up to and with `hour`.
     event SealedThrough(uint32 indexed run, uint24 hour);
+    /// @notice The guardian paused new commitments of all runs until `until`.
+    event Paused(uint256 until);
+    event Unpaused();
 
     // ------------------------------------------------------------------------------------------------------ errors
 
@@ -259,6 +263,10 @@ interface IRuns {
     error HourNotEnded(uint24 hour, uint256 endsAt, uint256 timestamp);
     error SealTooLate(uint24 hour, uint256 deadline, uint256 timestamp);
     error SealNotRising(address validator, uint24 hour, uint24 lastHour);
+    error NotGuardian(address caller);
+    error CommitmentsPaused(uint256 until, uint256 timestamp);
+    error PauseTooSoon(uint256 readyAt, uint256 timestamp);
+    error NotPaused(uint256 until, uint256 timestamp);
 
     // ------------------------------------------------------------------------------------------------ owners' calls
 
@@ -269,7 +277,8 @@ interface IRuns {
     function fund(uint32 run, uint256 amount) external;
 
     /// @notice Announces that the owner will take up to `amount` out of the escrow, after `noticePeriod` seconds and
-    /// within `NOTICE_LAPSES` seconds from then. Replaces an earlier announcement.
+    /// within `NOTICE_LAPSES` seconds from then. Replaces an earlier announcement. A notice is for those who are at
+    /// work to commit it, so it starts over when a pause ends.
     function announceWithdrawal(uint32 run, uint256 amount) external;
 
     /// @notice Pays the owner the announced amount, or what is withdrawable if that is less.
@@ -305,8 +314,17 @@ interface IRuns {
 
     /// @notice Seals every hour since the caller's previous seal up to and with `hour`: "I inspected these, and opened
     /// every case I will". Pays `sealPay` if the escrow has it unreserved.
-    /// @notice Warning: a sealer is liable for objectively refuted commitments under its `vouchRoot`.
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot) external returns (uint256 paid);
+    /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid);
+
+    // ------------------------------------------------------------------------------------------- the guardian's calls
+
+    /// @notice Stops new commitments for `MAX_PAUSE` seconds, for the day on which a fault is found. Claims, seals, cases
+    /// and exits go on. Not again before `PAUSE_REST` seconds after that. Only the guardian.
+    function pause() external;
+
+    /// @notice Ends a pause early; the rest counts as if it had run to its end. Only the guardian.
+    function unpause() external;
 
     // ---------------------------------------------------------------------------------------------- the house's calls
 
@@ -338,7 +356,8 @@ interface IRuns {
     function runCount() external view returns (uint32);
     function terms(uint32 run) external view returns (Terms memory);
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
-    /// @notice What the draws of `node` at `step` of its run follow from.
+    function storageKeyOf(uint32 run) external view returns (address);
+    /// @notice What leaves of `node` at `step` of its run are judged by.
     function drawTerms(address node, uint32 step) external view returns (DrawTerms memory);
     function runState(uint32 run) external view returns (RunState memory);
     function runInfo(uint32 run) external view returns (RunInfo memory);
@@ -368,6 +387,9 @@ interface IRuns {
     /// @notice Seconds of notice for withdrawing and closing.
     function noticePeriod(uint32 run) external view returns (uint256);
 
+    /// @notice Second at which commitments go on, or went on after the latest pause; zero before the first.
+    function pausedUntil() external view returns (uint256);
+
     /// @notice Full hours between the end of a sealed commitment's hour and its maturity.
     function WINDOW_HOURS() external view returns (uint256);
     /// @notice The same for an hour that was never sealed; also how long a case may be opened.
@@ -379,4 +401,10 @@ interface IRuns {
     /// @notice Active validators without whom a run takes no commitments.
     function MIN_VALIDATORS() external view returns (uint256);
     function MAX_CLASSES() external view returns (uint256);
+    /// @notice Who may pause; zero: nobody.
+    function GUARDIAN() external view returns (address);
+    /// @notice Seconds that a pause lasts at most.
+    function MAX_PAUSE() external view returns (uint256);
+    /// @notice Seconds from the end of a pause to the next.
+    function PAUSE_REST() external view returns (uint256);
 }

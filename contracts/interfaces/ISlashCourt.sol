@@ -28,13 +28,50 @@ interface ISlashCourt {
         WrongLogprobs
     }
 
-    /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended.
+    /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended. Dismissed: the
+    /// storage's receipt was shown.
     enum Outcome {
         Open,
         Guilty,
         NotGuilty,
         NoQuorum,
-        Moot
+        Moot,
+        Dismissed
+    }
+
+    /// @notice What the contract itself finds wrong with leaves.
+    enum Flaw {
+        None,
+        WrongTask,
+        WrongSeed,
+        WrongBudget,
+        OutOfBounds,
+        PositionTwice,
+        PositionBeyond
+    }
+
+    /// @notice Which commitment.
+    struct Target {
+        address node;
+        uint32 index;
+        uint32 step;
+        bytes32 root;
+    }
+
+    /// @notice A leaf and its OpenZeppelin Merkle proof under a commitment's root.
+    struct Opening {
+        Leaves.Leaf leaf;
+        bytes32[] proof;
+    }
+
+    /// @notice What the storage promised of a commitment's file. Signed by the run's storage key under the Registry's
+    /// EIP-712 domain as Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size).
+    /// @param step Of the commitment; not in the receipt, but with the root it names the commitment.
+    struct Receipt {
+        uint32 step;
+        bytes32 root;
+        bytes32 fileHash;
+        uint64 size;
     }
 
     /// @notice What a judge has done in a case. Collected: took its share (or its deposit back) after the end.
@@ -110,7 +147,19 @@ interface ISlashCourt {
     );
     event Collected(uint256 indexed caseId, address indexed judge, uint256 amount);
     /// @notice The contract itself found `node` guilty: `prover` showed a leaf of commitment `index` that cannot be.
-    event Refuted(address indexed node, uint32 indexed index, address indexed prover, Kind kind, uint256 position);
+    event Refuted(
+        address indexed node, uint32 indexed index, address indexed prover, Kind kind, uint256 position, Flaw flaw
+    );
+    /// @notice `validator` had vouched, when it sealed `hour`, for commitment `index` of `node`, which has this flaw.
+    event VouchRefuted(
+        address indexed validator,
+        uint24 indexed hour,
+        address indexed prover,
+        address node,
+        uint32 index,
+        Kind kind,
+        Flaw flaw
+    );
 
     // ------------------------------------------------------------------------------------------------------ errors
 
@@ -135,6 +184,15 @@ interface ISlashCourt {
     error LeafNotInRoot(bytes32 leaf, bytes32 root);
     error PositionBeyond(uint256 position, uint256 positions);
     error LeafIsAsDrawn(address node, uint32 index, uint256 position);
+    error LeafInBounds(address node, uint32 index, uint256 position);
+    error PositionWithin(uint256 position, uint256 positions);
+    error PositionsDiffer(uint256 first, uint256 second);
+    error LeafShownTwice(bytes32 leaf);
+    error OpeningsWrong(uint256 openings);
+    error NotVouched(address validator, uint24 hour, bytes32 leaf);
+    error NothingRefuted(address node, uint32 index, uint256 position);
+    error KindNotMissing(uint256 caseId, Kind kind);
+    error ReceiptNotByStorage(address signer, address storageKey);
 
     // ------------------------------------------------------------------------------------------------ juried cases
 
@@ -154,7 +212,8 @@ interface ISlashCourt {
         bytes32 evidenceHash
     ) external returns (uint256 caseId);
 
-    /// @notice Commits a judge to a vote and takes the deposit from its operator's free balance.
+    /// @notice Commits a judge to a vote and takes the deposit from its operator's free balance. About missing data a
+    /// judge may commit again, for no further deposit, so that a cure counts until committing ends.
     /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
     function commitVote(uint256 caseId, bytes32 hash) external;
 
@@ -168,15 +227,22 @@ interface ISlashCourt {
     /// back, the fee to the revealers or else to the accused. Moot: fee and deposits back.
     function resolve(uint256 caseId) external returns (Outcome outcome);
 
+    /// @notice Ends an open case about missing data as Dismissed: the storage signed that it had the file, so whose
+    /// fault it is that it cannot be had is not the node's. Anyone may call it, as long as the case is open.
+    /// Deposits back, the fee to those who revealed or else to the accused.
+    /// @notice Warning: a storage key that signs for files it never had protects its friends from this one kind of
+    /// case. The owner, who names the key, pays for their work.
+    function dismiss(uint256 caseId, Receipt calldata receipt, bytes calldata signature) external;
+
     /// @notice Pays a judge's operator what an ended case owes the judge. Anyone may call it.
     function collect(uint256 caseId, address judge) external returns (uint256 amount);
 
     // --------------------------------------------------------------------------------------------- objective proofs
 
-    /// @notice Convicts a node at once for a leaf whose task, seed or budget is not what the draw says. The bounty goes
-    /// to the caller's free balance in the Registry. Anyone may call it, as long as the node's lock is there.
-    /// @param leaf A leaf under the commitment's root.
-    /// @param merkleProof Its OpenZeppelin Merkle proof.
+    // Each convicts at once, and its bounty goes to the caller's free balance in the Registry. Anyone may call, as long
+    // as the lock of the convicted is there.
+
+    /// @notice A leaf's task, seed or budget is not what the draw says.
     function proveWrongDraw(
         address node,
         uint32 index,
@@ -184,6 +250,49 @@ interface ISlashCourt {
         bytes32 root,
         Leaves.Leaf calldata leaf,
         bytes32[] calldata merkleProof
+    ) external;
+
+    /// @notice A leaf's completion is empty or longer than the run's limit, or its task reward is not within 0 to 1.
+    function proveOutOfBounds(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) external;
+
+    /// @notice A leaf's position is not one of a commitment's.
+    function provePositionBeyond(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) external;
+
+    /// @notice Two leaves are at one position: two different ones, or one at two places of the tree.
+    function provePositionTwice(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Opening calldata first,
+        Opening calldata second
+    ) external;
+
+    /// @notice Convicts a validator that vouched, when it sealed `hour`, for a commitment with a flaw that the contract
+    /// can see. Whether the commitment's node is still there does not matter: the flaw is shown anew.
+    /// @param vouchProof Merkle proof, under the validator's vouch root of that hour, of the leaf over (node, index,
+    /// step, anchor of the step, root). The anchor is in it so that no reorg turns an honest seal into a wrong one.
+    /// @param openings One leaf, or two of one position.
+    function proveVouched(
+        address validator,
+        uint24 hour,
+        bytes32[] calldata vouchProof,
+        Target calldata target,
+        Opening[] calldata openings
     ) external;
 
     // ------------------------------------------------------------------------------------------------------- views
@@ -200,6 +309,15 @@ interface ISlashCourt {
     function collectable(uint256 caseId, address judge) external view returns (uint256);
     /// @notice keccak256(abi.encode(caseId, judge, guilty, salt)).
     function voteHash(uint256 caseId, address judge, bool guilty, bytes32 salt) external pure returns (bytes32);
+    /// @notice The leaf by which a vouch root vouches for a commitment.
+    function vouchLeaf(Target calldata target, bytes32 anchor) external pure returns (bytes32);
+    /// @notice What the run's storage key signs of a commitment of `node`.
+    function receiptDigest(uint32 run, address node, uint32 index, Receipt calldata receipt)
+        external
+        view
+        returns (bytes32);
+    /// @notice A task reward of 1, in the unit of leaves.
+    function REWARD_ONE() external view returns (int256);
     /// @notice Judges without whom no case can be opened.
     function MIN_JURY() external view returns (uint256);
 }

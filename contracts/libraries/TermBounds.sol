@@ -39,8 +39,9 @@ library TermBounds {
         _bound("pay", terms.pay, 1, type(uint96).max);
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
-        _bound("caseFee", terms.caseFee, 1, type(uint96).max);
-        _bound("juryDeposit", terms.juryDeposit, 1, type(uint96).max);
+        // A fee and the deposits of 255 judges together fit the 96 bits of a judge's share.
+        _bound("caseFee", terms.caseFee, 1, type(uint88).max);
+        _bound("juryDeposit", terms.juryDeposit, 1, type(uint88).max);
         _bound("slashBps", terms.slashBps, 1, BASIS_POINTS);
         _bound("bountyBps", terms.bountyBps, 0, MAX_BOUNTY_BPS);
     }

@@ -26,11 +26,16 @@ from muster.chain.sender import TxSender
 from muster.chain.transactions import Call, Settled
 from muster.chain.types import AddressBook, Kind, Permit, Registration, Role, TxReceipt
 from muster.errors import ChainError, ConfigError
+from muster.hashes import hash_bytes
 from muster.settings import ChainSettings
 from muster.terms import Terms
 
 if TYPE_CHECKING:
+    from muster.messages import Receipt
     from muster.rollouts.leaves import Leaf
+
+    Opening = tuple[Leaf, list[bytes]]
+    """A leaf and its Merkle proof."""
 
 E = TypeVar("E", bound=Event)
 
@@ -279,3 +284,51 @@ class Chain(ChainReader):
     ) -> TxReceipt:
         """Convict a node at once for a row that is not what the draw says."""
         return await self.act("court", "proveWrongDraw", node, index, step, root, leaf.to_chain(), proof)
+
+    async def prove_out_of_bounds(
+        self, node: str, index: int, step: int, root: bytes, leaf: Leaf, proof: list[bytes]
+    ) -> TxReceipt:
+        """Convict a node at once for a completion without tokens or with too many, or a task reward beyond 0 to 1."""
+        return await self.act("court", "proveOutOfBounds", node, index, step, root, leaf.to_chain(), proof)
+
+    async def prove_position_beyond(
+        self, node: str, index: int, step: int, root: bytes, leaf: Leaf, proof: list[bytes]
+    ) -> TxReceipt:
+        """Convict a node at once for a leaf at no position of a commitment."""
+        return await self.act("court", "provePositionBeyond", node, index, step, root, leaf.to_chain(), proof)
+
+    async def prove_position_twice(
+        self, node: str, index: int, step: int, root: bytes, first: Opening, second: Opening
+    ) -> TxReceipt:
+        """Convict a node at once for two leaves at one position."""
+        openings = [(leaf.to_chain(), proof) for leaf, proof in (first, second)]
+        return await self.act("court", "provePositionTwice", node, index, step, root, *openings)
+
+    async def prove_vouched(
+        self,
+        validator: str,
+        hour: int,
+        vouch_proof: list[bytes],
+        target: tuple[str, int, int, bytes],
+        openings: list[Opening],
+    ) -> TxReceipt:
+        """Convict a validator that vouched, sealing `hour`, for what leaves show to be wrong.
+
+        `target` is (node, index, step, root), `vouch_proof` the proof of its leaf under the validator's vouch root.
+        """
+        shown = [(leaf.to_chain(), proof) for leaf, proof in openings]
+        return await self.act("court", "proveVouched", validator, hour, vouch_proof, target, shown)
+
+    async def dismiss(self, case_id: int, step: int, receipt: Receipt) -> TxReceipt:
+        """End a case about missing data by the storage's receipt. `step` is that of the commitment."""
+        told = (step, hash_bytes(receipt.root), hash_bytes(receipt.file_hash), receipt.size)
+        return await self.act("court", "dismiss", case_id, told, bytes.fromhex(receipt.signature[2:]))
+
+    # The guardian
+
+    async def pause(self) -> TxReceipt:
+        """Stop new commitments for three days."""
+        return await self.act("runs", "pause")
+
+    async def unpause(self) -> TxReceipt:
+        return await self.act("runs", "unpause")

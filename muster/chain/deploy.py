@@ -29,10 +29,10 @@ from muster.signing import domain
 ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
     "token": (),
     "registry": ("token", "runs", "court"),
-    "runs": ("token", "registry", "court"),
+    "runs": ("token", "registry", "court", "guardian"),
     "court": ("registry", "runs"),
 }
-"""Constructor arguments, by the names of an address book, in the order of deployment."""
+"""Constructor arguments, by the names of an address book (guardian included), in the order of deployment."""
 
 WIRING: Final = (
     ("registry", "TOKEN", "token"),
@@ -53,6 +53,8 @@ class Plan:
 
     chain_id: int
     deployer: str
+    guardian: str
+    """Who will be able to pause new commitments."""
     addresses: dict[str, str]
     gas: dict[str, int]
     fee_wei: int
@@ -60,7 +62,8 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [f"{CONTRACTS[name]:<12}{address}  gas {self.gas[name]:,}" for name, address in self.addresses.items()]
-        return "\n".join([*lines, f"{'':<12}about {ether(self.fee_wei)} ETH from {self.deployer}"])
+        lines += [f"{'guardian':<12}{self.guardian}", f"{'':<12}about {ether(self.fee_wei)} ETH from {self.deployer}"]
+        return "\n".join(lines)
 
 
 async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
@@ -74,9 +77,10 @@ async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
         await _refuse_existing(rpc, settings)
         sender = await TxSender.open(rpc, signer, settings.addresses.parent / "journals", settings)
         await sender.settle()
+        guardian = _guardian(settings, signer.address)
         addresses = await _foresee(rpc, signer)
         # All at once: the sender keeps the order, and they fit into one block.
-        mined = await asyncio.gather(*(sender.send(_creation(name, addresses)) for name in ARGUMENTS))
+        mined = await asyncio.gather(*(sender.send(_creation(name, addresses, guardian)) for name in ARGUMENTS))
         for name, receipt in zip(ARGUMENTS, mined, strict=True):
             if receipt.contract is None or to_checksum_address(receipt.contract) != addresses[name]:
                 raise ChainError(
@@ -84,7 +88,8 @@ async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
                     hint="something else sends with the deployer's key: stop it and deploy again",
                 )
         hashes = await _code_hashes(rpc, addresses)
-        book = AddressBook(settings.chain_id, **addresses, from_block=min(r.block for r in mined), code_hashes=hashes)
+        first = min(receipt.block for receipt in mined)
+        book = AddressBook(settings.chain_id, **addresses, from_block=first, code_hashes=hashes, guardian=guardian)
         await verify_deployment(rpc, book)
         await asyncio.to_thread(book.save, settings.addresses)
     finally:
@@ -96,6 +101,7 @@ async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
 
 async def plan_deployment(settings: ChainSettings, deployer: str) -> Plan:
     """A dry run: addresses, gas and cost of a deployment by `deployer`, nothing sent."""
+    guardian = _guardian(settings, deployer)
     rpc = await connect(settings)
     try:
         await _refuse_existing(rpc, settings)
@@ -104,13 +110,17 @@ async def plan_deployment(settings: ChainSettings, deployer: str) -> Plan:
         answers = await rpc.batch(
             [
                 ("eth_gasPrice", []),
-                *(("eth_estimateGas", [{"from": deployer, "data": _creation(n, addresses).data}]) for n in ARGUMENTS),
+                *(
+                    ("eth_estimateGas", [{"from": deployer, "data": _creation(n, addresses, guardian).data}])
+                    for n in ARGUMENTS
+                ),
             ]
         )
     finally:
         await rpc.close()
     price, *gas = (int(answer, 16) for answer in answers)
-    return Plan(settings.chain_id, deployer, addresses, dict(zip(ARGUMENTS, gas, strict=True)), price * sum(gas))
+    spent = dict(zip(ARGUMENTS, gas, strict=True))
+    return Plan(settings.chain_id, deployer, guardian, addresses, spent, price * sum(gas))
 
 
 async def verify_deployment(rpc: Rpc, book: AddressBook) -> None:
@@ -127,12 +137,14 @@ async def verify_deployment(rpc: Rpc, book: AddressBook) -> None:
         if book.code_hashes and book.code_hashes[name] != "0x" + keccak(code).hex():
             raise MismatchError(f"the code at {addresses[name]} is not what the address book recorded")
     getters = [function(contract, getter) for contract, getter, _ in WIRING]
-    getters.append(function("registry", "domainSeparator"))
+    getters += [function("runs", "GUARDIAN"), function("registry", "domainSeparator")]
     questions = [("eth_call", [{"to": addresses[g.contract], "data": g.encode()}, "latest"]) for g in getters]
     answers = [g.decode(bytes.fromhex(a[2:])) for g, a in zip(getters, await rpc.batch(questions), strict=True)]
-    for (contract, getter, target), found in zip(WIRING, answers[:-1], strict=True):
+    for (contract, getter, target), found in zip(WIRING, answers[:-2], strict=True):
         if found != addresses[target]:
             raise MismatchError(f"{CONTRACTS[contract]}.{getter} is {found} and not {addresses[target]}")
+    if book.guardian and answers[-2] != book.guardian:
+        raise MismatchError(f"Runs.GUARDIAN is {answers[-2]} and not {book.guardian}")
     if answers[-1] != domain(book.chain_id, book.registry).separator:
         raise MismatchError("the Registry's EIP-712 domain is not the one that requests are signed for")
 
@@ -155,17 +167,22 @@ async def _foresee(rpc: Rpc, signer: Signer) -> dict[str, str]:
     return {name: _created(signer.address, count + i) for i, name in enumerate(ARGUMENTS)}
 
 
+def _guardian(settings: ChainSettings, deployer: str) -> str:
+    return to_checksum_address(settings.guardian or deployer)
+
+
 def _created(sender: str, nonce: int) -> str:
     """Address of the contract that a transaction creates."""
     return to_checksum_address(keccak(rlp_encode([bytes.fromhex(sender[2:]), nonce]))[12:])
 
 
-def _creation(name: str, addresses: dict[str, str]) -> Call:
+def _creation(name: str, addresses: dict[str, str], guardian: str) -> Call:
     build = artifact(name)
     if not build.bytecode:
         raise ConfigError(f"{build.name} was built without code", hint="python scripts/build_contracts.py --force")
     inputs = next(iter(build.items("constructor")), {"inputs": []})["inputs"]
-    arguments = encode(types(inputs), [addresses[argument] for argument in ARGUMENTS[name]])
+    known = {**addresses, "guardian": guardian}
+    arguments = encode(types(inputs), [known[argument] for argument in ARGUMENTS[name]])
     return Call(None, build.bytecode + arguments, f"deploy {build.name}")
 
 

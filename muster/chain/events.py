@@ -17,7 +17,7 @@ from eth_abi.exceptions import DecodingError
 from eth_utils.address import to_checksum_address
 
 from muster.chain.abi import CONTRACTS, artifact, snake, topic, types
-from muster.chain.types import AddressBook, Kind, Outcome, Role
+from muster.chain.types import AddressBook, Flaw, Kind, Outcome, Role
 from muster.errors import MalformedError
 
 
@@ -214,6 +214,16 @@ class SealedThrough(Event):
     hour: int
 
 
+@dataclass(frozen=True)
+class Paused(Event):
+    until: int
+
+
+@dataclass(frozen=True)
+class Unpaused(Event):
+    pass
+
+
 # SlashCourt
 
 
@@ -272,6 +282,19 @@ class Refuted(Event):
     prover: str
     kind: Kind
     position: int
+    flaw: Flaw
+
+
+@dataclass(frozen=True)
+class VouchRefuted(Event):
+    validator: str
+    hour: int
+    prover: str
+    node: str
+    """Whose commitment the validator had vouched for."""
+    index: int
+    kind: Kind
+    flaw: Flaw
 
 
 EVENTS: dict[str, tuple[type[Event], ...]] = {
@@ -291,8 +314,10 @@ EVENTS: dict[str, tuple[type[Event], ...]] = {
         Voided,
         HourSealed,
         SealedThrough,
+        Paused,
+        Unpaused,
     ),
-    "court": (CaseOpened, VoteCommitted, VoteRevealed, CaseResolved, Collected, Refuted),
+    "court": (CaseOpened, VoteCommitted, VoteRevealed, CaseResolved, Collected, Refuted, VouchRefuted),
 }
 """Which contract emits what. OpenZeppelin's own events (Transfer, Approval) are nobody's news here."""
 

@@ -205,6 +205,10 @@ class ChainReader:
         """What the owner could take out of the escrow."""
         return await self.ask("runs", "withdrawable", run)
 
+    async def paused_until(self) -> int:
+        """Second at which new commitments go on, or went on after the latest pause; 0 before the first."""
+        return await self.ask("runs", "pausedUntil")
+
     async def notice_period(self, run: int) -> int:
         return await self.ask("runs", "noticePeriod", run)
 

@@ -89,6 +89,10 @@ SENTENCES: Final[dict[str, str]] = {
     "HourNotEnded": "the hour {hour:hour} ends at {endsAt:time}",
     "SealTooLate": "the hour {hour:hour} could be sealed until {deadline:time}",
     "SealNotRising": "{validator} has sealed through {lastHour:hour}, which is not before {hour:hour}",
+    "NotGuardian": "{caller} is not the guardian",
+    "CommitmentsPaused": "new commitments are paused until {until:time}",
+    "PauseTooSoon": "commitments can be paused again from {readyAt:time}",
+    "NotPaused": "commitments are not paused: the latest pause ended at {until:time}",
     # SlashCourt
     "UnknownCase": "there is no case {caseId}",
     "CaseEnded": "case {caseId} has ended: {outcome:outcome}",
@@ -109,6 +113,15 @@ SENTENCES: Final[dict[str, str]] = {
     "LeafNotInRoot": "the leaf {leaf} is not under the root {root}",
     "PositionBeyond": "position {position} is beyond the commitment's {positions} rows",
     "LeafIsAsDrawn": "row {position} of commitment {index} of {node} is as it was drawn",
+    "LeafInBounds": "row {position} of commitment {index} of {node} is within its bounds",
+    "PositionWithin": "position {position} is one of the commitment's {positions}",
+    "PositionsDiffer": "the leaves are of two positions, {first} and {second}",
+    "LeafShownTwice": "both proofs show the leaf {leaf} at one place of the tree",
+    "OpeningsWrong": "{openings} leaves are shown; one refutes, or two of one position",
+    "NotVouched": "{validator} did not vouch for {leaf} when it sealed {hour:hour}",
+    "NothingRefuted": "nothing is wrong with row {position} of commitment {index} of {node}",
+    "KindNotMissing": "case {caseId} is not about missing data, so a receipt does not end it",
+    "ReceiptNotByStorage": "the receipt is signed by {signer} and not by the run's storage key {storageKey}",
     # Solidity itself
     "Error": "{message}",
     "Panic": "the contract failed an internal check: {meaning}",
@@ -122,5 +135,6 @@ HINTS: Final[dict[str, str]] = {
     "NodeKeyUsed": "muster wallet new makes a fresh node key",
     "EscrowShort": "the run's owner can add to the escrow: muster run fund",
     "ConsentExpired": "run the command again: it signs a new consent",
+    "CommitmentsPaused": "nothing is lost: what has matured can be claimed meanwhile, muster worker claim",
 }
 """The next thing to do, for errors a person can do something about."""

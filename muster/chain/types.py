@@ -65,6 +65,19 @@ class Outcome(IntEnum):
     NOT_GUILTY = 2
     NO_QUORUM = 3
     MOOT = 4
+    DISMISSED = 5
+
+
+class Flaw(IntEnum):
+    """What the contract itself found wrong with leaves."""
+
+    NONE = 0
+    WRONG_TASK = 1
+    WRONG_SEED = 2
+    WRONG_BUDGET = 3
+    OUT_OF_BOUNDS = 4
+    POSITION_TWICE = 5
+    POSITION_BEYOND = 6
 
 
 class BallotState(IntEnum):
@@ -89,6 +102,8 @@ class AddressBook:
     """Block of the deployment: following events begins here."""
     code_hashes: dict[str, str] = field(default_factory=dict)
     """keccak of each contract's code as it was deployed, 0x hex, by name; may be empty."""
+    guardian: str = ""
+    """Who may pause new commitments; empty where that was not recorded."""
 
     @classmethod
     def load(cls, path: Path) -> Self:

@@ -2,38 +2,145 @@
 pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
+import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
 import { House } from "./House.sol";
 
-/// @title What the operations of every day cost as transactions, and the most that they may. For a table:
-/// forge test --isolate --gas-report --match-contract GasTest
+/// @title What the operations cost as transactions of their own, and the most that they may.
+/// @dev `make -s gas` runs these and reads the Samples (benchmarks/gas.py).
 /// forge-config: default.isolate = true
 contract GasTest is House {
-    uint256 internal constant WORKERS = 10;
+    /// @dev What an operation cost, each time it was done.
+    event Samples(string name, uint256[] gas);
+
+    uint256 internal constant OPERATORS = 10;
+    uint256 internal constant NODES = 10;
     uint256 internal constant HOURS = 30;
+    uint256 internal constant FIRST = 100;
+
+    mapping(string name => uint256[]) private _samples;
 
     function setUp() public override {
         super.setUp();
         _open();
     }
 
-    /// @dev Ten workers commit every hour and claim every hour what has matured since.
+    /// @dev What the latest call cost.
+    function _sample(string memory name, uint256 limit) private {
+        uint256 used = vm.lastCallGas().gasTotalUsed;
+        vm.assertLe(used, limit, name);
+        _samples[name].push(used);
+    }
+
+    function _tell(string memory name) private {
+        emit Samples(name, _samples[name]);
+    }
+
+    // ---------------------------------------------------------------------------------------------------- every day
+
+    /// @dev Ten operators with ten nodes each commit every hour, 16 groups of 8 samples, and claim every hour what has
+    /// matured since.
     function test_Gas_CommitAndClaim() public {
-        for (uint256 i = 1; i < WORKERS; i++) {
-            _join(WORKER + i, IRegistry.Role.Worker, 0);
-        }
+        _fund(run, 10_000 ether);
+        _joinAll();
         vm.warp(block.timestamp + 60);
         _publish();
+        _sample("publish", 170_000);
         for (uint256 hour = 0; hour < HOURS; hour++) {
-            for (uint256 i = 0; i < WORKERS; i++) {
-                _commit(WORKER + i);
-                vm.assertLe(vm.lastCallGas().gasTotalUsed, 72_000, "commitWork");
+            for (uint256 i = FIRST; i < FIRST + OPERATORS * NODES; i++) {
+                _commit(i);
+                _sample("commit", 72_000);
             }
             vm.warp(block.timestamp + 1 hours);
             _seal(_firstHour() + uint24(hour));
+            _sample("seal", 160_000);
             _claimAll();
         }
+        vm.warp(block.timestamp + 73 hours);
+        _claimAll();
+        vm.assertEq(_samples["commit"].length, OPERATORS * NODES * HOURS);
+        vm.assertEq(runs.runState(run).reserved, 0);
         _assertSolvent();
+        _tell("publish");
+        _tell("commit");
+        _tell("seal");
+        _tell("claim");
+    }
+
+    /// @dev A commitment after everything that may have happened before costs what all cost, within what an estimate
+    /// adds: the first of all, several in an hour, after a month of idle hours, cases, claims, steps, convictions.
+    function test_Gas_CommitWhateverHappenedBefore() public {
+        _joinNode(FIRST);
+        _joinNode(FIRST + 1);
+        vm.warp(block.timestamp + 60);
+        _publish();
+        _commitSampled(FIRST);
+        _commitSampled(FIRST);
+        _commitSampled(FIRST);
+        vm.warp(block.timestamp + 30 days);
+        _commitSampled(FIRST);
+        runs.claim(node(FIRST), 2);
+        _commitSampled(FIRST);
+        _publish();
+        _commitSampled(FIRST);
+        uint256 caseId = _accuseLast(FIRST);
+        vm.warp(block.timestamp + 1 hours);
+        _commitSampled(FIRST);
+        vm.warp(block.timestamp + 26 hours);
+        court.resolve(caseId);
+        _commitSampled(FIRST);
+        _commitSampled(FIRST + 1);
+        _convictNode(FIRST + 1, 0);
+        _commitSampled(FIRST);
+        vm.prank(guardian);
+        runs.pause();
+        vm.warp(runs.pausedUntil());
+        _commitSampled(FIRST);
+        _fund(run, 1 ether);
+        vm.prank(owner);
+        runs.announceWithdrawal(run, 1 ether);
+        _commitSampled(FIRST);
+        _tell("commit");
+    }
+
+    function _commitSampled(uint256 i) private {
+        _commit(i);
+        _sample("commit", 76_000);
+    }
+
+    function _accuseLast(uint256 i) private returns (uint256) {
+        return _accuse(i, runs.work(node(i)).next - 1);
+    }
+
+    function _claimAll() private {
+        for (uint256 i = FIRST; i < FIRST + OPERATORS * NODES; i++) {
+            (uint32 through, uint256 amount) = runs.claimable(node(i));
+            if (amount == 0) continue;
+            runs.claim(node(i), through);
+            _sample("claim", 62_000);
+        }
+    }
+
+    // ------------------------------------------------------------------------------------------------ coming and going
+
+    function _ownerOf(uint256 i) private pure returns (uint256) {
+        return FIRST + (i - FIRST) / NODES;
+    }
+
+    function _joinAll() private {
+        for (uint256 i = FIRST; i < FIRST + OPERATORS * NODES; i++) {
+            _joinNode(i);
+        }
+    }
+
+    /// @dev Node i joins under its operator, who has several, with a stake from the free balance.
+    function _joinNode(uint256 i) private {
+        uint256 by = _ownerOf(i);
+        _deposit(operator(by), 100 ether);
+        IRegistry.Registration memory registration = _registration(i, IRegistry.Role.Worker);
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(NODE + i, registry.consentDigest(operator(by), registration));
+        vm.prank(operator(by));
+        registry.register(registration, abi.encodePacked(r, s, v));
     }
 
     function test_Gas_JoinWithPermit() public {
@@ -44,33 +151,106 @@ contract GasTest is House {
             IRegistry.Permit memory permit = _permit(i, 100 ether);
             vm.prank(operator(i));
             registry.registerWithPermit(registration, consent, permit);
-            vm.assertLe(vm.lastCallGas().gasTotalUsed, 240_000, "registerWithPermit");
+            _sample("join", 240_000);
         }
+        _tell("join");
     }
 
-    /// @dev A proof seven deep: 128 positions.
-    function test_Gas_ObjectiveSlash() public {
-        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 100);
+    function test_Gas_Leave() public {
+        vm.prank(operator(WORKER));
+        registry.retire(node(WORKER));
+        _sample("retire", 80_000);
+        vm.warp(block.timestamp + 7 days);
+        registry.withdraw(node(WORKER));
+        _sample("withdraw", 80_000);
+        _tell("retire");
+        _tell("withdraw");
+    }
+
+    // ------------------------------------------------------------------------------------------------------ the court
+
+    /// @dev Convicts node i by a proof seven deep: 128 positions.
+    function _objectiveSlash(uint256 i) private {
+        Leaves.Leaf memory leaf = _honestLeaf(i, 0, 0, 100);
         leaf.task += 1;
         bytes32 root = Leaves.hash(leaf);
         bytes32[] memory proof = new bytes32[](7);
-        for (uint256 i = 0; i < 7; i++) {
-            proof[i] = keccak256(abi.encode("sibling", i));
-            root = root < proof[i] ? keccak256(abi.encode(root, proof[i])) : keccak256(abi.encode(proof[i], root));
+        for (uint256 k = 0; k < 7; k++) {
+            proof[k] = keccak256(abi.encode("sibling", k));
+            root = root < proof[k] ? keccak256(abi.encode(root, proof[k])) : keccak256(abi.encode(proof[k], root));
         }
-        _commitRoot(WORKER, root);
-        vm.prank(stranger);
-        court.proveWrongDraw(node(WORKER), 0, 0, root, leaf, proof);
-        vm.assertLe(vm.lastCallGas().gasTotalUsed, 190_000, "proveWrongDraw");
-        vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Jailed);
+        _commitRoot(i, root);
+        address prover = address(uint160(0xbad000 + i));
+        vm.prank(prover);
+        court.proveWrongDraw(node(i), 0, 0, root, leaf, proof);
+        _sample("objective_slash", 190_000);
+        vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed);
+        vm.assertEq(registry.freeBalance(prover), 10 ether);
     }
 
-    function _claimAll() private {
-        for (uint256 i = 0; i < WORKERS; i++) {
-            (uint32 through, uint256 amount) = runs.claimable(node(WORKER + i));
-            if (amount == 0) continue;
-            runs.claim(node(WORKER + i), through);
-            vm.assertLe(vm.lastCallGas().gasTotalUsed, 62_000, "claim");
+    function test_Gas_ObjectiveSlash() public {
+        run = _createRun(_terms());
+        _fund(run, FUNDS);
+        for (uint256 i = 30; i < 34; i++) {
+            _join(i, IRegistry.Role.Validator, 0);
         }
+        for (uint256 i = 40; i < 45; i++) {
+            _join(i, IRegistry.Role.Worker, 0);
+        }
+        _publish();
+        for (uint256 i = 40; i < 45; i++) {
+            _objectiveSlash(i);
+        }
+        _tell("objective_slash");
+    }
+
+    function test_Gas_JuriedCase() public {
+        _commit(WORKER);
+        uint256 caseId = _accuse(WORKER, 0);
+        _sample("open_case", 330_000);
+        for (uint256 i = 1; i < 4; i++) {
+            _vote(caseId, i, true);
+            _sample("commit_vote", 170_000);
+        }
+        for (uint256 i = 1; i < 4; i++) {
+            _reveal(caseId, i, true);
+            _sample("reveal_vote", 110_000);
+        }
+        court.resolve(caseId);
+        _sample("resolve_guilty", 250_000);
+        vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Guilty);
+        _tell("open_case");
+        _tell("commit_vote");
+        _tell("reveal_vote");
+        _tell("resolve_guilty");
+    }
+
+    // ------------------------------------------------------------------------------------------------------ deployment
+
+    function test_Gas_Deploy() public {
+        uint256 nonce = vm.getNonce(address(this));
+        address runsAt = vm.computeCreateAddress(address(this), nonce + 2);
+        address courtAt = vm.computeCreateAddress(address(this), nonce + 3);
+        (address tokenAt, uint256 sum) = _create("MusterToken.sol:MusterToken", "");
+        (address registryAt, uint256 used) = _create("Registry.sol:Registry", abi.encode(tokenAt, runsAt, courtAt));
+        sum += used;
+        (, used) = _create("Runs.sol:Runs", abi.encode(tokenAt, registryAt, courtAt, guardian));
+        sum += used;
+        (, used) = _create("SlashCourt.sol:SlashCourt", abi.encode(registryAt, runsAt));
+        sum += used;
+        vm.assertLe(sum, 14_000_000, "deploy");
+        _samples["deploy"].push(sum);
+        _tell("deploy");
+    }
+
+    /// @dev `lastCallGas` knows no creations; isolated ones are charged to the caller as the transactions they are.
+    function _create(string memory artifact, bytes memory arguments) private returns (address made, uint256 used) {
+        bytes memory code = bytes.concat(vm.getCode(artifact), arguments);
+        uint256 before = gasleft();
+        assembly ("memory-safe") {
+            made := create(0, add(code, 32), mload(code))
+        }
+        used = before - gasleft();
+        vm.assertTrue(made.code.length != 0, artifact);
     }
 }

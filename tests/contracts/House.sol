@@ -16,6 +16,7 @@ abstract contract House {
 
     uint256 internal constant OPERATOR = 0x0e00;
     uint256 internal constant NODE = 0x0d00;
+    uint256 internal constant STORAGE = 0x5709;
     /// @dev A full hour, so that tests can count from it.
     uint256 internal constant START = 486_000 hours;
     uint24 internal constant HOUR = 486_000;
@@ -32,6 +33,7 @@ abstract contract House {
     address internal owner = address(0xa11ce);
     address internal trainer = address(0x7a1);
     address internal stranger = address(0xbad);
+    address internal guardian = address(0x6a4d);
     uint32 internal run;
 
     // ------------------------------------------------------------------------------------------------------- set-up
@@ -48,17 +50,21 @@ abstract contract House {
         uint256 nonce = vm.getNonce(address(this));
         address courtAt = vm.computeCreateAddress(address(this), nonce + 3);
         address runsAt = vm.computeCreateAddress(address(this), nonce + 2);
-        token = IMusterToken(vm.deployCode("MusterToken.sol:MusterToken"));
+        token = IMusterToken(vm.deployCode(_tokenArtifact()));
         registry = IRegistry(vm.deployCode("Registry.sol:Registry", abi.encode(token, runsAt, courtAt)));
-        runs = IRuns(vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, courtAt)));
+        runs = IRuns(vm.deployCode("Runs.sol:Runs", abi.encode(token, registry, courtAt, guardian)));
         court = ISlashCourt(vm.deployCode("SlashCourt.sol:SlashCourt", abi.encode(registry, runs)));
         vm.assertEq(address(runs), runsAt);
         vm.assertEq(address(court), courtAt);
     }
 
+    function _tokenArtifact() internal pure virtual returns (string memory) {
+        return "MusterToken.sol:MusterToken";
+    }
+
     function _terms() internal view returns (IRuns.Terms memory t) {
         t.trainer = trainer;
-        t.storageKey = address(0x5709);
+        t.storageKey = vm.addr(STORAGE);
         t.pay = 1 ether;
         t.workerStake = 100 ether;
         t.validatorStake = 200 ether;
@@ -320,6 +326,25 @@ abstract contract House {
         proof = new bytes32[](1);
         proof[0] = b;
         root = a < b ? keccak256(abi.encode(a, b)) : keccak256(abi.encode(b, a));
+    }
+
+    function _opening(Leaves.Leaf memory leaf, bytes32[] memory proof)
+        internal
+        pure
+        returns (ISlashCourt.Opening memory)
+    {
+        return ISlashCourt.Opening(leaf, proof);
+    }
+
+    /// @dev The storage's receipt for commitment `index` of node i, made at the latest step to `_root`, signed by `key`.
+    function _receipt(uint256 key, uint256 i, uint32 index)
+        internal
+        view
+        returns (ISlashCourt.Receipt memory receipt, bytes memory signature)
+    {
+        receipt = ISlashCourt.Receipt(_latest(), _root(i, index), keccak256("file"), 12_345);
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, court.receiptDigest(run, node(i), index, receipt));
+        signature = abi.encodePacked(r, s, v);
     }
 
     // -------------------------------------------------------------------------------------------------------- checks

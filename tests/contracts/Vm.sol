@@ -7,6 +7,9 @@ interface Vm {
     function warp(uint256 timestamp) external;
     function roll(uint256 number) external;
     function chainId(uint256 id) external;
+    function prevrandao(bytes32 value) external;
+    function snapshotState() external returns (uint256 id);
+    function revertToState(uint256 id) external returns (bool);
     function prank(address caller) external;
     function startPrank(address caller) external;
     function stopPrank() external;
@@ -21,6 +24,7 @@ interface Vm {
     // Deployment.
     function deployCode(string calldata artifact) external returns (address);
     function deployCode(string calldata artifact, bytes calldata arguments) external returns (address);
+    function getCode(string calldata artifact) external view returns (bytes memory creationCode);
     function computeCreateAddress(address deployer, uint256 nonce) external pure returns (address);
     function getNonce(address account) external view returns (uint64);
 

@@ -38,6 +38,7 @@ async def test_a_dry_run_foresees_the_deployment_and_sends_nothing(start_anvil: 
     assert not settings.addresses.exists()
     assert 5_000_000 < sum(plan.gas.values()) < 14_000_000
     assert deployer.address in str(plan)
+    assert plan.guardian == deployer.address
 
     book = await deploy(settings, deployer)
     assert plan.addresses == {name: getattr(book, name) for name in ("token", "registry", "runs", "court")}
@@ -80,7 +81,7 @@ async def test_an_unfunded_deployer_writes_no_book(start_anvil: Start, tmp_path:
     assert not settings.addresses.exists()
 
 
-@pytest.mark.parametrize("damage", ["code", "recorded", "wiring"])
+@pytest.mark.parametrize("damage", ["code", "recorded", "guardian", "wiring"])
 async def test_what_is_not_what_was_built_is_found(start_anvil: Start, tmp_path: Path, damage: str) -> None:
     place = await asyncio.to_thread(deploy_on, start_anvil(), tmp_path)
     book = place.book
@@ -94,6 +95,10 @@ async def test_what_is_not_what_was_built_is_found(start_anvil: Start, tmp_path:
         elif damage == "recorded":
             book = replace(book, code_hashes=book.code_hashes | {"court": "0x" + "00" * 32})
             match = "not what the address book recorded"
+        elif damage == "guardian":
+            elsewhere = Signer.random().address
+            match = f"Runs.GUARDIAN is {book.guardian} and not {elsewhere}"
+            book = replace(book, guardian=elsewhere)
         else:
             elsewhere = Signer.random().address
             token, moved = bytes.fromhex(book.token[2:]), bytes.fromhex(elsewhere[2:])

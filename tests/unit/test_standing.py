@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.standing import CaseState, Opinion, Standing, standing
+from orchestrator.standing import OUTCOMES, CaseState, Opinion, Standing, standing
 
 A, B, C, D = "0xa", "0xb", "0xc", "0xd"
 
@@ -45,7 +45,7 @@ def test_the_earliest_rejection_names_the_reason():
 
 
 def test_a_rejection_ends_when_its_own_case_ends_not_guilty():
-    for outcome in ("open", "guilty", "no_quorum", "moot"):
+    for outcome in ("open", "guilty", "no_quorum", "moot", "dismissed"):
         assert judge(yes(A), yes(B), no(C), cases=(CaseState(C, outcome),)).state == "rejected", outcome
     assert judge(yes(A), yes(B), no(C), cases=(CaseState(C, "not_guilty"),)) == ACCEPTED
     assert judge(yes(A), no(C), cases=(CaseState(C, "not_guilty"),)) == PENDING
@@ -74,11 +74,7 @@ def test_a_jailed_nodes_work_is_void_but_its_rejections_stay_named():
 
 
 opinions = st.lists(st.builds(Opinion, st.sampled_from("abcd"), st.booleans(), st.just("x"), st.booleans()))
-cases = st.lists(
-    st.builds(
-        CaseState, st.sampled_from("abcd"), st.sampled_from(("open", "guilty", "not_guilty", "no_quorum", "moot"))
-    )
-)
+cases = st.lists(st.builds(CaseState, st.sampled_from("abcd"), st.sampled_from(OUTCOMES)))
 
 
 @given(opinions, cases, st.booleans(), st.integers(1, 4))

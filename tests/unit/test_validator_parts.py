@@ -299,13 +299,25 @@ def test_an_hour_is_ready_when_everything_up_to_it_is_judged(journal: ValidatorJ
     assert journal.vouched(7) == []
 
 
+def test_what_a_reorg_took_back_is_not_vouched_for_again(journal: ValidatorJournal) -> None:
+    tell(journal, work(0, hour=5), work(1, hour=5))
+    for c in pending(journal):
+        journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None)
+    assert len(journal.vouched(5)) == 2
+    tell(journal, work(0, hour=5), rewound_to=0)
+    assert journal.vouched(5) == [], "its draws may be others now"
+    assert journal.unjudged(5) == 0
+
+
 def test_the_vouch_root_opens_to_what_was_accepted() -> None:
-    accepted = [Commitment(1, 2, NODE, index, bytes([index]) * 32, hour=5, block=1) for index in range(5)]
-    tree = LeafTree.of([vouch_leaf(c) for c in accepted])
-    assert vouch_root(accepted) == tree.root
-    assert vouch_root(accepted[:4]) != tree.root
-    assert vouch_root([]) == NOTHING == bytes(32)
-    assert len({vouch_leaf(c) for c in accepted}) == 5
+    accepted = [Commitment(1, index // 3, NODE, index, bytes([index]) * 32, hour=5, block=1) for index in range(5)]
+    anchors = {0: b"\x0a" * 32, 1: b"\x0b" * 32}
+    leaves = [vouch_leaf(c, anchors[c.step]) for c in accepted]
+    assert vouch_root(accepted, anchors) == LeafTree.of(leaves).root
+    assert vouch_root(accepted[:4], anchors) != vouch_root(accepted, anchors)
+    assert vouch_root(accepted, anchors | {1: b"\x0c" * 32}) != vouch_root(accepted, anchors)
+    assert vouch_root([], {}) == NOTHING == bytes(32)
+    assert len(set(leaves)) == 5
 
 
 # Samples, turns, findings

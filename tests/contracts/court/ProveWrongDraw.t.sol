@@ -24,11 +24,11 @@ contract ProveWrongDrawTest is House {
         court.proveWrongDraw(node(WORKER), index, 0, root, leaf, proof);
     }
 
-    function _expectConviction(Leaves.Leaf memory leaf) private {
+    function _expectConviction(Leaves.Leaf memory leaf, ISlashCourt.Flaw flaw) private {
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
         uint256 supply = token.totalSupply();
         vm.expectEmit(address(court));
-        emit ISlashCourt.Refuted(node(WORKER), index, stranger, ISlashCourt.Kind.WrongDraw, leaf.position);
+        emit ISlashCourt.Refuted(node(WORKER), index, stranger, ISlashCourt.Kind.WrongDraw, leaf.position, flaw);
         _prove(index, root, leaf, proof);
 
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Jailed);
@@ -47,21 +47,21 @@ contract ProveWrongDrawTest is House {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(task != leaf.task);
         leaf.task = task;
-        _expectConviction(leaf);
+        _expectConviction(leaf, ISlashCourt.Flaw.WrongTask);
     }
 
     function testFuzz_Prove_WrongSeed(uint32 position, uint256 seed) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(seed != leaf.seed);
         leaf.seed = seed;
-        _expectConviction(leaf);
+        _expectConviction(leaf, ISlashCourt.Flaw.WrongSeed);
     }
 
     function testFuzz_Prove_WrongBudget(uint32 position, uint256 budget) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(budget != leaf.budget);
         leaf.budget = budget;
-        _expectConviction(leaf);
+        _expectConviction(leaf, ISlashCourt.Flaw.WrongBudget);
     }
 
     /// @dev Honest work survives, whatever its other fields are.

@@ -45,6 +45,31 @@ contract VoteTest is House {
         _assertSolvent();
     }
 
+    /// @dev About missing data a judge may look again until committing ends, and pays one deposit.
+    function test_CommitVote_AgainAboutMissingData() public {
+        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        for (uint256 i = 1; i < 4; i++) {
+            _vote(caseId, i, true);
+        }
+        vm.warp(OPENED + 13 hours - 1);
+        for (uint256 i = 1; i < 4; i++) {
+            _vote(caseId, i, false);
+        }
+        vm.assertEq(court.caseOf(caseId).commits, 3);
+        vm.assertEq(registry.freeBalance(operator(1)), 98 ether);
+        vm.warp(OPENED + 13 hours);
+        _expectRejectedVote(
+            1,
+            abi.encodeWithSelector(ISlashCourt.CommitPhaseOver.selector, caseId, OPENED + 13 hours, OPENED + 13 hours)
+        );
+        for (uint256 i = 1; i < 4; i++) {
+            _reveal(caseId, i, false);
+        }
+        vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.NotGuilty);
+        vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
+        _assertSolvent();
+    }
+
     function test_CommitVote_RevertWhen_CaseUnknownOrEnded() public {
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.UnknownCase.selector, 99));
         vm.prank(node(1));

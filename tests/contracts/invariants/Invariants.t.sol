@@ -37,7 +37,7 @@ contract InvariantsTest {
 
     /// @dev What happens often is there often.
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
-        bytes4[31] memory actions = [
+        bytes4[33] memory actions = [
             Swarm.pass.selector,
             Swarm.pass.selector,
             Swarm.pass.selector,
@@ -68,7 +68,9 @@ contract InvariantsTest {
             Swarm.accuse.selector,
             Swarm.resolve.selector,
             Swarm.collect.selector,
-            Swarm.refute.selector
+            Swarm.refute.selector,
+            Swarm.pause.selector,
+            Swarm.dismiss.selector
         ];
         targets = new FuzzSelector[](1);
         targets[0].addr = address(swarm);
@@ -82,13 +84,13 @@ contract InvariantsTest {
     function test_Swarm_EverythingHappens() public {
         FuzzSelector[] memory targets = targetSelectors();
         bytes4[] memory actions = targets[0].selectors;
-        for (uint256 n = 0; n < 5_000; n++) {
+        for (uint256 n = 0; n < 8_000; n++) {
             bytes32 a = keccak256(abi.encode("walk", n));
             bytes4 action = actions[uint256(a) % actions.length];
             (bool done,) = address(swarm).call(bytes.concat(action, _arguments(action, a)));
             vm.assertTrue(done, "an action reverted");
         }
-        string[20] memory happened = [
+        string[23] memory happened = [
             "pass",
             "publish",
             "fund",
@@ -108,7 +110,10 @@ contract InvariantsTest {
             "no quorum",
             "moot",
             "collect",
-            "refute"
+            "refute",
+            "pause",
+            "unpause",
+            "dismiss"
         ];
         for (uint256 k = 0; k < happened.length; k++) {
             emit Count(happened[k], swarm.done(happened[k]));

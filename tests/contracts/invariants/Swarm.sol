@@ -37,6 +37,7 @@ contract Swarm is House {
     uint256 public takenByOwner;
     uint256 public sealPaid;
     uint24 public highestSealed;
+    uint256 public pausableAt;
     mapping(string action => uint256) public done;
 
     function setUp() public override {
@@ -114,10 +115,29 @@ contract Swarm is House {
 
     function take() external {
         uint256 readyAt = runs.runInfo(run).withdrawalAt;
+        uint256 afterPause = runs.pausedUntil() + runs.noticePeriod(run);
+        if (readyAt != 0 && readyAt < afterPause) readyAt = afterPause;
         if (readyAt == 0 || block.timestamp < readyAt || block.timestamp >= readyAt + 24 hours) return;
         vm.prank(owner);
         takenByOwner += runs.withdrawEscrow(run);
         done["take"]++;
+    }
+
+    // ------------------------------------------------------------------------------------------------------ guardian
+
+    /// @dev Pauses when it may, and mostly ends it soon, so that work goes on.
+    function pause(uint256 pick) external {
+        if (block.timestamp < runs.pausedUntil()) {
+            vm.prank(guardian);
+            runs.unpause();
+            done["unpause"]++;
+        } else if (pick % 4 == 0 && block.timestamp >= pausableAt) {
+            vm.prank(guardian);
+            runs.pause();
+            pausableAt = block.timestamp + 72 hours + 30 days;
+            vm.assertEq(runs.pausedUntil(), block.timestamp + 72 hours);
+            done["pause"]++;
+        }
     }
 
     // ----------------------------------------------------------------------------------------------------- operators
@@ -256,6 +276,19 @@ contract Swarm is House {
         done[["open", "guilty", "not guilty", "no quorum", "moot"][uint256(outcome)]]++;
     }
 
+    /// @dev The storage's receipt ends an open case about missing data.
+    function dismiss(uint256 whichCase) external {
+        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
+        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing) return;
+        if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
+        Made memory made = _made[_numberOf(c.node)][c.index];
+        ISlashCourt.Receipt memory receipt = ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1);
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(STORAGE, court.receiptDigest(run, c.node, c.index, receipt));
+        court.dismiss(caseId, receipt, abi.encodePacked(r, s, v));
+        vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Dismissed);
+        done["dismiss"]++;
+    }
+
     function collect(uint256 whichCase, uint256 pick) external {
         uint256 count = court.caseCount();
         if (count == 0) return;
@@ -336,6 +369,7 @@ contract Swarm is House {
 
     function _mayCommit(IRuns.Work memory w) private view returns (bool) {
         IRuns.RunState memory s = runs.runState(run);
+        if (block.timestamp < runs.pausedUntil()) return false;
         if (w.left || s.validators < 4 || s.steps <= w.joinedStep) return false;
         if (w.lastHour == block.timestamp / 1 hours && w.countInHour == s.commitmentsPerHour) return false;
         return s.balance - s.reserved >= w.pay;

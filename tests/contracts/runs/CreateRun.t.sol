@@ -55,10 +55,14 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "validatorStake", 0, 1, most);
         terms = _terms();
         terms.caseFee = 0;
-        _expectOutOfBounds(terms, "caseFee", 0, 1, most);
+        _expectOutOfBounds(terms, "caseFee", 0, 1, type(uint88).max);
+        terms.caseFee = uint96(type(uint88).max) + 1;
+        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, type(uint88).max);
         terms = _terms();
         terms.juryDeposit = 0;
-        _expectOutOfBounds(terms, "juryDeposit", 0, 1, most);
+        _expectOutOfBounds(terms, "juryDeposit", 0, 1, type(uint88).max);
+        terms.juryDeposit = uint96(type(uint88).max) + 1;
+        _expectOutOfBounds(terms, "juryDeposit", terms.juryDeposit, 1, type(uint88).max);
         terms = _terms();
         terms.slashBps = 10_001;
         _expectOutOfBounds(terms, "slashBps", 10_001, 1, 10_000);

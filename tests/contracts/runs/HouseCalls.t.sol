@@ -6,7 +6,7 @@ import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
 contract HouseCallsTest is House {
-    uint256 private constant WORKS_SLOT = 6;
+    uint256 private constant WORKS_SLOT = 7;
 
     function setUp() public override {
         super.setUp();

@@ -1,0 +1,142 @@
+"""Gas of the contracts' operations, against the peer's and against what was last committed.
+
+    python benchmarks/gas.py [--json | --check | --update]
+
+Runs tests/contracts/Gas.t.sol, whose every call is a transaction of its own: 10 operators with 10 nodes each commit
+once an hour for 30 hours, 16 groups of 8 samples, and claim as it matures; and a commitment after whatever may have
+happened before. `ratio` is the limit over ours, 1 being the limit. The peer's medians are those of its own operations
+that come nearest (registering a provider and adding a node for joining, invalidating work for a slash).
+
+--check fails when an operation costs 3% more than benchmarks/gas.snapshot.json says; --update writes that file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from eth_abi.abi import decode
+from eth_utils.crypto import keccak
+
+ROOT = Path(__file__).resolve().parent.parent
+SNAPSHOT = Path(__file__).with_name("gas.snapshot.json")
+TESTS = "tests/contracts/Gas.t.sol"
+TOPIC = "0x" + keccak(text="Samples(string,uint256[])").hex()
+RUN_SECONDS = 540
+REGRESSION = 1.03
+
+Samples = dict[str, list[int]]
+
+
+@dataclass(frozen=True)
+class Target:
+    """One line of the table: the median or the maximum of an operation, in gas."""
+
+    name: str
+    operation: str
+    limit: int
+    peer: int
+    worst: bool = False
+
+    def figure(self, samples: Samples) -> dict[str, object]:
+        values = samples[self.operation]
+        ours = max(values) if self.worst else round(statistics.median(values))
+        return {
+            "name": self.name,
+            "ours": ours,
+            "min": min(values),
+            "max": max(values),
+            "samples": len(values),
+            "peer": self.peer,
+            "limit": self.limit,
+            "ratio": round(self.limit / ours, 3),
+            "target": 1.0,
+            "holds": ours <= self.limit,
+            "unit": "gas",
+        }
+
+
+TARGETS = (
+    Target("commit_median", "commit", 72_000, 259_405),
+    Target("commit_max", "commit", 76_000, 327_805, worst=True),
+    Target("claim_median", "claim", 62_000, 70_202),
+    Target("join", "join", 240_000, 181_265 + 302_140),
+    Target("objective_slash", "objective_slash", 190_000, 454_702),
+    Target("deploy", "deploy", 14_000_000, 17_115_975),
+)
+
+
+def measure() -> Samples:
+    """Gas of every operation, each time it was done. Exits with forge's words when a test fails."""
+    forge = ROOT / "node_modules" / ".bin" / "forge"
+    command = [forge, "test", "--root", ROOT, "--match-path", TESTS, "--json", "-vv"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=RUN_SECONDS, check=False)
+    try:
+        suites = json.loads(done.stdout)
+    except json.JSONDecodeError:
+        sys.exit(f"forge test failed:\n{done.stdout}{done.stderr}")
+    samples: Samples = {}
+    for suite in suites.values():
+        for name, result in suite["test_results"].items():
+            if result["status"] != "Success":
+                sys.exit(f"{name}: {result['reason']}")
+            for log in result["logs"]:
+                if log["topics"][:1] == [TOPIC]:
+                    operation, values = decode(["string", "uint256[]"], bytes.fromhex(log["data"][2:]))
+                    samples.setdefault(operation, []).extend(values)
+    return samples
+
+
+def snapshot(samples: Samples) -> dict[str, dict[str, int]]:
+    """What is committed: median and maximum of every operation."""
+    return {
+        name: {"median": round(statistics.median(values)), "max": max(values)}
+        for name, values in sorted(samples.items())
+    }
+
+
+def regressions(now: dict[str, dict[str, int]], before: dict[str, dict[str, int]]) -> list[str]:
+    """What has become too dear, is new, or is gone, in words."""
+    found = [f"{name} is not in the snapshot" for name in now.keys() - before.keys()]
+    found += [f"{name} is measured no more" for name in before.keys() - now.keys()]
+    for name in now.keys() & before.keys():
+        for kind, value in now[name].items():
+            old = before[name][kind]
+            if value > old * REGRESSION:
+                found.append(f"{name}, {kind}: {value:,} gas, {value / old - 1:.1%} more than {old:,}")
+    return sorted(found)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    mode.add_argument("--check", action="store_true", help="fail on a limit or on a regression above 3%%")
+    mode.add_argument("--update", action="store_true", help="write the snapshot")
+    options = parser.parse_args()
+
+    samples = measure()
+    figures = [target.figure(samples) for target in TARGETS]
+    if options.update:
+        SNAPSHOT.write_text(json.dumps(snapshot(samples), indent=1) + "\n")
+    if options.json:
+        machine = f"{platform.machine()}, forge's EVM"
+        print(json.dumps({"machine": machine, "runs": 1, "figures": figures}, indent=1))
+        return
+    for figure in figures:
+        print("{name:16} ours {ours:>12,}  limit {limit:>12,}  peer {peer:>12,}".format(**figure))
+    if options.check:
+        bad = [f"{figure['name']} is above its limit" for figure in figures if not figure["holds"]]
+        bad += regressions(snapshot(samples), json.loads(SNAPSHOT.read_text()))
+        if bad:
+            sys.exit("gas: " + "\n     ".join(bad) + "\n  next: python benchmarks/gas.py --update, if that is meant")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRuns } from "./interfaces/IRuns.sol";
+
+/// @title The guardian's part of Runs: a pause of new commitments, short and seldom, and nothing else; see IRuns.
+abstract contract Guarded is IRuns {
+    // ------------------------------------------------------------------------------------------------------- types
+
+    /// @param until Second at which commitments go on.
+    /// @param againAt Second from which the guardian may pause again.
+    struct Pause {
+        uint40 until;
+        uint40 againAt;
+    }
+
+    // --------------------------------------------------------------------------------------------------- constants
+
+    /// @inheritdoc IRuns
+    uint256 public constant MAX_PAUSE = 72 hours;
+    /// @inheritdoc IRuns
+    uint256 public constant PAUSE_REST = 30 days;
+
+    // -------------------------------------------------------------------------------------------------- immutables
+
+    address public immutable GUARDIAN;
+
+    // ----------------------------------------------------------------------------------------------------- storage
+
+    Pause private _pause;
+
+    // ------------------------------------------------------------------------------------------------- constructor
+
+    constructor(address guardian) {
+        GUARDIAN = guardian;
+    }
+
+    modifier onlyGuardian() {
+        require(msg.sender == GUARDIAN, NotGuardian(msg.sender));
+        _;
+    }
+
+    // -------------------------------------------------------------------------------------------- the guardian's calls
+
+    /// @inheritdoc IRuns
+    function pause() external onlyGuardian {
+        uint256 readyAt = _pause.againAt;
+        require(block.timestamp >= readyAt, PauseTooSoon(readyAt, block.timestamp));
+
+        uint256 until = block.timestamp + MAX_PAUSE;
+        _pause = Pause({ until: uint40(until), againAt: uint40(until + PAUSE_REST) });
+        emit Paused(until);
+    }
+
+    /// @inheritdoc IRuns
+    function unpause() external onlyGuardian {
+        uint256 until = _pause.until;
+        require(block.timestamp < until, NotPaused(until, block.timestamp));
+
+        _pause.until = uint40(block.timestamp);
+        emit Unpaused();
+    }
+
+    // ------------------------------------------------------------------------------------------------------- views
+
+    /// @inheritdoc IRuns
+    function pausedUntil() public view returns (uint256) {
+        return _pause.until;
+    }
+
+    // ---------------------------------------------------------------------------------------------------- internal
+
+    function _requireUnpaused() internal view {
+        uint256 until = _pause.until;
+        require(block.timestamp >= until, CommitmentsPaused(until, block.timestamp));
+    }
+}

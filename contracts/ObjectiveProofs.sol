@@ -1,0 +1,251 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { MerkleProof } from "@openzeppelin/contracts/utils/cryptography/MerkleProof.sol";
+import { IRegistry } from "./interfaces/IRegistry.sol";
+import { IRuns } from "./interfaces/IRuns.sol";
+import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
+import { Draws } from "./libraries/Draws.sol";
+import { Leaves } from "./libraries/Leaves.sol";
+
+/// @title The half of the court that needs no jury: what leaves alone prove; see ISlashCourt.
+abstract contract ObjectiveProofs is ISlashCourt {
+    // --------------------------------------------------------------------------------------------------- constants
+
+    /// @inheritdoc ISlashCourt
+    int256 public constant REWARD_ONE = 1_000_000;
+
+    // -------------------------------------------------------------------------------------------------- immutables
+
+    IRegistry public immutable REGISTRY;
+    IRuns public immutable RUNS;
+
+    // ------------------------------------------------------------------------------------------------- constructor
+
+    constructor(IRegistry registry, IRuns runs) {
+        require(address(registry) != address(0) && address(runs) != address(0), ZeroAddress());
+        REGISTRY = registry;
+        RUNS = runs;
+    }
+
+    // --------------------------------------------------------------------------------------------------- a node's work
+
+    /// @inheritdoc ISlashCourt
+    function proveWrongDraw(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) external {
+        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
+        uint256 positions = _positions(terms);
+        require(leaf.position < positions, PositionBeyond(leaf.position, positions));
+        Flaw flaw = _drawFlaw(target, terms, leaf);
+        require(flaw != Flaw.None, LeafIsAsDrawn(node, index, leaf.position));
+        _refute(target, terms.run, leaf.position, flaw);
+    }
+
+    /// @inheritdoc ISlashCourt
+    function proveOutOfBounds(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) external {
+        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
+        require(_isOutOfBounds(terms, leaf), LeafInBounds(node, index, leaf.position));
+        _refute(target, terms.run, leaf.position, Flaw.OutOfBounds);
+    }
+
+    /// @inheritdoc ISlashCourt
+    function provePositionBeyond(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) external {
+        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
+        uint256 positions = _positions(terms);
+        require(leaf.position >= positions, PositionWithin(leaf.position, positions));
+        _refute(target, terms.run, leaf.position, Flaw.PositionBeyond);
+    }
+
+    /// @inheritdoc ISlashCourt
+    function provePositionTwice(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Opening calldata first,
+        Opening calldata second
+    ) external {
+        Target memory target = Target(node, index, step, root);
+        uint32 run = _checkAccusable(target).run;
+        _checkTwice(root, first, second);
+        _refute(target, run, first.leaf.position, Flaw.PositionTwice);
+    }
+
+    // --------------------------------------------------------------------------------------------- a validator's vouching
+
+    /// @inheritdoc ISlashCourt
+    function proveVouched(
+        address validator,
+        uint24 hour,
+        bytes32[] calldata vouchProof,
+        Target calldata target,
+        Opening[] calldata openings
+    ) external {
+        // Check: it is bound, it vouched, and what it vouched for is committed and wrong.
+        uint32 run = _checkBound(validator).run;
+        _checkVouched(validator, hour, vouchProof, target, run);
+        _checkCommitted(target);
+        Flaw flaw = _flawOf(target, openings);
+
+        // Effect and interaction.
+        emit VouchRefuted(validator, hour, msg.sender, target.node, target.index, _kindOf(flaw), flaw);
+        _convict(validator, run, msg.sender);
+    }
+
+    // ------------------------------------------------------------------------------------------------------- views
+
+    /// @inheritdoc ISlashCourt
+    function vouchLeaf(Target calldata target, bytes32 anchor) public pure returns (bytes32) {
+        return
+            keccak256(bytes.concat(keccak256(abi.encode(target.node, target.index, target.step, anchor, target.root))));
+    }
+
+    // ----------------------------------------------------------------------------------------------------- internal
+
+    /// @dev What every proof about one leaf begins with: the node can be convicted, and the leaf is under its root.
+    function _open(
+        address node,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf calldata leaf,
+        bytes32[] calldata merkleProof
+    ) private view returns (Target memory target, IRuns.DrawTerms memory terms) {
+        target = Target(node, index, step, root);
+        _checkAccusable(target);
+        _checkUnder(root, leaf, merkleProof);
+        terms = _drawTerms(target);
+    }
+
+    /// @dev The commitment exists and its node's lock is still there.
+    function _checkAccusable(Target memory target) internal view returns (IRegistry.Node memory accused) {
+        _checkCommitted(target);
+        return _checkBound(target.node);
+    }
+
+    function _checkCommitted(Target memory target) private view {
+        bool committed = RUNS.isCommitted(target.node, target.index, target.step, target.root);
+        require(committed, NotCommitted(target.node, target.index, target.step, target.root));
+    }
+
+    function _checkBound(address key) private view returns (IRegistry.Node memory bound) {
+        bound = REGISTRY.node(key);
+        bool locked = bound.status == IRegistry.Status.Active || bound.status == IRegistry.Status.Retired;
+        require(locked, NodeGone(key));
+    }
+
+    /// @dev The pay of a worker that is not settled is void; a validator has none.
+    function _convict(address node, uint32 run, address beneficiary) internal {
+        IRuns.CaseTerms memory terms = RUNS.caseTerms(run);
+        REGISTRY.convict(node, terms.slashBps, terms.bountyBps, beneficiary);
+        RUNS.voidWork(node);
+    }
+
+    function _refute(Target memory target, uint32 run, uint256 position, Flaw flaw) private {
+        emit Refuted(target.node, target.index, msg.sender, _kindOf(flaw), position, flaw);
+        _convict(target.node, run, msg.sender);
+    }
+
+    /// @dev As validators name it who see the file (muster.inspection): a row out of its place makes a file malformed.
+    function _kindOf(Flaw flaw) private pure returns (Kind) {
+        if (flaw == Flaw.OutOfBounds) return Kind.OutOfBounds;
+        if (flaw == Flaw.PositionTwice || flaw == Flaw.PositionBeyond) return Kind.Malformed;
+        return Kind.WrongDraw;
+    }
+
+    function _checkUnder(bytes32 root, Leaves.Leaf calldata leaf, bytes32[] calldata merkleProof)
+        private
+        pure
+        returns (bytes32 hash)
+    {
+        hash = Leaves.hash(leaf);
+        require(MerkleProof.verifyCalldata(merkleProof, root, hash), LeafNotInRoot(hash, root));
+    }
+
+    function _checkVouched(
+        address validator,
+        uint24 hour,
+        bytes32[] calldata vouchProof,
+        Target calldata target,
+        uint32 run
+    ) private view {
+        bytes32 leaf = vouchLeaf(target, RUNS.checkpoint(run, target.step).anchor);
+        bool vouched = MerkleProof.verifyCalldata(vouchProof, RUNS.vouchRoot(validator, hour), leaf);
+        require(vouched, NotVouched(validator, hour, leaf));
+    }
+
+    /// @dev What one leaf, or two of one position, prove about a commitment.
+    function _flawOf(Target calldata target, Opening[] calldata openings) private view returns (Flaw flaw) {
+        if (openings.length == 2) {
+            _checkTwice(target.root, openings[0], openings[1]);
+            return Flaw.PositionTwice;
+        }
+        require(openings.length == 1, OpeningsWrong(openings.length));
+        Leaves.Leaf calldata leaf = openings[0].leaf;
+        _checkUnder(target.root, leaf, openings[0].proof);
+        IRuns.DrawTerms memory terms = _drawTerms(target);
+        if (leaf.position >= _positions(terms)) return Flaw.PositionBeyond;
+        if (_isOutOfBounds(terms, leaf)) return Flaw.OutOfBounds;
+        flaw = _drawFlaw(target, terms, leaf);
+        require(flaw != Flaw.None, NothingRefuted(target.node, target.index, leaf.position));
+    }
+
+    function _drawTerms(Target memory target) private view returns (IRuns.DrawTerms memory) {
+        return RUNS.drawTerms(target.node, target.step);
+    }
+
+    function _positions(IRuns.DrawTerms memory terms) private pure returns (uint256) {
+        return uint256(terms.groupSize) * terms.groupsPerCommitment;
+    }
+
+    function _isOutOfBounds(IRuns.DrawTerms memory terms, Leaves.Leaf calldata leaf) private pure returns (bool) {
+        if (leaf.length == 0 || leaf.length > terms.maxCompletionTokens) return true;
+        return leaf.taskReward < 0 || leaf.taskReward > REWARD_ONE;
+    }
+
+    /// @dev The first of task, seed and budget that is not what the draw says. The leaf's position must be within.
+    function _drawFlaw(Target memory target, IRuns.DrawTerms memory terms, Leaves.Leaf calldata leaf)
+        private
+        view
+        returns (Flaw)
+    {
+        uint32 position = uint32(leaf.position);
+        bytes32 base = Draws.base(address(RUNS), terms.run, target.step, terms.entropy, target.node, target.index);
+        (uint256 task, uint256 budget) = Draws.group(base, position / terms.groupSize, terms.taskCount, terms.workClass);
+        if (leaf.task != task) return Flaw.WrongTask;
+        if (leaf.seed != Draws.seed(base, position)) return Flaw.WrongSeed;
+        return leaf.budget == budget ? Flaw.None : Flaw.WrongBudget;
+    }
+
+    /// @dev Two leaves of one position are under the root. One leaf is at two places of a tree when two different proofs
+    /// lead from it to the root, or when a proof's sibling is the very node it is combined with: an honest tree, whose
+    /// leaves all differ, has neither.
+    function _checkTwice(bytes32 root, Opening calldata first, Opening calldata second) private pure {
+        (uint256 position, uint256 other) = (first.leaf.position, second.leaf.position);
+        require(position == other, PositionsDiffer(position, other));
+        bytes32 hash = _checkUnder(root, first.leaf, first.proof);
+        bytes32 otherHash = _checkUnder(root, second.leaf, second.proof);
+        bool twice = hash != otherHash || Leaves.atTwoPlaces(hash, first.proof, second.proof);
+        require(twice, LeafShownTwice(hash));
+    }
+}

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
+import { Leaves } from "../../contracts/libraries/Leaves.sol";
+import { House } from "./House.sol";
+
+/// @title Nobody pays for others, for time, or for the past: 2,000 nodes and a month of idle hours change no cost.
+/// forge-config: default.isolate = true
+contract FlatTest is House {
+    uint256 private constant NODES = 2_000;
+    uint256 private constant FIRST = 5_000;
+    /// @dev Gas by which a call may differ: zero bytes in what is hashed, bits of a counter.
+    uint256 private constant SLACK = 300;
+
+    uint256 private commitGas;
+    uint256 private claimGas;
+    uint256 private slashGas;
+    uint256 private retireGas;
+
+    function setUp() public override {
+        super.setUp();
+        _open();
+        _fund(run, 10_000 ether);
+    }
+
+    function test_Flat_TwoThousandNodesAndAMonthOfIdleHours() public {
+        _joinMany(FIRST, 6);
+        vm.warp(block.timestamp + 60);
+        _publish();
+        _warmUp(FIRST);
+        _measure(FIRST + 1);
+        (uint256 commit, uint256 claim, uint256 slash, uint256 retire) = (commitGas, claimGas, slashGas, retireGas);
+
+        _joinMany(FIRST + 6, NODES - 6);
+        vm.warp(block.timestamp + 60);
+        _publish();
+        for (uint256 i = FIRST + 6; i < FIRST + NODES; i++) {
+            _commit(i);
+        }
+        vm.assertEq(runs.runState(run).reserved / 1 ether, NODES - 6);
+        vm.warp(block.timestamp + 31 days);
+
+        _measure(FIRST + 10);
+        vm.assertLe(commitGas, commit + SLACK, "commit");
+        vm.assertLe(claimGas, claim + SLACK, "claim");
+        vm.assertLe(slashGas, slash + SLACK, "slash");
+        vm.assertLe(retireGas, retire + SLACK, "retire");
+
+        // And after a month of silence each is paid in one call, whatever the others do.
+        uint256 before = token.balanceOf(operator(FIRST));
+        runs.claim(node(FIRST + 20), 0);
+        vm.assertEq(token.balanceOf(operator(FIRST)), before + 1 ether);
+        _assertSolvent();
+    }
+
+    /// @dev All under one operator, which makes this test quicker and their claims and exits no dearer or cheaper.
+    function _joinMany(uint256 from, uint256 count) private {
+        _deposit(operator(FIRST), count * 100 ether);
+        for (uint256 i = from; i < from + count; i++) {
+            IRegistry.Registration memory registration = _registration(i, IRegistry.Role.Worker);
+            (uint8 v, bytes32 r, bytes32 s) = vm.sign(NODE + i, registry.consentDigest(operator(FIRST), registration));
+            vm.prank(operator(FIRST));
+            registry.register(registration, abi.encodePacked(r, s, v));
+        }
+    }
+
+    /// @dev Words that are written once for a run, whoever comes first, are there.
+    function _warmUp(uint256 i) private {
+        _slash(i, 0);
+    }
+
+    /// @dev Node i commits, waits, claims; node i + 1 leaves; node i + 2 is convicted.
+    function _measure(uint256 i) private {
+        _commit(i);
+        uint32 index = runs.work(node(i)).next;
+        uint32 step = _latest();
+        bytes32 anchor = runs.checkpoint(run, step).anchor;
+        vm.prank(node(i));
+        runs.commitWork(run, step, anchor, index, keccak256("root"));
+        commitGas = _used();
+
+        vm.warp(block.timestamp + 80 hours);
+        (uint32 through,) = runs.claimable(node(i));
+        runs.claim(node(i), through);
+        claimGas = _used();
+
+        vm.prank(operator(FIRST));
+        registry.retire(node(i + 1));
+        retireGas = _used();
+
+        slashGas = _slash(i + 2, runs.work(node(i + 2)).next);
+    }
+
+    function _slash(uint256 i, uint32 index) private returns (uint256) {
+        uint32 step = _latest();
+        Leaves.Leaf memory leaf = _honestLeaf(i, index, step, 3);
+        leaf.task += 1;
+        (bytes32 root, bytes32[] memory proof) = _tree(leaf, _honestLeaf(i, index, step, 4));
+        _commitRoot(i, root);
+        address prover = address(uint160(0xf1a7000 + i));
+        vm.prank(prover);
+        court.proveWrongDraw(node(i), index, step, root, leaf, proof);
+        return _used();
+    }
+
+    /// @dev What the latest call cost, as a transaction.
+    function _used() private view returns (uint256) {
+        return vm.lastCallGas().gasTotalUsed;
+    }
+}

@@ -1,0 +1,215 @@
+"""The court through the Chain facade: what leaves alone prove, what a seal answers for, what a receipt dismisses."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from house import House
+
+from muster.chain.anvil import Anvil
+from muster.chain.client import Chain, event_of
+from muster.chain.events import CaseOpened, CaseResolved, Paused, Refuted, VouchRefuted
+from muster.chain.types import Flaw, Kind, Outcome, Status
+from muster.constants import HOUR_SECONDS
+from muster.draws import draw_base, draw_commitment
+from muster.errors import RevertError
+from muster.hashes import hex_hash
+from muster.inspection import Commitment
+from muster.merkle import LeafTree
+from muster.messages import Receipt
+from muster.rollouts.leaves import Leaf, leaf_hash
+from muster.signing import UNSIGNED, sign_receipt
+from tests.conftest import Deployment, deploy_on, funded_on
+from validator.sealing import vouch_leaf, vouch_tree
+
+WORKERS = ("honest", "long", "beyond", "twice", "vouched", "missing")
+LENGTH = 3
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A run with one published step, and somebody with no stake in it."""
+
+    house: House
+    stranger: Chain
+
+    async def leaves(self, name: str, index: int = 0) -> list[Leaf]:
+        """What an honest worker commits to."""
+        chain, run = self.stranger, self.house.run
+        terms, checkpoint = await chain.terms(run), await chain.checkpoint(run, 0)
+        base = draw_base(
+            chain_id=chain.chain_id,
+            runs=chain.addresses.runs,
+            run=run,
+            step=0,
+            entropy=checkpoint.entropy,
+            node=self.address(name),
+            index=index,
+        )
+        draw = draw_commitment(base, terms, 0)
+        groups = [draw.groups[p // terms.group_size] for p in range(terms.positions)]
+        return [
+            Leaf(p, g.task, draw.seeds[p], g.budget, LENGTH, 0, bytes(32), bytes(32), bytes([p]) * 32)
+            for p, g in enumerate(groups)
+        ]
+
+    async def commit(self, name: str, leaves: list[Leaf], index: int = 0) -> LeafTree:
+        tree = LeafTree.of([leaf_hash(leaf) for leaf in leaves])
+        await self.house.commit(name, index, hex_hash(tree.root))
+        return tree
+
+    def address(self, name: str) -> str:
+        return self.house.key(name).address
+
+    async def is_jailed(self, name: str) -> bool:
+        return (await self.stranger.node(self.address(name))).status is Status.JAILED
+
+
+@pytest.fixture(scope="module")
+def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> House:
+    async def build() -> House:
+        folder = tmp_path_factory.mktemp("court")
+        built = await House.build(folder, deployment.settings, seed="court", workers=WORKERS)
+        await built.publish(0)
+        return built
+
+    return asyncio.run(build())
+
+
+@pytest.fixture
+async def scene(house: House) -> AsyncIterator[Scene]:
+    async with house.chain("stranger") as chain:
+        yield Scene(house, chain)
+
+
+async def test_a_completion_beyond_the_limit_is_proven_by_anybody(scene: Scene) -> None:
+    leaves, node, chain = await scene.leaves("long"), scene.address("long"), scene.stranger
+    limit = (await chain.terms(scene.house.run)).max_completion_tokens
+    leaves[5] = replace(leaves[5], length=limit + 1)
+    tree = await scene.commit("long", leaves)
+    with pytest.raises(RevertError, match=r"row 4 of commitment 0 .* is within its bounds"):
+        await chain.prove_out_of_bounds(node, 0, 0, tree.root, leaves[4], tree.proof(4))
+    receipt = await chain.prove_out_of_bounds(node, 0, 0, tree.root, leaves[5], tree.proof(5))
+    refuted = event_of(receipt, Refuted)
+    assert (refuted.kind, refuted.flaw, refuted.position) == (Kind.OUT_OF_BOUNDS, Flaw.OUT_OF_BOUNDS, 5)
+    assert await scene.is_jailed("long")
+
+
+async def test_a_leaf_at_no_position_is_proven_by_anybody(scene: Scene) -> None:
+    leaves, node, chain = await scene.leaves("beyond"), scene.address("beyond"), scene.stranger
+    leaves[7] = replace(leaves[7], position=8)
+    tree = await scene.commit("beyond", leaves)
+    with pytest.raises(RevertError, match="position 6 is one of the commitment's 8"):
+        await chain.prove_position_beyond(node, 0, 0, tree.root, leaves[6], tree.proof(6))
+    receipt = await chain.prove_position_beyond(node, 0, 0, tree.root, leaves[7], tree.proof(7))
+    assert event_of(receipt, Refuted).flaw is Flaw.POSITION_BEYOND
+    assert await scene.is_jailed("beyond")
+
+
+async def test_two_leaves_at_one_position_are_proven_by_anybody(scene: Scene) -> None:
+    leaves, node, chain = await scene.leaves("twice"), scene.address("twice"), scene.stranger
+    leaves[3] = replace(leaves[2], row_hash=bytes(32))
+    tree = await scene.commit("twice", leaves)
+    shown = [(leaf, tree.proof(i)) for i, leaf in enumerate(leaves)]
+    with pytest.raises(RevertError, match="the leaves are of two positions, 1 and 2"):
+        await chain.prove_position_twice(node, 0, 0, tree.root, shown[1], shown[2])
+    with pytest.raises(RevertError, match="at one place of the tree"):
+        await chain.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[2])
+    receipt = await chain.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[3])
+    assert event_of(receipt, Refuted).flaw is Flaw.POSITION_TWICE
+    assert await scene.is_jailed("twice")
+
+
+async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scene) -> None:
+    house, node = scene.house, scene.address("missing")
+    root = hashlib.sha256(b"missing").digest()
+    await house.commit("missing", 0, hex_hash(root))
+    async with house.chain("v1") as challenger:
+        opened = await challenger.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32))
+    case_id = event_of(opened, CaseOpened).case_id
+    unsigned = Receipt(
+        run=house.run,
+        node=node,
+        index=0,
+        root=hex_hash(root),
+        file_hash=hex_hash(hashlib.sha256(b"file").digest()),
+        size=12_345,
+        signature=UNSIGNED,
+    )
+    forged = sign_receipt(house.key("missing"), house.domain, unsigned)
+    with pytest.raises(RevertError, match="not by the run's storage key"):
+        await scene.stranger.dismiss(case_id, 0, forged)
+    ended = await scene.stranger.dismiss(case_id, 0, sign_receipt(house.key("storage"), house.domain, unsigned))
+    assert event_of(ended, CaseResolved).outcome is Outcome.DISMISSED
+    assert (await scene.stranger.work(node)).open_cases == 0
+    with pytest.raises(RevertError, match=f"case {case_id} has ended: dismissed"):
+        await scene.stranger.resolve(case_id)
+
+
+async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -> None:
+    house, chain = scene.house, scene.stranger
+    wrong = await scene.leaves("vouched")
+    wrong[2] = replace(wrong[2], budget=wrong[2].budget + 1)
+    tree = await scene.commit("vouched", wrong)
+    good = await scene.commit("honest", await scene.leaves("honest"))
+    hour = (await chain.head()).timestamp // HOUR_SECONDS
+    roots = {"vouched": tree.root, "honest": good.root}
+    accepted = [Commitment(house.run, 0, scene.address(name), 0, root, hour, 0) for name, root in roots.items()]
+    anchors = {0: (await chain.checkpoint(house.run, 0)).anchor}
+    vouched = vouch_tree(accepted, anchors)
+    async with house.devchain() as dev:
+        await dev.advance(HOUR_SECONDS)
+    async with house.chain("v4") as sealer:
+        await sealer.seal(house.run, hour, vouched.root)
+
+    target = (scene.address("vouched"), 0, 0, tree.root)
+    assert await chain.ask("court", "vouchLeaf", target, anchors[0]) == vouch_leaf(accepted[0], anchors[0])
+    sealer_node, shown = scene.address("v4"), [(wrong[2], tree.proof(2))]
+    honest = (scene.address("honest"), 0, 0, good.root)
+    right = [((await scene.leaves("honest"))[2], good.proof(2))]
+    with pytest.raises(RevertError, match="nothing is wrong with row 2"):
+        await chain.prove_vouched(sealer_node, hour, vouched.proof(1), honest, right)
+    with pytest.raises(RevertError, match="did not vouch for"):
+        await chain.prove_vouched(scene.address("v3"), hour, vouched.proof(0), target, shown)
+    receipt = await chain.prove_vouched(sealer_node, hour, vouched.proof(0), target, shown)
+    event = event_of(receipt, VouchRefuted)
+    assert (event.validator, event.hour, event.node, event.index) == (sealer_node, hour, target[0], 0)
+    assert (event.kind, event.flaw) == (Kind.WRONG_DRAW, Flaw.WRONG_BUDGET)
+    assert await scene.is_jailed("v4")
+    assert not await scene.is_jailed("vouched")
+    assert (await chain.solvency()).solvent
+
+
+async def test_only_the_guardian_pauses(scene: Scene) -> None:
+    with pytest.raises(RevertError, match=f"{scene.address('stranger')} is not the guardian"):
+        await scene.stranger.pause()
+    assert await scene.stranger.paused_until() == 0
+    assert await scene.stranger.ask("runs", "GUARDIAN") == scene.house.book.guardian
+
+
+def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
+    """On a chain of its own, since a pause is for all runs; the guardian is the one that the settings name."""
+    anvil = start_anvil()
+    (key,) = funded_on(anvil, 1)
+    settings = deploy_on(anvil, tmp_path, guardian=key.address).settings
+    root = "0x" + "ab" * 32
+
+    async def story() -> None:
+        house = await House.build(tmp_path, settings, seed="pause", workers=("honest",))
+        await house.publish(0)
+        async with await Chain.connect(settings, key) as guardian:
+            paused = event_of(await guardian.pause(), Paused)
+            assert paused.until == await guardian.paused_until()
+            with pytest.raises(RevertError, match="new commitments are paused until"):
+                await house.commit("honest", 0, root)
+            await guardian.unpause()
+            with pytest.raises(RevertError, match="commitments can be paused again from"):
+                await guardian.pause()
+        await house.commit("honest", 0, root)
+
+    asyncio.run(story())
