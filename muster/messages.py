@@ -152,7 +152,7 @@ class StepReport(Message):
     batch: Many[Hash] = Field(default_factory=list)
     """File hashes of the batch's manifest."""
     dropped: Many[Hash] = Field(default_factory=list)
-    """Files looked at and left out of the batch for good: nothing to learn from, too stale, too far off."""
+    """Files never to be used: they, or the claim that they were accepted, are not what they must be."""
     finished: bool = False
     """The trainer needs no more work after this: demand ends."""
     stages: dict[str, FiniteFloat] = Field(default_factory=dict)

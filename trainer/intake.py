@@ -64,6 +64,11 @@ class Intake:
         """What is here, in the order it came."""
         return list(self._files.values())
 
+    @property
+    def refused(self) -> list[str]:
+        """Hashes of files that will never be used, of steps that can still come again."""
+        return list(self._refused)
+
     def forget(self, hashes: Iterable[str], oldest_step: int) -> None:
         """Let go of files that were used or dropped, and of refusals of steps that cannot come again."""
         for name in hashes:

@@ -85,6 +85,8 @@ class Trainer:
         self.intake = intake
         self.terms = terms
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch")
+        self._told: StepReport | None = None
+        """The last report."""
         self._batch_terms = BatchTerms(self.options.batch_groups, self.options.max_files, terms.async_level)
 
     def close(self) -> None:
@@ -154,6 +156,8 @@ class Trainer:
             except UnreachableError as error:
                 log.warning("cannot see accepted work", error=str(error))
             else:
+                if looked.refused:
+                    await self._tell_refused()
                 if looked.fresh:
                     log.debug("accepted work", new=looked.fresh, files=len(self.intake.files), step=step)
             stale = too_stale(self.intake.files, step, self.terms.async_level)
@@ -249,11 +253,23 @@ class Trainer:
             step=learner.step,
             metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
             batch=list(learner.note.batch),
+            dropped=self.intake.refused,
             stages={name: round(seconds, 3) for name, seconds in stages.items()},
             finished=finished,
         )
+        self._told = report
         append_line(self.options.state_dir / "metrics.jsonl", report)
         await self._patiently(lambda: self.client.post_step(report))
+
+    async def _tell_refused(self) -> None:
+        """Report the step once more, with what was refused since.
+
+        Demand counts what waits for us: a file that will never be used must not keep new work away, or no step would
+        ever come after which it is too stale to count.
+        """
+        if self._told is not None:
+            report = self._told = self._told.model_copy(update={"dropped": self.intake.refused})
+            await self._patiently(lambda: self.client.post_step(report))
 
     # Help
 

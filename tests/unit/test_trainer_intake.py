@@ -1,0 +1,108 @@
+"""What the trainer does with work that it is told was accepted, and was not: it never uses it, and says so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from commitment_samples import rules
+
+from muster.chain.types import Node, Role, Status
+from muster.errors import UnreachableError
+from muster.messages import AcceptedWork, StepReport
+from muster.rollouts.reader import RolloutReader
+from muster.settings import Settings
+from trainer.intake import Intake
+from trainer.service import Trainer
+
+RUN, STEP = 1, 4
+WORKER = "0x00000000000000000000000000000000000000A1"
+FORGED = "0x" + "f0" * 32
+
+
+class Orchestrator:
+    """Says that a file was accepted, of which no validator says so."""
+
+    def __init__(self) -> None:
+        self.reports: list[StepReport] = []
+        self.fetched: list[str] = []
+        self.silent = False
+        self.told_twice = asyncio.Event()
+
+    async def accepted(self, run: int, min_step: int) -> list[AcceptedWork]:
+        if self.silent:
+            raise UnreachableError("nobody is there")
+        root = "0x" + "01" * 32
+        return [AcceptedWork(step=STEP, node=WORKER, index=0, root=root, file_hash=FORGED, size=9, verdicts=[])]
+
+    async def get_file(self, name: str) -> bytes:
+        self.fetched.append(name)
+        return b""
+
+    async def post_step(self, report: StepReport) -> None:
+        self.reports.append(report)
+        if len(self.reports) == 2:
+            self.told_twice.set()
+
+
+class Chain:
+    """Knows the worker as an active node."""
+
+    async def nodes(self, addresses: list[str]) -> list[Node]:
+        active = Node(WORKER, RUN, Role.WORKER, 0, Status.ACTIVE, 0, 1, 0, bytes(32))
+        return [active for _ in addresses]
+
+
+@pytest.fixture
+def client() -> Orchestrator:
+    return Orchestrator()
+
+
+@pytest.fixture
+def intake(client: Orchestrator) -> Intake:
+    return Intake(cast(Any, Chain()), cast(Any, client), RolloutReader(), RUN, rules().terms)
+
+
+async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past(
+    intake: Intake, client: Orchestrator
+) -> None:
+    looked = await intake.look(0, ())
+    assert (looked.fresh, looked.refused) == (0, (FORGED,))
+    assert (intake.files, intake.refused, client.fetched) == ([], [FORGED], [])
+    assert (await intake.look(0, ())).refused == ()
+    intake.forget((), oldest_step=STEP)
+    assert intake.refused == [FORGED]
+    intake.forget((), oldest_step=STEP + 1)
+    assert intake.refused == []
+
+
+async def test_silence_is_no_refusal(intake: Intake, client: Orchestrator) -> None:
+    client.silent = True
+    with pytest.raises(UnreachableError):
+        await intake.look(0, ())
+    assert intake.refused == []
+
+
+async def test_refused_files_are_told_while_the_trainer_waits(
+    intake: Intake, client: Orchestrator, tmp_path: Path
+) -> None:
+    """Demand counts a file until it is told to be spent: untold, enough of them would stop all work for good."""
+    settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "poll_seconds": 0.01}})
+    trainer = Trainer(settings, cast(Any, None), cast(Any, client), intake, rules().terms)
+    note = SimpleNamespace(batch=(), used={})
+    learner = cast(Any, SimpleNamespace(step=STEP, note=note))
+    await trainer._report(learner, {"reward": 0.5}, {"wait": 1.0}, finished=False)
+    waiting = asyncio.create_task(trainer._fill_batch(learner))
+    try:
+        async with asyncio.timeout(20):
+            await client.told_twice.wait()
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        trainer.close()
+    before, after = client.reports
+    assert (before.dropped, after.dropped) == ([], [FORGED])
+    assert after == before.model_copy(update={"dropped": [FORGED]})
