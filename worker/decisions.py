@@ -17,7 +17,9 @@ from muster.errors import ConfigError, MusterError
 STALE: Final = frozenset({"StepTooOld", "StepBeforeLast", "StepBeforeJoined", "StepUnpublished", "WrongAnchor"})
 """Reverts of commitWork that say that this work can no longer be committed."""
 
-PASSING: Final = frozenset({"HourFull", "EscrowShort", "TooFewValidators", "WrongIndex", "NotWorking", "RunIsClosed"})
+PASSING: Final = frozenset(
+    {"HourFull", "EscrowShort", "TooFewValidators", "WrongIndex", "NotWorking", "RunIsClosed", "CommitmentsPaused"}
+)
 """Reverts of commitWork that say: look at the chain again (and perhaps wait)."""
 
 AHEAD: Final = 2

@@ -16,6 +16,7 @@ from muster.journal import FolderLock
 from muster.process import run_together
 from muster.run_data import Checkpoints, sources_of
 from muster.settings import Settings
+from worker.defence import Defender
 from worker.delivery import Courier
 from worker.engine import Engine
 from worker.journal import WorkJournal
@@ -48,13 +49,14 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
 
 
 async def _work(place: Workplace, engine: type[Engine]) -> None:
-    """Make and deliver until one of them fails."""
+    """Make, deliver and defend until one of them fails."""
     pause = place.settings.worker.poll_seconds
     newest = await _prepare(place)
     producer, courier = Producer(place, newest, engine), Courier(place)
     try:
         await run_together(
             newest.follow(),
+            Defender(place).watch(),
             take_turns(producer.turn, place.delivered, pause),
             take_turns(courier.turn, place.saved, pause),
         )

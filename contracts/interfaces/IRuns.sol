@@ -39,7 +39,7 @@ interface IRuns {
     /// @param taskCount Tasks in the task set.
     /// @param taskRoot Root of the task set.
     /// @param modelHash Hash of the initial model.
-    /// @param tokenizerHash Hash of the tokenizer.
+    /// @param tokenizerHash Hash of all in a checkpoint that is not weights: tokenizer, chat template, configuration.
     /// @param profile Verification profile: keccak of its name.
     /// @param classes Work classes packed by muster.terms.pack_class: weight in basis points in bits 0-15, number of
     /// budgets in bits 16-31, budget i in the 16 bits from 32 + 16 i.

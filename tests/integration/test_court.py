@@ -23,11 +23,15 @@ from muster.inspection import Commitment
 from muster.merkle import LeafTree
 from muster.messages import Receipt
 from muster.rollouts.leaves import Leaf, leaf_hash
+from muster.settings import Settings
 from muster.signing import UNSIGNED, sign_receipt
 from tests.conftest import Deployment, deploy_on, funded_on
 from validator.sealing import vouch_leaf, vouch_tree
+from worker.defence import Defender
+from worker.journal import WorkJournal
+from worker.workplace import Workplace
 
-WORKERS = ("honest", "long", "beyond", "twice", "vouched", "missing")
+WORKERS = ("honest", "long", "beyond", "twice", "vouched", "missing", "defended")
 LENGTH = 3
 
 
@@ -149,6 +153,38 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
     assert (await scene.stranger.work(node)).open_cases == 0
     with pytest.raises(RevertError, match=f"case {case_id} has ended: dismissed"):
         await scene.stranger.resolve(case_id)
+
+
+async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path) -> None:
+    house, node = scene.house, scene.address("defended")
+    root = hashlib.sha256(b"defended").digest()
+    await house.commit("defended", 0, hex_hash(root))
+    journal = WorkJournal(tmp_path, node)
+    entry = journal.save(0, 0, bytes(32), root, b"file")
+    async with house.chain("v1") as accuser:
+        for kind in (Kind.DATA_MISSING, Kind.WRONG_REWARD):
+            await accuser.open_case(node, 0, 0, root, kind, 0, bytes(32))
+    last = await scene.stranger.case_count()
+    async with house.chain("defended") as chain:
+        terms, settings = await chain.terms(house.run), Settings.model_validate({"run": house.run})
+        defender = Defender(Workplace(settings, chain, None, terms, journal))  # type: ignore[arg-type]
+        await defender.look()
+        assert (await chain.work(node)).open_cases == 2, "nothing to show yet"
+        unsigned = Receipt(
+            run=house.run,
+            node=node,
+            index=0,
+            root=hex_hash(root),
+            file_hash=entry.file_hash,
+            size=4,
+            signature=UNSIGNED,
+        )
+        journal.uploaded(0, sign_receipt(house.key("storage"), house.domain, unsigned))
+        await defender.look()
+        assert (await chain.case(last - 1)).outcome is Outcome.DISMISSED
+        assert (await chain.case(last)).outcome is Outcome.OPEN, "a receipt answers nothing else"
+        await defender.look()
+    journal.close()
 
 
 async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -> None:
