@@ -3,7 +3,7 @@
 #   make setup              what the others begin with; a second run takes a second
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
 #   make test               lint, contracts, unit and integration tests; ARGS go to pytest
-#   make test-all           the longer suites as well: three seeds, adversaries at full size
+#   make test-all           the longer suites as well: three whole demos, more fuzzing
 #   make test-contracts     the contracts' tests, and their gas against the snapshot
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make prove              halmos and slither over the contracts, in an environment of their own

@@ -212,7 +212,9 @@ def test_verdict_is_bound_to_every_field(change):
 
 def test_verdict_survives_json_exactly():
     verdict = sign_verdict(KEY, HERE, a_verdict(measured=0.1 + 0.2, threshold=5e-324))
-    check_verdict(HERE, Verdict.model_validate_json(verdict.model_dump_json()))
+    again = Verdict.model_validate_json(verdict.model_dump_json())
+    assert again == verdict
+    check_verdict(HERE, again)
 
 
 def test_verdict_refuses_what_has_no_decimal_form():

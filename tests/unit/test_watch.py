@@ -115,10 +115,15 @@ def test_the_live_view_shows_step_reward_nodes_and_the_last_events() -> None:
 
 
 def test_the_live_view_draws_before_anything_is_known() -> None:
-    view = watcher(Console(file=io.StringIO(), force_terminal=True))
+    console = Console(file=io.StringIO(), force_terminal=True)
+    view = watcher(console)
+    assert isinstance(view, LiveView)
     with view:
         view.stage("starting")
         view.summary({}, [])
+        with console.capture() as captured:
+            console.print(view._render())
+    assert "starting" in captured.get()
 
 
 def test_sparkline() -> None:
