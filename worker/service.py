@@ -65,11 +65,13 @@ async def _work(place: Workplace, engine: type[Engine]) -> None:
 
 
 async def _prepare(place: Workplace) -> NewestCheckpoint:
-    """What is needed once: an end to what an earlier life sent to the chain, and the sources of weights."""
+    """What is needed once: an end to what an earlier life sent to the chain, an answer to cases that were opened
+    meanwhile (a retired node gets no further than this), and the sources of weights."""
     shardcast, patience = place.settings.shardcast, Patience(place.settings.worker.poll_seconds)
     while True:
         try:
             await place.chain.settle()
+            await Defender(place).look()
             sources = await sources_of(shardcast, place.client, place.run)
         except TRANSIENT as error:
             await patience.wait(str(error))
