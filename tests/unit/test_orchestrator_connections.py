@@ -37,8 +37,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 @pytest.fixture
 async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
     """A server that has little patience."""
-    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.5)
-    monkeypatch.setattr(connections, "STALL_SECONDS", 0.5)
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(connections, "STALL_SECONDS", 1.0)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         server = uvicorn.Server(uvicorn.Config(app, http=BoundedProtocol, lifespan="off", log_config=None))
@@ -103,7 +103,9 @@ async def test_who_does_not_read_is_cut(port: int) -> None:
     writer.close()
 
 
-async def test_who_reads_gets_all_of_a_long_answer_and_may_go_on(port: int) -> None:
+async def test_who_reads_gets_all_of_a_long_answer_and_may_go_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in ("IDLE_SECONDS", "STALL_SECONDS"):  # server and reader share a thread: be patient on a busy machine
+        monkeypatch.setattr(connections, bound, PATIENCE)
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     for _ in range(2):
         writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
