@@ -10,12 +10,12 @@ import typer
 from muster.cli.session import Session, command, parse_tokens, tokens
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.cli.tasks import parse_numbers
-from muster.errors import UsageError
+from muster.errors import ConfigError, MismatchError, UsageError
 from muster.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS, read_terms, terms_document, write_terms
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
-    from muster.chain.types import TxReceipt
+    from muster.chain.types import AddressBook, TxReceipt
 
 app = typer.Typer(help="Runs: what is trained, by which terms, with whose money.", no_args_is_help=True)
 
@@ -57,6 +57,54 @@ def template(
     if out is not None:
         out.write_text(text, encoding="utf-8")
     session.result({"terms": str(out) if out else text}, f"wrote {out}" if out else text.rstrip())
+
+
+@command(app, "follow")
+async def follow(session: Session) -> None:
+    """Write the address book of a run's contracts: its orchestrator names them, and their code is checked on chain."""
+    from muster.chain.abi import CONTRACTS
+    from muster.chain.deploy import verify_deployment
+    from muster.chain.rpc import connect
+    from muster.chain.types import AddressBook
+    from muster.http import OrchestratorClient
+
+    chain, url = session.settings.chain, session.settings.orchestrator.url
+    async with OrchestratorClient(
+        url, chain_id=chain.chain_id, registry=NOBODY, timeout=chain.timeout_seconds
+    ) as client:
+        info = await client.run_info(session.settings.run)
+    if info.chain_id != chain.chain_id or set(info.addresses) != set(CONTRACTS):
+        raise MismatchError(
+            f"{url} names {', '.join(info.addresses) or 'no contracts'} on chain {info.chain_id}",
+            hint="set chain.chain_id and chain.rpc_url to those of the run's chain",
+        )
+    book = AddressBook(info.chain_id, **info.addresses, from_block=info.from_block)
+    rpc = await connect(chain)
+    try:
+        await verify_deployment(rpc, book)
+    finally:
+        await rpc.close()
+    _keep(book, chain.addresses)
+    session.result(
+        {"addresses": str(chain.addresses), "run": info.run, **info.addresses},
+        f"wrote {chain.addresses}; next: muster run show {info.run}",
+    )
+
+
+def _keep(book: AddressBook, path: Path) -> None:
+    """Write a book where there is none yet, or the same. Raises ConfigError rather than lose another one."""
+    from muster.chain.types import AddressBook
+
+    if path.exists():
+        known = AddressBook.load(path)
+        if (known.chain_id, known.runs) == (book.chain_id, book.runs):
+            return
+        raise ConfigError(
+            f"{path} is the address book of another deployment",
+            hint="set chain.addresses to another path, one for each deployment",
+        )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    book.save(path)
 
 
 @command(app, "create", spends=True)

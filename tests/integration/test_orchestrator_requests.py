@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import httpx2
 import pytest
 from house import House, Orchestrator, some_hash
 
+from muster.chain.types import AddressBook
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.hashes import content_hash
 from muster.messages import StepReport
@@ -319,3 +323,33 @@ def test_large_uploads_arrive_whole(sender):
     assert back == body
     spool = Path(sender.orchestrator.folder) / "state" / "uploads"
     assert list(spool.iterdir()) == []
+
+
+def test_a_newcomer_gets_the_address_book_and_loses_none(place: tuple[House, Orchestrator], tmp_path: Path) -> None:
+    house, orchestrator = place
+    book = tmp_path / "book.json"
+    config = tmp_path / "muster.toml"
+    config.write_text(
+        f"""run = {house.run}
+[chain]
+rpc_url = "{house.settings.rpc_url}"
+addresses = "{book}"
+[orchestrator]
+url = "{orchestrator.url}"
+"""
+    )
+
+    def follow(status: int) -> dict[str, Any]:
+        command = [sys.executable, "-m", "muster", "run", "follow", "--config", str(config), "--json"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout)
+
+    assert follow(0)["runs"] == house.book.runs
+    written = AddressBook.load(book)
+    names = ("chain_id", "token", "registry", "runs", "court", "from_block")
+    assert [getattr(written, name) for name in names] == [getattr(house.book, name) for name in names]
+    follow(0)
+    replace(written, runs=house.book.token).save(book)
+    assert follow(78)["error"] == f"{book} is the address book of another deployment"
+    assert AddressBook.load(book).runs == house.book.token
