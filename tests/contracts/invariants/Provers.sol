@@ -19,14 +19,14 @@ abstract contract Provers is Books {
         bytes32 beside;
     }
 
-    Vouch[] internal _vouches;
-
-    /// @dev A proof made of leaves that do not hold: the call that makes it, and why it must be refused.
+    /// @dev What somebody shows the court of a commitment; proofs of one leaf use the first.
     struct Attempt {
         ISlashCourt.Target target;
         ISlashCourt.Opening first;
         ISlashCourt.Opening second;
     }
+
+    Vouch[] internal _vouches;
 
     // ------------------------------------------------------------------------------------------------------- sealers
 
