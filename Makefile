@@ -6,6 +6,7 @@
 #   make test-all           the longer suites as well: three whole demos, more fuzzing
 #   make test-contracts     the contracts' tests, and their gas against the snapshot
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
+#   make coverage           lines and branches of contracts/ that the tests run; fails below 98 % of either
 #   make prove              halmos and slither over the contracts, in an environment of their own
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
@@ -19,7 +20,7 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 
-.PHONY: setup demo test test-all test-contracts gas prove lint clean
+.PHONY: setup demo test test-all test-contracts gas coverage prove lint clean
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -41,9 +42,15 @@ test-contracts: setup
 gas: setup
 	@python benchmarks/gas.py --json
 
+coverage: setup
+	@mkdir -p cache
+	forge coverage --no-match-path tests/contracts/Gas.t.sol --no-match-coverage '^(tests|node_modules)/' \
+		--report lcov --report-file cache/lcov.info
+	@python scripts/coverage.py cache/lcov.info --at-least 98
+
 prove: setup .proofs/bin/halmos
 	FOUNDRY_PROFILE=symbolic .proofs/bin/halmos --forge-build-out out/symbolic --match-contract 'Symbolic$$' --loop 64
-	.proofs/bin/slither . --config-file slither.config.json
+	FOUNDRY_PROFILE=analysis .proofs/bin/slither . --config-file slither.config.json
 
 .proofs/bin/halmos:
 	python -m venv .proofs

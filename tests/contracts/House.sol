@@ -115,7 +115,7 @@ abstract contract House {
             address giver = address(uint160(uint256(keccak256(abi.encode("giver", ++_givers)))));
             vm.startPrank(giver);
             token.faucet();
-            token.transfer(account, token.balanceOf(giver));
+            vm.assertTrue(token.transfer(account, token.balanceOf(giver)));
             vm.stopPrank();
         }
     }

@@ -5,6 +5,7 @@ import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Vm } from "../Vm.sol";
+import { Provers } from "./Provers.sol";
 import { Swarm } from "./Swarm.sol";
 
 /// @title What must hold whatever anybody does, in whatever order.
@@ -37,7 +38,7 @@ contract InvariantsTest {
 
     /// @dev What happens often is there often.
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
-        bytes4[33] memory actions = [
+        bytes4[39] memory actions = [
             Swarm.pass.selector,
             Swarm.pass.selector,
             Swarm.pass.selector,
@@ -54,8 +55,8 @@ contract InvariantsTest {
             Swarm.commit.selector,
             Swarm.claim.selector,
             Swarm.claim.selector,
-            Swarm.seal.selector,
-            Swarm.seal.selector,
+            Provers.seal.selector,
+            Provers.seal.selector,
             Swarm.accuse.selector,
             Swarm.vote.selector,
             Swarm.vote.selector,
@@ -68,7 +69,13 @@ contract InvariantsTest {
             Swarm.accuse.selector,
             Swarm.resolve.selector,
             Swarm.collect.selector,
-            Swarm.refute.selector,
+            Provers.proveWrongDraw.selector,
+            Provers.proveOutOfBounds.selector,
+            Provers.proveMalformed.selector,
+            Provers.proveVouched.selector,
+            Provers.slander.selector,
+            Provers.misname.selector,
+            Provers.slanderSealer.selector,
             Swarm.pause.selector,
             Swarm.dismiss.selector
         ];
@@ -90,7 +97,7 @@ contract InvariantsTest {
             (bool done,) = address(swarm).call(bytes.concat(action, _arguments(action, a)));
             vm.assertTrue(done, "an action reverted");
         }
-        string[23] memory happened = [
+        string[32] memory happened = [
             "pass",
             "publish",
             "fund",
@@ -110,7 +117,16 @@ contract InvariantsTest {
             "no quorum",
             "moot",
             "collect",
-            "refute",
+            "prove wrong draw",
+            "prove out of bounds",
+            "prove position beyond",
+            "prove position twice",
+            "prove vouched",
+            "slander",
+            "slander the gone",
+            "misname",
+            "slander a sealer",
+            "slander who did not vouch",
             "pause",
             "unpause",
             "dismiss"
@@ -121,7 +137,6 @@ contract InvariantsTest {
         for (uint256 k = 0; k < happened.length; k++) {
             vm.assertTrue(swarm.done(happened[k]) != 0, string.concat("never happened: ", happened[k]));
         }
-        vm.assertTrue(swarm.done("refute in vain") != 0, "never refuted in vain");
         invariant_Solvency();
         invariant_ReservedIsUnsettled();
         invariant_EscrowAddsUp();
@@ -185,6 +200,16 @@ contract InvariantsTest {
                 vm.assertEq(n.lock, 0, "paid out");
             } else {
                 vm.assertEq(n.lock, 100 ether, "untouched");
+            }
+        }
+        for (uint256 k = 0; k < swarm.validatorCount(); k++) {
+            IRegistry.Node memory n = registry.node(swarm.nodeOf(swarm.validators(k)));
+            if (n.status == IRegistry.Status.Jailed) {
+                vm.assertTrue(n.lock == 100 ether || n.lock == 0, "a sealer slashed by half, or paid out");
+            } else if (n.status == IRegistry.Status.Withdrawn) {
+                vm.assertEq(n.lock, 0, "paid out");
+            } else {
+                vm.assertEq(n.lock, 200 ether, "untouched");
             }
         }
     }

@@ -4,41 +4,20 @@ pragma solidity ^0.8.30;
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
-import { Leaves } from "../../../contracts/libraries/Leaves.sol";
-import { House } from "../House.sol";
+import { Provers } from "./Provers.sol";
 
 /// @title Everything that everybody does, in any order: the handler of the invariant tests.
 /// @dev Each action does nothing when its precondition does not hold, and must not revert when it does. What the
-/// actions saw is kept in the books below, apart from the contracts' own.
-contract Swarm is House {
+/// actions saw is in Books; sealing hours and proving commitments and seals wrong is in Provers.
+contract Swarm is Provers {
     uint256 internal constant FIRST_NEWCOMER = 10;
     uint256 internal constant MOST_NEWCOMERS = 40;
 
     /// @dev Actions about cases concern the latest, so that cases come to an end.
     uint256 internal constant RECENT = 6;
 
-    struct Made {
-        uint32 step;
-        bytes32 root;
-        bool wrong;
-        uint32 position;
-    }
-
-    uint256[] public workers;
-    uint256[] public validators;
-    uint256 public newcomers;
-
-    mapping(uint256 worker => mapping(uint32 index => Made)) internal _made;
     mapping(uint256 caseId => mapping(uint256 validator => bool)) internal _votedGuilty;
-
-    mapping(uint256 worker => uint256) public paid;
-    mapping(uint256 worker => uint256) public voided;
-    uint256 public fundedByOwner;
-    uint256 public takenByOwner;
-    uint256 public sealPaid;
-    uint24 public highestSealed;
     uint256 public pausableAt;
-    mapping(string action => uint256) public done;
 
     function setUp() public override {
         super.setUp();
@@ -181,16 +160,17 @@ contract Swarm is House {
 
     // ------------------------------------------------------------------------------------------------------- workers
 
-    /// @dev One commitment in eight holds a leaf that is not what the draw says.
+    /// @dev One commitment in eight is wrong, in one of the six ways that leaves alone prove.
     function commit(uint256 pick) external {
         uint256 i = _pick(workers, pick);
         IRuns.Work memory w = runs.work(node(i));
         if (!_mayCommit(w)) return;
         uint32 step = _latest();
         bool wrong = pick % 8 == 0;
+        ISlashCourt.Flaw flaw = wrong ? ISlashCourt.Flaw(1 + pick / 8 % 6) : ISlashCourt.Flaw.None;
         uint32 position = uint32(pick % 128);
-        (bytes32 root,,) = _leafOf(i, w.next, step, position, wrong);
-        _made[i][w.next] = Made(step, root, wrong, position);
+        (bytes32 root,,) = _rows(i, w.next, step, position, flaw);
+        _made[i][w.next] = Made(step, root, flaw, position);
         _commitRoot(i, root);
         done[wrong ? "commit wrong" : "commit"]++;
     }
@@ -209,20 +189,6 @@ contract Swarm is House {
     }
 
     // ---------------------------------------------------------------------------------------------------- validators
-
-    function seal(uint256 pick) external {
-        uint256 i = _pick(validators, pick);
-        IRegistry.Node memory n = registry.node(node(i));
-        if (n.status != IRegistry.Status.Active || block.timestamp < n.registeredAt + 1 hours) return;
-        uint24 hour = uint24(block.timestamp / 1 hours - 1 - pick % 3);
-        if (hour <= runs.lastSealed(node(i))) return;
-        vm.prank(node(i));
-        sealPaid += runs.seal(run, hour, keccak256(abi.encode(pick)));
-        uint24 watermark = runs.sealedThrough(run);
-        vm.assertGe(watermark, highestSealed, "the watermark never falls");
-        highestSealed = watermark;
-        done["seal"]++;
-    }
 
     function accuse(uint256 pick, uint256 against, uint256 kind) external {
         uint256 i = _pick(workers, against);
@@ -302,42 +268,13 @@ contract Swarm is House {
         }
     }
 
-    /// @dev Tries to refute any commitment; that works exactly for those that are wrong.
-    function refute(uint256 pick, uint256 which) external {
-        uint256 i = _pick(workers, pick);
-        IRegistry.Status status = registry.node(node(i)).status;
-        uint32 next = runs.work(node(i)).next;
-        if (next == 0 || (status != IRegistry.Status.Active && status != IRegistry.Status.Retired)) return;
-        // Seldom, so that juries find work too.
-        if (which % 4 != 0) return;
-        uint32 index = uint32(which % next);
-        Made memory made = _made[i][index];
-        (, Leaves.Leaf memory leaf, bytes32[] memory proof) = _leafOf(i, index, made.step, made.position, made.wrong);
-        uint256 owed = _unsettled(i);
-        vm.prank(stranger);
-        (bool convicted,) = address(court)
-            .call(abi.encodeCall(court.proveWrongDraw, (node(i), index, made.step, made.root, leaf, proof)));
-        vm.assertTrue(convicted == made.wrong, "objective proofs convict the guilty and nobody else");
-        if (convicted) voided[i] += owed;
-        done[convicted ? "refute" : "refute in vain"]++;
-    }
-
     // ----------------------------------------------------------------------------------------------------- internal
-
-    function _pick(uint256[] storage from, uint256 pick) private view returns (uint256) {
-        return from[pick % from.length];
-    }
 
     function _numberOf(address key) private view returns (uint256) {
         for (uint256 k = 0; k < workers.length; k++) {
             if (node(workers[k]) == key) return workers[k];
         }
         revert("no worker of ours");
-    }
-
-    function _unsettled(uint256 i) private view returns (uint256) {
-        IRuns.Work memory w = runs.work(node(i));
-        return uint256(w.next - w.settled) * w.pay;
     }
 
     /// @dev An open one of the latest cases, or zero.
@@ -385,16 +322,5 @@ contract Swarm is House {
         uint256 jury = registry.validatorsAt(run, then);
         if (registry.wasValidator(node(challenger), run, then)) jury--;
         return jury >= 2;
-    }
-
-    /// @dev The commitment's root over a leaf at `position` and an honest sibling.
-    function _leafOf(uint256 i, uint32 index, uint32 step, uint32 position, bool wrong)
-        private
-        view
-        returns (bytes32 root, Leaves.Leaf memory leaf, bytes32[] memory proof)
-    {
-        leaf = _honestLeaf(i, index, step, position);
-        if (wrong) leaf.seed += 1;
-        (root, proof) = _tree(leaf, _honestLeaf(i, index, step, (position + 1) % 128));
     }
 }

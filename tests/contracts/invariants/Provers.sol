@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
+import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
+import { Leaves } from "../../../contracts/libraries/Leaves.sol";
+import { Books } from "./Books.sol";
+
+/// @title Those who seal hours, those who prove that a commitment or a seal is wrong, and those who try it in vain.
+/// @dev A proof that holds must convict, and one that does not must be refused, for the reason the court gives.
+abstract contract Provers is Books {
+    /// @dev What a validator's seal says of one commitment. `beside` is the other half of its tree.
+    struct Vouch {
+        uint256 validator;
+        uint24 hour;
+        uint256 worker;
+        uint32 index;
+        bytes32 beside;
+    }
+
+    /// @dev What somebody shows the court of a commitment; proofs of one leaf use the first.
+    struct Attempt {
+        ISlashCourt.Target target;
+        ISlashCourt.Opening first;
+        ISlashCourt.Opening second;
+    }
+
+    Vouch[] internal _vouches;
+
+    // ------------------------------------------------------------------------------------------------------- sealers
+
+    /// @dev Vouches for a commitment beside something else. One sealer in four does not look at what it vouches for.
+    function seal(uint256 pick, uint256 which) external {
+        uint256 i = _pick(validators, pick);
+        IRegistry.Node memory n = registry.node(node(i));
+        if (n.status != IRegistry.Status.Active || block.timestamp < n.registeredAt + 1 hours) return;
+        uint24 hour = uint24(block.timestamp / 1 hours - 1 - pick % 3);
+        if (hour <= runs.lastSealed(node(i))) return;
+        bytes32 root = _vouchRoot(i, hour, which);
+        vm.prank(node(i));
+        sealPaid += runs.seal(run, hour, root);
+        uint24 watermark = runs.sealedThrough(run);
+        vm.assertGe(watermark, highestSealed, "the watermark never falls");
+        highestSealed = watermark;
+        done["seal"]++;
+    }
+
+    // ------------------------------------------------------------------------------------------------------- provers
+
+    function proveWrongDraw(uint256 pick, uint256 which) external {
+        (bool found, uint256 i, uint32 index) = _spoiled(pick, which, ISlashCourt.Kind.WrongDraw);
+        if (!found) return;
+        uint256 owed = _unsettled(i);
+        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first,) = _opened(i, index);
+        vm.prank(stranger);
+        court.proveWrongDraw(t.node, t.index, t.step, t.root, first.leaf, first.proof);
+        _convicted(i, owed, "prove wrong draw");
+    }
+
+    function proveOutOfBounds(uint256 pick, uint256 which) external {
+        (bool found, uint256 i, uint32 index) = _spoiled(pick, which, ISlashCourt.Kind.OutOfBounds);
+        if (!found) return;
+        uint256 owed = _unsettled(i);
+        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first,) = _opened(i, index);
+        vm.prank(stranger);
+        court.proveOutOfBounds(t.node, t.index, t.step, t.root, first.leaf, first.proof);
+        _convicted(i, owed, "prove out of bounds");
+    }
+
+    /// @dev A position beyond the commitment, or one that is there twice.
+    function proveMalformed(uint256 pick, uint256 which) external {
+        (bool found, uint256 i, uint32 index) = _spoiled(pick, which, ISlashCourt.Kind.Malformed);
+        if (!found) return;
+        uint256 owed = _unsettled(i);
+        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second) =
+            _opened(i, index);
+        bool twice = _made[i][index].flaw == ISlashCourt.Flaw.PositionTwice;
+        vm.prank(stranger);
+        if (twice) court.provePositionTwice(t.node, t.index, t.step, t.root, first, second);
+        else court.provePositionBeyond(t.node, t.index, t.step, t.root, first.leaf, first.proof);
+        _convicted(i, owed, twice ? "prove position twice" : "prove position beyond");
+    }
+
+    /// @dev Holds whether or not the worker has been convicted. Seldom where it would leave too few to go on.
+    function proveVouched(uint256 pick, uint256 which) external {
+        if (_vouches.length == 0) return;
+        for (uint256 k = 0; k < _vouches.length; k++) {
+            Vouch memory v = _vouches[(which % _vouches.length + k) % _vouches.length];
+            ISlashCourt.Flaw flaw = _made[v.worker][v.index].flaw;
+            if (flaw == ISlashCourt.Flaw.None || !_isBound(v.validator)) continue;
+            if (pick % (runs.runState(run).validators > 5 ? 4 : 32) != 0) return;
+            (ISlashCourt.Target memory t, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second) =
+                _opened(v.worker, v.index);
+            bool twice = flaw == ISlashCourt.Flaw.PositionTwice;
+            vm.prank(stranger);
+            court.proveVouched(node(v.validator), v.hour, _vouchProof(v), t, twice ? _two(first, second) : _one(first));
+            vm.assertTrue(registry.node(node(v.validator)).status == IRegistry.Status.Jailed);
+            done["prove vouched"]++;
+            return;
+        }
+    }
+
+    // ----------------------------------------------------------------------------------------------------- slanderers
+
+    /// @notice Whatever is tried against an honest commitment is refused: its own leaves, forged ones, other places.
+    function slander(uint256 pick, uint256 which) external {
+        (bool found, uint256 i, uint32 index) = _honest(pick, which);
+        if (!found) return;
+        Attempt memory a;
+        (a.target, a.first, a.second) = _opened(i, index);
+        if (!_isBound(i)) {
+            bytes memory gone = abi.encodeWithSelector(ISlashCourt.NodeGone.selector, node(i));
+            _refusedAll(a, gone, gone, gone, gone);
+            done["slander the gone"]++;
+            return;
+        }
+        _slanderWithItsLeaves(a);
+        _slanderWithForgedLeaves(a, ISlashCourt.Flaw(1 + which % 6));
+        _slanderElsewhere(a);
+        done["slander"]++;
+    }
+
+    /// @notice A proof is only of what it says: a wrong commitment survives the proofs of what is not wrong with it.
+    function misname(uint256 pick, uint256 which) external {
+        uint256 i = _pick(workers, pick);
+        uint32 next = runs.work(node(i)).next;
+        if (next == 0 || !_isBound(i)) return;
+        uint32 index = uint32(which % next);
+        ISlashCourt.Flaw flaw = _made[i][index].flaw;
+        if (flaw == ISlashCourt.Flaw.None) return;
+        Attempt memory a;
+        (a.target, a.first, a.second) = _opened(i, index);
+        uint256 position = a.first.leaf.position;
+        if (flaw == ISlashCourt.Flaw.PositionBeyond) {
+            _refusedDraw(a, abi.encodeWithSelector(ISlashCourt.PositionBeyond.selector, position, 128));
+        } else {
+            _refusedBeyond(a, abi.encodeWithSelector(ISlashCourt.PositionWithin.selector, position, 128));
+            if (flaw == ISlashCourt.Flaw.OutOfBounds || flaw == ISlashCourt.Flaw.PositionTwice) {
+                _refusedDraw(
+                    a, abi.encodeWithSelector(ISlashCourt.LeafIsAsDrawn.selector, a.target.node, index, position)
+                );
+            }
+        }
+        if (flaw != ISlashCourt.Flaw.OutOfBounds) {
+            _refusedBounds(a, abi.encodeWithSelector(ISlashCourt.LeafInBounds.selector, a.target.node, index, position));
+        }
+        if (flaw != ISlashCourt.Flaw.PositionTwice) {
+            _refusedTwice(
+                a, abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, position, a.second.leaf.position)
+            );
+        }
+        done["misname"]++;
+    }
+
+    /// @notice Who vouched for honest work stands by it unharmed, and nobody stands by what they did not vouch for.
+    function slanderSealer(uint256 which) external {
+        if (_vouches.length == 0) return;
+        Vouch memory v = _vouches[which % _vouches.length];
+        if (!_isBound(v.validator)) return;
+        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second) =
+            _opened(v.worker, v.index);
+        bytes32[] memory proof = _vouchProof(v);
+        bytes32 leaf = court.vouchLeaf(t, runs.checkpoint(run, t.step).anchor);
+        uint256 other = _pick(validators, which);
+        if (other != v.validator && _isBound(other) && runs.vouchRoot(node(other), v.hour) == bytes32(0)) {
+            vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotVouched.selector, node(other), v.hour, leaf));
+            court.proveVouched(node(other), v.hour, proof, t, _one(first));
+            done["slander who did not vouch"]++;
+        }
+        if (_made[v.worker][v.index].flaw != ISlashCourt.Flaw.None) return;
+        address validator = node(v.validator);
+        vm.expectRevert(
+            abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, t.node, t.index, first.leaf.position)
+        );
+        court.proveVouched(validator, v.hour, proof, t, _one(first));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafShownTwice.selector, Leaves.hash(first.leaf)));
+        court.proveVouched(validator, v.hour, proof, t, _two(first, first));
+        vm.expectRevert(
+            abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, first.leaf.position, second.leaf.position)
+        );
+        court.proveVouched(validator, v.hour, proof, t, _two(first, second));
+        _spoil(first.leaf, ISlashCourt.Flaw(1 + which % 6));
+        if (which % 6 == uint256(ISlashCourt.Flaw.PositionTwice) - 1) first.leaf.rowHash = bytes32(which);
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(first.leaf), t.root));
+        court.proveVouched(validator, v.hour, proof, t, _one(first));
+        done["slander a sealer"]++;
+    }
+
+    // ------------------------------------------------------------------------------------------------- internal: what
+
+    /// @dev A seal's root over what a sealer vouches for, written down for the provers; of nothing if there is nothing.
+    function _vouchRoot(uint256 validator, uint24 hour, uint256 which) private returns (bytes32) {
+        bytes32 beside = keccak256(abi.encode("beside", which));
+        uint256 worker = _pick(workers, which);
+        uint32 next = runs.work(node(worker)).next;
+        if (next == 0) return beside;
+        uint32 index = next - 1;
+        if (which / 256 % 4 != 0 && _made[worker][index].flaw != ISlashCourt.Flaw.None) return beside;
+        (ISlashCourt.Target memory t,,) = _opened(worker, index);
+        bytes32 leaf = court.vouchLeaf(t, runs.checkpoint(run, t.step).anchor);
+        _vouches.push(Vouch(validator, hour, worker, index, beside));
+        return leaf < beside ? keccak256(abi.encode(leaf, beside)) : keccak256(abi.encode(beside, leaf));
+    }
+
+    function _vouchProof(Vouch memory v) private pure returns (bytes32[] memory proof) {
+        proof = new bytes32[](1);
+        proof[0] = v.beside;
+    }
+
+    function _opened(uint256 i, uint32 index)
+        private
+        view
+        returns (ISlashCourt.Target memory target, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
+    {
+        Made memory made = _made[i][index];
+        (, first, second) = _rows(i, index, made.step, made.position, made.flaw);
+        target = ISlashCourt.Target(node(i), index, made.step, made.root);
+    }
+
+    /// @dev A wrong commitment of the kind, by a worker still bound; seldom looked for, so that juries find work too.
+    function _spoiled(uint256 pick, uint256 which, ISlashCourt.Kind kind)
+        private
+        view
+        returns (bool found, uint256 i, uint32 index)
+    {
+        i = _pick(workers, pick);
+        uint32 next = runs.work(node(i)).next;
+        if (which % 4 != 0 || next == 0 || !_isBound(i)) return (false, i, 0);
+        for (uint32 k = 0; k < next; k++) {
+            index = uint32((which % next + k) % next);
+            if (_isOf(kind, _made[i][index].flaw)) return (true, i, index);
+        }
+    }
+
+    function _honest(uint256 pick, uint256 which) private view returns (bool found, uint256 i, uint32 index) {
+        i = _pick(workers, pick);
+        uint32 next = runs.work(node(i)).next;
+        if (next == 0) return (false, i, 0);
+        index = uint32(which % next);
+        found = _made[i][index].flaw == ISlashCourt.Flaw.None;
+    }
+
+    function _isOf(ISlashCourt.Kind kind, ISlashCourt.Flaw flaw) private pure returns (bool) {
+        if (flaw == ISlashCourt.Flaw.None) return false;
+        if (flaw == ISlashCourt.Flaw.OutOfBounds) return kind == ISlashCourt.Kind.OutOfBounds;
+        if (flaw <= ISlashCourt.Flaw.WrongBudget) return kind == ISlashCourt.Kind.WrongDraw;
+        return kind == ISlashCourt.Kind.Malformed;
+    }
+
+    function _convicted(uint256 i, uint256 owed, string memory what) private {
+        vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed, what);
+        voided[i] += owed;
+        done[what]++;
+    }
+
+    function _one(ISlashCourt.Opening memory opening) private pure returns (ISlashCourt.Opening[] memory openings) {
+        openings = new ISlashCourt.Opening[](1);
+        openings[0] = opening;
+    }
+
+    function _two(ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
+        private
+        pure
+        returns (ISlashCourt.Opening[] memory openings)
+    {
+        openings = new ISlashCourt.Opening[](2);
+        (openings[0], openings[1]) = (first, second);
+    }
+
+    // ---------------------------------------------------------------------------------------------- internal: refusals
+
+    function _slanderWithItsLeaves(Attempt memory a) private {
+        (uint256 position, uint256 other) = (a.first.leaf.position, a.second.leaf.position);
+        (address key, uint32 index) = (a.target.node, a.target.index);
+        _refusedAll(
+            a,
+            abi.encodeWithSelector(ISlashCourt.LeafIsAsDrawn.selector, key, index, position),
+            abi.encodeWithSelector(ISlashCourt.LeafInBounds.selector, key, index, position),
+            abi.encodeWithSelector(ISlashCourt.PositionWithin.selector, position, 128),
+            abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, position, other)
+        );
+        ISlashCourt.Opening memory second = a.second;
+        a.second = a.first;
+        _refusedTwice(a, abi.encodeWithSelector(ISlashCourt.LeafShownTwice.selector, Leaves.hash(a.first.leaf)));
+        a.second = second;
+    }
+
+    /// @dev A leaf with a flaw, under the proof of the honest one.
+    function _slanderWithForgedLeaves(Attempt memory a, ISlashCourt.Flaw flaw) private {
+        Attempt memory forged = abi.decode(abi.encode(a), (Attempt));
+        if (flaw == ISlashCourt.Flaw.PositionTwice) forged.first.leaf.rowHash = bytes32(0);
+        _spoil(forged.first.leaf, flaw);
+        forged.second.leaf.position = forged.first.leaf.position;
+        bytes memory reason =
+            abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(forged.first.leaf), a.target.root);
+        _refusedAll(forged, reason, reason, reason, reason);
+    }
+
+    /// @dev The same leaves said to be of another index, step or root.
+    function _slanderElsewhere(Attempt memory a) private {
+        Attempt memory moved = abi.decode(abi.encode(a), (Attempt));
+        moved.target.index += 1;
+        _refusedAsNotCommitted(moved);
+        moved.target = ISlashCourt.Target(a.target.node, a.target.index, a.target.step + 1, a.target.root);
+        _refusedAsNotCommitted(moved);
+        moved.target = ISlashCourt.Target(a.target.node, a.target.index, a.target.step, keccak256("another root"));
+        _refusedAsNotCommitted(moved);
+    }
+
+    function _refusedAsNotCommitted(Attempt memory a) private {
+        ISlashCourt.Target memory t = a.target;
+        bytes memory reason = abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, t.node, t.index, t.step, t.root);
+        _refusedAll(a, reason, reason, reason, reason);
+    }
+
+    function _refusedAll(
+        Attempt memory a,
+        bytes memory draw,
+        bytes memory bounds,
+        bytes memory beyond,
+        bytes memory twice
+    ) private {
+        _refusedDraw(a, draw);
+        _refusedBounds(a, bounds);
+        _refusedBeyond(a, beyond);
+        _refusedTwice(a, twice);
+    }
+
+    function _refusedDraw(Attempt memory a, bytes memory reason) private {
+        ISlashCourt.Target memory t = a.target;
+        vm.expectRevert(reason);
+        court.proveWrongDraw(t.node, t.index, t.step, t.root, a.first.leaf, a.first.proof);
+    }
+
+    function _refusedBounds(Attempt memory a, bytes memory reason) private {
+        ISlashCourt.Target memory t = a.target;
+        vm.expectRevert(reason);
+        court.proveOutOfBounds(t.node, t.index, t.step, t.root, a.first.leaf, a.first.proof);
+    }
+
+    function _refusedBeyond(Attempt memory a, bytes memory reason) private {
+        ISlashCourt.Target memory t = a.target;
+        vm.expectRevert(reason);
+        court.provePositionBeyond(t.node, t.index, t.step, t.root, a.first.leaf, a.first.proof);
+    }
+
+    function _refusedTwice(Attempt memory a, bytes memory reason) private {
+        ISlashCourt.Target memory t = a.target;
+        vm.expectRevert(reason);
+        court.provePositionTwice(t.node, t.index, t.step, t.root, a.first, a.second);
+    }
+}
