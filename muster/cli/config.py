@@ -59,7 +59,10 @@ def init(
         raise ConfigError(f"{path} exists", hint="choose another with --config, or add --force")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(template(PRESETS[network]), encoding="utf-8")
-    session.result({"config": str(path), "network": network}, f"wrote {path}; next: muster doctor")
+    session.result(
+        {"config": str(path), "network": network},
+        f"wrote {path}; next: set keys.keystore, run and orchestrator.url in it, then muster doctor",
+    )
 
 
 def template(values: dict[str, object]) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from muster.cli.session import Session, command, tokens
-from muster.cli.spend import OperatorPassword, spend
+from muster.cli.spend import spend
 
 
 def add_to(app: typer.Typer) -> None:
@@ -19,7 +20,12 @@ async def faucet(
     wallet: Annotated[
         str | None, typer.Option("--wallet", help="A path or a name; else the key of the settings.")
     ] = None,
-    password_file: OperatorPassword = None,
+    password_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--password-file", "--operator-password-file", help="File (mode 0600) with the wallet's password."
+        ),
+    ] = None,
 ) -> None:
     """Draw test tokens to a wallet. They are worth nothing, and can be drawn once a day."""
     signer = await session.signer(wallet, password_file)
