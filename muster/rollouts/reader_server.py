@@ -25,8 +25,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Final, NoReturn
 
+import numpy as np
+
 from muster.errors import MalformedError
-from muster.rollouts.file import FileLimits, read_columns
+from muster.rollouts.file import FileLimits, read_columns, write_rollouts
+from muster.rollouts.schema import Rollout
 
 HEAD: Final = struct.Struct("<QIQdd")
 ANSWER: Final = struct.Struct("<BQ")
@@ -60,6 +63,29 @@ def serve(requests: BinaryIO, answers: BinaryIO) -> None:
         status, body = parse_apart(data, FileLimits(rows, decoded_bytes), cpu_seconds, wall_seconds)
         answers.write(ANSWER.pack(status, len(body)) + body)
         answers.flush()
+
+
+def warm_up() -> None:
+    """Parse a file of our own: what Arrow loads on first use, every fork would load again for each file."""
+    nothing = np.zeros(1, np.int32)
+    row = Rollout(
+        run=1,
+        step=0,
+        position=0,
+        group=0,
+        sample=0,
+        task=0,
+        seed=0,
+        budget=1,
+        prompt_tokens=nothing,
+        completion_tokens=nothing,
+        logprobs=np.zeros(1, np.float32),
+        task_reward=0.0,
+        length_reward=0.0,
+        finish_reason="stop",
+        proof=b"",
+    )
+    read_columns(write_rollouts([row]), FileLimits(1, 1 << 20)).pack()
 
 
 def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_seconds: float) -> tuple[Status, bytes]:
@@ -149,4 +175,5 @@ def _judge(ending: int, body: bytes, cpu_seconds: float) -> tuple[Status, bytes]
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that asks; this one ends with its pipe
+    warm_up()
     serve(sys.stdin.buffer, sys.stdout.buffer)

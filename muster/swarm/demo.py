@@ -50,7 +50,7 @@ CASE_SECONDS: Final = 180.0
 SEAL_SECONDS: Final = 120.0
 """Longest wait for validators to seal an hour that has ended."""
 
-POLL_SECONDS: Final = 0.5
+POLL_SECONDS: Final = 1.0
 
 
 @dataclass
