@@ -78,7 +78,8 @@ async def follow(session: Session) -> None:
             f"{url} names {', '.join(info.addresses) or 'no contracts'} on chain {info.chain_id}",
             hint="set chain.chain_id and chain.rpc_url to those of the run's chain",
         )
-    book = AddressBook(info.chain_id, **info.addresses, from_block=info.from_block)
+    token, registry, runs, court = (info.addresses[name] for name in ("token", "registry", "runs", "court"))
+    book = AddressBook(info.chain_id, token, registry, runs, court, info.from_block)
     rpc = await connect(chain)
     try:
         await verify_deployment(rpc, book)

@@ -80,8 +80,8 @@ def warm_up() -> None:
         prompt_tokens=nothing,
         completion_tokens=nothing,
         logprobs=np.zeros(1, np.float32),
-        task_reward=0.0,
-        length_reward=0.0,
+        task_reward=0,
+        length_reward=0,
         finish_reason="stop",
         proof=b"",
     )
