@@ -27,16 +27,22 @@ class Defender:
         """Cases without a receipt, which the log has named."""
 
     async def watch(self) -> None:
-        """Look for ever. What goes wrong is tried again at the next look, and said in the log."""
+        """Look for ever."""
         while True:
-            try:
-                await self.look()
-            except TRANSIENT as error:
-                log.error("a case about missing data is not dismissed yet", error=str(error))
+            await self.look()
             await asyncio.sleep(LOOK_SECONDS)
 
     async def look(self) -> None:
-        """Dismiss every open case about missing data that there is a receipt against. Raises as `Chain.dismiss`."""
+        """Dismiss every open case about missing data that there is a receipt against.
+
+        What goes wrong is said in the log and left to the next look: a node that cannot defend itself yet can work.
+        """
+        try:
+            await self._dismiss_open()
+        except TRANSIENT as error:
+            log.error("a case about missing data is not dismissed yet", error=str(error))
+
+    async def _dismiss_open(self) -> None:
         chain, node = self._place.chain, self._place.node
         left = (await chain.work(node)).open_cases
         number = await chain.case_count() if left else 0

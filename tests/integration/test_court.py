@@ -179,6 +179,9 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
             size=4,
             signature=UNSIGNED,
         )
+        journal.uploaded(0, sign_receipt(house.key("missing"), house.domain, unsigned))
+        await defender.look()
+        assert (await chain.work(node)).open_cases == 2, "a receipt that the court refuses stops nobody from working"
         journal.uploaded(0, sign_receipt(house.key("storage"), house.domain, unsigned))
         await defender.look()
         assert (await chain.case(last - 1)).outcome is Outcome.DISMISSED
