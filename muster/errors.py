@@ -19,6 +19,8 @@ Every error carries `hint`: the next thing to do, in words a person can type.
 
 from __future__ import annotations
 
+from typing import Final
+
 
 class MusterError(Exception):
     """Base of all errors of ours. `exit_code` is what the command line ends with."""
@@ -86,3 +88,8 @@ class RefusedError(CheckError):
 
 class StorageError(MusterError):
     pass
+
+
+TRANSIENT: Final = (UnreachableError, ChainError, CheckError)
+"""What others, or time, may mend: silence, a refusal, an answer that is not what it must be. A worker or validator says
+so in its log and tries again."""

@@ -22,7 +22,7 @@ from muster.chain.types import Role, Status
 from muster.constants import DRAW_CHAIN_LENGTH, SAMPLE_BLOCKS
 from muster.draw_secret import load_draw_secret
 from muster.draws import chain_preimages
-from muster.errors import ChainError, CheckError, ConfigError, MusterError, RefusedError, UnreachableError
+from muster.errors import TRANSIENT, ConfigError, MusterError, RefusedError, UnreachableError
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
@@ -50,9 +50,6 @@ MAX_RETRY_SECONDS: Final = 60.0
 
 COURT_SECONDS: Final = 1.0
 """Pause between two looks at cases and hours."""
-
-TRANSIENT: Final = (UnreachableError, ChainError, CheckError)
-"""What others, or time, may mend: silence, a refusal, an answer that is not what it must be. Said, and tried again."""
 
 log = telemetry.logger("validator")
 JUDGED = telemetry.counter("validator_judged", "Commitments judged", ("reason",))

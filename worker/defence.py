@@ -10,7 +10,8 @@ from typing import Final
 
 from muster import telemetry
 from muster.chain.types import Kind, Outcome
-from worker.workplace import TRANSIENT, Workplace
+from muster.errors import TRANSIENT
+from worker.workplace import Workplace
 
 LOOK_SECONDS: Final = 5.0
 """Pause between two looks; the shortest commit phase of a public run is 13 hours."""

@@ -11,6 +11,7 @@ import asyncio
 from muster import telemetry
 from muster.chain.client import Chain
 from muster.chain.keys import load_signer
+from muster.errors import TRANSIENT
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
 from muster.process import run_together
@@ -22,7 +23,7 @@ from worker.engine import Engine
 from worker.journal import WorkJournal
 from worker.policy import NewestCheckpoint
 from worker.production import Producer
-from worker.workplace import TRANSIENT, Patience, Workplace, take_turns
+from worker.workplace import Patience, Workplace, take_turns
 
 log = telemetry.logger("worker")
 

@@ -14,7 +14,7 @@ from typing import Final
 
 from muster import telemetry
 from muster.chain.client import Chain
-from muster.errors import ChainError, CheckError, RevertError, UnfundedError, UnreachableError
+from muster.errors import TRANSIENT, RevertError, UnfundedError
 from muster.http import OrchestratorClient
 from muster.process import wait_for_bell
 from muster.settings import Settings
@@ -24,9 +24,6 @@ from worker.journal import WorkJournal
 
 SAY_AGAIN_SECONDS: Final = 60.0
 """A wait that goes on is mentioned again after this long."""
-
-TRANSIENT: Final = (UnreachableError, ChainError, CheckError)
-"""What others may mend: silence, or an answer that is not what it must be. Waited for, and said in the log."""
 
 FATAL: Final = (RevertError, UnfundedError)
 """What only the operator can mend."""
