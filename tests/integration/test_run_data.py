@@ -1,0 +1,41 @@
+"""Checkpoints on their way to a node: of the model that the terms promise, or refused. Real chain, real origin."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from house import House
+from weights_house import odd_source
+
+from muster.errors import MismatchError
+from muster.model_files import tokenizer_hash
+from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from muster.run_data import Checkpoints
+from muster.settings import ShardcastSettings
+from muster.shardcast.publish import publish
+from tests.conftest import Deployment
+
+SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
+
+
+async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment: Deployment, tmp_path: Path) -> None:
+    tokenizer, models = make_tokenizer(), [tmp_path / f"model-{step}" for step in (0, 1)]
+    for step, folder in enumerate(models):
+        model = make_model(tokenizer, SMALL, seed=step)
+        model.config.eos_token_id += step
+        save_model(model, tokenizer, folder)
+    promised = tokenizer_hash(models[0])
+    house = await House.build(tmp_path, deployment.settings, seed="config", workers=(), tokenizer_hash=promised)
+    served = tmp_path / "published"
+    async with house.chain("trainer") as trainer, house.devchain() as dev:
+        for step, folder in enumerate(models):
+            manifest = publish(folder, served, house.run, step, shard_bytes=1 << 20, keep=4)
+            await dev.advance(2)
+            await trainer.publish_checkpoint(house.run, step, manifest.root, bytes(32))
+        async with odd_source(served) as (url, _, _):
+            terms, settings = await trainer.terms(house.run), ShardcastSettings()
+            checkpoints = Checkpoints(trainer, house.run, terms, [url], settings, tmp_path / "node")
+            assert tokenizer_hash(await checkpoints.get(0)) == promised
+            with pytest.raises(MismatchError, match="step 1 has a tokenizer or configuration"):
+                await checkpoints.get(1)
