@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
-from muster.chain.types import Kind
+from muster.chain.contracts.court import Kind
+from muster.chain.types import kind_of
 from muster.constants import MAX_EVIDENCE_BYTES
 from muster.draws import Draw, draw_base, draw_commitment
 from muster.errors import ConfigError
@@ -62,7 +63,7 @@ class Finding:
     @property
     def kind(self) -> Kind:
         """The kind of case it leads to."""
-        return Kind.of(self.reason)
+        return kind_of(self.reason)
 
 
 @dataclass(frozen=True)

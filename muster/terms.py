@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
+from muster.chain.contracts import runs
 from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES, MICRO
 from muster.errors import ConfigError
 
@@ -46,7 +47,7 @@ def unpack_class(word: int) -> WorkClass:
 
 @dataclass(frozen=True)
 class Terms:
-    """Everything a run promises and demands. Order and widths are those of `IRuns.Terms`."""
+    """Everything a run promises and demands: `IRuns.Terms` with its classes unpacked."""
 
     trainer: str
     """Address that publishes checkpoints."""
@@ -123,13 +124,13 @@ class Terms:
         if not 1 <= len(self.classes) <= MAX_CLASSES:
             raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")
 
-    def to_chain(self) -> tuple[object, ...]:
-        """The tuple that encodes as `IRuns.Terms`."""
-        values = [getattr(self, field.name) for field in fields(self)]
-        values[-1] = [pack_class(c) for c in self.classes]
-        return tuple(values)
+    def to_chain(self) -> runs.Terms:
+        """The struct that `createRun` takes."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return runs.Terms(**{**values, "classes": [pack_class(c) for c in self.classes]})
 
     @classmethod
-    def from_chain(cls, values: tuple) -> Terms:
+    def from_chain(cls, terms: runs.Terms) -> Terms:
         """The inverse of `to_chain`."""
-        return cls(*values[:-1], classes=tuple(unpack_class(word) for word in values[-1]))
+        values = {field.name: getattr(terms, field.name) for field in fields(terms)}
+        return cls(**{**values, "classes": tuple(unpack_class(word) for word in terms.classes)})

@@ -10,23 +10,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select, update
 
-from muster.chain.events import (
-    CaseOpened,
-    CaseResolved,
-    CheckpointPublished,
-    Claimed,
-    Convicted,
-    Event,
-    HourSealed,
-    Place,
-    Registered,
-    Retired,
-    RunClosed,
-    Voided,
-    VoteRevealed,
-    Withdrawn,
-    WorkCommitted,
-)
+from muster.chain.codec import Event, Place
+from muster.chain.contracts.court import CaseOpened, CaseResolved, VoteRevealed
+from muster.chain.contracts.registry import Convicted, Registered, Retired, Withdrawn
+from muster.chain.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator.database import insert_once, upsert
 from orchestrator.happenings import tell
 from orchestrator.ledger import Ledger

@@ -2,6 +2,7 @@
 
 - A rejection holds a commitment out until the case *its own validator* opened about it has ended not guilty and no
   other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it to lose.)
+- A case that was dismissed shows the storage's receipt: from then on nobody's "data missing" counts.
 - Who was convicted has no say: verdicts of jailed validators count neither way.
 - A jailed node's work is void, however good it looked.
 - Otherwise the run's required number of accepting validators makes it accepted.
@@ -50,8 +51,10 @@ def standing(
     """Judge one commitment. `opinions` in the order they arrived; `jailed` is about the node that made it."""
     contested = any(case.outcome == "open" for case in cases)
     cleared = set() if contested else {case.challenger for case in cases if case.outcome == "not_guilty"}
+    received = any(case.outcome == "dismissed" for case in cases)
     for opinion in opinions:
-        if opinion.trusted and not opinion.accepted and opinion.validator not in cleared:
+        answered = opinion.validator in cleared or (received and opinion.reason == "data_missing")
+        if opinion.trusted and not opinion.accepted and not answered:
             return Standing("rejected", opinion.reason)
     if jailed:
         return Standing("void")

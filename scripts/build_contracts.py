@@ -1,10 +1,11 @@
-"""Compile the contracts and write what the Python side needs of them to `muster/chain/abi/`.
+"""Compile the contracts and write what the Python side needs: `muster/chain/abi/` and `muster/chain/contracts/`.
 
     python scripts/build_contracts.py [--force]
 
 Runs forge only when a source, the configuration or a pinned package changed since the last build. Each contract
 becomes one JSON document: abi, bytecode, deployed_bytecode and immutable_references (where constructor arguments sit
-in the deployed code), so that a deployment can be checked against the build.
+in the deployed code), so that a deployment can be checked against the build; and one typed Python module
+(scripts/bindings.py).
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+from bindings import CONTRACTS, write_bindings
+
 ROOT = Path(__file__).resolve().parent.parent
-CONTRACTS = ("MusterToken", "Registry", "Runs", "SlashCourt")
-OTHER_INPUTS = ("foundry.toml", "package-lock.json", "scripts/solc", "scripts/build_contracts.py")
+SCRIPTS = ("scripts/solc", "scripts/build_contracts.py", "scripts/bindings.py", "muster/chain/abi.py")
+OTHER_INPUTS = ("foundry.toml", "package-lock.json", *SCRIPTS)
 TARGET = ROOT / "muster" / "chain" / "abi"
+MODULES = ROOT / "muster" / "chain" / "contracts"
 STAMP = TARGET / ".inputs"
 BUILD_SECONDS = 300
 
@@ -39,7 +43,9 @@ def inputs_digest() -> str:
 
 def is_fresh(digest: str) -> bool:
     """Whether the last build had these inputs and all its documents are still there."""
-    if not all((TARGET / f"{name}.json").is_file() for name in CONTRACTS):
+    built = [TARGET / f"{name}.json" for name in CONTRACTS.values()]
+    built += [MODULES / f"{module}.py" for module in CONTRACTS]
+    if not all(path.is_file() for path in built):
         return False
     return STAMP.is_file() and STAMP.read_text() == digest
 
@@ -85,10 +91,12 @@ def main() -> None:
         return
     run_forge()
     TARGET.mkdir(parents=True, exist_ok=True)
-    for name in CONTRACTS:
+    for name in CONTRACTS.values():
         write(TARGET / f"{name}.json", json.dumps(document(name), indent=1) + "\n")
+    write_bindings(ROOT / "out", MODULES)
     write(STAMP, digest)
-    print(f"built {', '.join(CONTRACTS)} into {TARGET.relative_to(ROOT)}", file=sys.stderr)
+    places = " and ".join(str(path.relative_to(ROOT)) for path in (TARGET, MODULES))
+    print(f"built {', '.join(CONTRACTS.values())} into {places}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -154,6 +154,7 @@ def build_contracts() -> None:
 def steps() -> list[Step]:
     machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
+    sources += ["scripts/build_contracts.py", "scripts/bindings.py", "muster/chain/abi.py"]
     return [
         Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv")),
         Step(
@@ -174,8 +175,8 @@ def steps() -> list[Step]:
         Step(
             "contracts",
             "the contracts",
-            ("foundry.toml", "package-lock.json", "scripts/build_contracts.py", *sources),
-            ROOT / "muster" / "chain" / "abi" / "Runs.json",
+            ("foundry.toml", "package-lock.json", *sources),
+            ROOT / "muster" / "chain" / "contracts" / "court.py",
             build_contracts,
         ),
     ]

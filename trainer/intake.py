@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 from muster import telemetry
+from muster.chain.contracts import runs
+from muster.chain.contracts.registry import Role, Status
 from muster.chain.reads import ChainReader
-from muster.chain.types import Role, Status
 from muster.errors import CheckError, MismatchError, UnreachableError
 from muster.hashes import hash_bytes
 from muster.http import OrchestratorClient
@@ -134,7 +135,7 @@ class Intake:
             raise MismatchError(f"{len(able)} validators accepted, {self._terms.accepts_required} must")
         if nodes[0].status == Status.JAILED:
             raise MismatchError("its node was convicted")
-        if not await self._chain.is_committed(work.node, work.index, work.step, hash_bytes(work.root)):
+        if not await self._chain.ask(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
             raise MismatchError("the chain has no such commitment")
 
 

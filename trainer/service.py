@@ -18,6 +18,7 @@ import torch
 
 from muster import telemetry
 from muster.chain.client import Chain
+from muster.chain.contracts import runs
 from muster.chain.keys import load_signer
 from muster.errors import CheckError, ConfigError, MismatchError, RefusedError, RevertError, UnreachableError
 from muster.failpoints import failpoint
@@ -222,10 +223,10 @@ class Trainer:
         batch_root = hash_bytes(learner.note.batch_root)
         for _ in range(ATTEMPTS):
             await self.chain.settle()
-            if (await self.chain.run_state(run)).steps > step:
+            if (await self.chain.ask(runs.run_state(run))).steps > step:
                 return await self._check_published(step, manifest.root)
             try:
-                mined = await self.chain.publish_checkpoint(run, step, manifest.root, batch_root)
+                mined = await self.chain.act(runs.publish_checkpoint(run, step, manifest.root, batch_root))
             except (RevertError, UnreachableError) as error:
                 if isinstance(error, RevertError) and error.name not in ("StepTooSoon", "StepOutOfOrder"):
                     raise

@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from muster.chain.contracts import registry
 from muster.chain.reads import ChainReader
 from muster.draws import Draw
 from muster.errors import UnreachableError
@@ -35,7 +36,7 @@ class RunBench:
     async def draw(self, commitment: Commitment) -> Draw:
         """What the rows of a commitment must be. Asked anew each time: after a reorg a step has another entropy."""
         node, checkpoint = await asyncio.gather(
-            self.chain.node(commitment.node), self.chain.checkpoint(self.rules.run, commitment.step)
+            self.chain.ask(registry.node(commitment.node)), self.chain.checkpoint(self.rules.run, commitment.step)
         )
         return self.rules.draw(commitment, checkpoint.entropy, node.work_class)
 

@@ -17,8 +17,10 @@ from eth_utils.crypto import keccak
 
 from muster import telemetry
 from muster.chain.client import Chain, event_of, vote_hash
-from muster.chain.events import CaseOpened
-from muster.chain.types import BallotState, Block, Kind, Outcome, Status
+from muster.chain.contracts import court, registry, runs
+from muster.chain.contracts.court import BallotState, CaseOpened, Kind, Outcome
+from muster.chain.contracts.registry import Status
+from muster.chain.types import Block, kind_of
 from muster.errors import CheckError, MalformedError, RevertError, UnreachableError
 from muster.evidence import EvidenceBundle, Ruling, parse_bundle, read_rows, verify_evidence
 from muster.failpoints import failpoint
@@ -40,6 +42,12 @@ RETRY_SECONDS: Final = 30.0
 
 CURE_SHARE: Final = 4
 """About missing data a judge makes up its mind in the last quarter of the commit phase: until then it can be cured."""
+
+PROOFS: Final = {Kind.WRONG_DRAW: court.prove_wrong_draw, Kind.OUT_OF_BOUNDS: court.prove_out_of_bounds}
+"""What the contract may see itself, from the first row of the evidence."""
+
+_AS_IT_SHOULD_BE: Final = frozenset({"LeafIsAsDrawn", "LeafInBounds"})
+"""Answers of the contract to a proof whose leaf shows nothing: what is wrong with the row is for a jury to see."""
 
 _PASSING: Final = frozenset({"FreeBalanceShort", "TooManyCases", "TooFewJudges"})
 
@@ -86,13 +94,13 @@ class Court:
 
     async def _accuse(self, accusation: Accusation, head: Block) -> None:
         c = accusation.commitment
-        node, work = await self.chain.node(c.node), await self.chain.work(c.node)
+        node, work = await self.chain.ask(registry.node(c.node)), await self.chain.ask(runs.work(c.node))
         if node.status in (Status.JAILED, Status.WITHDRAWN):
             return self._close(accusation, "moot")
         if self.journal.cases_ended(Outcome.NOT_GUILTY) >= MAX_LOST_CASES:
             log.error("accusing nobody any more: too many cases were lost", node=c.node, lost=MAX_LOST_CASES)
             return self.journal.delay_accusations(c.node, time.time() + SUSPECT_SECONDS)
-        if await self.chain.challengeable_until(c.node, c.index) < head.timestamp:
+        if await self.chain.ask(runs.challengeable_until(c.node, c.index)) < head.timestamp:
             return self._close(accusation, "late")
         if work.open_cases:
             return self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
@@ -112,20 +120,21 @@ class Court:
     async def _open(self, accusation: Accusation) -> None:
         c = accusation.commitment
         bundle = parse_bundle(self.journal.evidence(c) or b"")
-        if accusation.kind == Kind.WRONG_DRAW:
-            await self._prove_wrong_draw(accusation, bundle)
+        if accusation.kind in PROOFS and await self._prove(accusation, bundle):
             self._close(accusation, "proven")
             return
         if not await self._still_convinced(accusation, bundle):
             return
-        receipt = await self.chain.open_case(
-            c.node,
-            c.index,
-            c.step,
-            c.root,
-            accusation.kind,
-            accusation.position,
-            bytes.fromhex(accusation.evidence[2:]),
+        receipt = await self.chain.act(
+            court.open_case(
+                c.node,
+                c.index,
+                c.step,
+                c.root,
+                accusation.kind,
+                accusation.position,
+                bytes.fromhex(accusation.evidence[2:]),
+            )
         )
         failpoint("validator.accused")
         self._close(accusation, "opened")
@@ -145,13 +154,21 @@ class Court:
             self._close(accusation, "withdrawn")
         return ruling.guilty
 
-    async def _prove_wrong_draw(self, accusation: Accusation, bundle: EvidenceBundle) -> None:
-        """The contract sees it itself: the first row of the evidence is not what was drawn."""
+    async def _prove(self, accusation: Accusation, bundle: EvidenceBundle) -> bool:
+        """Show the contract the row that is wrong; whether it saw it. A token or a logprob it cannot see."""
         c = accusation.commitment
         [rollout, *_] = await read_rows(bundle, self.rules, self.bench)
         proof = [bytes.fromhex(text[2:]) for text in bundle.proofs[0]]
-        mined = await self.chain.prove_wrong_draw(c.node, c.index, c.step, c.root, leaf_of(rollout), proof)
-        log.info("proven", node=c.node, index=c.index, kind="wrong_draw", tx=mined.hash)
+        try:
+            mined = await self.chain.act(
+                PROOFS[accusation.kind](c.node, c.index, c.step, c.root, leaf_of(rollout), proof)
+            )
+        except RevertError as error:
+            if error.name in _AS_IT_SHOULD_BE:
+                return False
+            raise
+        log.info("proven", node=c.node, index=c.index, kind=accusation.kind.name.lower(), tx=mined.hash)
+        return True
 
     def _close(self, accusation: Accusation, why: str) -> None:
         """Nothing is left to do about an accusation: it was opened or proven, or `why` there will be no case."""
@@ -176,7 +193,7 @@ class Court:
 
     async def _decide(self, case: CaseFile, head: Block) -> None:
         """Check the evidence and make up one's mind."""
-        if case.challenger == self.me or not await self.chain.is_judge(case.case_id, self.me):
+        if case.challenger == self.me or not await self.chain.ask(court.is_judge(case.case_id, self.me)):
             return self.journal.set_ballot(case.case_id, "no judge")
         if head.timestamp >= case.commit_ends:
             log.error("did not vote in time", case=case.case_id)
@@ -203,7 +220,7 @@ class Court:
             bundle = parse_bundle(data)
         except MalformedError as error:
             return Ruling(False, str(error))
-        if Kind.of(bundle.reason) != case.kind:
+        if kind_of(bundle.reason) != case.kind:
             return Ruling(False, f"the evidence is of {bundle.reason}, the case of {case.kind.name.lower()}")
         return await self._verify(bundle, case.commitment)
 
@@ -214,7 +231,7 @@ class Court:
     async def _commit(self, case: CaseFile, head: Block) -> None:
         assert case.guilty is not None
         assert case.salt is not None
-        ballot = await self.chain.ballot(case.case_id, self.me)
+        ballot = await self.chain.ask(court.ballot(case.case_id, self.me))
         if ballot.state == BallotState.NONE:
             if head.timestamp >= case.commit_ends:
                 log.error("did not vote in time", case=case.case_id)
@@ -222,7 +239,7 @@ class Court:
             if time.monotonic() < self._not_before.get(case.case_id, 0):
                 return None
             digest = vote_hash(case.case_id, self.me, case.guilty, case.salt)
-            await self.chain.commit_vote(case.case_id, digest)
+            await self.chain.act(court.commit_vote(case.case_id, digest))
             failpoint("validator.voted")
             VOTES.labels(guilty=str(case.guilty).lower()).inc()
             log.info("voted", case=case.case_id)
@@ -236,31 +253,31 @@ class Court:
             return self.journal.set_ballot(case.case_id, "late")
         if head.timestamp < case.commit_ends and not await self._all_committed(case):
             return None
-        ballot = await self.chain.ballot(case.case_id, self.me)
+        ballot = await self.chain.ask(court.ballot(case.case_id, self.me))
         if ballot.state == BallotState.NONE:  # a reorg took the vote back
             return self.journal.set_ballot(case.case_id, "sealed")
         if ballot.state == BallotState.COMMITTED:
-            await self.chain.reveal_vote(case.case_id, case.guilty, case.salt)
+            await self.chain.act(court.reveal_vote(case.case_id, case.guilty, case.salt))
             log.info("revealed", case=case.case_id, guilty=case.guilty)
         return self.journal.set_ballot(case.case_id, "revealed")
 
     async def _all_committed(self, case: CaseFile) -> bool:
         if case.kind == Kind.DATA_MISSING:
             return False
-        return (await self.chain.case(case.case_id)).commits >= case.jury
+        return (await self.chain.ask(court.case_of(case.case_id))).commits >= case.jury
 
     # Ending
 
     async def _end(self, case: CaseFile) -> None:
         """Resolve a case that is over, when it is this validator's turn."""
-        if not await self.chain.is_resolvable(case.case_id):
+        if not await self.chain.ask(court.is_resolvable(case.case_id)):
             return
         since = self._over_since.setdefault(case.case_id, time.monotonic())
         rank = turn_of(self.me, await self.chain.validators(self.rules.run), f"resolve {case.case_id}")
         if time.monotonic() - since < rank * self.stagger_seconds:
             return
         try:
-            mined = await self.chain.resolve(case.case_id)
+            mined = await self.chain.act(court.resolve(case.case_id))
         except RevertError as error:
             log.info("not resolved", case=case.case_id, error=str(error))
             return
@@ -268,8 +285,8 @@ class Court:
 
     async def _collect(self, case: CaseFile) -> None:
         """Take what an ended case owes this validator as a judge."""
-        if case.ballot != "sealed" and await self.chain.collectable(case.case_id, self.me):
-            mined = await self.chain.collect(case.case_id, self.me)
+        if case.ballot != "sealed" and await self.chain.ask(court.collectable(case.case_id, self.me)):
+            mined = await self.chain.act(court.collect(case.case_id, self.me))
             log.info("collected", case=case.case_id, tx=mined.hash)
         self.journal.set_ballot(case.case_id, "done")
 

@@ -13,9 +13,11 @@ from typing import Final
 
 from eth_utils.crypto import keccak
 
+from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.chain.contracts.registry import Convicted
+from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.cursor import Batch
-from muster.chain.events import CaseOpened, CaseResolved, Convicted, WorkCommitted
-from muster.chain.types import Kind, Outcome
+from muster.chain.types import kind_of
 from muster.errors import ConfigError
 from muster.inspection import Commitment
 from muster.journal import Journal
@@ -191,7 +193,7 @@ class ValidatorJournal:
             now,
         )
         return [
-            Accusation(self._commitment(row), Kind.of(row["reason"]), row["position"] or 0, row["evidence"], row["due"])
+            Accusation(self._commitment(row), kind_of(row["reason"]), row["position"] or 0, row["evidence"], row["due"])
             for row in rows
         ]
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from eth_utils.address import is_address, to_checksum_address
 
-from muster.chain.events import CaseOpened, WorkCommitted
+from muster.chain.contracts.court import CaseOpened
+from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.reads import ChainReader, open_book
 from muster.errors import CheckError, MismatchError, UnreachableError, UsageError
 from muster.evidence import finite, parse_bundle, verify_evidence

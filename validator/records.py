@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from muster.chain.types import Kind, Outcome
+from muster.chain.contracts.court import Kind, Outcome
 from muster.inspection import Commitment
 from muster.messages import Verdict
 

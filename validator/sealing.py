@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from muster import telemetry
 from muster.chain.client import Chain
+from muster.chain.contracts import runs
 from muster.chain.types import Block
 from muster.constants import HOUR_SECONDS
 from muster.errors import RevertError
@@ -54,9 +55,10 @@ class Sealing:
 
     async def turn(self, head: Block) -> bool:
         """Seal the next hour if it is time; whether it was. `head`: the journal knows everything up to this block."""
-        if self._last is None:
-            self._last = await self._chain.last_sealed(self._chain.signer.address)
-        hour = self._journal.open_hour(after=self._last, before=head.timestamp // HOUR_SECONDS)
+        last = self._last
+        if last is None:
+            last = self._last = await self._chain.ask(runs.last_sealed(self._chain.signer.address))
+        hour = self._journal.open_hour(after=last, before=head.timestamp // HOUR_SECONDS)
         if hour is None:
             return False
         if unjudged := self._journal.unjudged(hour):
@@ -68,7 +70,7 @@ class Sealing:
         root = vouch_root(accepted, anchors)
         self._journal.sealed(hour, root)
         try:
-            mined = await self._chain.seal(self._run, hour, root)
+            mined = await self._chain.act(runs.seal(self._run, hour, root))
         except RevertError as error:
             return await self._refused(hour, error)
         SEALS.inc()
@@ -82,7 +84,7 @@ class Sealing:
             self._last = hour
             return True
         if error.name == "SealNotRising":  # an earlier life of this process sealed it
-            self._last = await self._chain.last_sealed(self._chain.signer.address)
+            self._last = await self._chain.ask(runs.last_sealed(self._chain.signer.address))
             return True
         self._say("cannot seal yet", hour=hour, error=str(error))
         return False

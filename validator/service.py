@@ -15,10 +15,12 @@ from eth_utils.crypto import keccak
 
 from muster import telemetry
 from muster.chain.client import Chain
+from muster.chain.contracts import registry
+from muster.chain.contracts.court import CaseOpened, CaseResolved
+from muster.chain.contracts.registry import Convicted, Retired, Role, Status
+from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.cursor import EventCursor
-from muster.chain.events import CaseOpened, CaseResolved, Convicted, Retired, WorkCommitted
 from muster.chain.keys import load_signer
-from muster.chain.types import Role, Status
 from muster.constants import DRAW_CHAIN_LENGTH, SAMPLE_BLOCKS
 from muster.draw_secret import load_draw_secret
 from muster.draws import chain_preimages
@@ -144,7 +146,7 @@ class Validator:
 
     async def _registered(self) -> bool:
         """Whether this key is a validator of the run. Raises when it never will be."""
-        node = await self.chain.node(self.me)
+        node = await self.chain.ask(registry.node(self.me))
         if node.status == Status.NONE:
             raise UnreachableError("this key is not registered yet: muster validator join")
         if node.role != Role.VALIDATOR or node.run != self.settings.run:

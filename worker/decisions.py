@@ -10,7 +10,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from muster.chain.types import Node, Role, RunState, Status, Work
+from muster.chain.contracts.registry import Node, Role, Status
+from muster.chain.contracts.runs import RunState, Work
 from muster.constants import HOUR_SECONDS
 from muster.errors import ConfigError, MusterError
 

@@ -9,7 +9,8 @@ import asyncio
 from typing import Final
 
 from muster import telemetry
-from muster.chain.types import Kind, Outcome
+from muster.chain.contracts import court, runs
+from muster.chain.contracts.court import Kind, Outcome
 from muster.errors import TRANSIENT
 from worker.workplace import Workplace
 
@@ -45,10 +46,10 @@ class Defender:
 
     async def _dismiss_open(self) -> None:
         chain, node = self._place.chain, self._place.node
-        left = (await chain.work(node)).open_cases
-        number = await chain.case_count() if left else 0
+        left = (await chain.ask(runs.work(node))).open_cases
+        number = await chain.ask(court.case_count()) if left else 0
         while left and number:  # newest first, until all that are open have been seen
-            case = await chain.case(number)
+            case = await chain.ask(court.case_of(number))
             if case.node == node and case.outcome == Outcome.OPEN:
                 left -= 1
                 if case.kind == Kind.DATA_MISSING:

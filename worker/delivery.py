@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from muster import telemetry
+from muster.chain.contracts import runs
 from muster.errors import ConfigError, MismatchError, RefusedError, RevertError, StorageError
 from muster.failpoints import failpoint
 from muster.hashes import hex_hash
@@ -45,7 +46,9 @@ class Courier:
         """Note commitments that were mined without our learning of it."""
         journal = self._place.journal
         for entry in journal.unsettled(facts.work.next):
-            if not await self._place.chain.is_committed(self._place.node, entry.index, entry.step, entry.root):
+            if not await self._place.chain.ask(
+                runs.is_committed(self._place.node, entry.index, entry.step, entry.root)
+            ):
                 raise ConfigError(
                     f"index {entry.index} was committed with another root than the one in this journal",
                     hint="the key is used by another machine too: stop one of them",
@@ -60,8 +63,8 @@ class Courier:
             return reason
         failpoint("worker.uploaded")
         try:
-            mined = await self._place.chain.commit_work(
-                self._place.run, entry.step, entry.anchor, entry.index, entry.root
+            mined = await self._place.chain.act(
+                runs.commit_work(self._place.run, entry.step, entry.anchor, entry.index, entry.root)
             )
         except RevertError as error:
             if error.name not in STALE | PASSING:
@@ -104,7 +107,7 @@ class Courier:
     async def _discard(self, entry: Entry) -> str:
         """Throw work away, once the chain has shown that it can no longer take it."""
         await self._place.chain.settle()
-        if (await self._place.chain.work(self._place.node)).next != entry.index:
+        if (await self._place.chain.ask(runs.work(self._place.node))).next != entry.index:
             return ""
         self._place.journal.discard(entry)
         self._place.delivered.set()

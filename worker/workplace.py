@@ -14,6 +14,7 @@ from typing import Final
 
 from muster import telemetry
 from muster.chain.client import Chain
+from muster.chain.contracts import registry, runs
 from muster.errors import TRANSIENT, RevertError, UnfundedError
 from muster.http import OrchestratorClient
 from muster.process import wait_for_bell
@@ -55,11 +56,11 @@ class Workplace:
     async def facts(self) -> Facts:
         """What the chain says now."""
         if self._min_validators is None:
-            self._min_validators = int(await self.chain.ask("runs", "MIN_VALIDATORS"))
+            self._min_validators = await self.chain.ask(runs.min_validators())
         node, work, state, head = await asyncio.gather(
-            self.chain.node(self.node),
-            self.chain.work(self.node),
-            self.chain.run_state(self.run),
+            self.chain.ask(registry.node(self.node)),
+            self.chain.ask(runs.work(self.node)),
+            self.chain.ask(runs.run_state(self.run)),
             self.chain.head(),
         )
         pay = self.terms.pay_of(node.work_class) if node.work_class < len(self.terms.classes) else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import keyword
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -79,4 +80,4 @@ def topic(item: dict[str, Any]) -> bytes:
 def snake(name: str) -> str:
     """Python's spelling of a Solidity name: maturesAt → matures_at; a keyword gets an underscore."""
     text = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower().strip("_")
-    return text + "_" if text in {"from", "class"} else text
+    return text + "_" if keyword.iskeyword(text) else text

@@ -1,86 +1,181 @@
-"""Function calls of our contracts to bytes and back, by the built ABIs, and structs into dataclasses."""
+"""What the generated `muster.chain.contracts` are made of: calls and events of our contracts, to bytes and back.
+
+A function of a generated module makes a `View[T]` (a question to the chain) or an `Act[T]` (a transaction); both are
+plain data, and `muster.chain.client.Chain` asks and acts. Structs are frozen dataclasses, enums are IntEnums, several
+return values are a NamedTuple; `fitted` brings decoded words into that shape, `plain` brings arguments out of it.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import IntEnum
 from functools import cache
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, ClassVar, Generic, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from eth_abi.abi import decode, encode
 from eth_abi.exceptions import DecodingError, EncodingError
-from eth_utils.address import is_address, to_checksum_address
+from eth_utils.address import to_checksum_address
 
-from muster.chain.abi import CONTRACTS, artifact, selector, types
-from muster.errors import ConfigError, UsageError
+from muster.errors import ConfigError, MalformedError, UsageError
 
 T = TypeVar("T")
+R = TypeVar("R", covariant=True)
+
+Address: TypeAlias = Annotated[str, "address"]
+"""A checksummed address. A type hint that can still be told from a plain string at run time."""
 
 
 @dataclass(frozen=True)
 class Function:
-    """One function of a contract. Decoded addresses are checksummed, structs are tuples."""
+    """One function of a contract, as its ABI has it."""
 
     contract: str
-    name: str
+    """The contract's name in an address book."""
+    label: str
+    """In words, for journal and errors, e.g. Runs.commitWork."""
     selector: bytes
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    result: Any
+    """The Python type that `outputs` become; None without any."""
+
+
+@dataclass(frozen=True)
+class _Bound(Generic[R]):
+    """A function with its arguments."""
+
+    function: Function
+    arguments: tuple[object, ...]
+
+    @property
+    def contract(self) -> str:
+        return self.function.contract
 
     @property
     def label(self) -> str:
-        return f"{CONTRACTS[self.contract]}.{self.name}"
+        return self.function.label
 
-    def encode(self, *arguments: object) -> bytes:
+    def encode(self) -> bytes:
         """Call data. Raises UsageError when an argument does not fit its type."""
         try:
-            return self.selector + encode(self.inputs, arguments)
+            return self.function.selector + encode(self.function.inputs, plain(self.arguments))
         except (EncodingError, ValueError, TypeError) as error:
             raise UsageError(f"{self.label}: an argument does not fit: {error}") from error
 
-    def decode(self, data: bytes) -> Any:
-        """The value returned, a tuple where there are several. Raises ConfigError when nothing answered."""
+    def decode(self, data: bytes) -> R:
+        """What was returned. Raises ConfigError when that makes no sense."""
         try:
-            values = decode(self.outputs, data)
-        except DecodingError as error:
+            values = decode(self.function.outputs, data)
+            return fitted(self.function.result, values if len(values) > 1 else values[0] if values else None)
+        except (DecodingError, ValueError) as error:
             raise ConfigError(
                 f"{self.label} answers nothing that makes sense: is that contract at this address?",
                 hint="check chain.addresses: muster doctor",
             ) from error
-        clean = tuple(_clean(kind, value) for kind, value in zip(self.outputs, values, strict=True))
-        return clean[0] if len(clean) == 1 else clean
 
 
-@cache
-def _functions() -> dict[tuple[str, str], Function]:
-    return {
-        (contract, item["name"]): Function(
-            contract, item["name"], selector(item), tuple(types(item["inputs"])), tuple(types(item["outputs"]))
-        )
-        for contract in CONTRACTS
-        for item in artifact(contract).items("function")
-    }
+class View(_Bound[R]):
+    """A question to the chain: `await chain.ask(view)`."""
 
 
-def function(contract: str, name: str) -> Function:
-    """A function by the contract's name in the address book and its own, e.g. ("runs", "commitWork")."""
-    return _functions()[contract, name]
+class Act(_Bound[R]):
+    """A transaction: `await chain.act(act)`; `R` is what the contract's function returns, seen by simulating."""
 
 
-def struct(kind: type[T], values: tuple) -> T:
-    """A dataclass from a decoded struct, whose fields it mirrors in order; enums become members."""
-    hints = [hint for name, hint in get_type_hints(kind).items() if name in kind.__dataclass_fields__]  # type: ignore[attr-defined]
-    return kind(*(hint(value) for hint, value in zip(hints, values, strict=True)))
+@dataclass(frozen=True)
+class Place:
+    """Where an event is in the chain."""
+
+    block: int
+    block_hash: bytes
+    transaction: bytes
+    log_index: int
+    """Within the block."""
 
 
-def _clean(kind: str, value: Any) -> Any:
-    """Checksum addresses, also within structs; the ABI codec returns them in lower case."""
-    if kind == "address":
-        return to_checksum_address(value)
-    if isinstance(value, tuple):
-        return tuple(to_checksum_address(part) if _looks_like_address(part) else part for part in value)
+@dataclass(frozen=True)
+class EventAbi:
+    """How one event lies in a log."""
+
+    contract: str
+    """Who emits it: the contract's name in an address book."""
+    topic: bytes
+    indexed: tuple[tuple[str, str], ...]
+    """(field, type) of topics 1 to 3."""
+    plain: tuple[tuple[str, str], ...]
+    """(field, type) of the data."""
+
+
+@dataclass(frozen=True)
+class Event:
+    """Base of all events."""
+
+    ABI: ClassVar[EventAbi]
+    at: Place
+
+
+E = TypeVar("E", bound=Event)
+
+
+def decode_log(kind: type[E], log: Mapping[str, Any]) -> E:
+    """A log as the event that its topic names. Raises MalformedError when it does not fit."""
+    abi = kind.ABI
+    try:
+        words = [bytes.fromhex(text[2:]) for text in log["topics"][1:]]
+        values = [decode([type_], word)[0] for (_, type_), word in zip(abi.indexed, words, strict=True)]
+        values += decode([type_ for _, type_ in abi.plain], bytes.fromhex(log["data"][2:]))
+        makers = _makers(kind)
+        names = (name for name, _ in (*abi.indexed, *abi.plain))
+        told = {name: makers[name](value) for name, value in zip(names, values, strict=True)}
+        return kind(place_of(log), **told)
+    except (DecodingError, ValueError, KeyError, OverflowError) as error:
+        raise MalformedError(f"a log does not decode as {kind.__name__}: {error}") from error
+
+
+def place_of(log: Mapping[str, Any]) -> Place:
+    """Where a log is."""
+    return Place(
+        block=int(log["blockNumber"], 16),
+        block_hash=bytes.fromhex(log["blockHash"][2:]),
+        transaction=bytes.fromhex(log["transactionHash"][2:]),
+        log_index=int(log["logIndex"], 16),
+    )
+
+
+def plain(value: object) -> Any:
+    """A value with every dataclass in it as the tuple of its fields, which is how the ABI codec takes structs."""
+    if is_dataclass(value):
+        return tuple(plain(getattr(value, field.name)) for field in fields(value))
+    if isinstance(value, (tuple, list)):
+        return tuple(plain(part) for part in value)
     return value
 
 
-def _looks_like_address(value: object) -> bool:
-    """Whether a struct's member is an address: our structs have no strings, and bytes stay bytes."""
-    return isinstance(value, str) and is_address(value)
+def fitted(hint: Any, value: Any) -> Any:
+    """A decoded value as the type `hint`, structs and lists member by member. Raises ValueError for no enum's value."""
+    return _maker(hint)(value)
+
+
+@cache
+def _maker(hint: Any) -> Callable[[Any], Any]:
+    """What makes a value of this type out of a decoded one."""
+    if hint == Address:
+        return to_checksum_address
+    if get_origin(hint) is list:
+        each = _maker(get_args(hint)[0])
+        return lambda values: [each(value) for value in values]
+    if isinstance(hint, type) and issubclass(hint, IntEnum):
+        return hint
+    if isinstance(hint, type) and (is_dataclass(hint) or issubclass(hint, tuple)):
+        makers = tuple(_makers(hint).values())
+        return lambda values: hint(*(make(value) for make, value in zip(makers, values, strict=True)))
+    return lambda value: value
+
+
+@cache
+def _makers(kind: type) -> dict[str, Callable[[Any], Any]]:
+    """The makers of a dataclass's or NamedTuple's fields, by name and in order."""
+    hints = get_type_hints(kind, include_extras=True)
+    names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
+    return {name: _maker(hints[name]) for name in names}

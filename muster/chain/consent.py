@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.chain.types import Permit, Registration
+from muster.chain.contracts.registry import Permit, Registration
 from muster.signing import TypedSigner, domain
 
 CONSENT_SECONDS: Final = 3600

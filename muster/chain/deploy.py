@@ -16,7 +16,7 @@ from eth_utils.crypto import keccak
 from rlp import encode as rlp_encode
 
 from muster.chain.abi import CONTRACTS, artifact, types
-from muster.chain.codec import function
+from muster.chain.contracts import court, registry, runs
 from muster.chain.keys import Signer
 from muster.chain.rpc import Rpc, connect
 from muster.chain.sender import TxSender
@@ -35,16 +35,16 @@ ARGUMENTS: Final[dict[str, tuple[str, ...]]] = {
 """Constructor arguments, by the names of an address book (guardian included), in the order of deployment."""
 
 WIRING: Final = (
-    ("registry", "TOKEN", "token"),
-    ("registry", "RUNS", "runs"),
-    ("registry", "COURT", "court"),
-    ("runs", "TOKEN", "token"),
-    ("runs", "REGISTRY", "registry"),
-    ("runs", "COURT", "court"),
-    ("court", "REGISTRY", "registry"),
-    ("court", "RUNS", "runs"),
+    (registry.token(), "token"),
+    (registry.runs(), "runs"),
+    (registry.court(), "court"),
+    (runs.token(), "token"),
+    (runs.registry(), "registry"),
+    (runs.court(), "court"),
+    (court.registry(), "registry"),
+    (court.runs(), "runs"),
 )
-"""(contract, getter, contract it must name)."""
+"""(getter, contract it must name)."""
 
 
 @dataclass(frozen=True)
@@ -136,16 +136,16 @@ async def verify_deployment(rpc: Rpc, book: AddressBook) -> None:
             )
         if book.code_hashes and book.code_hashes[name] != "0x" + keccak(code).hex():
             raise MismatchError(f"the code at {addresses[name]} is not what the address book recorded")
-    getters = [function(contract, getter) for contract, getter, _ in WIRING]
-    getters += [function("runs", "GUARDIAN"), function("registry", "domainSeparator")]
-    questions = [("eth_call", [{"to": addresses[g.contract], "data": g.encode()}, "latest"]) for g in getters]
-    answers = [g.decode(bytes.fromhex(a[2:])) for g, a in zip(getters, await rpc.batch(questions), strict=True)]
-    for (contract, getter, target), found in zip(WIRING, answers[:-2], strict=True):
+    views = [*(view for view, _ in WIRING), runs.guardian(), registry.domain_separator()]
+    questions = [("eth_call", [{"to": addresses[view.contract], "data": view.encode()}, "latest"]) for view in views]
+    answers = await rpc.batch(questions)
+    *wired, guardian, separator = (v.decode(bytes.fromhex(a[2:])) for v, a in zip(views, answers, strict=True))
+    for (view, target), found in zip(WIRING, wired, strict=True):
         if found != addresses[target]:
-            raise MismatchError(f"{CONTRACTS[contract]}.{getter} is {found} and not {addresses[target]}")
-    if book.guardian and answers[-2] != book.guardian:
-        raise MismatchError(f"Runs.GUARDIAN is {answers[-2]} and not {book.guardian}")
-    if answers[-1] != domain(book.chain_id, book.registry).separator:
+            raise MismatchError(f"{view.label} is {found} and not {addresses[target]}")
+    if book.guardian and guardian != book.guardian:
+        raise MismatchError(f"Runs.GUARDIAN is {guardian} and not {book.guardian}")
+    if separator != domain(book.chain_id, book.registry).separator:
         raise MismatchError("the Registry's EIP-712 domain is not the one that requests are signed for")
 
 

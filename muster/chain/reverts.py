@@ -13,8 +13,9 @@ from eth_abi.exceptions import DecodingError
 from eth_utils.address import to_checksum_address
 
 from muster.chain.abi import CONTRACTS, artifact, selector, types
+from muster.chain.contracts.court import Outcome
+from muster.chain.contracts.registry import Status
 from muster.chain.sentences import HINTS, SENTENCES
-from muster.chain.types import Outcome, Status
 from muster.constants import HOUR_SECONDS
 from muster.errors import RevertError
 

@@ -28,13 +28,15 @@ async def faucet(
     ] = None,
 ) -> None:
     """Draw test tokens to a wallet. They are worth nothing, and can be drawn once a day."""
+    from muster.chain.contracts import token
+
     signer = await session.signer(wallet, password_file)
     async with session.chain(signer) as chain:
         await spend(
             session,
             chain,
             "Draw test tokens",
-            {"to": signer.address, "tokens": tokens(await chain.ask("token", "FAUCET_AMOUNT"))},
-            lambda chain: chain.faucet(),
+            {"to": signer.address, "tokens": tokens(await chain.ask(token.faucet_amount()))},
+            token.faucet(),
             {"account": signer.address},
         )

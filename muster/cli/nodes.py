@@ -16,8 +16,8 @@ from muster.errors import ConfigError, MusterError, UsageError
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
+    from muster.chain.contracts.registry import Node, Role
     from muster.chain.keys import Signer
-    from muster.chain.types import Node, Role
     from muster.messages import NodeReport
 
 NodeOption = Annotated[
@@ -53,6 +53,8 @@ async def join(
     draw_tip: bytes = bytes(32),
 ) -> None:
     """Lock a stake for a node and register it, with its consent; top up its gas."""
+    from muster.chain.contracts import registry, runs, token
+
     if operator is None:
         hint = "add --operator NAME; muster wallet new NAME makes a wallet, muster faucet --wallet NAME fills it"
         raise UsageError("joining needs the operator's wallet: the cold key that owns stake and earnings", hint=hint)
@@ -62,7 +64,7 @@ async def join(
     async with session.chain(cold) as chain:
         terms = await chain.terms(run)
         stake = terms.worker_stake if role.name == "WORKER" else terms.validator_stake
-        held = await chain.free_balance(cold.address) + await chain.token_balance(cold.address)
+        held = await chain.ask(registry.free_balance(cold.address)) + await chain.ask(token.balance_of(cold.address))
         if held < stake:
             hint = f"muster faucet --wallet {operator}"
             raise UsageError(f"the stake is {tokens(stake)} tokens and {cold.address} has {tokens(held)}", hint=hint)
@@ -71,7 +73,7 @@ async def join(
             "node": hot.address,
             "stake": f"{tokens(stake)} tokens, of which a conviction takes {terms.slash_bps / 100:g}%",
             "unbonding": "the stake comes back some days after you retire; see docs/trust.md",
-            "validators": f"{(await chain.run_state(run)).validators} active; their majority decides cases",
+            "validators": f"{(await chain.ask(runs.run_state(run))).validators} active; their majority decides cases",
             "gas": f"{tokens(short)} ether to the node's key",
         }
         document = {"run": run, "role": role.name.lower(), "node": hot.address, "operator": cold.address}
@@ -97,7 +99,9 @@ async def _send_gas(session: Session, chain: Chain, node: Signer, wei: int) -> N
 
 async def registered(chain: Chain, address: str) -> Node:
     """The node on chain. Raises ConfigError when the key never joined."""
-    found = await chain.node(address)
+    from muster.chain.contracts import registry
+
+    found = await chain.ask(registry.node(address))
     if found.status.name == "NONE":
         raise ConfigError(f"{address} has joined no run", hint="muster worker join, or muster validator join")
     return found
@@ -115,6 +119,8 @@ async def report_of(session: Session, chain: Chain, address: str) -> NodeReport 
 
 async def retire(session: Session, node: str | None, operator: str | None, password: Path | None) -> None:
     """Take a node out of service; its stake can be withdrawn after unbonding."""
+    from muster.chain.contracts import registry
+
     address = await address_of(session, node)
     signer = await session.signer(operator, password)
     async with session.chain(signer) as chain:
@@ -127,7 +133,7 @@ async def retire(session: Session, node: str | None, operator: str | None, passw
                 "stake": f"{tokens(found.lock)} tokens, withdrawable after unbonding",
                 "final": "the key cannot join again",
             },
-            lambda chain: chain.retire(address),
+            registry.retire(address),
             {"node": address},
             outcome=lambda receipt: {"withdrawable_at": receipt.events[0].withdrawable_at},  # type: ignore[attr-defined]
         )
@@ -135,6 +141,8 @@ async def retire(session: Session, node: str | None, operator: str | None, passw
 
 async def withdraw(session: Session, node: str | None, operator: str | None, password: Path | None) -> None:
     """Pay a retired node's stake to its operator, once unbonding is over."""
+    from muster.chain.contracts import registry
+
     address = await address_of(session, node)
     signer = await session.signer(operator, password)
     async with session.chain(signer) as chain:
@@ -144,16 +152,18 @@ async def withdraw(session: Session, node: str | None, operator: str | None, pas
             chain,
             f"Withdraw the stake of {address}",
             {"tokens": tokens(found.lock), "to": found.operator},
-            lambda chain: chain.withdraw(address),
+            registry.withdraw(address),
             {"node": address, "operator": found.operator, "amount": found.lock},
         )
 
 
 async def base_status(session: Session, chain: Chain, address: str) -> dict[str, Any]:
     """What holds for workers and validators alike."""
+    from muster.chain.contracts import registry
+
     found = await registered(chain, address)
     money = int if session.options.json else tokens
-    withdrawable_at = await chain.withdrawable_at(address)
+    withdrawable_at = await chain.ask(registry.withdrawable_at(address))
     return {
         "node": address,
         "operator": found.operator,
@@ -162,7 +172,7 @@ async def base_status(session: Session, chain: Chain, address: str) -> dict[str,
         "status": found.status.name.lower(),
         "stake": money(found.lock),
         "gas": money(await chain.eth_balance(address)),
-        "operator_free": money(await chain.free_balance(found.operator)),
+        "operator_free": money(await chain.ask(registry.free_balance(found.operator))),
         "withdrawable_at": (withdrawable_at or None) if session.options.json else moment(withdrawable_at),
     }
 

@@ -117,7 +117,8 @@ async def create(
 ) -> None:
     """Create a run. Its terms can never be changed; fund it afterwards."""
     from muster.chain.client import event_of
-    from muster.chain.events import RunCreated
+    from muster.chain.contracts import runs
+    from muster.chain.contracts.runs import RunCreated
 
     terms = read_terms(terms_file)
     signer = await session.signer(operator, operator_password_file)
@@ -127,7 +128,7 @@ async def create(
             chain,
             "Create a run",
             {"owner": signer.address, "pay": f"{tokens(terms.pay)} tokens per commitment", "admits": _admits(terms)},
-            lambda chain: chain.create_run(terms),
+            runs.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
 
@@ -141,20 +142,22 @@ async def fund(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Add tokens to a run's escrow. Work is paid from it; what is reserved for work cannot be taken back."""
+    from muster.chain.contracts import runs, token
+
     wei, number = parse_tokens(amount), run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        held = await chain.token_balance(signer.address)
+        held = await chain.ask(token.balance_of(signer.address))
         if held < wei:
             raise UsageError(f"{signer.address} holds {tokens(held)} tokens", hint="muster faucet")
 
         async def act(chain: Chain) -> TxReceipt:
             # A rehearsal cannot see the allowance that it only rehearses, so it rehearses that.
-            if await chain.allowance(signer.address, chain.addresses.runs) < wei:
-                approval = await chain.approve(chain.addresses.runs, wei)
+            if await chain.ask(token.allowance(signer.address, chain.addresses.runs)) < wei:
+                approval = await chain.act(token.approve(chain.addresses.runs, wei))
                 if not approval.hash:
                     return approval
-            return await chain.fund(number, wei)
+            return await chain.act(runs.fund(number, wei))
 
         title = f"Add {tokens(wei)} tokens to the escrow of run {number}"
         await spend(session, chain, title, {"tokens": tokens(wei)}, act, {"run": number, "amount": wei})
@@ -168,26 +171,28 @@ async def close(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Close a run to new work: announces it first, and closes it once the notice has passed."""
+    from muster.chain.contracts import runs
+
     number = run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        info, head = await chain.run_info(number), await chain.head()
+        info, head = await chain.ask(runs.run_info(number)), await chain.head()
         if info.close_at and info.close_at <= head.timestamp:
-            back = tokens(await chain.withdrawable(number))
+            back = tokens(await chain.ask(runs.withdrawable(number)))
             title, document = f"Close run {number}", {"run": number, "closed": True}
-            await spend(session, chain, title, {"back": back}, lambda chain: chain.close_run(number), document)
+            await spend(session, chain, title, {"back": back}, runs.close(number), document)
             return
         if info.close_at:
             wait = info.close_at - head.timestamp
             session.result({"run": number, "closed": False, "close_at": info.close_at, "wait_seconds": wait})
             return
-        notice = await chain.notice_period(number)
+        notice = await chain.ask(runs.notice_period(number))
         await spend(
             session,
             chain,
             f"Announce that run {number} will close",
             {"notice": f"{notice} s, in which work goes on; then: muster run close {number}"},
-            lambda chain: chain.announce_close(number),
+            runs.announce_close(number),
             {"run": number, "closed": False, "notice_seconds": notice},
         )
 
@@ -202,6 +207,8 @@ async def admit(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Let an operator register a validator in a run whose terms name you as admitter."""
+    from muster.chain.contracts import runs
+
     number = run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
@@ -210,7 +217,7 @@ async def admit(
             chain,
             f"{'Remove' if remove else 'Admit'} {validator_operator} as a validator of run {number}",
             {},
-            lambda chain: chain.admit(number, validator_operator, not remove),
+            runs.admit(number, validator_operator, not remove),
             {"run": number, "operator": validator_operator, "admitted": not remove},
         )
 
@@ -234,13 +241,18 @@ async def show(
 @command(app, "list")
 async def list_(session: Session) -> None:
     """All runs of this deployment."""
+    from muster.chain.contracts import runs
+
     async with session.chain() as chain:
-        rows = [await _row(chain, run, session.options.json) for run in range(1, await chain.run_count() + 1)]
+        rows = [await _row(chain, run, session.options.json) for run in range(1, await chain.ask(runs.run_count()) + 1)]
         session.result(rows)
 
 
 async def _row(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
-    state, info, agreed = await chain.run_state(run), await chain.run_info(run), await chain.terms(run)
+    from muster.chain.contracts import runs
+
+    state, info = await chain.ask(runs.run_state(run)), await chain.ask(runs.run_info(run))
+    agreed = await chain.terms(run)
     money = int if exact else tokens
     return {
         "run": run,
@@ -255,13 +267,15 @@ async def _row(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
 
 async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
     """What `muster run show` prints; with `exact`, money in wei."""
-    agreed, info = await chain.terms(run), await chain.run_info(run)
+    from muster.chain.contracts import runs
+
+    agreed, info = await chain.terms(run), await chain.ask(runs.run_info(run))
     latest = await chain.latest_checkpoint(run)
     money = int if exact else tokens
     return {
         **await _row(chain, run, exact),
-        "reserved": money((await chain.run_state(run)).reserved),
-        "withdrawable": money(await chain.withdrawable(run)),
+        "reserved": money((await chain.ask(runs.run_state(run))).reserved),
+        "withdrawable": money(await chain.ask(runs.withdrawable(run))),
         "kept": money(info.kept),
         "trainer": agreed.trainer,
         "admits": _admits(agreed),

@@ -25,17 +25,22 @@ def verify(session: Session, case: CaseArgument) -> None:
 @command(app, "show")
 async def show(session: Session, case: CaseArgument) -> None:
     """A case as the chain has it."""
+    from muster.chain.contracts import court
+
     async with session.chain() as chain:
-        if case > await chain.case_count():
+        if case > await chain.ask(court.case_count()):
             raise CheckError(f"there is no case {case}", hint="muster slash list")
-        session.result(_document(case, await chain.case(case)))
+        session.result(_document(case, await chain.ask(court.case_of(case))))
 
 
 @command(app, "list")
 async def list_(session: Session) -> None:
     """All cases of this deployment."""
+    from muster.chain.contracts import court
+
     async with session.chain() as chain:
-        found = [(number, await chain.case(number)) for number in range(1, await chain.case_count() + 1)]
+        numbers = range(1, await chain.ask(court.case_count()) + 1)
+        found = list(zip(numbers, await chain.ask_all([court.case_of(number) for number in numbers]), strict=True))
         names = ("case", "run", "node", "index", "kind", "outcome", "guilty_votes", "reveals", "jury")
         session.result([{name: _document(number, case)[name] for name in names} for number, case in found])
 

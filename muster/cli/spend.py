@@ -12,6 +12,7 @@ from muster.cli.session import Session
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
+    from muster.chain.codec import Act
     from muster.chain.types import TxReceipt
 
 OperatorOption = Annotated[
@@ -28,21 +29,26 @@ async def spend(
     chain: Chain,
     title: str,
     stake: Mapping[str, object],
-    act: Callable[[Chain], Awaitable[TxReceipt]],
+    act: Act | Callable[[Chain], Awaitable[TxReceipt]],
     document: Mapping[str, Any] | None = None,
     outcome: Callable[[TxReceipt], Mapping[str, Any]] = lambda _: {},
 ) -> TxReceipt | None:
     """Rehearse `act`, and unless this is a dry run ask, do it and print the result.
 
+    `act` is one transaction, or a function that sends what it takes.
     The rehearsal raises RevertError before anybody is asked anything. `document` is what the result says besides the
     transaction; `outcome` adds what only the receipt knows.
     """
-    rehearsal = await act(chain.preview())
+
+    async def do(chain: Chain) -> TxReceipt:
+        return await (act(chain) if callable(act) else chain.act(act))
+
+    rehearsal = await do(chain.preview())
     shown = dict(stake) | {"gas": f"about {rehearsal.gas_used:,}", "key": chain.signer.address}
     if not session.preview(title, shown):
         session.result({"dry_run": True, **(document or {}), "gas": rehearsal.gas_used}, "nothing was sent")
         return None
-    receipt = await act(chain)
+    receipt = await do(chain)
     session.result(
         {
             **(document or {}),

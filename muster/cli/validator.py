@@ -27,7 +27,7 @@ async def join(
     gas: GasOption = "0.02",
 ) -> None:
     """Lock a stake and register this machine's key as a validator. Makes the draw secret if there is none."""
-    from muster.chain.types import Role
+    from muster.chain.contracts.registry import Role
     from muster.draw_secret import create_draw_secret, draw_tip
 
     session.set("run", run)
@@ -55,7 +55,8 @@ def run(session: Session) -> None:
 @command(app, "status")
 async def status(session: Session, node: NodeOption = None) -> None:
     """What a validator has at stake, what it sealed, and the cases it opened."""
-    from muster.chain.events import CaseOpened, CaseResolved, HourSealed
+    from muster.chain.contracts.court import CaseOpened, CaseResolved
+    from muster.chain.contracts.runs import HourSealed
 
     address = await nodes.address_of(session, node)
     async with session.chain() as chain:

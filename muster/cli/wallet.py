@@ -75,17 +75,19 @@ async def deposit(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Move tokens into the operator's free balance, from which stakes, case fees and jury deposits are taken."""
+    from muster.chain.contracts import registry, token
+
     wei = parse_tokens(amount)
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        held = await chain.token_balance(signer.address)
+        held = await chain.ask(token.balance_of(signer.address))
         if held < wei:
             raise UsageError(f"{signer.address} holds {tokens(held)} tokens", hint="muster faucet")
         await spend(
             session,
             chain,
             f"Move {tokens(wei)} tokens into the free balance",
-            {"free after": f"{tokens(await chain.free_balance(signer.address) + wei)} tokens"},
+            {"free after": f"{tokens(await chain.ask(registry.free_balance(signer.address)) + wei)} tokens"},
             lambda chain: chain.deposit_with_permit(wei),
             {"operator": signer.address, "amount": wei},
         )
@@ -99,9 +101,11 @@ async def withdraw(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Move tokens out of the operator's free balance: bounties, shares of fees, deposits that came back."""
+    from muster.chain.contracts import registry
+
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        free = await chain.free_balance(signer.address)
+        free = await chain.ask(registry.free_balance(signer.address))
         wei = free if amount is None else parse_tokens(amount)
         if not 0 < wei <= free:
             raise UsageError(f"{signer.address} has {tokens(free)} tokens free in the registry")
@@ -110,18 +114,20 @@ async def withdraw(
             chain,
             f"Move {tokens(wei)} tokens out of the free balance",
             {"free after": f"{tokens(free - wei)} tokens, for case fees and jury deposits"},
-            lambda chain: chain.withdraw_free(wei),
+            registry.withdraw_free(wei),
             {"operator": signer.address, "amount": wei},
         )
 
 
 async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
+    from muster.chain.contracts import registry, token
+
     show = int if session.options.json else tokens
     async with session.chain() as chain:
         for row in rows:
             row["gas"] = show(await chain.eth_balance(row["address"]))
-            row["tokens"] = show(await chain.token_balance(row["address"]))
-            row["free_stake"] = show(await chain.free_balance(row["address"]))
+            row["tokens"] = show(await chain.ask(token.balance_of(row["address"])))
+            row["free_stake"] = show(await chain.ask(registry.free_balance(row["address"])))
     return rows
 
 

@@ -89,12 +89,14 @@ async def verify(
 
 
 async def _checkpoint(chain: Chain, run: int, step: int | None) -> Checkpoint:
+    from muster.chain.contracts import runs
+
     if step is None:
         latest = await chain.latest_checkpoint(run)
         if latest is None:
             raise CheckError(f"run {run} has published no checkpoint yet", hint=f"muster run show {run}")
         return latest
-    if step >= (await chain.run_state(run)).steps:
+    if step >= (await chain.ask(runs.run_state(run))).steps:
         raise CheckError(f"run {run} has not published step {step}", hint=f"muster run show {run}")
     return await chain.checkpoint(run, step)
 

@@ -38,7 +38,7 @@ async def join(
     gas: GasOption = "0.02",
 ) -> None:
     """Lock a stake and register this machine's key as a worker."""
-    from muster.chain.types import Role
+    from muster.chain.contracts.registry import Role
 
     session.set("run", run)
     await nodes.join(
@@ -72,8 +72,10 @@ async def status(session: Session, node: NodeOption = None) -> None:
 
 
 async def _earnings(session: Session, chain: Chain, address: str) -> dict[str, Any]:
-    work, money = await chain.work(address), int if session.options.json else tokens
-    _, claimable = await chain.claimable(address)
+    from muster.chain.contracts import runs
+
+    work, money = await chain.ask(runs.work(address)), int if session.options.json else tokens
+    _, claimable = await chain.ask(runs.claimable(address))
     document: dict[str, Any] = {
         "commitments": work.next,
         "settled": work.settled,
@@ -83,7 +85,7 @@ async def _earnings(session: Session, chain: Chain, address: str) -> dict[str, A
         "open_cases": work.open_cases,
     }
     if work.next > work.settled:
-        matures = await chain.matures_at(address, work.settled)
+        matures = await chain.ask(runs.matures_at(address, work.settled))
         document["next_matures_at"] = matures if session.options.json else nodes.moment(matures)
     return document
 
@@ -95,10 +97,12 @@ async def why(
     node: NodeOption = None,
 ) -> None:
     """What validators said about a commitment, what it means, and what to look at."""
+    from muster.chain.contracts import runs
+
     address = await nodes.address_of(session, node)
     async with session.chain() as chain:
         found = await nodes.registered(chain, address)
-        if index >= (await chain.work(address)).next:
+        if index >= (await chain.ask(runs.work(address))).next:
             raise CheckError(f"{address} has made no commitment {index}", hint="muster worker status counts them")
         async with session.orchestrator(chain) as client:
             verdicts = await _verdicts(client, found.run, address, index)
@@ -139,13 +143,14 @@ def _explained(verdict: Verdict) -> dict[str, Any]:
 
 
 async def _cases(chain: Chain, address: str, index: int) -> list[dict[str, Any]]:
-    from muster.chain.events import CaseOpened
+    from muster.chain.contracts import court
+    from muster.chain.contracts.court import CaseOpened
 
     opened = await chain.events([CaseOpened], chain.addresses.from_block, (await chain.head()).number)
     ids = [one.case_id for one in opened if isinstance(one, CaseOpened) and (one.node, one.index) == (address, index)]
     rows = []
     for number in ids:
-        case = await chain.case(number)
+        case = await chain.ask(court.case_of(number))
         rows.append({"case": number, "kind": case.kind.name.lower(), "outcome": case.outcome.name.lower()})
     return rows
 
@@ -167,11 +172,13 @@ def _why_for_people(document: dict[str, Any]) -> Group:
 @command(app, "claim", spends=True)
 async def claim(session: Session, node: NodeOption = None) -> None:
     """Settle every matured commitment; the pay goes to the operator. Anyone may call it."""
+    from muster.chain.contracts import runs
+
     address = await nodes.address_of(session, node)
     signer = await session.signer()
     async with session.chain(signer) as chain:
         found = await nodes.registered(chain, address)
-        through, amount = await chain.claimable(address)
+        through, amount = await chain.ask(runs.claimable(address))
         document = {"node": address, "operator": found.operator, "paid": amount}
         if not amount:
             reason = await _why_nothing(chain, address)
@@ -182,18 +189,20 @@ async def claim(session: Session, node: NodeOption = None) -> None:
             chain,
             f"Claim for {address}",
             {"tokens": tokens(amount), "to": found.operator, "through": through},
-            lambda chain: chain.claim(address, through),
+            runs.claim(address, through),
             document | {"through": through},
         )
 
 
 async def _why_nothing(chain: Chain, address: str) -> str:
-    work = await chain.work(address)
+    from muster.chain.contracts import runs
+
+    work = await chain.ask(runs.work(address))
     if work.next == work.settled:
         return "everything is settled"
     if work.open_cases:
         return f"{work.open_cases} open cases freeze the pay"
-    return f"the next commitment matures at {nodes.moment(await chain.matures_at(address, work.settled))}"
+    return f"the next commitment matures at {nodes.moment(await chain.ask(runs.matures_at(address, work.settled)))}"
 
 
 @command(app, "retire", spends=True)

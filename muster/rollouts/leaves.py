@@ -9,41 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from eth_utils.crypto import keccak
 
+from muster.chain.codec import plain
+from muster.chain.contracts.court import Leaf
 from muster.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
-
-
-@dataclass(frozen=True)
-class Leaf:
-    """The fields the court can judge without the file. Order and widths are those of `Leaves.Leaf`."""
-
-    position: int
-    task: int
-    seed: int
-    budget: int
-    length: int
-    task_reward: int
-    completion_hash: bytes
-    proof_hash: bytes
-    row_hash: bytes
-
-    def to_chain(self) -> tuple[int | bytes, ...]:
-        return (
-            self.position,
-            self.task,
-            self.seed,
-            self.budget,
-            self.length,
-            self.task_reward,
-            self.completion_hash,
-            self.proof_hash,
-            self.row_hash,
-        )
 
 
 def _int32_bytes(tokens: np.ndarray) -> bytes:
@@ -100,7 +73,7 @@ def leaf_of(rollout: Rollout) -> Leaf:
 
 def leaf_hash(leaf: Leaf) -> bytes:
     """The double keccak of the leaf's ABI encoding (nine static words)."""
-    return leaf_of_words(leaf.to_chain())
+    return leaf_of_words(plain(leaf))
 
 
 def rollout_tree(rollouts: Sequence[Rollout]) -> LeafTree:

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.chain.client import Chain
+from muster.chain.contracts import runs
+from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.devchain import DevChain
-from muster.chain.events import WorkCommitted
 from muster.chain.keys import Signer
 from muster.constants import HOUR_SECONDS, WINDOW_HOURS
 from muster.errors import MusterError, UnreachableError
@@ -220,7 +221,7 @@ class Swarm:
     async def _sealed(self, chain: Chain, hour: int) -> None:
         """Wait until a quorum of validators has sealed an hour. Goes on without, saying so, when it takes too long."""
         deadline = time.monotonic() + SEAL_SECONDS
-        while await chain.sealed_through(self.run) < hour:
+        while await chain.ask(runs.sealed_through(self.run)) < hour:
             if time.monotonic() > deadline:
                 self.view.happening(Happening("missing", "seal", {"hour": hour}))
                 return
@@ -229,9 +230,9 @@ class Swarm:
     async def _claim(self, who: Participant) -> None:
         cold = self.keys[stage.operator_of(who.name)]
         async with await Chain.connect(stage.chain_settings(self.request), cold) as chain:
-            through, amount = await chain.claimable(who.node)
+            through, amount = await chain.ask(runs.claimable(who.node))
             if amount:
-                await chain.claim(who.node, through)
+                await chain.act(runs.claim(who.node, through))
 
     # Counting
 
@@ -239,7 +240,7 @@ class Swarm:
         """Everything the summary needs, while chain and services still run."""
         events = await facts.chain_events(chain)
         times = await facts.block_times(chain, events)
-        agreed, info = await chain.terms(self.run), await chain.run_info(self.run)
+        agreed, info = await chain.terms(self.run), await chain.ask(runs.run_info(self.run))
         lines = {line["address"]: line for line in document["nodes"]}
         pay = {who.node: agreed.pay_of(0) for who in self.participants}
         return Facts(

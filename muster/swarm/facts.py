@@ -10,20 +10,10 @@ from typing import Any
 import httpx2
 
 from muster.chain.client import Chain
-from muster.chain.events import (
-    CaseOpened,
-    CaseResolved,
-    CheckpointPublished,
-    Claimed,
-    Convicted,
-    Event,
-    HourSealed,
-    Refuted,
-    Registered,
-    Voided,
-    VoteRevealed,
-    WorkCommitted,
-)
+from muster.chain.codec import Event
+from muster.chain.contracts.court import CaseOpened, CaseResolved, Refuted, VoteRevealed
+from muster.chain.contracts.registry import Convicted, Registered
+from muster.chain.contracts.runs import CheckpointPublished, Claimed, HourSealed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError
 from muster.shardcast.folder import verify_folder, version_path
 from muster.swarm.summary import Books, Committed, Judged, Published, Settled, Update

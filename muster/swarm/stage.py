@@ -13,12 +13,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from muster.chain.client import Chain, event_of
+from muster.chain.contracts import runs, token
+from muster.chain.contracts.registry import Role
+from muster.chain.contracts.runs import RunCreated
 from muster.chain.deploy import deploy
 from muster.chain.devchain import DevChain
-from muster.chain.events import RunCreated
 from muster.chain.keys import Signer, load_raw_key, write_secret
 from muster.chain.rpc import connect
-from muster.chain.types import Role
 from muster.constants import CHAIN_ANVIL
 from muster.draw_secret import create_draw_secret, draw_tip
 from muster.errors import UsageError
@@ -115,13 +116,13 @@ async def draw_tokens(request: Request, keys: Mapping[str, Signer]) -> None:
 
     async def operator(name: str) -> None:
         async with await Chain.connect(chain_settings(request), keys[name]) as chain:
-            await chain.faucet()
+            await chain.act(token.faucet())
             # Stake, case fees and jury deposits all come out of the free balance.
-            await chain.deposit_with_permit(await chain.token_balance(keys[name].address))
+            await chain.deposit_with_permit(await chain.ask(token.balance_of(keys[name].address)))
 
     async def owner() -> None:
         async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
-            await asyncio.gather(chain.faucet(), chain.approve(chain.addresses.runs, ESCROW))
+            await asyncio.gather(chain.act(token.faucet()), chain.act(token.approve(chain.addresses.runs, ESCROW)))
 
     await asyncio.gather(owner(), *(operator(operator_of(node.name)) for node in nodes(request)))
 
@@ -147,9 +148,9 @@ async def open_run(
         tokenizer=tokenizer_hash(layout.model),
     )
     async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
-        run = event_of(await chain.create_run(agreed), RunCreated).run
+        run = event_of(await chain.act(runs.create_run(agreed.to_chain())), RunCreated).run
         joins = asyncio.gather(*(join(request, keys, tips, node, run) for node in nodes(request)))
-        _, participants = await asyncio.gather(chain.fund(run, ESCROW), joins)
+        _, participants = await asyncio.gather(chain.act(runs.fund(run, ESCROW)), joins)
     return run, participants
 
 

@@ -23,12 +23,14 @@ from eth_utils.crypto import keccak
 
 from muster.chain.anvil import Anvil, free_port
 from muster.chain.client import Chain, event_of
+from muster.chain.contracts import runs, token
+from muster.chain.contracts.registry import Role
+from muster.chain.contracts.runs import RunCreated
 from muster.chain.deploy import deploy
 from muster.chain.devchain import DevChain
-from muster.chain.events import RunCreated
 from muster.chain.keys import Signer, write_secret
 from muster.chain.rpc import connect
-from muster.chain.types import AddressBook, Role
+from muster.chain.types import AddressBook
 from muster.draws import chain_preimages
 from muster.hashes import hash_bytes
 from muster.http import OrchestratorClient
@@ -115,9 +117,9 @@ class House:
         async with house.devchain() as dev:
             await dev.fund([house.key(name).address for name in people])
             async with house.chain("owner") as chain:
-                await chain.faucet()
+                await chain.act(token.faucet())
                 made = terms_of(house.key("trainer").address, house.key("storage").address, **terms)
-                house.run = event_of(await chain.create_run(made), RunCreated).run
+                house.run = event_of(await chain.act(runs.create_run(made.to_chain())), RunCreated).run
                 await chain.approve_and_fund(house.run, 5_000 * TOKEN)
             for name, role in nodes.items():
                 await house.join(name, role)
@@ -150,7 +152,7 @@ class House:
     async def join(self, name: str, role: Role) -> None:
         """Register the node of this name, with an operator of its own."""
         async with self.chain(f"operator of {name}") as chain:
-            await chain.faucet()
+            await chain.act(token.faucet())
             await chain.deposit_with_permit(400 * TOKEN)
             tip = self.links(name)[1] if role == Role.VALIDATOR else bytes(32)
             await chain.join(self.key(name), self.run, role, draw_tip=tip)
@@ -165,13 +167,13 @@ class House:
         async with self.devchain() as dev:
             await dev.advance(2)
         async with self.chain("trainer") as chain:
-            await chain.publish_checkpoint(self.run, step, bytes([step] * 32), bytes(32))
+            await chain.act(runs.publish_checkpoint(self.run, step, bytes([step] * 32), bytes(32)))
 
     async def commit(self, worker: str, index: int, root: str, step: int = 0) -> None:
         """Commit work."""
         async with self.chain(worker) as chain:
             anchor = (await chain.checkpoint(self.run, step)).anchor
-            await chain.commit_work(self.run, step, anchor, index, hash_bytes(root))
+            await chain.act(runs.commit_work(self.run, step, anchor, index, hash_bytes(root)))
 
     def verdict(self, validator: str, worker: str, index: int, root: str, file_hash: str, **changes: Any) -> Verdict:
         """A signed verdict with the validator's next link; accepting unless `changes` say otherwise."""

@@ -20,6 +20,7 @@ from eth_utils.crypto import keccak
 from house import House, Orchestrator
 from weights_house import Server
 
+from muster.chain.contracts import runs
 from muster.chain.keys import write_secret
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.draw_secret import create_draw_secret, load_draw_secret
@@ -91,7 +92,7 @@ class NodeHouse(House):
             nudge(folder, step)
         manifest = await asyncio.to_thread(publish, folder, self.folder / "published", self.run, step)
         async with self.chain("trainer") as chain:
-            await chain.publish_checkpoint(self.run, step, manifest.root, bytes(32))
+            await chain.act(runs.publish_checkpoint(self.run, step, manifest.root, bytes(32)))
 
     def settings_of(self, name: str, orchestrator: Orchestrator, origin: Server, **changes: object) -> Settings:
         """The settings of a node, also written to its folder."""

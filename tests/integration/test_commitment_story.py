@@ -12,7 +12,8 @@ import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +24,12 @@ from house import Orchestrator
 from node_house import NodeHouse, NodeProcess, until
 from weights_house import Server, ended
 
+from muster.chain.contracts import registry, runs
+from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
+from muster.chain.contracts.registry import Convicted, Status
+from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.devchain import DevChain
-from muster.chain.events import (
-    CaseOpened,
-    CaseResolved,
-    Convicted,
-    Refuted,
-    VoteCommitted,
-    VoteRevealed,
-    WorkCommitted,
-)
 from muster.chain.rpc import connect
-from muster.chain.types import Kind, Outcome, Status
 from muster.constants import HOUR_SECONDS
 from muster.errors import MalformedError
 from muster.evidence import parse_bundle
@@ -48,6 +43,7 @@ from muster.tasks import load_task_set
 from validator.court import turn_of
 from validator.service import serve
 
+WORKERS = ("w1", "w2", "w3", "w4", "w5")
 WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
 
 
@@ -93,7 +89,7 @@ def world(start_anvil: Any, built_contracts: None, tmp_path: Path) -> Iterator[W
 
     anvil = start_anvil()
     deployment = deploy_on(anvil, tmp_path)
-    house = asyncio.run(NodeHouse.open(tmp_path, deployment.settings, seed="nodes", workers=("w1", "w2", "w3")))
+    house = asyncio.run(NodeHouse.open(tmp_path, deployment.settings, seed="nodes", workers=WORKERS))
     asyncio.run(house.publish_model(0))
     anvil.request("evm_setIntervalMining", 1)
     orchestrator = Orchestrator(
@@ -186,7 +182,7 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
             assert juror.process.returncode == -signal.SIGKILL, juror.output()
             juror.start()  # as a supervisor would
         async with world.house.chain("stranger") as chain:
-            return (await chain.node(node)).status == Status.JAILED
+            return (await chain.ask(registry.node(node))).status == Status.JAILED
 
     await until("the cheater is jailed", jailed, 400)
     assert (juror.folder / "failpoints" / "validator.voted").exists(), "it died between vote and reveal"
@@ -247,34 +243,46 @@ async def the_hour_is_sealed(world: World) -> None:
 
     async def sealed() -> bool:
         async with world.house.chain("stranger") as chain:
-            return await chain.sealed_through(world.house.run) >= hour
+            return await chain.ask(runs.sealed_through(world.house.run)) >= hour
 
     await until("a quorum seals the hour", sealed, 120)
 
 
 @pytest.mark.timeout(600)
 async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
-    """A file that is no file, rows that were not drawn, and no file at all: each by its own way to a conviction."""
+    """A file that is no file, rows that were not drawn, no file at all, rows of no tokens and of tokens that do not
+    exist: each by its own way to a conviction, without a jury where the contract can see it."""
     torch.set_num_threads(1)
-    workers = {"w1": "malformed", "w2": "wrong_draw", "w3": "data_missing"}
+    workers = dict(
+        zip(WORKERS, ("malformed", "wrong_draw", "data_missing", "out_of_bounds", "out_of_bounds"), strict=True)
+    )
     nodes = {world.house.key(name).address: reason for name, reason in workers.items()}
     async with world.validators("v1", "v2", "v3"):
         await commit_bytes(world, "w1", b"PAR1 this is no Parquet file PAR1")
-        await commit_bytes(world, "w2", write_rollouts(await undrawn_rows(world, "w2")))
+        for name, spoil in {
+            "w2": lambda row: {"task": row.task + 1},
+            "w4": lambda _: completion(0),
+            "w5": lambda _: completion(7, token=1 << 30),
+        }.items():
+            await commit_bytes(world, name, write_rollouts(await rows_of(world, name, spoil)))
         await world.house.commit("w3", 0, "0x" + "77" * 32)
 
         async def all_jailed() -> bool:
             async with world.house.chain("stranger") as chain:
                 return all(node.status == Status.JAILED for node in await chain.nodes(list(nodes)))
 
-        await until("all three are jailed", all_jailed, 300)
+        await until("all five are jailed", all_jailed, 300)
     refuted = await world.events(Refuted)
-    assert [(event.node, event.kind) for event in refuted] == [(world.house.key("w2").address, Kind.WRONG_DRAW)]
+    assert {(event.node, event.kind) for event in refuted} == {
+        (world.house.key("w2").address, Kind.WRONG_DRAW),
+        (world.house.key("w4").address, Kind.OUT_OF_BOUNDS),
+    }
     opened = {event.case_id: event for event in await world.events(CaseOpened)}
     guilty = [opened[event.case_id] for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY]
     assert {(event.node, event.kind) for event in guilty} == {
         (world.house.key("w1").address, Kind.MALFORMED),
         (world.house.key("w3").address, Kind.DATA_MISSING),
+        (world.house.key("w5").address, Kind.OUT_OF_BOUNDS),
     }
     for name, reason in workers.items():
         found = await world.verdicts(name)
@@ -292,8 +300,13 @@ async def commit_bytes(world: World, worker: str, data: bytes, step: int = 0) ->
     await world.house.commit(worker, 0, "0x" + root.hex(), step)
 
 
-async def undrawn_rows(world: World, worker: str) -> list[Rollout]:
-    """Rows that are as drawn, but for one whose task the worker chose itself."""
+def completion(length: int, token: int = 0) -> dict[str, object]:
+    """What a row of so many tokens has instead of its own."""
+    return {"completion_tokens": np.full(length, token, np.int32), "logprobs": np.zeros(length, np.float32)}
+
+
+async def rows_of(world: World, worker: str, spoil: Callable[[Rollout], dict[str, object]]) -> list[Rollout]:
+    """Rows that are as drawn, but for the one at position 9, of which `spoil` says what is wrong with it."""
     house = world.house
     async with house.chain("stranger") as chain:
         terms, checkpoint = await chain.terms(house.run), await chain.checkpoint(house.run, 0)
@@ -305,7 +318,6 @@ async def undrawn_rows(world: World, worker: str) -> list[Rollout]:
     for position, seed in enumerate(draw.seeds):
         group, sample = divmod(position, terms.group_size)
         drawn = draw.groups[group]
-        task = (drawn.task + 1) % task_set.size if position == 9 else drawn.task
         tokens = np.zeros(terms.max_completion_tokens, np.int32)
         rows.append(
             Rollout(
@@ -314,10 +326,10 @@ async def undrawn_rows(world: World, worker: str) -> list[Rollout]:
                 position=position,
                 group=group,
                 sample=sample,
-                task=task,
+                task=drawn.task,
                 seed=seed,
                 budget=drawn.budget,
-                prompt_tokens=rules.prompt(task, drawn.budget),
+                prompt_tokens=rules.prompt(drawn.task, drawn.budget),
                 completion_tokens=tokens,
                 logprobs=np.zeros(len(tokens), np.float32),
                 task_reward=0,
@@ -326,4 +338,5 @@ async def undrawn_rows(world: World, worker: str) -> list[Rollout]:
                 proof=b"",
             )
         )
+    rows[9] = replace(rows[9], **spoil(rows[9]))
     return rows

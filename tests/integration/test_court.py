@@ -13,8 +13,10 @@ from house import House
 
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain, event_of
-from muster.chain.events import CaseOpened, CaseResolved, Paused, Refuted, VouchRefuted
-from muster.chain.types import Flaw, Kind, Outcome, Status
+from muster.chain.contracts import court, registry, runs
+from muster.chain.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome, Refuted, VouchRefuted
+from muster.chain.contracts.registry import Status
+from muster.chain.contracts.runs import Paused
 from muster.constants import HOUR_SECONDS
 from muster.draws import draw_base, draw_commitment
 from muster.errors import RevertError
@@ -71,7 +73,7 @@ class Scene:
         return self.house.key(name).address
 
     async def is_jailed(self, name: str) -> bool:
-        return (await self.stranger.node(self.address(name))).status is Status.JAILED
+        return (await self.stranger.ask(registry.node(self.address(name)))).status is Status.JAILED
 
 
 @pytest.fixture(scope="module")
@@ -97,8 +99,8 @@ async def test_a_completion_beyond_the_limit_is_proven_by_anybody(scene: Scene) 
     leaves[5] = replace(leaves[5], length=limit + 1)
     tree = await scene.commit("long", leaves)
     with pytest.raises(RevertError, match=r"row 4 of commitment 0 .* is within its bounds"):
-        await chain.prove_out_of_bounds(node, 0, 0, tree.root, leaves[4], tree.proof(4))
-    receipt = await chain.prove_out_of_bounds(node, 0, 0, tree.root, leaves[5], tree.proof(5))
+        await chain.act(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[4], tree.proof(4)))
+    receipt = await chain.act(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[5], tree.proof(5)))
     refuted = event_of(receipt, Refuted)
     assert (refuted.kind, refuted.flaw, refuted.position) == (Kind.OUT_OF_BOUNDS, Flaw.OUT_OF_BOUNDS, 5)
     assert await scene.is_jailed("long")
@@ -109,8 +111,8 @@ async def test_a_leaf_at_no_position_is_proven_by_anybody(scene: Scene) -> None:
     leaves[7] = replace(leaves[7], position=8)
     tree = await scene.commit("beyond", leaves)
     with pytest.raises(RevertError, match="position 6 is one of the commitment's 8"):
-        await chain.prove_position_beyond(node, 0, 0, tree.root, leaves[6], tree.proof(6))
-    receipt = await chain.prove_position_beyond(node, 0, 0, tree.root, leaves[7], tree.proof(7))
+        await chain.act(court.prove_position_beyond(node, 0, 0, tree.root, leaves[6], tree.proof(6)))
+    receipt = await chain.act(court.prove_position_beyond(node, 0, 0, tree.root, leaves[7], tree.proof(7)))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_BEYOND
     assert await scene.is_jailed("beyond")
 
@@ -119,12 +121,12 @@ async def test_two_leaves_at_one_position_are_proven_by_anybody(scene: Scene) ->
     leaves, node, chain = await scene.leaves("twice"), scene.address("twice"), scene.stranger
     leaves[3] = replace(leaves[2], row_hash=bytes(32))
     tree = await scene.commit("twice", leaves)
-    shown = [(leaf, tree.proof(i)) for i, leaf in enumerate(leaves)]
+    shown = [court.Opening(leaf, tree.proof(i)) for i, leaf in enumerate(leaves)]
     with pytest.raises(RevertError, match="the leaves are of two positions, 1 and 2"):
-        await chain.prove_position_twice(node, 0, 0, tree.root, shown[1], shown[2])
+        await chain.act(court.prove_position_twice(node, 0, 0, tree.root, shown[1], shown[2]))
     with pytest.raises(RevertError, match="at one place of the tree"):
-        await chain.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[2])
-    receipt = await chain.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[3])
+        await chain.act(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[2]))
+    receipt = await chain.act(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[3]))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_TWICE
     assert await scene.is_jailed("twice")
 
@@ -134,7 +136,7 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
     root = hashlib.sha256(b"missing").digest()
     await house.commit("missing", 0, hex_hash(root))
     async with house.chain("v1") as challenger:
-        opened = await challenger.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32))
+        opened = await challenger.act(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
     case_id = event_of(opened, CaseOpened).case_id
     unsigned = Receipt(
         run=house.run,
@@ -150,9 +152,9 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
         await scene.stranger.dismiss(case_id, 0, forged)
     ended = await scene.stranger.dismiss(case_id, 0, sign_receipt(house.key("storage"), house.domain, unsigned))
     assert event_of(ended, CaseResolved).outcome is Outcome.DISMISSED
-    assert (await scene.stranger.work(node)).open_cases == 0
+    assert (await scene.stranger.ask(runs.work(node))).open_cases == 0
     with pytest.raises(RevertError, match=f"case {case_id} has ended: dismissed"):
-        await scene.stranger.resolve(case_id)
+        await scene.stranger.act(court.resolve(case_id))
 
 
 async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path) -> None:
@@ -163,13 +165,13 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
     entry = journal.save(0, 0, bytes(32), root, b"file")
     async with house.chain("v1") as accuser:
         for kind in (Kind.DATA_MISSING, Kind.WRONG_REWARD):
-            await accuser.open_case(node, 0, 0, root, kind, 0, bytes(32))
-    last = await scene.stranger.case_count()
+            await accuser.act(court.open_case(node, 0, 0, root, kind, 0, bytes(32)))
+    last = await scene.stranger.ask(court.case_count())
     async with house.chain("defended") as chain:
         terms, settings = await chain.terms(house.run), Settings.model_validate({"run": house.run})
         defender = Defender(Workplace(settings, chain, None, terms, journal))  # type: ignore[arg-type]
         await defender.look()
-        assert (await chain.work(node)).open_cases == 2, "nothing to show yet"
+        assert (await chain.ask(runs.work(node))).open_cases == 2, "nothing to show yet"
         unsigned = Receipt(
             run=house.run,
             node=node,
@@ -181,11 +183,13 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
         )
         journal.uploaded(0, sign_receipt(house.key("missing"), house.domain, unsigned))
         await defender.look()
-        assert (await chain.work(node)).open_cases == 2, "a receipt that the court refuses stops nobody from working"
+        assert (await chain.ask(runs.work(node))).open_cases == 2, (
+            "a receipt that the court refuses stops nobody from working"
+        )
         journal.uploaded(0, sign_receipt(house.key("storage"), house.domain, unsigned))
         await defender.look()
-        assert (await chain.case(last - 1)).outcome is Outcome.DISMISSED
-        assert (await chain.case(last)).outcome is Outcome.OPEN, "a receipt answers nothing else"
+        assert (await chain.ask(court.case_of(last - 1))).outcome is Outcome.DISMISSED
+        assert (await chain.ask(court.case_of(last))).outcome is Outcome.OPEN, "a receipt answers nothing else"
         await defender.look()
     journal.close()
 
@@ -204,20 +208,20 @@ async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -
     async with house.devchain() as dev:
         await dev.advance(HOUR_SECONDS)
     async with house.chain("v4") as sealer:
-        await sealer.seal(house.run, hour, vouched.root)
+        await sealer.act(runs.seal(house.run, hour, vouched.root))
 
-    target = (scene.address("vouched"), 0, 0, tree.root)
-    assert await chain.ask("court", "vouchLeaf", target, anchors[0]) == vouch_leaf(accepted[0], anchors[0])
-    sealer_node, shown = scene.address("v4"), [(wrong[2], tree.proof(2))]
-    honest = (scene.address("honest"), 0, 0, good.root)
-    right = [((await scene.leaves("honest"))[2], good.proof(2))]
+    target = court.Target(scene.address("vouched"), 0, 0, tree.root)
+    assert await chain.ask(court.vouch_leaf(target, anchors[0])) == vouch_leaf(accepted[0], anchors[0])
+    sealer_node, shown = scene.address("v4"), [court.Opening(wrong[2], tree.proof(2))]
+    honest = court.Target(scene.address("honest"), 0, 0, good.root)
+    right = [court.Opening((await scene.leaves("honest"))[2], good.proof(2))]
     with pytest.raises(RevertError, match="nothing is wrong with row 2"):
-        await chain.prove_vouched(sealer_node, hour, vouched.proof(1), honest, right)
+        await chain.act(court.prove_vouched(sealer_node, hour, vouched.proof(1), honest, right))
     with pytest.raises(RevertError, match="did not vouch for"):
-        await chain.prove_vouched(scene.address("v3"), hour, vouched.proof(0), target, shown)
-    receipt = await chain.prove_vouched(sealer_node, hour, vouched.proof(0), target, shown)
+        await chain.act(court.prove_vouched(scene.address("v3"), hour, vouched.proof(0), target, shown))
+    receipt = await chain.act(court.prove_vouched(sealer_node, hour, vouched.proof(0), target, shown))
     event = event_of(receipt, VouchRefuted)
-    assert (event.validator, event.hour, event.node, event.index) == (sealer_node, hour, target[0], 0)
+    assert (event.validator, event.hour, event.node, event.index) == (sealer_node, hour, target.node, 0)
     assert (event.kind, event.flaw) == (Kind.WRONG_DRAW, Flaw.WRONG_BUDGET)
     assert await scene.is_jailed("v4")
     assert not await scene.is_jailed("vouched")
@@ -226,9 +230,9 @@ async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -
 
 async def test_only_the_guardian_pauses(scene: Scene) -> None:
     with pytest.raises(RevertError, match=f"{scene.address('stranger')} is not the guardian"):
-        await scene.stranger.pause()
-    assert await scene.stranger.paused_until() == 0
-    assert await scene.stranger.ask("runs", "GUARDIAN") == scene.house.book.guardian
+        await scene.stranger.act(runs.pause())
+    assert await scene.stranger.ask(runs.paused_until()) == 0
+    assert await scene.stranger.ask(runs.guardian()) == scene.house.book.guardian
 
 
 def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
@@ -242,13 +246,13 @@ def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: 
         house = await House.build(tmp_path, settings, seed="pause", workers=("honest",))
         await house.publish(0)
         async with await Chain.connect(settings, key) as guardian:
-            paused = event_of(await guardian.pause(), Paused)
-            assert paused.until == await guardian.paused_until()
+            paused = event_of(await guardian.act(runs.pause()), Paused)
+            assert paused.until == await guardian.ask(runs.paused_until())
             with pytest.raises(RevertError, match="new commitments are paused until"):
                 await house.commit("honest", 0, root)
-            await guardian.unpause()
+            await guardian.act(runs.unpause())
             with pytest.raises(RevertError, match="commitments can be paused again from"):
-                await guardian.pause()
+                await guardian.act(runs.pause())
         await house.commit("honest", 0, root)
 
     asyncio.run(story())

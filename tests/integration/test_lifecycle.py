@@ -12,23 +12,20 @@ import pytest
 from house import VALIDATORS, House
 
 from muster.chain.client import Chain, event_of, vote_hash
-from muster.chain.cursor import EventCursor
-from muster.chain.devchain import DevChain
-from muster.chain.events import (
-    CaseOpened,
-    CaseResolved,
+from muster.chain.contracts import court, registry, runs, token
+from muster.chain.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome, Refuted
+from muster.chain.contracts.registry import Convicted, Role, Status
+from muster.chain.contracts.runs import (
     CheckpointPublished,
     Claimed,
-    Collected,
-    Convicted,
     HourSealed,
-    Refuted,
     RunCreated,
     SealedThrough,
     Voided,
     WorkCommitted,
 )
-from muster.chain.types import BallotState, Kind, Outcome, Role, Status
+from muster.chain.cursor import EventCursor
+from muster.chain.devchain import DevChain
 from muster.constants import HOUR_SECONDS
 from muster.draws import draw_base, draw_commitment
 from muster.errors import ChainError, ConfigError, RevertError
@@ -86,22 +83,22 @@ async def publish(cast: Cast) -> CheckpointPublished:
     """The next step."""
     chain = await cast.chain("trainer")
     run = cast.house.run
-    step = (await chain.run_state(run)).steps
+    step = (await chain.ask(runs.run_state(run))).steps
     await cast.advance(1)
-    receipt = await chain.publish_checkpoint(run, step, digest(f"manifest {step}"), digest(f"batch {step}"))
+    receipt = await chain.act(runs.publish_checkpoint(run, step, digest(f"manifest {step}"), digest(f"batch {step}")))
     return event_of(receipt, CheckpointPublished)
 
 
 async def commit(cast: Cast, name: str, index: int, root: bytes, step: int) -> WorkCommitted:
     chain = await cast.chain(name)
     anchor = (await chain.checkpoint(cast.house.run, step)).anchor
-    return event_of(await chain.commit_work(cast.house.run, step, anchor, index, root), WorkCommitted)
+    return event_of(await chain.act(runs.commit_work(cast.house.run, step, anchor, index, root)), WorkCommitted)
 
 
 async def seal(cast: Cast, hour: int) -> SealedThrough:
     """Two validators seal an hour; the second moves the watermark."""
     for name in ("v1", "v2"):
-        receipt = await (await cast.chain(name)).seal(cast.house.run, hour, digest(name))
+        receipt = await (await cast.chain(name)).act(runs.seal(cast.house.run, hour, digest(name)))
         assert event_of(receipt, HourSealed).validator == cast.address(name)
     return event_of(receipt, SealedThrough)
 
@@ -112,7 +109,7 @@ async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tm
     terms = await worker.terms(run)
     assert terms is await worker.terms(run)
     assert await worker.validators(run) == [cast.address(name) for name in VALIDATORS]
-    steps = (await worker.run_state(run)).steps
+    steps = (await worker.ask(runs.run_state(run))).steps
     with pytest.raises(ChainError, match=f"step {steps} of run {run} is not published"):
         await worker.checkpoint(run, steps)
 
@@ -123,27 +120,27 @@ async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tm
     assert checkpoint.manifest_root == digest(f"manifest {step}")
 
     events = [await commit(cast, "honest", index, digest(f"root {index}"), step) for index in range(3)]
-    work = await worker.work(node)
+    work = await worker.ask(runs.work(node))
     assert (work.next, work.settled, work.pay, work.run) == (3, 0, terms.pay_of(0), run)
-    assert await worker.is_committed(node, 2, step, digest("root 2"))
-    assert not await worker.is_committed(node, 2, step, digest("another root"))
-    assert (await worker.run_state(run)).reserved == 3 * terms.pay
-    assert (await worker.commitment(node, 0)).hour == events[0].hour
+    assert await worker.ask(runs.is_committed(node, 2, step, digest("root 2")))
+    assert not await worker.ask(runs.is_committed(node, 2, step, digest("another root")))
+    assert (await worker.ask(runs.run_state(run))).reserved == 3 * terms.pay
+    assert (await worker.ask(runs.commitment(node, 0))).hour == events[0].hour
 
     with pytest.raises(RevertError, match="still open to challenges") as caught:
-        await worker.claim(node, 2)
+        await worker.act(runs.claim(node, 2))
     assert caught.value.name == "WindowOpen"
     await cast.advance(HOUR_SECONDS)
     assert (await seal(cast, events[-1].hour)).hour == events[-1].hour
     await cast.advance(25 * HOUR_SECONDS)
-    assert await worker.claimable(node) == (2, 3 * terms.pay)
-    assert await worker.matured(node, 2)
+    assert await worker.ask(runs.claimable(node)) == (2, 3 * terms.pay)
+    assert await worker.ask(runs.matured(node, 2))
 
-    before = await worker.token_balance(operator)
-    paid = event_of(await worker.claim(node, 2), Claimed)
+    before = await worker.ask(token.balance_of(operator))
+    paid = event_of(await worker.act(runs.claim(node, 2)), Claimed)
     assert (paid.from_, paid.through, paid.paid, paid.operator) == (0, 2, 3 * terms.pay, operator)
-    assert await worker.token_balance(operator) == before + 3 * terms.pay
-    assert await worker.claimable(node) == (0, 0)
+    assert await worker.ask(token.balance_of(operator)) == before + 3 * terms.pay
+    assert await worker.ask(runs.claimable(node)) == (0, 0)
     solvency = await worker.solvency()
     assert solvency.solvent
     assert solvency.runs_tokens == solvency.runs_books
@@ -160,67 +157,69 @@ async def accuse(cast: Cast, name: str) -> CaseOpened:
     root = digest(f"root of {name}")
     await commit(cast, name, 0, root, step)
     challenger = await cast.chain("v1")
-    receipt = await challenger.open_case(cast.address(name), 0, step, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+    receipt = await challenger.act(
+        court.open_case(cast.address(name), 0, step, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+    )
     return event_of(receipt, CaseOpened)
 
 
 async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast: Cast) -> None:
     run, cheater = cast.house.run, cast.address("cheater")
     v1 = await cast.chain("v1")
-    reserved_before = (await v1.run_state(run)).reserved
-    free_before = await v1.free_balance(cast.address("operator of v1"))
+    reserved_before = (await v1.ask(runs.run_state(run))).reserved
+    free_before = await v1.ask(registry.free_balance(cast.address("operator of v1")))
     opened = await accuse(cast, "cheater")
     case_id = opened.case_id
     assert (opened.kind, opened.position, opened.evidence_hash) == (Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
     assert opened.jury == 3
-    assert not await v1.is_judge(case_id, cast.address("v1"))
+    assert not await v1.ask(court.is_judge(case_id, cast.address("v1")))
 
     jury = {name: digest(f"salt of {name}") for name in ("v2", "v3", "v4")}
     for name, salt in jury.items():
         judge = await cast.chain(name)
         secret = vote_hash(case_id, cast.address(name), True, salt)
-        assert secret == await judge.ask("court", "voteHash", case_id, cast.address(name), True, salt)
-        await judge.commit_vote(case_id, secret)
-    assert (await v1.ballot(case_id, cast.address("v2"))).state is BallotState.COMMITTED
+        assert secret == await judge.ask(court.vote_hash(case_id, cast.address(name), True, salt))
+        await judge.act(court.commit_vote(case_id, secret))
+    assert (await v1.ask(court.ballot(case_id, cast.address("v2")))).state is BallotState.COMMITTED
     v2 = await cast.chain("v2")
     with pytest.raises(RevertError, match="this vote and salt are not what") as caught:
-        await v2.reveal_vote(case_id, False, jury["v2"])
+        await v2.act(court.reveal_vote(case_id, False, jury["v2"]))
     assert caught.value.name == "WrongVote"
     for name, salt in jury.items():
-        await (await cast.chain(name)).reveal_vote(case_id, True, salt)
+        await (await cast.chain(name)).act(court.reveal_vote(case_id, True, salt))
 
-    assert await v1.is_resolvable(case_id)
-    receipt = await v1.resolve(case_id)
+    assert await v1.ask(court.is_resolvable(case_id))
+    receipt = await v1.act(court.resolve(case_id))
     assert event_of(receipt, CaseResolved).outcome is Outcome.GUILTY
     convicted, voided = event_of(receipt, Convicted), event_of(receipt, Voided)
     assert (convicted.node, convicted.slashed, convicted.bounty) == (cheater, 50 * TOKEN, 10 * TOKEN)
     assert (voided.from_, voided.through, voided.amount) == (0, 0, 2 * TOKEN)
-    assert (await v1.case(case_id)).outcome is Outcome.GUILTY
-    node = await v1.node(cheater)
+    assert (await v1.ask(court.case_of(case_id))).outcome is Outcome.GUILTY
+    node = await v1.ask(registry.node(cheater))
     assert (node.status, node.lock) == (Status.JAILED, 50 * TOKEN)
-    assert (await v1.run_state(run)).reserved == reserved_before
-    assert (await v1.run_info(run)).kept == 2 * TOKEN
-    assert await v1.free_balance(cast.address("operator of v1")) == free_before + 10 * TOKEN
+    assert (await v1.ask(runs.run_state(run))).reserved == reserved_before
+    assert (await v1.ask(runs.run_info(run))).kept == 2 * TOKEN
+    assert await v1.ask(registry.free_balance(cast.address("operator of v1"))) == free_before + 10 * TOKEN
     await cast.advance(30 * HOUR_SECONDS)
-    assert await v1.claimable(cheater) == (0, 0)
+    assert await v1.ask(runs.claimable(cheater)) == (0, 0)
     assert (await v1.solvency()).solvent
     with pytest.raises(RevertError, match=f"case {case_id} has ended: guilty"):
-        await v1.resolve(case_id)
+        await v1.act(court.resolve(case_id))
 
 
 async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(cast: Cast) -> None:
     case_id = (await accuse(cast, "suspect")).case_id
     v1, v2 = await cast.chain("v1"), await cast.chain("v2")
     salt = digest("salt")
-    await v2.commit_vote(case_id, vote_hash(case_id, cast.address("v2"), False, salt))
+    await v2.act(court.commit_vote(case_id, vote_hash(case_id, cast.address("v2"), False, salt)))
     with pytest.raises(RevertError, match="cannot be resolved before"):
-        await v1.resolve(case_id)
+        await v1.act(court.resolve(case_id))
     await cast.advance(HOUR_SECONDS)
-    await v2.reveal_vote(case_id, False, salt)
+    await v2.act(court.reveal_vote(case_id, False, salt))
     await cast.advance(HOUR_SECONDS)
-    assert event_of(await v1.resolve(case_id), CaseResolved).outcome is Outcome.NO_QUORUM
-    assert await v1.collectable(case_id, cast.address("v2")) == TOKEN
-    assert event_of(await v1.collect(case_id, cast.address("v2")), Collected).amount == TOKEN
+    assert event_of(await v1.act(court.resolve(case_id)), CaseResolved).outcome is Outcome.NO_QUORUM
+    assert await v1.ask(court.collectable(case_id, cast.address("v2"))) == TOKEN
+    assert event_of(await v1.act(court.collect(case_id, cast.address("v2"))), Collected).amount == TOKEN
 
 
 async def test_a_wrong_draw_is_proven_by_anybody(cast: Cast) -> None:
@@ -247,14 +246,14 @@ async def test_a_wrong_draw_is_proven_by_anybody(cast: Cast) -> None:
     tree = LeafTree.of([leaf_hash(leaf) for leaf in [*leaves[:2], wrong, *leaves[3:]]])
     await commit(cast, "forger", 0, tree.root, step)
     with pytest.raises(RevertError, match=r"row 1 of commitment 0 .* is as it was drawn"):
-        await chain.prove_wrong_draw(node, 0, step, tree.root, leaves[1], tree.proof(1))
+        await chain.act(court.prove_wrong_draw(node, 0, step, tree.root, leaves[1], tree.proof(1)))
     with pytest.raises(RevertError, match="is not under the root"):
-        await chain.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(1))
-    receipt = await chain.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(2))
+        await chain.act(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(1)))
+    receipt = await chain.act(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(2)))
     refuted = event_of(receipt, Refuted)
     assert (refuted.node, refuted.index, refuted.position, refuted.kind) == (node, 0, 2, Kind.WRONG_DRAW)
     assert refuted.prover == cast.address("honest")
-    assert (await chain.node(node)).status is Status.JAILED
+    assert (await chain.ask(registry.node(node))).status is Status.JAILED
 
 
 async def test_joining_and_leaving(cast: Cast) -> None:
@@ -262,10 +261,10 @@ async def test_joining_and_leaving(cast: Cast) -> None:
     owner = await cast.chain("owner")
     chain = await cast.chain("operator of honest")
     fresh = cast.house.key("a fresh node")
-    await chain.withdraw_free(await chain.free_balance(chain.signer.address))
+    await chain.act(registry.withdraw_free(await chain.ask(registry.free_balance(chain.signer.address))))
     joined = await chain.join(fresh, run, Role.WORKER)
     assert len(joined.events) >= 2
-    node = await owner.node(fresh.address)
+    node = await owner.ask(registry.node(fresh.address))
     assert (node.operator, node.run, node.role, node.status) == (chain.signer.address, run, Role.WORKER, Status.ACTIVE)
     with pytest.raises(RevertError, match="was registered before"):
         await chain.join(fresh, run, Role.WORKER)
@@ -275,58 +274,58 @@ async def test_joining_and_leaving(cast: Cast) -> None:
     other = cast.house.key("another node")
     registration, consent = await chain.consent(other, run, Role.WORKER, operator=chain.signer.address)
     with pytest.raises(RevertError, match="the consent is signed by") as caught:
-        await thief.register(registration, consent)
+        await thief.act(registry.register(registration, consent))
     assert caught.value.name == "ConsentNotByNode"
 
-    await chain.retire(fresh.address)
-    at = await chain.withdrawable_at(fresh.address)
+    await chain.act(registry.retire(fresh.address))
+    at = await chain.ask(registry.withdrawable_at(fresh.address))
     with pytest.raises(RevertError, match="can be withdrawn from"):
-        await chain.withdraw(fresh.address)
+        await chain.act(registry.withdraw(fresh.address))
     await cast.advance(at - (await chain.head()).timestamp)
-    before = await chain.token_balance(chain.signer.address)
-    await chain.withdraw(fresh.address)
-    assert await chain.token_balance(chain.signer.address) == before + 100 * TOKEN
+    before = await chain.ask(token.balance_of(chain.signer.address))
+    await chain.act(registry.withdraw(fresh.address))
+    assert await chain.ask(token.balance_of(chain.signer.address)) == before + 100 * TOKEN
 
 
 async def test_an_owner_s_money_comes_back_after_notice(cast: Cast) -> None:
     owner = await cast.chain("owner")
-    run = event_of(await owner.create_run(await owner.terms(cast.house.run)), RunCreated).run
+    run = event_of(await owner.act(runs.create_run((await owner.terms(cast.house.run)).to_chain())), RunCreated).run
     await owner.approve_and_fund(run, 20 * TOKEN)
-    assert await owner.withdrawable(run) == 20 * TOKEN
-    await owner.announce_withdrawal(run, 7 * TOKEN)
+    assert await owner.ask(runs.withdrawable(run)) == 20 * TOKEN
+    await owner.act(runs.announce_withdrawal(run, 7 * TOKEN))
     with pytest.raises(RevertError, match=f"the notice of run {run} ends at"):
-        await owner.withdraw_escrow(run)
-    await owner.announce_close(run)
-    await cast.advance(await owner.notice_period(run))
-    before = await owner.token_balance(owner.signer.address)
-    await owner.withdraw_escrow(run)
-    await owner.close_run(run)
-    assert await owner.token_balance(owner.signer.address) == before + 20 * TOKEN
-    assert (await owner.run_state(run)).closed
+        await owner.act(runs.withdraw_escrow(run))
+    await owner.act(runs.announce_close(run))
+    await cast.advance(await owner.ask(runs.notice_period(run)))
+    before = await owner.ask(token.balance_of(owner.signer.address))
+    await owner.act(runs.withdraw_escrow(run))
+    await owner.act(runs.close(run))
+    assert await owner.ask(token.balance_of(owner.signer.address)) == before + 20 * TOKEN
+    assert (await owner.ask(runs.run_state(run))).closed
 
 
 async def test_a_preview_decodes_reverts_and_sends_nothing(cast: Cast) -> None:
     chain = await cast.chain("owner")
     preview = chain.preview()
     count = await chain.rpc.request("eth_getTransactionCount", chain.signer.address, "pending")
-    receipt = await preview.approve(chain.addresses.runs, 5)
+    receipt = await preview.act(token.approve(chain.addresses.runs, 5))
     assert receipt.hash == b""
     assert receipt.gas_used > 21_000
     with pytest.raises(RevertError, match="may spend"):
-        await preview.fund(cast.house.run, 10**25)
+        await preview.act(runs.fund(cast.house.run, 10**25))
     await preview.close()
     assert await chain.rpc.request("eth_getTransactionCount", chain.signer.address, "pending") == count
-    assert await chain.simulate(chain.call("token", "approve", chain.addresses.runs, 5)) == (1).to_bytes(32, "big")
+    assert await chain.simulate(token.approve(chain.addresses.runs, 5)) is True
 
 
 async def test_without_a_key_a_chain_only_reads(deployment: Deployment) -> None:
     async with await Chain.connect(deployment.settings) as chain:
         assert (await chain.head()).number > 0
         with pytest.raises(ConfigError, match="needs a key"):
-            await chain.faucet()
+            await chain.act(token.faucet())
         with pytest.raises(ChainError, match="there is no run 4000000000"):
             await chain.terms(4_000_000_000)
         with pytest.raises(ChainError, match="has no block"):
             await chain.block(10**9)
-        answers = await asyncio.gather(*(chain.run_count() for _ in range(20)))
+        answers = await asyncio.gather(*(chain.ask(runs.run_count()) for _ in range(20)))
         assert len(set(answers)) == 1

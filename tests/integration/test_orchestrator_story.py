@@ -15,8 +15,8 @@ import pytest
 from house import House, Orchestrator, some_hash
 
 from muster.chain.client import event_of, vote_hash
-from muster.chain.events import CaseOpened
-from muster.chain.types import Kind, Outcome
+from muster.chain.contracts import court, runs
+from muster.chain.contracts.court import CaseOpened, Kind, Outcome
 from muster.errors import MismatchError, RefusedError, UnreachableError
 from muster.hashes import content_hash, hash_bytes
 from muster.http import OrchestratorClient
@@ -89,18 +89,22 @@ class Story:
         node, root = house.key(worker).address, hash_bytes(some_hash(f"{worker} root {index}"))
         evidence = hash_bytes(content_hash(EVIDENCE))
         async with house.chain(challenger) as chain:
-            opened = await chain.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence)
+            opened = await chain.act(court.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence))
             case_id = event_of(opened, CaseOpened).case_id
         salts = {name: secrets.token_bytes(32) for name in jury}
         for name in jury:
             async with house.chain(name) as chain:
-                await chain.commit_vote(case_id, vote_hash(case_id, house.key(name).address, guilty, salts[name]))
+                await chain.act(
+                    court.commit_vote(case_id, vote_hash(case_id, house.key(name).address, guilty, salts[name]))
+                )
         for name in jury:
             async with house.chain(name) as chain:
-                await chain.reveal_vote(case_id, guilty, salts[name])
+                await chain.act(court.reveal_vote(case_id, guilty, salts[name]))
         async with house.chain(challenger) as chain:
-            await chain.resolve(case_id)
-            assert (await chain.case(case_id)).outcome == (Outcome.GUILTY if guilty else Outcome.NOT_GUILTY)
+            await chain.act(court.resolve(case_id))
+            assert (await chain.ask(court.case_of(case_id))).outcome == (
+                Outcome.GUILTY if guilty else Outcome.NOT_GUILTY
+            )
 
 
 def test_the_story(house: House, tmp_path: Path):
@@ -345,7 +349,7 @@ async def test_missing_data_is_cured_after_the_commitment(house: House, story: S
     """A worker commits without an upload: nobody can accept that, and only its own root can still be uploaded."""
     step, node = await _latest_step(house), house.key("w4").address
     async with house.chain("w4") as chain:
-        index = (await chain.work(node)).next
+        index = (await chain.ask(runs.work(node))).next
     data, root = b"late", some_hash("late root")
     await house.commit("w4", index, root, step)
     async with story.client("v2") as v2, story.client("w4") as w4:
@@ -383,7 +387,7 @@ async def test_killed_in_the_middle_of_an_upload(house: House, tmp_path: Path):
     assert await asyncio.to_thread(send) == 201
     data, root = bytes(range(256)) * 8000, some_hash("killed")
     async with house.chain("w1") as chain:
-        index = (await chain.work(house.key("w1").address)).next
+        index = (await chain.ask(runs.work(house.key("w1").address))).next
     async with house.client(orchestrator.url, "w1", attempts=1) as client:
         with pytest.raises(UnreachableError):
             await client.put_file(data, house.run, index, root)

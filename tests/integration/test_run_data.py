@@ -8,6 +8,7 @@ import pytest
 from house import House
 from weights_house import odd_source
 
+from muster.chain.contracts import runs
 from muster.errors import MismatchError
 from muster.model_files import tokenizer_hash
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
@@ -32,7 +33,7 @@ async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment:
         for step, folder in enumerate(models):
             manifest = publish(folder, served, house.run, step, shard_bytes=1 << 20, keep=4)
             await dev.advance(2)
-            await trainer.publish_checkpoint(house.run, step, manifest.root, bytes(32))
+            await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
         async with odd_source(served) as (url, _, _):
             terms, settings = await trainer.terms(house.run), ShardcastSettings()
             checkpoints = Checkpoints(trainer, house.run, terms, [url], settings, tmp_path / "node")

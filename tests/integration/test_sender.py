@@ -16,6 +16,7 @@ import pytest
 
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
+from muster.chain.contracts import registry, token
 from muster.chain.journal import Journal, Sent
 from muster.chain.keys import Signer, write_secret
 from muster.chain.rpc import connect
@@ -125,14 +126,14 @@ async def test_a_send_may_build_on_one_that_is_not_mined_yet(
     place = await asyncio.to_thread(deploy_on, anvil, tmp_path)
     (signer,) = funded_on(anvil, 1)
     async with await Chain.connect(place.settings, signer) as chain:
-        await chain.faucet()
+        await chain.act(token.faucet())
         anvil.request("evm_setAutomine", False)
         anvil.request("evm_setIntervalMining", 1)
-        approve = asyncio.create_task(chain.approve(chain.addresses.registry, 5))
+        approve = asyncio.create_task(chain.act(token.approve(chain.addresses.registry, 5)))
         await until(pooled(anvil, 1))
-        deposit = await chain.deposit(5)
+        deposit = await chain.act(registry.deposit(5))
         assert (await approve).block <= deposit.block
-        assert await chain.free_balance(signer.address) == 5
+        assert await chain.ask(registry.free_balance(signer.address)) == 5
 
 
 # Gaps and restarts
@@ -376,7 +377,7 @@ async def test_a_call_that_would_revert_is_not_sent(deployment: Deployment, fund
         with pytest.raises(
             RevertError, match=r"Registry\.withdrawFree: .* has 0 tokens free .* and needs 0\.5"
         ) as caught:
-            await chain.withdraw_free(5 * 10**17)
+            await chain.act(registry.withdraw_free(5 * 10**17))
         assert caught.value.name == "FreeBalanceShort"
         assert caught.value.values == {"operator": signer.address, "balance": 0, "needed": 5 * 10**17}
         assert await chain.rpc.request("eth_getTransactionCount", signer.address, "pending") == "0x0"
@@ -392,16 +393,16 @@ async def test_a_transaction_that_was_mined_and_reverted_raises_the_decoded_erro
         await Chain.connect(place.settings, signer) as chain,
         await Chain.connect(place.settings, thief) as rival,
     ):
-        await chain.faucet()
-        await chain.approve(thief.address, 10**30)
-        amount = await chain.token_balance(signer.address)
+        await chain.act(token.faucet())
+        await chain.act(token.approve(thief.address, 10**30))
+        amount = await chain.ask(token.balance_of(signer.address))
         anvil.request("evm_setAutomine", False)
-        call = chain.call("token", "transfer", Signer.random().address, amount)
+        call = chain.call(token.transfer(Signer.random().address, amount))
         assert chain.sender is not None
         async with background(chain.sender.send(call)) as sending:
             await until(pooled(anvil, 1))
             assert rival.sender is not None
-            theft = rival.call("token", "transferFrom", signer.address, thief.address, amount)
+            theft = rival.call(token.transfer_from(signer.address, thief.address, amount))
             first = rival.sender._sign(theft, 0, 200_000, Fees(90 * GWEI, 50 * GWEI))
             await rival.rpc.request("eth_sendRawTransaction", first.raw)
             await until(pooled(anvil, 2))

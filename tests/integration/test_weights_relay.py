@@ -28,7 +28,8 @@ from weights_house import (
 
 from muster.chain.anvil import free_port
 from muster.chain.client import Chain, event_of
-from muster.chain.events import RunCreated
+from muster.chain.contracts import runs
+from muster.chain.contracts.runs import RunCreated
 from muster.chain.keys import Signer
 from muster.errors import MismatchError, UnreachableError
 from muster.shardcast import Manifest, fetch, verify_folder
@@ -214,12 +215,12 @@ async def test_a_relay_relays_what_the_chain_has(
     owner, trainer = funded(2)
     settings = deployment.settings
     async with await Chain.connect(settings, owner, journal_folder=tmp_path / "owner") as chain:
-        created = await chain.create_run(terms_of(trainer.address, owner.address))
+        created = await chain.act(runs.create_run(terms_of(trainer.address, owner.address).to_chain()))
         run = event_of(created, RunCreated).run
     forged, anchored = (publish_step(tmp_path, 0, run=run, seed=seed) for seed in (1, 2))
     unpublished = publish_step(tmp_path, 1, run=run)
     async with await Chain.connect(settings, trainer, journal_folder=tmp_path / "trainer") as chain:
-        await chain.publish_checkpoint(run, 0, anchored.root, bytes(32))
+        await chain.act(runs.publish_checkpoint(run, 0, anchored.root, bytes(32)))
     async with odd_source(tmp_path / "published") as (url, _, _):
         where = {"chain.rpc_url": settings.rpc_url, "chain.addresses": settings.addresses}
         options = {"role": "relay", "dir": tmp_path / "relayed", "follow": False, "check_chain": True, **where}

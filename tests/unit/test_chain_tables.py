@@ -1,10 +1,12 @@
-"""What Python says about the contracts' errors, events and structs is what their ABIs say."""
+"""What Python knows of the contracts is what their ABIs and interfaces say."""
 
 from __future__ import annotations
 
+import inspect
 import string
 from dataclasses import fields
-from typing import get_args, get_type_hints
+from types import ModuleType
+from typing import get_args
 
 import pytest
 from eth_abi.abi import encode
@@ -12,20 +14,25 @@ from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.chain import types as chain_types
-from muster.chain.abi import CONTRACTS, artifact, selector, snake, types
-from muster.chain.codec import function, struct
-from muster.chain.events import EVENTS, codecs
+from muster.chain.abi import CONTRACTS, artifact, selector, signature, snake, types
+from muster.chain.codec import Act, Place, View, decode_log
+from muster.chain.contracts import court, registry, runs, token
+from muster.chain.contracts.court import Kind, Outcome
+from muster.chain.contracts.registry import Role, Status
 from muster.chain.reverts import decode_revert, known_errors, sentence
 from muster.chain.sentences import HINTS, SENTENCES
-from muster.chain.types import Kind, Outcome, Role, Status
-from muster.errors import ConfigError, UsageError
+from muster.chain.types import kind_of
+from muster.errors import ConfigError, MalformedError, UsageError
 from muster.messages import Reason
 from muster.terms import Terms
 
 pytestmark = pytest.mark.usefixtures("built_contracts")
 
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
+MODULES = [token, registry, runs, court]
+SAMPLES = {"address": ADDRESS, "bool": True, "bytes32": b"h" * 32, "uint8": 2}
+SAMPLES |= {f"uint{bits}": bits - 1 for bits in (16, 24, 32, 64, 256)}
+"""A value of each type that events have."""
 
 
 def revert(contract: str, name: str, *values: object) -> bytes:
@@ -94,98 +101,129 @@ def test_unknown_errors_keep_their_data() -> None:
     assert decode_revert(b"", "x").values == {}
 
 
-# Events
+# The generated modules
 
 
-@pytest.mark.parametrize("contract", sorted(CONTRACTS))
-def test_every_event_of_ours_has_its_dataclass(contract: str) -> None:
-    openzeppelin = {"Transfer", "Approval", "EIP712DomainChanged"}
-    declared = {item["name"] for item in artifact(contract).items("event")} - openzeppelin
-    assert {kind.__name__ for kind in EVENTS[contract]} == declared
+@pytest.mark.parametrize("module", MODULES)
+def test_every_function_is_there_with_its_parameters_and_selector(module: ModuleType) -> None:
+    contract = module.__name__.split(".")[-1]
+    items = artifact(contract).items("function")
+    assert items
+    for item in items:
+        made = getattr(module, snake(item["name"]))
+        parameters = inspect.signature(made).parameters
+        assert list(parameters) == [snake(part["name"]) or f"value_{i}" for i, part in enumerate(item["inputs"])]
+        bound = made(*(None for _ in parameters))
+        assert bound.function.selector == keccak(text=signature(item))[:4]
+        assert bound.function.label == f"{CONTRACTS[contract]}.{item['name']}"
+        assert isinstance(bound, View if item["stateMutability"] in {"view", "pure"} else Act)
 
 
-def test_event_fields_are_those_of_the_abi_in_order() -> None:
-    assert len(codecs()) == sum(len(kinds) for kinds in EVENTS.values())
-    for contract, kinds in EVENTS.items():
-        items = {item["name"]: item for item in artifact(contract).items("event")}
-        for kind in kinds:
-            names = [snake(part["name"]) for part in items[kind.__name__]["inputs"]]
-            assert [field.name for field in fields(kind)] == ["at", *names], kind.__name__
-            assert_types_fit(kind, items[kind.__name__]["inputs"])
+@pytest.mark.parametrize("module", MODULES)
+def test_every_event_is_there_and_decodes(module: ModuleType) -> None:
+    contract = module.__name__.split(".")[-1]
+    items = artifact(contract).items("event")
+    assert {kind.__name__ for kind in module.EVENTS} == {item["name"] for item in items}
+    for item in items:
+        kind = getattr(module, item["name"])
+        told = {part["name"]: SAMPLES[part["type"]] for part in item["inputs"]}
+        log = log_of(item, told)
+        event = decode_log(kind, log)
+        assert event.at == Place(7, bytes([1]) * 32, bytes([2]) * 32, 3)
+        assert {name: getattr(event, snake(name)) for name in told} == told
+        assert [field.name for field in fields(kind)] == ["at", *(snake(name) for name in told)]
+        with pytest.raises(MalformedError, match=f"does not decode as {kind.__name__}"):
+            decode_log(kind, log | {"topics": [*log["topics"], log["topics"][0]]})
 
 
-def assert_types_fit(kind: type, inputs: list[dict]) -> None:
-    hints = get_type_hints(kind)
-    for part in inputs:
-        hint = hints[snake(part["name"])]
-        solidity = part["type"]
-        expected = (
-            str if solidity == "address" else bool if solidity == "bool" else bytes if "bytes" in solidity else int
-        )
-        assert issubclass(hint, expected), (kind.__name__, part["name"])
-        if part["internalType"].startswith("enum "):
-            assert hint.__name__ == part["internalType"].split(".")[-1], (kind.__name__, part["name"])
+def log_of(item: dict, told: dict) -> dict:
+    """A log of an event with these values, encoded by its ABI and nothing of ours."""
+    words = [encode([part["type"]], [told[part["name"]]]) for part in item["inputs"] if part["indexed"]]
+    rest = [part for part in item["inputs"] if not part["indexed"]]
+    data = encode([part["type"] for part in rest], [told[part["name"]] for part in rest])
+    return {
+        "topics": ["0x" + word.hex() for word in (keccak(text=signature(item)), *words)],
+        "data": "0x" + data.hex(),
+        "blockNumber": "0x7",
+        "logIndex": "0x3",
+        "blockHash": "0x" + "01" * 32,
+        "transactionHash": "0x" + "02" * 32,
+    }
+
+
+def test_names_that_python_keeps_for_itself_get_an_underscore() -> None:
+    assert [snake(name) for name in ("from", "class", "maturesAt", "WINDOW_HOURS", "terms_", "r")] == [
+        "from_",
+        "class_",
+        "matures_at",
+        "window_hours",
+        "terms",
+        "r",
+    ]
+
+
+def test_documentation_comes_from_the_solidity_interface() -> None:
+    assert runs.commit_work.__doc__ == (
+        "Commits the calling node to a full-sized piece of work and reserves its pay.\n\n"
+        "    anchor: Of the step, so that a reorg or a republished step reverts instead of framing an honest node.\n"
+        "    index: The node's next index.\n"
+        "    root: Merkle root over the leaves of all rows.\n    "
+    )
+    assert registry.Role.__doc__ == "What a node does. A key serves in one role, once, ever."
 
 
 # Structs and enums
 
 
-@pytest.mark.parametrize(
-    ("contract", "getter", "kind"),
-    [
-        ("runs", "runState", chain_types.RunState),
-        ("runs", "runInfo", chain_types.RunInfo),
-        ("runs", "work", chain_types.Work),
-        ("runs", "commitment", chain_types.Commitment),
-        ("runs", "terms", Terms),
-        ("registry", "node", chain_types.Node),
-        ("court", "caseOf", chain_types.Case),
-    ],
-)
-def test_structs_mirror_the_contracts(contract: str, getter: str, kind: type) -> None:
-    item = next(item for item in artifact(contract).items("function") if item["name"] == getter)
-    components = item["outputs"][0]["components"]
-    assert [field.name for field in fields(kind)] == [snake(part["name"]) for part in components]
-    if kind is not Terms:  # its classes are unpacked words
-        assert_types_fit(kind, components)
+def test_enums_are_those_of_the_contracts() -> None:
+    assert [kind_of(reason) for reason in get_args(Reason)] == list(Kind)
+    assert [status.name for status in Status] == ["NONE", "ACTIVE", "RETIRED", "JAILED", "WITHDRAWN"]
+    assert [outcome.name for outcome in Outcome] == ["OPEN", "GUILTY", "NOT_GUILTY", "NO_QUORUM", "MOOT", "DISMISSED"]
+    assert (Role.WORKER, Role.VALIDATOR, court.BallotState.COLLECTED, court.Flaw.POSITION_BEYOND) == (1, 2, 3, 6)
 
 
-def test_arguments_mirror_the_contracts() -> None:
-    for name, kind in (("register", chain_types.Registration), ("depositWithPermit", chain_types.Permit)):
-        item = next(item for item in artifact("registry").items("function") if item["name"] == name)
-        components = item["inputs"][0]["components"]
-        assert [field.name for field in fields(kind)] == [snake(part["name"]) for part in components]
-    checkpoint = next(item for item in artifact("runs").items("function") if item["name"] == "checkpoint")
-    names = [snake(part["name"]) for part in checkpoint["outputs"][0]["components"]]
-    assert [field.name for field in fields(chain_types.Checkpoint)] == ["step", *names]
+def test_terms_are_the_contract_s_with_their_classes_unpacked() -> None:
+    assert [field.name for field in fields(Terms)] == [field.name for field in fields(runs.Terms)]
 
 
-def test_kinds_of_cases_are_the_reasons_of_verdicts() -> None:
-    assert [Kind.of(reason) for reason in get_args(Reason)] == list(Kind)
+def test_an_answer_becomes_the_struct_it_is() -> None:
+    words = (ADDRESS.lower(), 1, 2, 0, 3, 10, 20, 30, bytes(31) + b"x")
+    answer = encode(registry.node(ADDRESS).function.outputs, [words])
+    assert registry.node(ADDRESS).decode(answer) == registry.Node(
+        ADDRESS, 1, Role.VALIDATOR, 0, Status.JAILED, 10, 20, 30, bytes(31) + b"x"
+    )
+    unknown = encode(registry.node(ADDRESS).function.outputs, [(*words[:4], 9, *words[5:])])
+    with pytest.raises(ConfigError, match=r"Registry\.node answers nothing that makes sense"):
+        registry.node(ADDRESS).decode(unknown)
 
 
-def test_struct_makes_members_of_enums() -> None:
-    node = struct(chain_types.Node, (ADDRESS, 1, 2, 0, 3, 10, 20, 30, bytes(32)))
-    assert node.role is Role.VALIDATOR
-    assert node.status is Status.JAILED
-    with pytest.raises(ValueError, match="9 is not a valid"):
-        struct(chain_types.Node, (ADDRESS, 1, 9, 0, 3, 10, 20, 30, bytes(32)))
+def test_several_values_are_a_named_tuple() -> None:
+    found = runs.claimable(ADDRESS).decode(encode(["uint32", "uint256"], [7, 10**18]))
+    assert found == (7, 10**18)
+    assert found.through == 7
+    assert found.amount == 10**18
+
+
+def test_structs_within_structs_are_encoded_by_their_fields() -> None:
+    leaf = court.Leaf(0, 1, 2, 3, 4, -5, *(bytes([n]) * 32 for n in (6, 7, 8)))
+    openings = [court.Opening(leaf, [bytes(32)])] * 2
+    act = court.prove_vouched(ADDRESS, 9, [b"p" * 32], court.Target(ADDRESS, 1, 2, b"r" * 32), openings)
+    words = (0, 1, 2, 3, 4, -5, bytes([6]) * 32, bytes([7]) * 32, bytes([8]) * 32)
+    expected = (ADDRESS, 9, [b"p" * 32], (ADDRESS, 1, 2, b"r" * 32), [(words, [bytes(32)])] * 2)
+    assert act.encode()[4:] == encode(act.function.inputs, expected)
 
 
 def test_calls_that_do_not_fit_their_abi_are_usage_errors() -> None:
-    claim = function("runs", "claim")
-    assert claim.label == "Runs.claim"
-    assert claim.encode(ADDRESS, 3) == keccak(text="claim(address,uint32)")[:4] + encode(
-        ["address", "uint32"], [ADDRESS, 3]
-    )
-    for arguments in ((ADDRESS, -1), (ADDRESS, 1 << 32), ("0x12", 1), (ADDRESS,)):
+    expected = keccak(text="claim(address,uint32)")[:4] + encode(["address", "uint32"], [ADDRESS, 3])
+    assert runs.claim(ADDRESS, 3).encode() == expected
+    for node, through in ((ADDRESS, -1), (ADDRESS, 1 << 32), ("0x12", 1), (ADDRESS, None)):
         with pytest.raises(UsageError, match=r"Runs\.claim: an argument does not fit"):
-            claim.encode(*arguments)
+            runs.claim(node, through).encode()  # type: ignore[arg-type]
 
 
 def test_an_empty_answer_means_the_wrong_address() -> None:
     with pytest.raises(ConfigError, match="is that contract at this address"):
-        function("runs", "runCount").decode(b"")
+        runs.run_count().decode(b"")
 
 
 def test_outcomes_are_said_in_words() -> None:

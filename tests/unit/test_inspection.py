@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from commitment_samples import LIMIT, committed, drawn, honest_rows, rules, tokens_of
 
-from muster.chain.types import Kind
+from muster.chain.contracts.court import Kind
+from muster.chain.types import kind_of
 from muster.errors import ConfigError
 from muster.inspection import LOGPROB_SLACK, REASONS, Finding, ModelFacts, check_file
 from muster.messages import Reason
@@ -50,7 +51,7 @@ def edited(values: np.ndarray, place: int, value: float) -> np.ndarray:
 
 def test_reasons_are_in_the_order_of_the_contract() -> None:
     assert get_args(Reason) == REASONS
-    assert [Kind.of(reason) for reason in REASONS] == list(Kind)
+    assert [kind_of(reason) for reason in REASONS] == list(Kind)
     assert Finding("wrong_reward").kind == Kind.WRONG_REWARD
 
 

@@ -13,24 +13,10 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Table, create_engine, inspect, select
 
-from muster.chain.events import (
-    CaseOpened,
-    CaseResolved,
-    CheckpointPublished,
-    Claimed,
-    Convicted,
-    Event,
-    HourSealed,
-    Place,
-    Registered,
-    Retired,
-    RunClosed,
-    Voided,
-    VoteRevealed,
-    Withdrawn,
-    WorkCommitted,
-)
-from muster.chain.types import Kind, Outcome, Role
+from muster.chain.codec import Event, Place
+from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
+from muster.chain.contracts.registry import Convicted, Registered, Retired, Role, Withdrawn
+from muster.chain.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError
 from muster.terms import Terms, WorkClass
 from orchestrator import happenings, nonces, tables

@@ -51,6 +51,14 @@ def test_a_rejection_ends_when_its_own_case_ends_not_guilty():
     assert judge(yes(A), no(C), cases=(CaseState(C, "not_guilty"),)) == PENDING
 
 
+def test_a_receipt_ends_what_anybody_said_of_missing_data_and_nothing_else():
+    shown = (CaseState(D, "dismissed"),)
+    assert judge(no(A, "data_missing"), yes(B), yes(C), cases=shown) == ACCEPTED
+    assert judge(no(A, "data_missing"), cases=shown) == PENDING
+    assert judge(no(A, "data_missing"), no(B), yes(C), yes(D), cases=shown) == Standing("rejected", "wrong_reward")
+    assert judge(no(A, "data_missing"), yes(B), yes(C), cases=(CaseState(D, "moot"),)).state == "rejected"
+
+
 def test_somebody_elses_lost_case_releases_nothing():
     """A friend of the accused opens a case in order to lose it."""
     assert judge(yes(A), yes(B), no(C), cases=(CaseState(D, "not_guilty"),)).state == "rejected"

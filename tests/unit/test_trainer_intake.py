@@ -10,7 +10,7 @@ from typing import Any, cast
 import pytest
 from commitment_samples import rules
 
-from muster.chain.types import Node, Role, Status
+from muster.chain.contracts.registry import Node, Role, Status
 from muster.errors import UnreachableError
 from muster.messages import AcceptedWork, StepReport
 from muster.rollouts.reader import RolloutReader

@@ -12,9 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.chain.codec import Event, Place, View
+from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.chain.contracts.registry import Convicted, Status
+from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.cursor import Batch
-from muster.chain.events import CaseOpened, CaseResolved, Convicted, Event, Place, WorkCommitted
-from muster.chain.types import Block, Kind, Outcome, Status
+from muster.chain.types import Block
 from muster.draw_secret import create_draw_secret, draw_tip
 from muster.draws import chain_preimages, draw_sample, verify_preimage
 from muster.errors import ConfigError
@@ -174,15 +177,15 @@ async def test_an_accusation_that_cannot_be_made_keeps_no_other_waiting(journal:
 
         signer = SimpleNamespace(address=ME)
 
-        async def node(self, node: str) -> SimpleNamespace:
-            asked.append(node)
-            return SimpleNamespace(status=Status.ACTIVE)
-
-        async def work(self, node: str) -> SimpleNamespace:
-            return SimpleNamespace(open_cases=0)
-
-        async def challengeable_until(self, node: str, index: int) -> int:
-            return 1 << 62
+        async def ask(self, view: View) -> Any:
+            if view.label == "Registry.node":
+                asked.append(view.arguments[0])
+            answers = {
+                "Registry.node": SimpleNamespace(status=Status.ACTIVE),
+                "Runs.work": SimpleNamespace(open_cases=0),
+                "Runs.challengeableUntil": 1 << 62,
+            }
+            return answers[view.label]
 
     bench = SimpleNamespace(rules=None)
     court = Court(Chain(), None, journal, bench, stagger_seconds=0)  # type: ignore[arg-type]

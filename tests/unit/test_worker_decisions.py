@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from muster.chain.types import Node, Role, RunState, Status, Work
+from muster.chain.contracts.registry import Node, Role, Status
+from muster.chain.contracts.runs import RunState, Work
 from muster.errors import ConfigError, StorageError
 from muster.hashes import content_hash
 from muster.messages import Receipt
