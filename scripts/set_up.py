@@ -151,9 +151,14 @@ def build_contracts() -> None:
     call([PYTHON, "scripts/build_contracts.py"], hint="read the compiler's message above")
 
 
+def build_kernels() -> None:
+    call([PYTHON, "-m", "muster.native"], hint="MUSTER_NATIVE=0 does without compiled kernels")
+
+
 def steps() -> list[Step]:
     machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
+    kernels = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "native").glob("*.c"))
     sources += ["scripts/build_contracts.py", "scripts/bindings.py", "muster/chain/abi.py"]
     return [
         Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv")),
@@ -178,6 +183,13 @@ def steps() -> list[Step]:
             ("foundry.toml", "package-lock.json", *sources),
             ROOT / "muster" / "chain" / "contracts" / "court.py",
             build_contracts,
+        ),
+        Step(
+            "native",
+            "compiled inner loops (where there is a C compiler)",
+            ("muster/native/__init__.py", *kernels),
+            ROOT / "muster" / "native" / "built",
+            build_kernels,
         ),
     ]
 
