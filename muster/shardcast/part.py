@@ -103,10 +103,10 @@ class Part:
         """Whether the shard is on disk."""
         return shard_is_good(self.path, self.manifest, shard)
 
-    def write(self, shard: Shard, data: bytearray) -> None:
+    def write(self, shard: Shard, data: memoryview) -> None:
         """Put a verified shard in its place. Raises StorageError."""
         name = self.manifest.files[shard.file].name
-        rest, offset = memoryview(data), shard.offset
+        rest, offset = data, shard.offset
         try:
             descriptor = self._open(name)
             try:

@@ -1,29 +1,28 @@
 """Relays and origins as seen by somebody who fetches from them: what they sent, what it was worth.
 
 A failure (no answer, a refusal, a broken connection) makes a source rest and be asked again; a lie (bytes that are not
-what the anchored root says) drops it for the rest of the fetch.
+what the anchored root says) drops it for the rest of the fetch. The event loop decides who fetches what; receiving,
+hashing and writing happen in the pool's threads, one per connection (`muster.shardcast.wire`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import random
-import ssl
 import time
-from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager, suppress
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache
-from typing import Final, Self
-from urllib.parse import urlsplit
+from typing import Final, Self, TypeVar
 
-import httpx2
 from blake3 import blake3
 
 from muster import telemetry
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
 from muster.shardcast.folder import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from muster.shardcast.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+from muster.shardcast.wire import PIECE_BYTES, Answer, Wire, url_problem
 
 WEIGHTS_PATH: Final = "/v1/weights"
 """Where a server's folder of versions is mounted; a static server must use the same."""
@@ -35,7 +34,7 @@ NOT_YET: Final = (404, 503)
 NOT_YET_SECONDS: Final = 1.0
 """Longest rest of a source that answers, but does not have it yet."""
 
-_LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+T = TypeVar("T")
 _log = telemetry.logger("shardcast")
 
 
@@ -88,17 +87,51 @@ class SourceReport:
 class Source:
     """One relay or origin during one fetch."""
 
-    def __init__(self, url: str, client: httpx2.AsyncClient, limits: FetchLimits) -> None:
+    def __init__(self, url: str, limits: FetchLimits, threads: ThreadPoolExecutor) -> None:
         self.url = url
+        self.limits = limits
         self.dropped = ""
         self.last_status: int | None = None
         """HTTP status of the last answer, None when there was none."""
-        self._client = client
-        self._limits = limits
+        self._threads = threads
+        self._wires: set[Wire] = set()
         self._bytes = self._shards = self._failures = self._in_a_row = 0
         self._seconds = 0.0
         self._last_failure = ""
         self._rests_until = 0.0
+
+    def wire(self) -> Wire:
+        """A connection to it, which `close` ends with all others."""
+        wire = Wire(self.url, connect=self.limits.connect, stall=self.limits.stall)
+        self._wires.add(wire)
+        return wire
+
+    def close(self) -> None:
+        """End all connections."""
+        for wire in self._wires:
+            wire.close()
+
+    async def in_thread(self, wire: Wire, seconds: float, what: str, work: Callable[[], T]) -> T:
+        """Do blocking `work` with a wire. The wire is closed when it fails, takes too long or is not waited for.
+
+        Raises UnreachableError when it takes longer than `seconds`, and what `work` raises.
+        """
+
+        def run() -> T:
+            with wire.in_use():
+                return work()
+
+        doing = asyncio.get_running_loop().run_in_executor(self._threads, run)
+        doing.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(doing)
+        except TimeoutError as error:
+            raise UnreachableError(f"{self.url} sends {what} too slowly") from error
+        finally:
+            if not doing.done() or doing.exception() is not None:
+                wire.close()
+                self._wires.discard(wire)
 
     async def index(self) -> Index:
         """What it says it has. Raises UnreachableError, MalformedError."""
@@ -109,30 +142,52 @@ class Source:
         data = await self._whole(f"{WEIGHTS_PATH}/0x{root.hex()}/{MANIFEST_NAME}", MAX_MANIFEST_BYTES)
         return await asyncio.to_thread(parse_manifest, data, root)
 
-    async def shard(self, manifest: Manifest, shard: Shard) -> bytearray:
-        """The verified bytes of one shard. Raises UnreachableError, or CheckError when what it sent is not that."""
-        started = time.monotonic()
-        target = f"{WEIGHTS_PATH}/{manifest.id}/{manifest.files[shard.file].name}"
+    async def _whole(self, target: str, limit: int) -> bytes:
+        """A small file as a whole."""
+        wire = self.wire()
+
+        def receive() -> bytes:
+            answer = self.ask(wire, target)
+            self.check_status(answer, 200)
+            if answer.length > limit:
+                raise MalformedError(f"{self.url}{target} is longer than {limit} bytes")
+            data = bytearray(answer.length)
+            got = wire.read_into(memoryview(data)) if data else 0
+            if got < len(data):
+                raise UnreachableError(f"{self.url} breaks off {target} after {got} of {len(data)} bytes")
+            return bytes(data)
+
         try:
-            async with asyncio.timeout(self._limits.shard_seconds(shard.size)):
-                data = await self._range(target, shard, manifest.files[shard.file].size)
-        except TimeoutError as error:
-            raise UnreachableError(f"{self.url} sends shard {shard.index} too slowly") from error
-        except httpx2.HTTPError as error:
-            self.last_status = None
-            raise UnreachableError(f"{self.url}: {_reason(error)}") from error
-        self._bytes += shard.size
+            return await self.in_thread(wire, 2 * self.limits.stall, target, receive)
+        finally:
+            wire.close()
+            self._wires.discard(wire)
+
+    def ask(self, wire: Wire, target: str, headers: dict[str, str] | None = None) -> Answer:
+        """Send a request, and note what came back. Blocks. Raises UnreachableError, MalformedError."""
+        self.last_status = None
+        answer = wire.ask(target, headers)
+        self.last_status = answer.status
+        return answer
+
+    def check_status(self, answer: Answer, *wanted: int) -> None:
+        """Raises UnreachableError for any other status."""
+        if answer.status not in wanted:
+            raise UnreachableError(f"{self.url} answers {answer.status} {answer.reason}")
+
+    def delivered(self, size: int, seconds: float) -> None:
+        """Note a shard that was what it should be."""
+        self._bytes += size
         self._shards += 1
-        self._seconds += time.monotonic() - started
+        self._seconds += seconds
         self._in_a_row = 0
-        return data
 
     def failed(self, error: UnreachableError) -> None:
         """Note a failure: the source rests, longer each time, before it is asked again."""
         self._failures += 1
         self._in_a_row += 1
         self._last_failure = str(error)
-        longest = NOT_YET_SECONDS if self.last_status in NOT_YET else self._limits.rest_seconds
+        longest = NOT_YET_SECONDS if self.last_status in NOT_YET else self.limits.rest_seconds
         pause = min(longest, 0.1 * 2 ** min(self._in_a_row, 16))
         self._rests_until = time.monotonic() + pause * random.uniform(0.75, 1.25)
         _log.debug("source failed", source=self.url, why=str(error), rests=pause)
@@ -154,60 +209,63 @@ class Source:
             self.url, self._bytes, self._shards, self._seconds, self._failures, self._last_failure, self.dropped
         )
 
-    async def _whole(self, target: str, limit: int) -> bytes:
-        """A small file as a whole."""
+
+class Stream:
+    """One connection's worth of a source: shard after shard, through a buffer of its own."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._wire: Wire | None = None
+        self._buffer = bytearray()
+
+    async def fetch(self, manifest: Manifest, shard: Shard, keep: Callable[[Shard, memoryview], None]) -> None:
+        """Receive a shard, check it, and only then give it to `keep`; all in one thread.
+
+        Raises UnreachableError, CheckError when what was sent is not the shard, and what `keep` raises.
+        """
+        source, started = self._source, time.monotonic()
+        if self._wire is None:
+            self._wire, self._buffer = source.wire(), bytearray()
+        wire, file = self._wire, manifest.files[shard.file]
+        target = f"{WEIGHTS_PATH}/{manifest.id}/{file.name}"
+        if len(self._buffer) < shard.size:
+            self._buffer = bytearray(shard.size)
+        view = memoryview(self._buffer)[: shard.size]
+
+        def work() -> None:
+            self._receive(wire, target, shard, file.size, view)
+            keep(shard, view)
+
+        seconds = source.limits.shard_seconds(shard.size)
         try:
-            async with asyncio.timeout(2 * self._limits.stall), self._request(target) as reply:
-                self._check_status(reply, 200)
-                data = bytearray()
-                async for chunk in reply.aiter_raw():
-                    data += chunk
-                    if len(data) > limit:
-                        raise MalformedError(f"{self.url}{target} is longer than {limit} bytes")
-                return bytes(data)
-        except TimeoutError as error:
-            raise UnreachableError(f"{self.url} does not answer in time") from error
-        except httpx2.HTTPError as error:
-            self.last_status = None
-            raise UnreachableError(f"{self.url}: {_reason(error)}") from error
+            await source.in_thread(wire, seconds, f"shard {shard.index}", work)
+        except BaseException:
+            self._wire = None  # closed; a thread that does not know yet may still write into the buffer
+            raise
+        source.delivered(shard.size, time.monotonic() - started)
 
-    async def _range(self, target: str, shard: Shard, file_size: int) -> bytearray:
-        """Receive a shard and check it, hashing what comes while it comes."""
+    def _receive(self, wire: Wire, target: str, shard: Shard, file_size: int, view: memoryview) -> None:
+        """Fill `view` with the shard, hashing what has come while the rest comes. Blocks."""
+        source = self._source
         asked = f"bytes={shard.offset}-{shard.end - 1}"
-        data, got, hasher = bytearray(shard.size), 0, blake3()
-        async with self._request(target, {"Range": asked}) as reply:
-            whole = shard.size == file_size
-            self._check_status(reply, 206, *([200] if whole else []))
-            expected = f"{asked.replace('=', ' ')}/{file_size}"
-            if reply.status_code == 206 and (says := reply.headers.get("content-range")) != expected:
-                raise MalformedError(f"asked {self.url} for {expected}, got {str(says)[:60]!r}")
-            async for chunk in reply.aiter_raw():
-                if got + len(chunk) > shard.size:
-                    raise MalformedError(f"{self.url} sends more than shard {shard.index} has")
-                data[got : got + len(chunk)] = chunk
-                got += len(chunk)
-                hasher.update(chunk)
-        if got < shard.size:
-            raise UnreachableError(f"{self.url} breaks off shard {shard.index} after {got} of {shard.size} bytes")
+        answer = source.ask(wire, target, {"Range": asked})
+        source.check_status(answer, 206, *([200] if shard.size == file_size else []))
+        expected = f"{asked.replace('=', ' ')}/{file_size}"
+        if answer.status == 206 and answer.range != expected:
+            raise MalformedError(f"asked {source.url} for {expected}, got {answer.range[:60]!r}")
+        if answer.length != shard.size:
+            raise MalformedError(f"{source.url} sends {answer.length} bytes as shard {shard.index} of {shard.size}")
+        got, hasher = 0, blake3()
+        while got < shard.size:
+            piece = view[got : got + PIECE_BYTES]
+            count = wire.read_into(piece)
+            if count == 0:
+                raise UnreachableError(f"{source.url} breaks off shard {shard.index} after {got} of {shard.size} bytes")
+            hasher.update(piece[:count])
+            got += count
+        wire.done()
         if hasher.digest() != shard.digest:
-            raise MismatchError(f"shard {shard.index} from {self.url} hashes to 0x{hasher.hexdigest()}")
-        return data
-
-    def _request(
-        self, target: str, headers: dict[str, str] | None = None
-    ) -> AbstractAsyncContextManager[httpx2.Response]:
-        return self._client.stream("GET", self.url + target, headers={"Accept-Encoding": "identity"} | (headers or {}))
-
-    def _check_status(self, reply: httpx2.Response, *wanted: int) -> None:
-        self.last_status = reply.status_code
-        if reply.status_code not in wanted:
-            raise UnreachableError(f"{self.url} answers {reply.status_code} {reply.reason_phrase}")
-
-
-@cache
-def _tls_context() -> ssl.SSLContext:
-    """One for the process: loading the certificates takes longer than fetching a small version."""
-    return httpx2.create_ssl_context()
+            raise MismatchError(f"shard {shard.index} from {source.url} hashes to 0x{hasher.hexdigest()}")
 
 
 def check_urls(urls: Sequence[str]) -> list[str]:
@@ -216,21 +274,13 @@ def check_urls(urls: Sequence[str]) -> list[str]:
     if not bases:
         raise ConfigError("there is no relay or origin to fetch from", hint="set shardcast.relays, or upstreams")
     for base in bases:
-        if not _is_base_url(base):
+        if url_problem(base):
             raise ConfigError(f"{base!r} is not the base URL of a relay", hint="e.g. http://relay.example:8700")
     return bases
 
 
-def _is_base_url(text: str) -> bool:
-    try:
-        parts, _ = urlsplit(text), httpx2.URL(text)
-    except (ValueError, httpx2.InvalidURL):
-        return False
-    return parts.scheme in ("http", "https") and bool(parts.hostname) and not (parts.query or parts.fragment)
-
-
 class Pool:
-    """The sources of one fetch, sharing one HTTP client. Use as an async context manager.
+    """The sources of one fetch, and the threads that receive from them. Use as an async context manager.
 
     Raises ConfigError as `check_urls`.
     """
@@ -238,20 +288,18 @@ class Pool:
     def __init__(self, urls: Sequence[str], limits: FetchLimits) -> None:
         bases = check_urls(urls)
         self.limits = limits
-        local = all(urlsplit(base).hostname in _LOOPBACK for base in bases)
-        self._client = httpx2.AsyncClient(
-            timeout=httpx2.Timeout(limits.stall, connect=limits.connect, pool=limits.timeout),
-            limits=httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=10),
-            verify=_tls_context(),
-            trust_env=not local,
-        )
-        self.sources = [Source(base, self._client, limits) for base in bases[:MAX_SOURCES]]
+        chosen = bases[:MAX_SOURCES]
+        workers = len(chosen) * (limits.streams + 1)
+        self._threads = ThreadPoolExecutor(workers, thread_name_prefix="shardcast")
+        self.sources = [Source(base, limits, self._threads) for base in chosen]
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._client.aclose()
+        for source in self.sources:
+            source.close()
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def live(self) -> list[Source]:
@@ -306,7 +354,3 @@ class Pool:
             if once or source.dropped:
                 return None
             await asyncio.sleep(source.rests)
-
-
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__

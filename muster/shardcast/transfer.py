@@ -22,7 +22,7 @@ from muster.files import sync
 from muster.shardcast.folder import touch
 from muster.shardcast.manifest import Manifest, Shard
 from muster.shardcast.part import Part
-from muster.shardcast.sources import Pool, Source, SourceReport
+from muster.shardcast.sources import Pool, Source, SourceReport, Stream
 
 SECOND_TRY_SECONDS: Final = 1.0
 """A shard is asked for a second time when it takes this and three times the usual longer."""
@@ -247,6 +247,7 @@ class Download:
 
     async def _stream(self, part: Part, source: Source) -> None:
         """One connection's work: shard after shard from one source, until it is dropped."""
+        stream = Stream(source)
         while not source.dropped:
             if source.rests:
                 await asyncio.sleep(source.rests)
@@ -255,28 +256,26 @@ class Download:
             if index is None:
                 await self.wait_change(_POLL_SECONDS)
             else:
-                await self._fetch_shard(part, source, part.manifest.shards[index])
+                await self._fetch_shard(part, source, stream, part.manifest.shards[index])
 
-    async def _fetch_shard(self, part: Part, source: Source, shard: Shard) -> None:
+    async def _fetch_shard(self, part: Part, source: Source, stream: Stream, shard: Shard) -> None:
         try:
-            data = await source.shard(part.manifest, shard)
+            await stream.fetch(part.manifest, shard, part.write)
         except UnreachableError as error:
             source.failed(error)
             self._plan.lost(shard.index, source)
         except CheckError as error:
             source.drop(error)
             self._plan.lost(shard.index, source)
-        else:
-            await self._keep(part, shard, data)
-        self.wake()
-
-    async def _keep(self, part: Part, shard: Shard, data: bytearray) -> None:
-        if not self._plan.arrived(shard.index, time.monotonic()):
-            return
-        try:
-            await asyncio.to_thread(part.write, shard, data)
         except StorageError as error:
             self._disk_failure = error
+        else:
+            self._note(part, shard)
+        self.wake()
+
+    def _note(self, part: Part, shard: Shard) -> None:
+        """A shard is on disk. A second copy of it changed nothing: verified bytes, at the same place."""
+        if not self._plan.arrived(shard.index, time.monotonic()):
             return
         self._plan.have.add(shard.index)
         self._last_good = time.monotonic()
