@@ -295,8 +295,9 @@ class Module:
 
     def _take(self, name: str, what: str) -> str:
         """Take a top-level name of the module for a thing of the contract."""
-        if self.taken.setdefault(name, what) != what:
-            raise ValueError(f"{self.contract}: {what} and {self.taken[name]} are both {name} in Python")
+        if name in self.taken:
+            raise ValueError(f"{self.contract}: {self.taken[name]} and {what} are both {name} in Python")
+        self.taken[name] = what
         return name
 
 

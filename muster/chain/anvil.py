@@ -47,11 +47,16 @@ def find_anvil() -> Path:
 
 
 def anvil_command(
-    port: int, *, block_time: float | None = None, mining: bool = True, host: str = "127.0.0.1"
+    port: int,
+    *,
+    block_time: float | None = None,
+    mining: bool = True,
+    host: str = "127.0.0.1",
+    chain_id: int = CHAIN_ANVIL,
 ) -> list[str]:
     """The command line of an Anvil on a port. Without `block_time` every transaction is mined at once;
-    with `mining=False` nothing is, until somebody asks for a block."""
-    command = [str(find_anvil()), "--host", host, "--port", str(port), "--chain-id", str(CHAIN_ANVIL), "--quiet"]
+    with `mining=False` nothing is, until somebody asks for a block. Another `chain_id` rehearses another chain."""
+    command = [str(find_anvil()), "--host", host, "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
     if not mining:
         return [*command, "--no-mining"]
     return command if block_time is None else [*command, "--block-time", f"{block_time:g}"]
@@ -87,7 +92,13 @@ class Anvil:
 
     @classmethod
     def start(
-        cls, *, port: int = 0, block_time: float | None = None, mining: bool = True, log: Path | None = None
+        cls,
+        *,
+        port: int = 0,
+        block_time: float | None = None,
+        mining: bool = True,
+        chain_id: int = CHAIN_ANVIL,
+        log: Path | None = None,
     ) -> Anvil:
         """Start one and wait until it answers. Port 0 takes any free one. Blocks for about 0.1 s.
 
@@ -98,15 +109,16 @@ class Anvil:
         last: UnreachableError | None = None
         for _ in range(1 if port else 3):  # a free port may be taken before Anvil gets to it
             try:
-                return cls._start_on(port or free_port(), block_time, mining, log)
+                chosen = port or free_port()
+                command = anvil_command(chosen, block_time=block_time, mining=mining, chain_id=chain_id)
+                return cls._start_on(chosen, command, log)
             except UnreachableError as error:
                 last = error
         assert last is not None
         raise last
 
     @classmethod
-    def _start_on(cls, port: int, block_time: float | None, mining: bool, log: Path | None) -> Anvil:
-        command = anvil_command(port, block_time=block_time, mining=mining)
+    def _start_on(cls, port: int, command: list[str], log: Path | None) -> Anvil:
         with open(log or os.devnull, "ab") as output:
             process = subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True

@@ -1,0 +1,93 @@
+"""A machine to type `muster` on: a folder with settings and keys, and what a command printed."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import structlog
+
+from muster.cli import main
+
+PASSWORD = "correct horse"
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+@contextlib.contextmanager
+def kept_logging() -> Iterator[None]:
+    """The command sets up logging for its process; here that is ours."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    for handler in handlers:
+        root.removeHandler(handler)
+    try:
+        yield
+    finally:
+        for handler in list(root.handlers):
+            root.removeHandler(handler)
+            handler.close()
+        for handler in handlers:
+            root.addHandler(handler)
+        root.setLevel(level)
+        structlog.reset_defaults()
+
+
+class Machine:
+    """A folder with settings, keys and a home of its own, and a shell to type `muster` in."""
+
+    def __init__(self, folder: Path, url: str) -> None:
+        self.folder = folder
+        self.home = folder / "home"
+        self.home.mkdir(parents=True)
+        self.password = folder / "password"
+        self.secret("password", PASSWORD)
+        self.settings(f"[chain]\nrpc_url = '{url}'\naddresses = '{folder / 'addresses.json'}'\ntimeout_seconds = 10\n")
+
+    def settings(self, text: str) -> None:
+        (self.folder / "muster.toml").write_text(text)
+
+    def secret(self, name: str, text: str) -> Path:
+        path = self.folder / name
+        path.write_text(text + "\n")
+        path.chmod(0o600)
+        return path
+
+    def type(self, *words: object, typed: str = "", **environment: str) -> Done:
+        """Run the command in this process, as if typed in a fresh shell in this machine's folder."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        out, err = io.StringIO(), io.StringIO()
+        with (
+            mock.patch.dict(os.environ, {**kept, "HOME": str(self.home), **environment}, clear=True),
+            mock.patch.object(sys, "argv", ["muster", *map(str, words)]),
+            mock.patch.object(sys, "stdin", io.StringIO(typed)),
+            contextlib.chdir(self.folder),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            kept_logging(),
+        ):
+            try:
+                main()
+                status = 0
+            except SystemExit as end:
+                status = end.code if isinstance(end.code, int) else 1 if end.code else 0
+        return Done(status, out.getvalue(), err.getvalue())
+
+    def json(self, *words: object, status: int = 0) -> Any:
+        done = self.type(*words, "--json")
+        assert done.returncode == status, done.stdout + done.stderr
+        return json.loads(done.stdout)

@@ -1,0 +1,71 @@
+"""An owner does what docs/own-a-run.md says, command for command, on a chain with Base Sepolia's id.
+
+There a raw key is refused, terms have public bounds, and acts wait for confirmations.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from machine import Machine
+
+from muster.chain.anvil import Anvil
+from muster.constants import CHAIN_BASE_SEPOLIA
+from muster.models import ModelShape, make_model, make_tokenizer, save_model
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-a-run.md"
+TOKEN = 10**18
+
+
+@pytest.mark.usefixtures("built_contracts")
+def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
+    anvil = start_anvil(block_time=0.2, chain_id=CHAIN_BASE_SEPOLIA)
+    machine = Machine(tmp_path, anvil.url)
+    (tmp_path / "muster.toml").unlink()
+    keys = ("--password-file", machine.password)
+    owner = ("--operator", "owner", "--operator-password-file", machine.password)
+
+    machine.json("tasks", "make", "tasks.jsonl", "--seed", "0", "--family", "sort", "--levels", "3,4,5,6")
+    save_model(make_model(make_tokenizer(), ModelShape(), seed=0), make_tokenizer(), tmp_path / "model")
+    address = {name: machine.json("wallet", "new", name, *keys)["address"] for name in ("owner", "trainer", "storage")}
+    machine.json("config", "init", "--network", "base-sepolia")
+    settings = tmp_path / "muster.toml"
+    text = settings.read_text().replace("https://sepolia.base.org", anvil.url)
+    settings.write_text(re.sub(r"(?m)^poll_seconds = 2$", "poll_seconds = 0.1", text))
+    anvil.request("anvil_setBalance", address["owner"], hex(10**18))
+
+    rehearsed = machine.json("chain", "deploy", *owner, "--dry-run")
+    assert rehearsed["dry_run"] is True
+    assert rehearsed["chain_id"] == CHAIN_BASE_SEPOLIA
+    assert not (tmp_path / "addresses.json").exists()
+    book = machine.json("chain", "deploy", *owner, "--yes")
+    assert {name: book[name] for name in rehearsed["addresses"]} == rehearsed["addresses"]
+    assert machine.json("chain", "show")["code"] == "as built"
+    assert machine.json("faucet", "--wallet", "owner", *keys, "--yes")["account"] == address["owner"]
+
+    places = ("--trainer", address["trainer"], "--storage-key", address["storage"])
+    machine.json("run", "template", "--tasks", "tasks.jsonl", "--model", "model", *places, "--out", "run.toml")
+    assert machine.json("run", "create", "run.toml", *owner, "--dry-run")["dry_run"] is True
+    created = machine.json("run", "create", "run.toml", *owner, "--yes")
+    assert created["run"] == 1
+    machine.json("run", "fund", "500", "1", *owner, "--yes")
+    shown = machine.json("run", "show", "1")
+    assert (shown["escrow"], shown["owner"], shown["closed"]) == (500 * TOKEN, address["owner"], False)
+    assert shown["terms"]["trainer"] == address["trainer"]
+    assert min(shown["terms"]["commit_phase"], shown["terms"]["reveal_phase"]) >= 13 * 3600, "a public run's phases"
+    assert machine.json("run", "close", "1", *owner, "--yes")["closed"] is False
+
+    raw = machine.secret("raw.key", "11" * 32)
+    refused = machine.type("faucet", "--wallet", raw, "--yes")
+    assert refused.returncode == 78
+    assert "raw" in refused.stderr
+
+
+def test_the_commands_above_are_those_of_the_page() -> None:
+    told = set(re.findall(r"(?:^|&& )muster (\w+ [a-z]+)", PAGE.read_text(), re.MULTILINE))
+    typed = {" ".join(words) for words in re.findall(r'"(\w+)", "(\w+)"', Path(__file__).read_text())}
+    elsewhere = {"model init", "run admit"}  # a minute of warming up; a run with an admitter
+    assert told - elsewhere <= typed
