@@ -50,7 +50,9 @@ coverage: setup
 
 prove: setup .proofs/bin/halmos
 	FOUNDRY_PROFILE=symbolic .proofs/bin/halmos --forge-build-out out/symbolic --match-contract 'Symbolic$$' --loop 64
-	FOUNDRY_PROFILE=analysis .proofs/bin/slither . --config-file slither.config.json
+	@rm -f cache/slither.json
+	FOUNDRY_PROFILE=analysis .proofs/bin/slither . --config-file slither.config.json --json cache/slither.json
+	@python scripts/answered.py cache/slither.json
 
 .proofs/bin/halmos:
 	python -m venv .proofs
@@ -62,6 +64,7 @@ lint: setup
 	pyright
 
 clean:
-	rm -rf out cache broadcast report.html .muster .stamps/contracts muster/chain/abi
+	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/native muster/chain/abi muster/native/built
+	find muster/chain/contracts -name '*.py' ! -name __init__.py -delete
 	rm -rf .pytest_cache .ruff_cache .hypothesis muster.egg-info
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +
