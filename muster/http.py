@@ -23,10 +23,12 @@ from muster.hashes import content_hash, hex_hash
 from muster.messages import (
     AcceptedWork,
     Demand,
+    LieReport,
     Many,
     NodeReport,
     Problem,
     Receipt,
+    RelayOffer,
     RunInfo,
     StepReport,
     Upload,
@@ -157,6 +159,14 @@ class OrchestratorClient:
     async def post_step(self, report: StepReport) -> None:
         """Tell about an update; signed by the run's trainer."""
         await self._call("POST", f"/v1/runs/{report.run}/steps", _dump(report))
+
+    async def offer_relay(self, offer: RelayOffer) -> None:
+        """Say that this node serves weights; to be renewed every few minutes."""
+        await self._call("POST", f"/v1/runs/{offer.run}/relays", _dump(offer))
+
+    async def report_lie(self, lie: LieReport) -> None:
+        """Say that a source of weights sent something else than the anchored root says."""
+        await self._call("POST", f"/v1/runs/{lie.run}/lies", _dump(lie))
 
     # Looking
 

@@ -187,6 +187,32 @@ class RunInfo(Message):
     """Content hashes of the run's files (task set, tokenizer, model configuration) by relative path."""
 
 
+class RelayOffer(Message):
+    """A member serves the weights it holds. Lasts some minutes, and is renewed."""
+
+    run: UInt32
+    url: str = Field(max_length=200)
+    """Base URL."""
+
+
+class LieReport(Message):
+    """A source of weights sent something else than the anchored root says."""
+
+    run: UInt32
+    url: str = Field(max_length=200)
+    root: Hash
+    """Of the manifest that was asked for."""
+    why: str = Field(max_length=300)
+    """What came instead, in words."""
+
+
+class SignedLie(Message):
+    """A report, and the signed request that carried it: who says so."""
+
+    lie: LieReport
+    request: SignedRequest
+
+
 class Problem(BaseModel):
     """A problem document (RFC 9457), as every refusal of a service carries it; unknown members are allowed."""
 

@@ -189,6 +189,10 @@ class ShardcastSettings(Section):
     """How long a relay lets a client wait for a shard that is on its way."""
     check_chain: bool = False
     """A relay relays only what the chain has as a checkpoint of the run."""
+    share: bool = False
+    """A worker serves the weights it holds, on host and port, and offers them in the orchestrator's directory."""
+    url: str = ""
+    """Base URL under which others reach what a worker shares; empty: http://host:port."""
     connections: int = Field(default=256, ge=1, le=100_000)
     """Connections served at the same time."""
     idle_seconds: float = Field(default=20, gt=0, le=3600)

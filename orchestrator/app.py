@@ -19,9 +19,11 @@ from muster.constants import MAX_EVIDENCE_BYTES, PROTOCOL_VERSION
 from muster.messages import (
     AcceptedWork,
     Demand,
+    LieReport,
     NodeReport,
     Problem,
     Receipt,
+    RelayOffer,
     RunInfo,
     StepReport,
     Upload,
@@ -240,7 +242,23 @@ runs = APIRouter(prefix="/v1", tags=["run"], responses=documented(404, 422, 503)
 @runs.get("/runs/{run}")
 async def run_info(service: Here, _: OurRun) -> RunInfo:
     """Terms, addresses, relays and files: all a newcomer needs besides this URL."""
-    return service.info
+    return service.info.model_copy(update={"relays": service.directory.listed()})
+
+
+@runs.post("/runs/{run}/relays", status_code=201, responses=_TOLD | _SIGNED, openapi_extra=_json_body(RelayOffer))
+async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Told:
+    """Offer to serve weights; signed by an active node, which renews it every few minutes. 200 when renewed."""
+    told = Told(new=service.directory.offer(caller, run, await _message(RelayOffer, request, caller)))
+    response.status_code = 201 if told.new else 200
+    return told
+
+
+@runs.post("/runs/{run}/lies", status_code=201, responses=_TOLD | _SIGNED, openapi_extra=_json_body(LieReport))
+async def report_lie(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Told:
+    """Report a relay that sent something else than the anchored root says. 200 when the operator had said so."""
+    told = Told(new=await service.directory.report(caller, run, await _message(LieReport, request, caller)))
+    response.status_code = 201 if told.new else 200
+    return told
 
 
 @runs.get("/runs/{run}/uploads/{node}/{index}/{root}")

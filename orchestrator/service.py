@@ -16,6 +16,7 @@ from muster.settings import Settings
 from muster.signing import domain
 from orchestrator.auth import Gate
 from orchestrator.database import Database
+from orchestrator.directory import Directory
 from orchestrator.follower import Follower
 from orchestrator.ledger import Ledger
 from orchestrator.newcomers import offer_files, run_info
@@ -39,6 +40,7 @@ class Service:
     uploads: Uploads
     verdicts: Verdicts
     reports: Reports
+    directory: Directory
     summaries: Summaries
 
     @property
@@ -114,6 +116,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Service]:
             uploads=uploads,
             verdicts=verdicts,
             reports=reports,
+            directory=Directory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url),
             summaries=Summaries(database, ledger, follower, chain.chain_id),
         )
 

@@ -23,6 +23,7 @@ from worker.engine import Engine
 from worker.journal import WorkJournal
 from worker.policy import NewestCheckpoint
 from worker.production import Producer
+from worker.sharing import share
 from worker.workplace import Patience, Workplace, take_turns
 
 log = telemetry.logger("worker")
@@ -55,12 +56,15 @@ async def _work(place: Workplace, engine: type[Engine]) -> None:
     newest = await _prepare(place)
     producer, courier = Producer(place, newest, engine), Courier(place)
     try:
-        await run_together(
+        jobs = [
             newest.follow(),
             Defender(place).watch(),
             take_turns(producer.turn, place.delivered, pause),
             take_turns(courier.turn, place.saved, pause),
-        )
+        ]
+        if place.settings.shardcast.share:
+            jobs.append(share(place.weights, place.run, place.settings.shardcast, place.client))
+        await run_together(*jobs)
     finally:
         await producer.close()
 
@@ -77,6 +81,5 @@ async def _prepare(place: Workplace) -> NewestCheckpoint:
         except TRANSIENT as error:
             await patience.wait(str(error))
             continue
-        folder = place.settings.worker.state_dir / "weights"
-        checkpoints = Checkpoints(place.chain, place.run, place.terms, sources, shardcast, folder)
+        checkpoints = Checkpoints(place.chain, place.run, place.terms, sources, shardcast, place.weights)
         return NewestCheckpoint(place.chain, place.run, checkpoints, place.settings.chain.poll_seconds)

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from muster import telemetry
@@ -48,6 +49,11 @@ class Workplace:
     @property
     def run(self) -> int:
         return self.settings.run
+
+    @property
+    def weights(self) -> Path:
+        """Folder of the checkpoints it holds."""
+        return self.settings.worker.state_dir / "weights"
 
     @property
     def node(self) -> str:

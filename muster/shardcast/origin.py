@@ -1,12 +1,23 @@
-"""The origin: serves the folder that the trainer publishes into, as it is."""
+"""Serving a folder of whole versions: the origin's, into which the trainer publishes, or what a worker holds."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
-from muster.errors import MalformedError
-from muster.shardcast.folder import INDEX_NAME, MAX_INDEX_BYTES, Index, disk_error, parse_index, version_path
+from muster.errors import CheckError, MalformedError, StorageError
+from muster.shardcast.folder import (
+    INDEX_NAME,
+    MAX_INDEX_BYTES,
+    Index,
+    disk_error,
+    index_of,
+    parse_index,
+    read_manifest,
+    version_path,
+    versions,
+)
 from muster.shardcast.shelf import Item, open_item
 
 
@@ -40,3 +51,14 @@ class Origin:
         except (OSError, MalformedError) as error:
             return [f"{self.folder / INDEX_NAME} cannot be read: {error}"]
         return []
+
+
+class Holdings(Origin):
+    """The same over a folder that somebody fetches into, where nobody writes an index."""
+
+    def _index(self) -> Index:
+        found = []
+        for version in versions(self.folder):
+            with suppress(StorageError, CheckError):  # removed, or damaged since: not offered
+                found.append(read_manifest(version.path, version.root))
+        return index_of(found)

@@ -1,0 +1,151 @@
+"""Who serves weights: the owner's relays, and the members that offer what they hold.
+
+An offer lasts as long as its member renews it. Who fetched from a source and got something else than the anchored root
+says reports it, signed; reports by two operators hide an offer for a while, one alone hides nothing, so that nobody can
+silence a rival. The owner's own relays stay listed: every client checks every byte anyway. Offers are kept in memory,
+reports with their signatures in storage.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from ipaddress import ip_address
+from typing import Final
+from urllib.parse import urlsplit
+
+from muster import telemetry
+from muster.messages import LieReport, RelayOffer, SignedLie
+from muster.shardcast.wire import url_problem
+from muster.storage import ContentStore
+from orchestrator import problems
+from orchestrator.auth import Caller
+from orchestrator.database import Database
+from orchestrator.happenings import tell
+
+OFFER_SECONDS: Final = 600.0
+"""How long an offer lasts; its member renews it in half that time."""
+
+HIDDEN_SECONDS: Final = 3600.0
+"""How long reports count."""
+
+REPORTERS: Final = 2
+"""Operators whose reports hide an offer."""
+
+MAX_REPORTS: Final = 32
+"""Relays that one operator's reports can be about at a time: each is kept in storage."""
+
+MAX_LISTED: Final = 64
+"""Relays named to a client, the owner's first, then the offers renewed last."""
+
+log = telemetry.logger("orchestrator")
+OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve weights now")
+LIES: Final = telemetry.counter("relay_lies_reported", "Reports of sources that sent something else")
+
+
+@dataclass(frozen=True)
+class _Offer:
+    url: str
+    operator: str
+    until: float
+
+
+class Directory:
+    """The relays of one run. One per service."""
+
+    def __init__(
+        self,
+        run: int,
+        url: str,
+        own: list[str],
+        database: Database,
+        *,
+        storage_url: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`url` is the orchestrator's own; `own` are the owner's relays, always listed first."""
+        self._run = run
+        self._own = list(dict.fromkeys(url.rstrip("/") for url in own))
+        self._local = _is_private(url)
+        self._database = database
+        self._clock = clock
+        self._offers: dict[str, _Offer] = {}
+        """By member."""
+        self._accused: dict[str, dict[str, float]] = {}
+        """By URL: when each operator's report ends to count."""
+        self.copies = ContentStore(storage_url, "lies")
+
+    def listed(self) -> list[str]:
+        """Base URLs to fetch from, each once."""
+        now = self._clock()
+        self._forget(now)
+        offers = sorted(self._offers.values(), key=lambda offer: offer.until, reverse=True)
+        urls = [*self._own, *(offer.url for offer in offers if not self._hidden(offer))]
+        return list(dict.fromkeys(urls))[:MAX_LISTED]
+
+    def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
+        """Take a member's offer, in place of its last; whether it is a new one."""
+        member = caller.member
+        if member is None or not member.active:
+            raise problems.not_allowed(f"{caller.address} is no active node of run {self._run}")
+        if offered.run != run:
+            raise problems.another_run(offered.run, self._run)
+        if problem := url_problem(offered.url) or self._misplaced(offered.url):
+            raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
+        url, now = offered.url.rstrip("/"), self._clock()
+        before = self._offers.get(caller.address)
+        self._offers[caller.address] = _Offer(url, member.operator, now + OFFER_SECONDS)
+        self._forget(now)
+        return before is None or before.url != url
+
+    async def report(self, caller: Caller, run: int, lie: LieReport) -> bool:
+        """Take a report that a source lied; whether its operator had not reported that source yet."""
+        if caller.member is None:
+            raise problems.not_allowed(f"{caller.address} is no node of run {self._run}")
+        if lie.run != run:
+            raise problems.another_run(lie.run, self._run)
+        url, now = lie.url.rstrip("/"), self._clock()
+        self._forget(now)
+        if url not in self.listed() and url not in self._accused:
+            raise problems.not_found(f"{lie.url!r} is no relay of run {self._run}")
+        operator = caller.member.operator
+        new = operator not in self._accused.get(url, {})
+        if new and sum(operator in reporters for reporters in self._accused.values()) >= MAX_REPORTS:
+            raise problems.try_later(f"{operator} has reported {MAX_REPORTS} relays within the hour")
+        self._accused.setdefault(url, {})[operator] = now + HIDDEN_SECONDS
+        if new:
+            LIES.inc()
+            name = await self.copies.put(SignedLie(lie=lie, request=caller.request).model_dump_json().encode())
+            data = {"relay": url, "by": caller.address, "root": lie.root, "why": lie.why, "evidence": name}
+            await self._database.write(
+                lambda connection: tell(connection, "relay lied", data, f"lie:{url}:{caller.address}:{name}")
+            )
+            log.warning("relay lied", url=url, by=caller.address, why=lie.why)
+        return new
+
+    def _misplaced(self, url: str) -> str:
+        """Why an address cannot be listed: others would be sent to their own machines or networks."""
+        return "is not an address of the public network" if _is_private(url) and not self._local else ""
+
+    def _hidden(self, offer: _Offer) -> bool:
+        """Whether enough operators besides its own say that it lies."""
+        return len(self._accused.get(offer.url, {}).keys() - {offer.operator}) >= REPORTERS
+
+    def _forget(self, now: float) -> None:
+        """Drop offers that were not renewed, and reports that no longer count."""
+        self._offers = {member: offer for member, offer in self._offers.items() if offer.until > now}
+        for url in list(self._accused):
+            self._accused[url] = {operator: end for operator, end in self._accused[url].items() if end > now}
+            if not self._accused[url]:
+                del self._accused[url]
+        OFFERS.set(len(self._offers))
+
+
+def _is_private(url: str) -> bool:
+    """Whether a URL names this machine or a private network. A name is taken for public: whose it is can change."""
+    host = urlsplit(url).hostname or ""
+    try:
+        return not ip_address(host).is_global
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
