@@ -193,6 +193,10 @@ class ShardcastSettings(Section):
     """A worker serves the weights it holds, on host and port, and offers them in the orchestrator's directory."""
     url: str = ""
     """Base URL under which others reach what a worker shares; empty: http://host:port."""
+    upload_rate: int = Field(default=0, ge=0)
+    """Bytes per second that are served to all together; 0 for no bound."""
+    download_rate: int = Field(default=0, ge=0)
+    """Bytes per second that a fetch receives from all sources together; 0 for no bound."""
     connections: int = Field(default=256, ge=1, le=100_000)
     """Connections served at the same time."""
     idle_seconds: float = Field(default=20, gt=0, le=3600)

@@ -28,9 +28,10 @@ log = telemetry.logger("worker")
 async def share(folder: Path, run: int, settings: ShardcastSettings, client: OrchestratorClient) -> None:
     """Serve the versions in `folder` until cancelled. Raises ConfigError when the port is taken."""
     service = Service("worker", Holdings(folder), Stats())
-    server = FileServer(
-        service.handle, ServerLimits(idle_seconds=settings.idle_seconds, connections=settings.connections)
+    limits = ServerLimits(
+        idle_seconds=settings.idle_seconds, connections=settings.connections, rate=settings.upload_rate
     )
+    server = FileServer(service.handle, limits)
     service.connections = lambda: server.connections
     port = await server.start(settings.host, settings.port)
     offer = RelayOffer(run=run, url=settings.url or f"http://{settings.host}:{port}")

@@ -54,6 +54,7 @@ def limits_of(settings: ShardcastSettings) -> FetchLimits:
         stall=settings.stall_seconds,
         streams=settings.streams,
         max_bytes=settings.max_bytes,
+        rate=settings.download_rate,
     )
 
 

@@ -86,7 +86,7 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[int, asyncio.Task[N
             )
             worker = shelf.worker
         service = Service(chosen.role, shelf, stats)
-        limits = ServerLimits(idle_seconds=chosen.idle_seconds, connections=chosen.connections)
+        limits = ServerLimits(idle_seconds=chosen.idle_seconds, connections=chosen.connections, rate=chosen.upload_rate)
         server = FileServer(service.handle, limits)
         service.connections = lambda: server.connections
         port = await server.start(chosen.host, chosen.port)

@@ -20,6 +20,7 @@ import h11
 
 from muster import telemetry
 from muster.errors import ConfigError
+from muster.shardcast.bucket import Bucket
 
 PIECE_BYTES: Final = 1 << 20
 """Sent under one time-out."""
@@ -42,6 +43,8 @@ class ServerLimits:
     stall_seconds: float = 30
     """For PIECE_BYTES of an answer to be read."""
     connections: int = 256
+    rate: int = 0
+    """Bytes per second of files, over all connections; 0 for no bound."""
 
 
 @dataclass(frozen=True)
@@ -138,6 +141,7 @@ class FileServer:
         self.limits = limits or ServerLimits()
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
+        self._bucket = Bucket(self.limits.rate)
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port (the one chosen, where 0 was asked for). Raises ConfigError when it is taken."""
@@ -168,7 +172,7 @@ class FileServer:
             return
         self._open.add(task)
         try:
-            await self._converse(_Connection(reader, writer, self.limits))
+            await self._converse(_Connection(reader, writer, self.limits, self._bucket))
         except (ConnectionError, TimeoutError, h11.RemoteProtocolError):
             writer.transport.abort()
         except asyncio.CancelledError:  # by close(); streams would report it as an accident otherwise
@@ -204,10 +208,13 @@ class FileServer:
 class _Connection:
     """h11 on a pair of asyncio streams."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits, bucket: Bucket
+    ) -> None:
         self._reader = reader
         self._writer = writer
         self._limits = limits
+        self._bucket = bucket
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
 
     @property
@@ -291,6 +298,8 @@ class _Connection:
             if sent != size:
                 raise Problem(500, f"the file ends at byte {position + sent}")
             position += size
+            if wait := self._bucket.spend(size):
+                await asyncio.sleep(wait)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

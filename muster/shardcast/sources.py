@@ -20,6 +20,7 @@ from blake3 import blake3
 
 from muster import telemetry
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
+from muster.shardcast.bucket import Bucket
 from muster.shardcast.folder import INDEX_NAME, MAX_INDEX_BYTES, Index, parse_index
 from muster.shardcast.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
 from muster.shardcast.wire import PIECE_BYTES, Answer, Wire, url_problem
@@ -57,10 +58,13 @@ class FetchLimits:
     """For shards whose hashes are not known yet. Each source has one connection even where that takes more."""
     max_bytes: int = 1 << 40
     """Largest version that is accepted."""
+    rate: int = 0
+    """Bytes per second received, over all sources; 0 for no bound."""
 
     def shard_seconds(self, size: int) -> float:
-        """The longest that one shard may take."""
-        return self.stall + size / self.min_rate
+        """The longest that one shard may take; under a cap, its share of that with every stream at work."""
+        capped = self.rate / (MAX_SOURCES * self.streams) if self.rate else self.min_rate
+        return self.stall + size / min(self.min_rate, capped)
 
     @property
     def rest_seconds(self) -> float:
@@ -87,12 +91,13 @@ class SourceReport:
 class Source:
     """One relay or origin during one fetch."""
 
-    def __init__(self, url: str, limits: FetchLimits, threads: ThreadPoolExecutor) -> None:
+    def __init__(self, url: str, limits: FetchLimits, threads: ThreadPoolExecutor, bucket: Bucket) -> None:
         self.url = url
         self.limits = limits
         self.dropped = ""
         self.last_status: int | None = None
         """HTTP status of the last answer, None when there was none."""
+        self.bucket = bucket
         self._threads = threads
         self._wires: set[Wire] = set()
         self._bytes = self._shards = self._failures = self._in_a_row = 0
@@ -263,6 +268,8 @@ class Stream:
                 raise UnreachableError(f"{source.url} breaks off shard {shard.index} after {got} of {shard.size} bytes")
             hasher.update(piece[:count])
             got += count
+            if wait := source.bucket.spend(count):
+                time.sleep(wait)
         wire.done()
         if hasher.digest() != shard.digest:
             raise MismatchError(f"shard {shard.index} from {source.url} hashes to 0x{hasher.hexdigest()}")
@@ -291,7 +298,8 @@ class Pool:
         chosen = bases[:MAX_SOURCES]
         workers = len(chosen) * (limits.streams + 1)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="shardcast")
-        self.sources = [Source(base, limits, self._threads) for base in chosen]
+        bucket = Bucket(limits.rate)
+        self.sources = [Source(base, limits, self._threads, bucket) for base in chosen]
 
     async def __aenter__(self) -> Self:
         return self

@@ -377,3 +377,16 @@ async def test_a_full_disk_is_a_clear_error(manifest: Manifest, origin: Server, 
     assert "StorageError: no room for step 3: no space left" in errors
     assert "df -h" in errors
     assert versions(tmp_path) == []
+
+
+async def test_a_cap_holds_on_either_side(house: Path, manifest: Manifest, origin: Server, tmp_path: Path) -> None:
+    rate = manifest.total_bytes  # a second, less the last piece of each stream
+    capped = replace(QUICK, rate=rate)
+    fetched = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path / "1", limits=capped)
+    assert fetched.seconds > 0.8
+    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    slow = await asyncio.to_thread(Server(tmp_path / "slow", dir=house / "published", upload_rate=rate).start)
+    with ended(slow):
+        fetched = await fetch_with_report(manifest.root, RUN, 3, [slow.url], tmp_path / "2", limits=QUICK)
+    assert fetched.seconds > 0.8
+    assert contents(fetched.path) == contents(house / "checkpoint-3")

@@ -1,0 +1,43 @@
+"""A bandwidth cap lets its rate through, whoever shares it, and saves nothing up."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.shardcast.bucket import Bucket
+from muster.shardcast.sources import MAX_SOURCES, FetchLimits
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_bytes_are_paid_for_after_they_went() -> None:
+    clock = Clock()
+    bucket = Bucket(1000, clock)
+    assert bucket.spend(500) == 0.5
+    assert bucket.spend(250) == 0.75, "another stream waits for both"
+    clock.now += 0.5
+    assert bucket.spend(0) == pytest.approx(0.25)
+
+
+def test_idle_time_is_not_saved_up() -> None:
+    clock = Clock()
+    bucket = Bucket(1000, clock)
+    bucket.spend(1000)
+    clock.now += 3600
+    assert bucket.spend(1000) == 1.0
+
+
+def test_no_rate_is_no_bound() -> None:
+    assert Bucket(0).spend(1 << 40) == 0.0
+
+
+def test_a_shard_has_the_time_that_the_cap_makes_it_take() -> None:
+    assert FetchLimits(stall=20).shard_seconds(128 * 1024) == 21
+    capped = FetchLimits(stall=20, streams=2, rate=MAX_SOURCES * 2 * 1024)
+    assert capped.shard_seconds(128 * 1024) == 20 + 128
+    assert FetchLimits(stall=20, rate=1 << 40).shard_seconds(128 * 1024) == 21
