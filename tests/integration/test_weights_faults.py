@@ -1,0 +1,191 @@
+"""What goes wrong on the way of weights, with real processes. The client ends with every byte right, and soon."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import socket
+import struct
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from weights_house import QUICK, RUN, Server, contents, ended, publish_step
+
+from muster.shardcast.client import Fetched, fetch_with_report
+from muster.shardcast.manifest import Manifest
+
+MIB = 1 << 20
+MODEL_BYTES = 12 * MIB + 5
+STEP = 7
+LIMITS = replace(QUICK, timeout=60)
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which a checkpoint of twelve MiB is published."""
+    return tmp_path_factory.mktemp("house")
+
+
+@pytest.fixture(scope="module")
+def manifest(house: Path) -> Manifest:
+    return publish_step(house, STEP, model_bytes=MODEL_BYTES)
+
+
+@pytest.fixture(scope="module")
+def origin(house: Path, manifest: Manifest) -> Iterator[Server]:
+    server = Server(house / "origin", dir=house / "published").start()
+    with ended(server):
+        yield server
+
+
+async def get(manifest: Manifest, dest: Path, *urls: str) -> Fetched:
+    return await fetch_with_report(manifest.root, RUN, STEP, urls, dest, limits=LIMITS)
+
+
+def assert_whole(fetched: Fetched, house: Path) -> None:
+    assert contents(fetched.path) == contents(house / f"checkpoint-{STEP}")
+    assert fetched.liars == ()
+
+
+async def served_something(server: Server) -> None:
+    """Return once a server has sent a part of the weights."""
+    while (await asyncio.to_thread(lambda: server.stats))["served_bytes"] < MIB:  # noqa: ASYNC110 (of a process)
+        await asyncio.sleep(0.02)
+
+
+async def test_a_relay_killed_in_the_middle_of_a_shard(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    relay = Server(tmp_path / "relay", role="relay", dir=tmp_path / "held", upstreams=[origin.url], upload_rate=4 * MIB)
+    slow = Server(tmp_path / "slow", dir=house / "published", upload_rate=4 * MIB)
+    for server in (relay, slow):
+        await asyncio.to_thread(server.start)
+    with ended(relay, slow):
+        fetching = asyncio.create_task(get(manifest, tmp_path / "in", relay.url, slow.url))
+        await served_something(relay)
+        assert not fetching.done()
+        relay.kill()
+        fetched = await fetching
+    assert_whole(fetched, house)
+    assert fetched.sources[0].failures > 0
+    assert fetched.sources[0].bytes > 0, "what it had delivered counts"
+
+
+async def test_an_origin_restarted_on_the_way(house: Path, manifest: Manifest, tmp_path: Path) -> None:
+    slow = Server(tmp_path / "origin", dir=house / "published", upload_rate=4 * MIB)
+    await asyncio.to_thread(slow.start)
+    with ended(slow):
+        fetching = asyncio.create_task(get(manifest, tmp_path / "in", slow.url))
+        await served_something(slow)
+        slow.kill()
+        again = Server(tmp_path / "origin", slow.port, dir=house / "published")
+        await asyncio.to_thread(again.start)
+        with ended(again):
+            fetched = await fetching
+    assert_whole(fetched, house)
+    assert fetched.sources[0].failures > 0
+
+
+async def test_a_relay_of_a_megabyte_a_second_loses_its_share_and_not_the_transfer(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    slow = Server(tmp_path / "slow", dir=house / "published", upload_rate=1_000_000)
+    await asyncio.to_thread(slow.start)
+    with ended(slow):
+        fetched = await get(manifest, tmp_path / "in", slow.url, origin.url)
+    assert_whole(fetched, house)
+    assert fetched.seconds < MODEL_BYTES / 1_000_000 / 2, "alone it would take twice as long at least"
+    assert fetched.sources[0].bytes < manifest.total_bytes / 3
+
+
+async def test_a_source_that_serves_an_old_version(house: Path, origin: Server, tmp_path: Path) -> None:
+    old = publish_step(tmp_path, STEP, model_bytes=MODEL_BYTES, seed=1)
+    manifest = publish_step(tmp_path, STEP, model_bytes=MODEL_BYTES, seed=2)
+    mixed = tmp_path / "mixed"
+    shutil.copytree(tmp_path / "published", mixed)
+    shutil.copy(mixed / old.id / "model.safetensors", mixed / manifest.id / "model.safetensors")
+    stale = Server(tmp_path / "stale", dir=mixed)
+    right = Server(tmp_path / "right", dir=tmp_path / "published")
+    for server in (stale, right):
+        await asyncio.to_thread(server.start)
+    with ended(stale, right):
+        fetched = await get(manifest, tmp_path / "in", stale.url, right.url)
+    assert contents(fetched.path) == contents(tmp_path / f"checkpoint-{STEP}")
+    assert [liar.url for liar in fetched.liars] == [stale.url]
+    assert fetched.liars[0].bytes < MIB, "dropped by its first shard, but for the small files, which are the same"
+
+
+@asynccontextmanager
+async def resetting(url: str, share: int) -> AsyncIterator[str]:
+    """A way to a source on which every `share`-th connection is reset after its first 40 KB."""
+    host, port = url.removeprefix("http://").split(":")
+    count = 0
+
+    carrying: set[asyncio.Task[None]] = set()
+
+    async def ask(reader: asyncio.StreamReader, out: asyncio.StreamWriter) -> None:
+        while data := await reader.read(4096):
+            out.write(data)
+
+    async def carry(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal count
+        count += 1
+        doomed = count % share == 0
+        there, out = await asyncio.open_connection(host, int(port))
+        asking = asyncio.create_task(ask(reader, out))
+        left = 40_000 if doomed else 400_000  # an honest connection ends too, so that there are many
+        try:
+            with suppress(ConnectionError):
+                while left > 0 and (data := await there.read(min(left, 65_536))):
+                    writer.write(data)
+                    await writer.drain()
+                    left -= len(data)
+        finally:
+            asking.cancel()
+            out.transport.abort()
+            if doomed:
+                linger = struct.pack("ii", 1, 0)
+                writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                writer.transport.abort()
+            else:
+                writer.close()
+            for each in (writer, out):
+                with suppress(ConnectionError):
+                    await each.wait_closed()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(carry(reader, writer))
+        carrying.add(task)
+        await asyncio.wait([task])
+
+    server = await asyncio.start_server(accept, "127.0.0.1", 0)
+    try:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        assert count >= share, "nothing was reset"
+    finally:
+        server.close()
+        for task in carrying:
+            task.cancel()
+        await asyncio.gather(*carrying, return_exceptions=True)
+
+
+async def test_one_connection_in_twenty_is_reset(
+    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
+    async with resetting(origin.url, 20) as way:
+        fetched = await get(manifest, tmp_path / "in", way)
+    assert_whole(fetched, house)
+    assert fetched.sources[0].failures > 0
+
+
+@pytest.mark.parametrize("days", [-400, 400])
+async def test_a_clock_that_is_wrong_by_a_year(
+    days: int, house: Path, manifest: Manifest, origin: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + days * 86_400)
+    assert_whole(await get(manifest, tmp_path / "in", origin.url), house)
