@@ -31,20 +31,23 @@ INLINE void read_block(const char *entries, int wide, Bits *first, Bits *second)
     }
 }
 
-/* 1 or -1 as the bits of a float32. */
-static inline uint32_t sign_of(uint32_t word, int bit) { return 0x3F800000u | word >> bit << 31; }
+/* LANES signs from the bits of a word at `places`: the bits of 1 or -1 as float32. */
+INLINE void unpack_lanes(uint32_t word, const Bits *places, uint32_t *signs) {
+    const Bits lanes = (((Bits){0} + word) >> *places) << 31 | 0x3F800000u;
+    memcpy(signs, &lanes, sizeof lanes);
+}
 
 /* The signs of `hidden` entries from a bit on, in the order of `read_block`. */
 INLINE void unpack_signs(const uint32_t *words, int64_t words_each, int64_t bit, int64_t hidden, int wide,
                          uint32_t *signs) {
+    const Bits in_order = {0, 1, 2, 3, 4, 5, 6, 7};
+    const Bits first = wide ? in_order : 2 * in_order, second = wide ? in_order + LANES : 2 * in_order + 1;
     for (int64_t entry = 0; entry < hidden; entry += BLOCK, bit += BLOCK, signs += BLOCK) {
         const int64_t word = bit / 32;
         const uint64_t next = word + 1 < words_each ? words[word + 1] : 0;
         const uint32_t block = (uint32_t)((next << 32 | words[word]) >> bit % 32);
-        for (int lane = 0; lane < LANES; lane++) {
-            signs[lane] = sign_of(block, wide ? lane : 2 * lane);
-            signs[LANES + lane] = sign_of(block, wide ? LANES + lane : 2 * lane + 1);
-        }
+        unpack_lanes(block, &first, signs);
+        unpack_lanes(block, &second, signs + LANES);
     }
 }
 
@@ -57,13 +60,16 @@ INLINE void add_block(Floats *sum, const Bits *first, const Bits *second, const 
     *sum += (Floats)*second * of_second;
 }
 
-/* Blocks of two tokens, which may be the same one; sums: [2, PROJECTIONS] to add to. */
-INLINE void project_pair(const char *one, const char *two, int64_t blocks, int wide, const uint32_t *signs,
-                         int64_t stride, float *sums) {
+/* Blocks of two tokens, which may be the same one; what is `ahead` bytes from each will be read next, and the processor
+   would not look beyond a page for it. sums: [2, PROJECTIONS] to add to. */
+INLINE void project_pair(const char *one, const char *two, int64_t ahead, int64_t blocks, int wide,
+                         const uint32_t *signs, int64_t stride, float *sums) {
     Floats a0 = {0}, a1 = {0}, a2 = {0}, a3 = {0}, b0 = {0}, b1 = {0}, b2 = {0}, b3 = {0};
     for (int64_t block = 0; block < blocks; block++, signs += BLOCK) {
         const int64_t offset = block * BLOCK * (wide ? 4 : 2);
         Bits first, second;
+        __builtin_prefetch(one + offset + ahead);
+        __builtin_prefetch(two + offset + ahead);
         read_block(one + offset, wide, &first, &second);
         add_block(&a0, &first, &second, signs);
         add_block(&a1, &first, &second, signs + stride);
@@ -90,12 +96,12 @@ INLINE void project_completion(const char *rows, int64_t tokens, int64_t hidden,
         const int both = token + 1 < tokens;
         const char *one = rows + token * hidden * size, *two = both ? one + hidden * size : one;
         float found[2 * PROJECTIONS] = {0};
-        project_pair(one, two, blocks, wide, signs, stride, found);
+        project_pair(one, two, token + 3 < tokens ? 2 * hidden * size : 0, blocks, wide, signs, stride, found);
         if (rest) {
             char ends[2][4 * BLOCK] = {{0}};
             memcpy(ends[0], one + blocks * BLOCK * size, (size_t)(rest * size));
             memcpy(ends[1], two + blocks * BLOCK * size, (size_t)(rest * size));
-            project_pair(ends[0], ends[1], 1, wide, signs + blocks * BLOCK, stride, found);
+            project_pair(ends[0], ends[1], 0, 1, wide, signs + blocks * BLOCK, stride, found);
         }
         memcpy(sums, found, (both ? 2 : 1) * PROJECTIONS * sizeof *sums);
     }

@@ -113,7 +113,7 @@ def _distances(proofs: Sequence[bytes], states: Sequence[torch.Tensor]) -> list[
 
 def _finite(kept: Largest) -> np.ndarray:
     """Whether each chunk is: bool [C]. An infinity or a NaN is among the largest."""
-    return ((kept.bits & 0x7FFF) < INFINITE).all(axis=1)
+    return (kept.bits & 0x7FFF).max(axis=1) < INFINITE
 
 
 def _steps(bits: np.ndarray) -> np.ndarray:
