@@ -7,7 +7,7 @@ the largest entries of the states that it computed itself, and gets the worker's
 entry; anywhere else the value is as good as random. Nothing in the form depends on a seed.
 
 How far off. The package counts, per chunk, the entries whose exponent differs and takes mean and median of the mantissa
-differences of the others; signs it ignores. By these numbers *one constant polynomial passes at every chunk*: the
+differences of the others; signs it ignores. By these numbers *one constant polynomial passes*, whatever the states: the
 largest entries are close to each other, so that their middle is a good guess of each. We measure the same differences
 on one scale, relative to what such a guess gets:
 
