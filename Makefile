@@ -8,6 +8,7 @@
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make coverage           lines and branches of contracts/ that the tests run; fails below 98 % of either
 #   make prove              halmos and slither over the contracts, in an environment of their own
+#   make bench-peers      what benchmarks/verification.py compares with, built from source into .peers
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
 
@@ -20,7 +21,7 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 
-.PHONY: setup demo test test-all test-contracts gas coverage prove lint clean
+.PHONY: setup demo test test-all test-contracts gas coverage prove bench-peers lint clean
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -57,6 +58,15 @@ prove: setup .proofs/bin/halmos
 .proofs/bin/halmos:
 	python -m venv .proofs
 	.proofs/bin/python -m pip install --quiet halmos==0.3.3 slither-analyzer==0.11.6
+
+bench-peers: setup .peers/toploc/bin/built
+
+# The published wheel does not load with this torch; its source does. That takes some minutes.
+.peers/toploc/bin/built:
+	python -m venv .peers/toploc
+	.peers/toploc/bin/python -m pip install --quiet --constraint constraints.txt torch numpy setuptools wheel ninja
+	.peers/toploc/bin/python -m pip install --quiet --no-build-isolation --no-deps --no-binary toploc toploc==0.1.6
+	@touch $@
 
 lint: setup
 	ruff format --check $(PATHS)

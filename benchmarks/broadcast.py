@@ -13,21 +13,19 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import report  # noqa: E402
 from muster.shardcast import Manifest, publish  # noqa: E402
 
 TARGETS = {1: ("one_client_vs_limit", 0.8), 4: ("four_clients_vs_limit", 0.6)}
@@ -58,31 +56,6 @@ with open(source, "rb") as reader, open(dest, "wb") as writer:
     os.fsync(writer.fileno())
 print("done", flush=True)
 """
-
-
-@dataclass(frozen=True)
-class Figure:
-    """Seconds per run; a target speaks of limit over ours, medians."""
-
-    name: str
-    target: float
-    ours: list[float]
-    limit: list[float]
-
-    def document(self) -> dict[str, object]:
-        ours, limit = statistics.median(self.ours), statistics.median(self.limit)
-        return {
-            "name": self.name,
-            "ours": round(ours, 4),
-            "ours_range": [round(min(self.ours), 4), round(max(self.ours), 4)],
-            "peer": None,
-            "limit": round(limit, 4),
-            "limit_range": [round(min(self.limit), 4), round(max(self.limit), 4)],
-            "ratio": round(limit / ours, 3),
-            "target": self.target,
-            "holds": limit / ours >= self.target,
-            "unit": "s",
-        }
 
 
 def together(commands: list[list[str]]) -> float:
@@ -134,7 +107,7 @@ def origin(folder: Path, published: Path) -> Iterator[str]:
         process.wait(timeout=READY_SECONDS)
 
 
-def measure(folder: Path, manifest: Manifest, model: Path, url: str, runs: int) -> list[Figure]:
+def measure(folder: Path, manifest: Manifest, model: Path, url: str, runs: int) -> list[report.Figure]:
     """All figures; ours and the limit alternate, so that a busy moment hits both."""
 
     def emptied(name: str) -> Path:
@@ -152,14 +125,10 @@ def measure(folder: Path, manifest: Manifest, model: Path, url: str, runs: int) 
         dest = emptied("limit")
         return together([[sys.executable, "-c", COPIER, str(model), str(dest / str(i))] for i in range(clients)])
 
-    def alternate(*what: Callable[[], float]) -> list[list[float]]:
-        rows = [[one() for one in what] for _ in range(runs)]
-        return [list(column) for column in zip(*rows, strict=True)]
-
     figures = []
     for clients, (name, target) in TARGETS.items():
-        mine, plain = alternate(lambda n=clients: ours(n), lambda n=clients: limit(n))
-        figures.append(Figure(name, target, mine, plain))
+        mine, plain = report.alternate(runs, lambda n=clients: ours(n), lambda n=clients: limit(n))
+        figures.append(report.slower(name, mine, limit=plain, target=target, unit="s"))
     return figures
 
 
@@ -178,14 +147,12 @@ def main() -> int:
                 file.write(os.urandom(1 << 20))
         manifest = publish(model.parent, folder / "published", 1, 0)
         with origin(folder, folder / "published") as url:
-            figures = [figure.document() for figure in measure(folder, manifest, model, url, options.runs)]
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}, {options.mib} MiB"
+            figures = measure(folder, manifest, model, url, options.runs)
+    machine = report.machine(f"{options.mib} MiB")
     if options.json:
-        print(json.dumps({"machine": machine, "runs": options.runs, "figures": figures}, indent=1))
+        print(report.document(figures, runs=options.runs, machine=machine))
     else:
-        print(machine)
-        for figure in figures:
-            print("{name:24} ours {ours} s  limit {limit} s  ratio {ratio} (target {target})".format(**figure))
+        print(machine, *map(report.line, figures), sep="\n")
     return 0
 
 

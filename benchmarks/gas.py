@@ -25,6 +25,10 @@ from eth_abi.abi import decode
 from eth_utils.crypto import keccak
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report import document  # noqa: E402
+
 SNAPSHOT = Path(__file__).with_name("gas.snapshot.json")
 TESTS = "tests/contracts/Gas.t.sol"
 TOPIC = "0x" + keccak(text="Samples(string,uint256[])").hex()
@@ -127,7 +131,7 @@ def main() -> None:
         SNAPSHOT.write_text(json.dumps(snapshot(samples), indent=1) + "\n")
     if options.json:
         machine = f"{platform.machine()}, forge's EVM"
-        print(json.dumps({"machine": machine, "runs": 1, "figures": figures}, indent=1))
+        print(document(figures, runs=1, machine=machine))
         return
     for figure in figures:
         print("{name:16} ours {ours:>12,}  limit {limit:>12,}  peer {peer:>12,}".format(**figure))

@@ -7,7 +7,8 @@ norm) and compared with the states a validator recomputes. A codec is one form o
 
 from muster.toploc.codec import Codec, Comparison
 from muster.toploc.projection import PROJECTION
+from muster.toploc.published import TOPLOC
 
-CODECS: dict[str, Codec] = {PROJECTION.name: PROJECTION}
+CODECS: dict[str, Codec] = {codec.name: codec for codec in (PROJECTION, TOPLOC)}
 
-__all__ = ["CODECS", "PROJECTION", "Codec", "Comparison"]
+__all__ = ["CODECS", "PROJECTION", "TOPLOC", "Codec", "Comparison"]

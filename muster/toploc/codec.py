@@ -16,9 +16,9 @@ class Comparison:
 
     error: float
     """Relative distance over the whole completion: 0 for the same states, about 1 or more for unrelated ones, infinite
-    for a proof that has a `problem`."""
+    for a proof that has a `problem`. What "relative" means is the codec's own, and so are the limits of a profile."""
     worst: float
-    """The largest relative distance of a single token."""
+    """The largest relative distance of the smallest part that the codec tells apart: a token or a chunk of tokens."""
     problem: str | None = None
     """Why the proof cannot be compared at all, in words; None for a well-formed one."""
 

@@ -7,12 +7,14 @@ The signs follow from the completion's seed, so a proof fits one position of one
     sign[i, k] = -1 where bit n mod 32 of word n div 32 is set, n = k * H + i; else 1
 
 Four random signs per entry preserve relative distances on average (Johnson-Lindenstrauss); over a completion of 20
-tokens the distance is measured by 80 numbers. Building reads each state once: one [4, H] x [H, T] product per
-completion, in the states' own dtype.
+tokens the distance is measured by 80 numbers. Sums are float32 whatever the states are. Building reads each state once,
+in the kernel muster/native/projection.c or, where there is none and on a GPU, in one [4, H] x [H, T] product per
+completion; the two differ by no more than the order of float32 additions does.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,25 +22,33 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from muster.native import load
 from muster.sampling import noise_bits
 from muster.toploc.codec import Comparison
+from muster.toploc.kernel import address, addresses
 
 PROJECTIONS = 4
 _SIGN_POSITION = 0x7FFFFFFF
 """Token index under which the signs' words are hashed: no completion is that long, so they never meet the noise."""
 _FLOAT16_MAX = 65504.0
+_BLOCK = 16
+"""Of the kernel: a row of its signs is a multiple of this."""
 _SMALLEST_SIZE = 1e-30
 """Mean square below which states count as this large: no division by zero."""
 
 
 def signs(seeds: Sequence[int], hidden: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
     """The sign matrices of B completions: float32 [B, 4, hidden], each entry 1 or -1."""
-    keys = torch.tensor(list(seeds), dtype=torch.int64, device=device)
-    count = -(-hidden * PROJECTIONS // 32)
-    words = noise_bits(keys, torch.full_like(keys, _SIGN_POSITION), count)
+    words = _sign_words(seeds, hidden, device)
     bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device)) & 1
     flat = bits.view(len(seeds), -1)[:, : hidden * PROJECTIONS]
     return (1 - 2 * flat).to(torch.float32).view(len(seeds), PROJECTIONS, hidden)
+
+
+def _sign_words(seeds: Sequence[int], hidden: int, device: torch.device | str) -> torch.Tensor:
+    """The signs, 32 to a word, set bits being -1: int32 [B, ceil(4 * hidden / 32)]."""
+    keys = torch.tensor(list(seeds), dtype=torch.int64, device=device)
+    return noise_bits(keys, torch.full_like(keys, _SIGN_POSITION), -(-hidden * PROJECTIONS // 32))
 
 
 @dataclass(frozen=True)
@@ -72,12 +82,42 @@ def _project(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[np.nd
     """float32 [T, 4] per completion, clamped to what float16 holds."""
     if not states:
         return []
-    hidden = states[0].shape[1]
-    matrices = signs(seeds, hidden, device=states[0].device).to(states[0].dtype)
-    products = [(matrix @ rows.t()).t() for rows, matrix in zip(states, matrices, strict=True)]
-    lengths = [len(rows) for rows in products]
-    flat = torch.cat(products).float().div_(math.sqrt(hidden)).clamp_(-_FLOAT16_MAX, _FLOAT16_MAX).cpu().numpy()
-    return np.split(flat, np.cumsum(lengths)[:-1])
+    on_cpu = all(rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.bfloat16) for rows in states)
+    sums = sums_by_kernel(states, seeds) if on_cpu and load("projection") else sums_by_torch(states, seeds)
+    flat = np.clip(sums / np.float32(math.sqrt(states[0].shape[1])), -_FLOAT16_MAX, _FLOAT16_MAX)
+    return np.split(flat, np.cumsum([len(rows) for rows in states])[:-1])
+
+
+def sums_by_kernel(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.ndarray:
+    """The states' products with their signs: float32 [sum of T, 4]. All on the CPU, and of one dtype."""
+    kernel = load("projection")
+    assert kernel is not None
+    rows = [part.contiguous() for part in states]
+    tokens = np.array([len(part) for part in rows], dtype=np.int64)
+    hidden = rows[0].shape[1]
+    words = _sign_words(seeds, hidden, "cpu").numpy()
+    signs = np.zeros((PROJECTIONS, -(-hidden // _BLOCK) * _BLOCK), dtype=np.uint32)
+    sums = np.empty((int(tokens.sum()), PROJECTIONS), dtype=np.float32)
+    kernel.project(
+        address(addresses(rows)),
+        address(tokens),
+        ctypes.c_int64(len(rows)),
+        ctypes.c_int64(hidden),
+        ctypes.c_int32(rows[0].dtype == torch.float32),
+        address(words),
+        ctypes.c_int64(words.shape[1]),
+        address(signs),
+        ctypes.c_int64(signs.shape[1]),
+        address(sums),
+    )
+    return sums
+
+
+def sums_by_torch(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.ndarray:
+    """`sums_by_kernel` for states on any device."""
+    matrices = signs(seeds, states[0].shape[1], device=states[0].device)
+    products = [rows.float() @ matrix.t() for rows, matrix in zip(states, matrices, strict=True)]
+    return torch.cat(products).cpu().numpy()
 
 
 def _distance(proof: bytes, expected: np.ndarray) -> Comparison:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 
 import numpy as np
 import pytest
@@ -10,8 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.native import compiler, load
 from muster.toploc import CODECS, PROJECTION
-from muster.toploc.projection import signs
+from muster.toploc.projection import signs, sums_by_kernel, sums_by_torch
+
+needs_kernel = pytest.mark.skipif(
+    compiler() is None or os.environ.get("MUSTER_NATIVE") == "0", reason="no kernels here"
+)
 
 
 def some_states(tokens: int, hidden: int = 96, seed: int = 0) -> torch.Tensor:
@@ -19,7 +25,10 @@ def some_states(tokens: int, hidden: int = 96, seed: int = 0) -> torch.Tensor:
 
 
 def test_registry_names_its_codecs() -> None:
-    assert {name: codec.name for name, codec in CODECS.items()} == {"projection": "projection"}
+    assert {name: codec.name for name, codec in CODECS.items()} == {
+        "projection": "projection",
+        "toploc": "toploc",
+    }
 
 
 def test_signs_are_fixed_for_ever() -> None:
@@ -131,3 +140,37 @@ def test_a_worker_does_not_prove_states_that_are_not_finite() -> None:
     states[1, 5] = math.nan
     with pytest.raises(ValueError, match="not finite"):
         PROJECTION.encode(states, 5)
+
+
+@needs_kernel
+@settings(max_examples=60, deadline=None)
+@given(
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    hidden=st.integers(1, 70),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16]),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_kernel_and_twin_differ_by_rounding_only(
+    lengths: list[int], hidden: int, dtype: torch.dtype, seed: int
+) -> None:
+    states = [some_states(length, hidden, seed=i).to(dtype) for i, length in enumerate(lengths)]
+    seeds = [seed - i if seed >= i else seed for i in range(len(lengths))]
+    assert np.allclose(sums_by_kernel(states, seeds), sums_by_torch(states, seeds), rtol=0, atol=2e-5)
+
+
+@needs_kernel
+def test_where_there_is_a_compiler_there_is_a_kernel() -> None:
+    assert load("projection") is not None
+
+
+@needs_kernel
+def test_the_kernel_reads_rows_that_are_apart_in_memory() -> None:
+    apart = some_states(6, 64)[:, ::2]
+    assert np.array_equal(sums_by_kernel([apart], [5]), sums_by_kernel([apart.contiguous()], [5]))
+
+
+def test_bfloat16_states_lose_nothing_but_the_rounding_of_the_proof() -> None:
+    states = some_states(20, 4096).bfloat16()
+    exact = (states.double() @ signs([5], 4096)[0].double().t() / 64).numpy()
+    numbers = np.frombuffer(PROJECTION.encode(states, 5), "<f2").reshape(20, 4)
+    assert np.allclose(numbers, exact, rtol=6e-4, atol=1e-6)

@@ -1,0 +1,76 @@
+"""What the benchmarks share: how things are measured in turn, and the one form that figures have.
+
+    {"machine": …, "runs": n, "figures": [{"name", "ours", "peer", "limit", "ratio", "target", "holds", "unit", …}]}
+
+`ratio` is the number that the target speaks of; `peer` and `limit` may be null. Measured values are medians over the
+runs, with the least and the largest beside them as `ours_range`, `peer_range`, `limit_range`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+Figure = dict[str, object]
+CPUINFO = Path("/proc/cpuinfo")
+
+
+def alternate(runs: int, *measures: Callable[[], float]) -> list[list[float]]:
+    """What each returned in each run: one after the other in every run, so that a busy moment hits all of them."""
+    rows = [[measure() for measure in measures] for _ in range(runs)]
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def slower(
+    name: str,
+    ours: Sequence[float],
+    *,
+    peer: Sequence[float] | None = None,
+    limit: Sequence[float] | None = None,
+    target: float,
+    unit: str,
+) -> Figure:
+    """A figure of which less is better, such as seconds: `ratio` is the peer's or else the limit's over ours."""
+    yardstick = limit if peer is None else peer
+    if yardstick is None:
+        raise ValueError(f"{name} is compared with nothing")
+    ratio = statistics.median(yardstick) / statistics.median(ours)
+    return {
+        "name": name,
+        **_spread("ours", ours),
+        **_spread("peer", peer),
+        **_spread("limit", limit),
+        "ratio": round(ratio, 3),
+        "target": target,
+        "holds": ratio >= target,
+        "unit": unit,
+    }
+
+
+def document(figures: Sequence[Figure], *, runs: int, machine: str) -> str:
+    """The figures as JSON."""
+    return json.dumps({"machine": machine, "runs": runs, "figures": figures}, indent=1)
+
+
+def machine(*more: str) -> str:
+    """This machine and how busy it is, in words."""
+    lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+    return ", ".join([model, f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}", *more])
+
+
+def line(figure: Figure) -> str:
+    """A figure for people."""
+    others = [f"{kind} {figure[kind]}" for kind in ("peer", "limit") if figure[kind] is not None]
+    words = [f"{figure['name']:24} ours {figure['ours']} {figure['unit']}", *others]
+    return "  ".join([*words, f"ratio {figure['ratio']} (target {figure['target']})"])
+
+
+def _spread(name: str, values: Sequence[float] | None) -> Figure:
+    if values is None:
+        return {name: None}
+    return {name: round(statistics.median(values), 4), f"{name}_range": [round(min(values), 4), round(max(values), 4)]}

@@ -1,0 +1,104 @@
+"""What activation proofs cost, against the `toploc` package built from source: 64 sequences of 256 tokens, hidden 4096.
+
+The package runs in a process of its own (benchmarks/peers/toploc_process.py), on the same bfloat16 states, in turn with
+ours; before anything is timed each side reads the other's proofs. One thread, but the package verifies with as many as
+there are cores, so that its wall time is that of all of them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+
+from benchmarks import report
+from muster.toploc import PROJECTION, TOPLOC
+
+ROOT = Path(__file__).resolve().parent.parent
+PYTHON = ROOT / ".peers" / "toploc" / "bin" / "python"
+SCRIPT = ROOT / "benchmarks" / "peers" / "toploc_process.py"
+SEQUENCES, TOKENS, HIDDEN = 64, 256, 4096
+READY_SECONDS = 300
+
+MOST_MISMATCHES = 32
+"""Of 128 entries: the package leaves ties to torch, so that on bfloat16 states some kept entries differ."""
+MOST_ERROR = 0.1
+
+
+class Peer:
+    """The package's process."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def ask(self, do: str, **more: object):
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps({"do": do, **more}) + "\n")
+        self._process.stdin.flush()
+        answer = self._process.stdout.readline()
+        if not answer:
+            sys.exit(f"the toploc package's process ended with status {self._process.wait(READY_SECONDS)}")
+        return json.loads(answer)
+
+
+@contextmanager
+def peer() -> Iterator[Peer]:
+    if not PYTHON.exists():
+        sys.exit("the toploc package is not here to compare with\n  next: make bench-peers")
+    command = [str(PYTHON), str(SCRIPT), *map(str, (SEQUENCES, TOKENS, HIDDEN))]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    try:
+        yield Peer(process)
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def gaussian_states() -> list[torch.Tensor]:
+    """The peer's states."""
+    generators = [torch.Generator().manual_seed(i) for i in range(SEQUENCES)]
+    return [torch.randn(TOKENS, HIDDEN, generator=generator).bfloat16() for generator in generators]
+
+
+def seconds(work: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    work()
+    return time.perf_counter() - started
+
+
+def figures(runs: int) -> list[report.Figure]:
+    torch.set_num_threads(1)
+    states, seeds = gaussian_states(), list(range(SEQUENCES))
+    proofs = TOPLOC.encode_batch(states, seeds)
+    PROJECTION.encode_batch(states, seeds)
+    with peer() as package:
+        theirs = [bytes.fromhex(text) for text in package.ask("show")]
+        if (error := max(found.error for found in TOPLOC.compare_batch(theirs, states, seeds))) > MOST_ERROR:
+            sys.exit(f"the package's proofs are read with an error of {error}")
+        if (mismatches := package.ask("read", proofs=[proof.hex() for proof in proofs])) > MOST_MISMATCHES:
+            sys.exit(f"the package reads our proofs with {mismatches} mismatches in a chunk")
+        measured = report.alternate(
+            runs,
+            lambda: package.ask("build"),
+            lambda: seconds(lambda: TOPLOC.encode_batch(states, seeds)),
+            lambda: seconds(lambda: PROJECTION.encode_batch(states, seeds)),
+            lambda: package.ask("verify"),
+            lambda: seconds(lambda: TOPLOC.compare_batch(proofs, states, seeds)),
+        )
+    per_token = [[value / (SEQUENCES * TOKENS) * 1e6 for value in values] for values in measured]
+    their_build, our_build, our_projection, their_verify, our_verify = per_token
+    unit = "µs/token"
+    return [
+        report.slower("toploc_build", our_build, peer=their_build, target=5.0, unit=unit),
+        report.slower("toploc_verify", our_verify, peer=their_verify, target=3.0, unit=unit),
+        report.slower("projection_build", our_projection, peer=their_build, target=30.0, unit=unit),
+    ]
