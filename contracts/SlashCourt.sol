@@ -65,6 +65,7 @@ contract SlashCourt is ObjectiveProofs {
         case_.kind = kind;
         case_.position = position;
         case_.evidenceHash = evidenceHash;
+        case_.charge = chargeOf(Target(node, index, step, root), kind, position, evidenceHash);
         address payer = _empanel(case_, accused);
         _announce(caseId, step, root);
 
@@ -74,11 +75,12 @@ contract SlashCourt is ObjectiveProofs {
     }
 
     /// @inheritdoc ISlashCourt
-    function commitVote(uint256 caseId, bytes32 hash) external {
+    function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external {
         Case storage case_ = _openCase(caseId);
         Ballot storage ballot_ = _ballots[caseId][msg.sender];
 
-        // Check.
+        // Check. A reorg may have given the number to another case since the judge looked.
+        require(charge == case_.charge, OtherCharge(caseId, charge, case_.charge));
         require(block.timestamp < case_.commitEnds, CommitPhaseOver(caseId, case_.commitEnds, block.timestamp));
         bool again = ballot_.state == BallotState.Committed && case_.kind == Kind.DataMissing;
         require(again || ballot_.state == BallotState.None, AlreadyVoted(caseId, msg.sender));
@@ -194,6 +196,15 @@ contract SlashCourt is ObjectiveProofs {
         if (outcome == Outcome.Open) return 0;
         if (state == BallotState.Revealed) return case_.share;
         return state == BallotState.Committed && !Payouts.forfeits(outcome) ? case_.deposit : 0;
+    }
+
+    /// @inheritdoc ISlashCourt
+    function chargeOf(Target memory target, Kind kind, uint32 position, bytes32 evidenceHash)
+        public
+        pure
+        returns (bytes32)
+    {
+        return keccak256(abi.encode(target, kind, position, evidenceHash));
     }
 
     /// @inheritdoc ISlashCourt

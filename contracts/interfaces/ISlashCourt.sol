@@ -101,6 +101,7 @@ interface ISlashCourt {
     /// @param revealEnds Second at which revealing ends.
     /// @param seniorBefore Judges are the validators that were active at this second.
     /// @param evidenceHash Content hash of the evidence bundle.
+    /// @param charge `chargeOf` of what the case is about, which its number alone does not say across a reorg.
     struct Case {
         address node;
         uint32 run;
@@ -121,6 +122,7 @@ interface ISlashCourt {
         uint40 revealEnds;
         uint40 seniorBefore;
         bytes32 evidenceHash;
+        bytes32 charge;
     }
 
     // ------------------------------------------------------------------------------------------------------ events
@@ -176,6 +178,7 @@ interface ISlashCourt {
     error CommitPhaseOver(uint256 caseId, uint256 commitEnds, uint256 timestamp);
     error RevealNotStarted(uint256 caseId, uint256 startsAt, uint256 timestamp);
     error RevealPhaseOver(uint256 caseId, uint256 revealEnds, uint256 timestamp);
+    error OtherCharge(uint256 caseId, bytes32 charge, bytes32 expected);
     error AlreadyVoted(uint256 caseId, address judge);
     error NotVoted(uint256 caseId, address judge);
     error WrongVote(uint256 caseId, address judge, bytes32 hash, bytes32 committed);
@@ -214,8 +217,10 @@ interface ISlashCourt {
 
     /// @notice Commits a judge to a vote and takes the deposit from its operator's free balance. About missing data a
     /// judge may commit again, for no further deposit, so that a cure counts until committing ends.
+    /// @param charge `chargeOf` of the case that the judge looked into. Numbers are given in order of opening, and a reorg
+    /// may give one to another case: the vote reverts then, instead of convicting somebody else.
     /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
-    function commitVote(uint256 caseId, bytes32 hash) external;
+    function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external;
 
     /// @notice Reveals a vote and returns the deposit. Possible when committing has ended or the whole jury has
     /// committed; about missing data only when committing has ended, so that its cure has its time.
@@ -307,6 +312,11 @@ interface ISlashCourt {
     function isResolvable(uint256 caseId) external view returns (bool);
     /// @notice What `collect` would pay now.
     function collectable(uint256 caseId, address judge) external view returns (uint256);
+    /// @notice What a case is about: keccak256(abi.encode(node, index, step, root, kind, position, evidenceHash)).
+    function chargeOf(Target memory target, Kind kind, uint32 position, bytes32 evidenceHash)
+        external
+        pure
+        returns (bytes32);
     /// @notice keccak256(abi.encode(caseId, judge, guilty, salt)).
     function voteHash(uint256 caseId, address judge, bool guilty, bytes32 salt) external pure returns (bytes32);
     /// @notice The leaf by which a vouch root vouches for a commitment.

@@ -105,6 +105,7 @@ SENTENCES: Final[dict[str, str]] = {
     "CommitPhaseOver": "votes in case {caseId} could be committed until {commitEnds:time}",
     "RevealNotStarted": "votes in case {caseId} can be revealed from {startsAt:time}",
     "RevealPhaseOver": "votes in case {caseId} could be revealed until {revealEnds:time}",
+    "OtherCharge": "case {caseId} is about {expected} and not about {charge}: a reorg gave its number to another",
     "AlreadyVoted": "{judge} has voted in case {caseId} already",
     "NotVoted": "{judge} has not voted in case {caseId}",
     "WrongVote": "this vote and salt are not what {judge} committed to in case {caseId}",

@@ -218,6 +218,14 @@ abstract contract House {
         runs.publishCheckpoint(run, step, keccak256(abi.encode("manifest", step)), keccak256(abi.encode("batch", step)));
     }
 
+    /// @dev Publishes until node i, who joined in the middle, may work on the latest step: a minute a step.
+    function _publishFor(uint256 i) internal {
+        while (runs.runState(run).steps <= runs.work(node(i)).joinedStep) {
+            vm.warp(block.timestamp + 60);
+            _publish();
+        }
+    }
+
     function _latest() internal view returns (uint32) {
         return runs.runState(run).steps - 1;
     }
@@ -269,9 +277,14 @@ abstract contract House {
     }
 
     function _vote(uint256 caseId, uint256 judge, bool guilty) internal {
+        _voteOn(court.caseOf(caseId).charge, caseId, judge, guilty);
+    }
+
+    /// @dev As who looked into a case with this charge when it had the number.
+    function _voteOn(bytes32 charge, uint256 caseId, uint256 judge, bool guilty) internal {
         bytes32 hash = court.voteHash(caseId, node(judge), guilty, _salt(judge));
         vm.prank(node(judge));
-        court.commitVote(caseId, hash);
+        court.commitVote(caseId, charge, hash);
     }
 
     function _reveal(uint256 caseId, uint256 judge, bool guilty) internal {

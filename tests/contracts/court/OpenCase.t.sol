@@ -53,6 +53,8 @@ contract OpenCaseTest is House {
         vm.assertEq(c.deposit, 2 ether);
         vm.assertEq(c.seniorBefore, START);
         vm.assertEq(c.evidenceHash, keccak256("evidence"));
+        ISlashCourt.Target memory target = ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0));
+        vm.assertEq(c.charge, court.chargeOf(target, c.kind, 7, c.evidenceHash));
 
         vm.assertEq(registry.freeBalance(operator(0)), 95 ether);
         vm.assertEq(registry.totalHeld(), 5 ether);
@@ -119,9 +121,10 @@ contract OpenCaseTest is House {
         vm.assertEq(court.caseOf(caseId).jury, 3);
         vm.assertFalse(court.isJudge(caseId, node(8)));
         bytes32 hash = court.voteHash(caseId, node(8), false, bytes32(0));
+        bytes32 charge = court.caseOf(caseId).charge;
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotJudge.selector, caseId, node(8)));
         vm.prank(node(8));
-        court.commitVote(caseId, hash);
+        court.commitVote(caseId, charge, hash);
     }
 
     function test_OpenCase_RevertWhen_TooLate() public {
