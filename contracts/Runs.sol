@@ -106,7 +106,7 @@ contract Runs is Escrow {
         uint256 reserved = _checkEscrow(state, run, work_.pay);
 
         // Effect: one new word; the other two change in place.
-        _commitments[msg.sender][index] = Commitment(_digest(run, step, root), hour);
+        _commitments[msg.sender][index] = Commitment(_digest(run, step, root), uint40(block.timestamp));
         work_.next = index + 1;
         work_.lastStep = step;
         work_.lastHour = hour;
@@ -341,10 +341,10 @@ contract Runs is Escrow {
     /// @dev That commitment `through` has matured and the one after it, if there is one, has not.
     function _checkLastMatured(address node, uint32 through, uint32 next, uint24 sealed_) private view {
         mapping(uint32 index => Commitment) storage commitments = _commitments[node];
-        uint256 readyAt = Windows.maturesAt(commitments[through].hour, sealed_);
+        uint256 readyAt = Windows.maturesAt(Windows.hourOf(commitments[through].at), sealed_);
         require(block.timestamp >= readyAt, WindowOpen(node, through, readyAt));
         if (through + 1 == next) return;
-        readyAt = Windows.maturesAt(commitments[through + 1].hour, sealed_);
+        readyAt = Windows.maturesAt(Windows.hourOf(commitments[through + 1].at), sealed_);
         require(block.timestamp < readyAt, MoreHasMatured(node, through + 1));
     }
 
@@ -388,10 +388,10 @@ contract Runs is Escrow {
     function _hourOf(address node, uint32 index) private view returns (uint24) {
         uint32 next = _works[node].next;
         require(index < next, NotCommitted(node, index, next));
-        return _commitments[node][index].hour;
+        return Windows.hourOf(_commitments[node][index].at);
     }
 
-    function _digest(uint32 run, uint32 step, bytes32 root) private pure returns (bytes29) {
-        return bytes29(keccak256(abi.encode(run, step, root)));
+    function _digest(uint32 run, uint32 step, bytes32 root) private pure returns (bytes27) {
+        return bytes27(keccak256(abi.encode(run, step, root)));
     }
 }

@@ -32,7 +32,8 @@ interface IRuns {
     /// @param minStepInterval Seconds between two checkpoints.
     /// @param commitPhase Seconds in which judges commit their votes.
     /// @param revealPhase Seconds in which judges reveal them.
-    /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals.
+    /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals. It
+    /// must also have been there before the commitment in question (ISlashCourt).
     /// @param temperatureMicro Sampling temperature in millionths.
     /// @param maxPromptTokens Longest prompt.
     /// @param maxCompletionTokens Where generation stops.
@@ -153,11 +154,11 @@ interface IRuns {
     }
 
     /// @notice A commitment: one word.
-    /// @param digest First 29 bytes of keccak256(abi.encode(run, step, root)).
-    /// @param hour Hour since the epoch in which it was made.
+    /// @param digest First 27 bytes of keccak256(abi.encode(run, step, root)).
+    /// @param at Second in which it was made: pay goes by its hour, and its judges were validators before it.
     struct Commitment {
-        bytes29 digest;
-        uint24 hour;
+        bytes27 digest;
+        uint40 at;
     }
 
     /// @notice The terms a case is run by.

@@ -5,7 +5,8 @@ import { Leaves } from "../libraries/Leaves.sol";
 
 /// @title SlashCourt: what is wrong is proven here, at once where the contract can see it, by a jury where it cannot.
 /// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
-/// opened, one node one vote, without the challenger and without a validator of the accused's operator. The quorum is
+/// opened and before the commitment was made, so that nobody joins to judge what is there already; one node one vote,
+/// without the challenger and without a validator of the accused's operator. The quorum is
 /// more than half of the jury, and guilt needs more than half of the *whole* jury, so whoever stays silent counts for
 /// the accused: a conviction means a majority of the run's validators, whatever the turnout.
 /// @notice Warning: a majority of a run's validators can convict anybody. Join runs whose validators you trust to be
@@ -99,7 +100,8 @@ interface ISlashCourt {
     /// @param share What each revealer can collect after the end.
     /// @param commitEnds Second at which committing ends.
     /// @param revealEnds Second at which revealing ends.
-    /// @param seniorBefore Judges are the validators that were active at this second.
+    /// @param seniorBefore Judges are the validators that were active at this second: `jurySeniority` before the opening,
+    /// or the last second before the commitment if that is earlier.
     /// @param evidenceHash Content hash of the evidence bundle.
     /// @param charge `chargeOf` of what the case is about, which its number alone does not say across a reorg.
     struct Case {

@@ -33,7 +33,7 @@ contract CommitWorkTest is House {
 
     // ------------------------------------------------------------------------------------------------------ accepted
 
-    function testFuzz_Commit_KeepsDigestAndHour(bytes32 root, uint256 delay) public {
+    function testFuzz_Commit_KeepsDigestAndSecond(bytes32 root, uint256 delay) public {
         vm.warp(block.timestamp + _bound(delay, 0, 1_000 hours));
         uint24 hour = uint24(block.timestamp / 3600);
         bytes32 anchor = runs.checkpoint(run, 0).anchor;
@@ -43,8 +43,8 @@ contract CommitWorkTest is House {
         runs.commitWork(run, 0, anchor, 0, root);
 
         IRuns.Commitment memory c = runs.commitment(node(WORKER), 0);
-        vm.assertEq(bytes32(c.digest), bytes32(bytes29(keccak256(abi.encode(run, uint32(0), root)))));
-        vm.assertEq(c.hour, hour);
+        vm.assertEq(bytes32(c.digest), bytes32(bytes27(keccak256(abi.encode(run, uint32(0), root)))));
+        vm.assertEq(c.at, block.timestamp);
         vm.assertTrue(runs.isCommitted(node(WORKER), 0, 0, root));
         vm.assertFalse(runs.isCommitted(node(WORKER), 0, 1, root));
         vm.assertFalse(runs.isCommitted(node(WORKER), 0, 0, ~root));
