@@ -397,6 +397,8 @@ interface IRuns {
     function UNSEALED_WINDOW_HOURS() external view returns (uint256);
     /// @notice Step intervals of notice that withdrawing and closing take.
     function NOTICE_STEPS() external view returns (uint256);
+    /// @notice Seconds of notice that they take at least, however short the interval.
+    function MIN_NOTICE() external view returns (uint256);
     /// @notice Seconds after which an announcement that was not used is void, so that none stands for ever.
     function NOTICE_LAPSES() external view returns (uint256);
     /// @notice Active validators without whom a run takes no commitments.

@@ -19,7 +19,9 @@ library TermBounds {
     uint256 internal constant MAX_SENIORITY = 48 hours;
     uint256 internal constant MIN_SENIORITY = 24 hours;
     uint256 internal constant MIN_STEP_INTERVAL = 60;
-    uint256 internal constant MAX_STEP_INTERVAL = 7 days;
+    /// @dev Eight of them are the owner's notice, which starts over when a pause ends: it is over, and its announcement
+    /// has lapsed, before the guardian may pause again (Guarded).
+    uint256 internal constant MAX_STEP_INTERVAL = 3 days;
     /// @dev Anvil: a run on one machine may use seconds.
     uint256 internal constant LOCAL_CHAIN = 31_337;
 

@@ -24,6 +24,8 @@ abstract contract House {
     uint256 internal constant WORKER = 4;
     uint256 internal constant OTHER_WORKER = 5;
     uint256 internal constant FUNDS = 1_000 ether;
+    /// @dev Of `_terms`: its eight step intervals would be eight minutes.
+    uint256 internal constant NOTICE = 1 hours;
 
     IMusterToken internal token;
     IRegistry internal registry;

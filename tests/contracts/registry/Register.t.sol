@@ -78,7 +78,7 @@ contract RegisterTest is House {
     function test_Register_RevertWhen_RunClosed() public {
         vm.prank(owner);
         runs.announceClose(run);
-        vm.warp(START + 8 minutes);
+        vm.warp(START + NOTICE);
         vm.prank(owner);
         runs.close(run);
         _expectRejected(

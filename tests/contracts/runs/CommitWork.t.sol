@@ -151,7 +151,7 @@ contract CommitWorkTest is House {
     function test_Commit_RevertWhen_EscrowShort() public {
         vm.prank(owner);
         runs.announceWithdrawal(run, FUNDS - 1.5 ether);
-        vm.warp(block.timestamp + 8 minutes);
+        vm.warp(block.timestamp + NOTICE);
         vm.prank(owner);
         runs.withdrawEscrow(run);
         _commitAs(WORKER, 0, 0);

@@ -28,7 +28,10 @@ contract CreateRunTest is House {
         vm.assertEq(state.asyncLevel, 2);
         vm.assertEq(state.commitmentsPerHour, 3);
         vm.assertEq(runs.runInfo(created).owner, owner);
-        vm.assertEq(runs.noticePeriod(created), 8 minutes);
+        vm.assertEq(runs.MIN_NOTICE(), 1 hours);
+        vm.assertEq(runs.noticePeriod(created), 1 hours);
+        terms.minStepInterval = 451 seconds;
+        vm.assertEq(runs.noticePeriod(_createRun(terms)), 8 * 451 seconds);
     }
 
     function test_CreateRun_RevertWhen_ZeroAddress() public {
@@ -114,7 +117,9 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "jurySeniority", 48 hours + 1, 1, 48 hours);
         terms = _terms();
         terms.minStepInterval = 0;
-        _expectOutOfBounds(terms, "minStepInterval", 0, 1, 7 days);
+        _expectOutOfBounds(terms, "minStepInterval", 0, 1, 3 days);
+        terms.minStepInterval = 3 days + 1;
+        _expectOutOfBounds(terms, "minStepInterval", 3 days + 1, 1, 3 days);
     }
 
     /// @dev A local run may use seconds; a public one may not.
@@ -136,7 +141,7 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "jurySeniority", 24 hours - 1, 24 hours, 48 hours);
         terms = _terms();
         terms.minStepInterval = 59;
-        _expectOutOfBounds(terms, "minStepInterval", 59, 60, 7 days);
+        _expectOutOfBounds(terms, "minStepInterval", 59, 60, 3 days);
     }
 
     function test_CreateRun_RevertWhen_ClassesOutOfBounds() public {

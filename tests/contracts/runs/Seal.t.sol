@@ -109,7 +109,7 @@ contract SealTest is House {
     function test_Seal_WithoutPayWhenEscrowIsShort() public {
         vm.prank(owner);
         runs.announceWithdrawal(run, FUNDS - 1.25 ether);
-        vm.warp(block.timestamp + 8 minutes);
+        vm.warp(block.timestamp + NOTICE);
         vm.prank(owner);
         runs.withdrawEscrow(run);
         _commit(WORKER);
