@@ -144,7 +144,7 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid) {
         // Check.
-        address operator = _checkSealer(run);
+        address operator = _checkSealer(run, hour);
         _checkSealHour(hour);
 
         // Effect.
@@ -152,11 +152,11 @@ contract Runs is Escrow {
         lastSealed[msg.sender] = hour;
         vouchRoot[msg.sender][hour] = vouchRoot_;
         uint256 count = ++sealCount[run][hour];
-        paid = _terms[run].sealPay;
-        if (paid > unreserved(run)) paid = 0;
+        uint256 quorum = _terms[run].sealQuorum;
+        paid = count > quorum ? 0 : _sealPay(run, state);
         state.balance -= uint88(paid);
         emit HourSealed(run, hour, msg.sender, vouchRoot_, paid);
-        if (count >= _terms[run].sealQuorum && hour > state.sealedThrough) {
+        if (count >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
         }
@@ -366,16 +366,25 @@ contract Runs is Escrow {
     }
 
     /// @return operator Whom the seal pays.
-    function _checkSealer(uint32 run) private view returns (address operator) {
+    function _checkSealer(uint32 run, uint24 hour) private view returns (address operator) {
         IRegistry.Node memory sealer = REGISTRY.node(msg.sender);
         bool serves = sealer.role == IRegistry.Role.Validator && sealer.status == IRegistry.Status.Active;
         require(serves && sealer.run == run, NotValidator(run, msg.sender));
         uint256 readyAt = sealer.registeredAt + _terms[run].jurySeniority;
         require(block.timestamp >= readyAt, TooJunior(msg.sender, readyAt, block.timestamp));
+        bool served = Windows.endOf(hour) > sealer.registeredAt;
+        require(served, HourBeforeJoined(msg.sender, hour, sealer.registeredAt));
         return sealer.operator;
     }
 
-    /// @dev An hour can be sealed from its end until it matures unsealed: a late-comer is not paid for the past.
+    /// @dev Out of the owner's own money: what was reserved is the workers', and voided pay is for work. All or nothing.
+    function _sealPay(uint32 run, RunState storage state) private view returns (uint256 amount) {
+        if (state.closed) return 0;
+        amount = _terms[run].sealPay;
+        if (amount > withdrawable(run)) amount = 0;
+    }
+
+    /// @dev An hour can be sealed from its end until it matures unsealed.
     function _checkSealHour(uint24 hour) private view {
         uint256 end = Windows.endOf(hour);
         uint256 deadline = Windows.challengeableUntil(hour);

@@ -20,7 +20,8 @@ interface IRuns {
     /// @param validatorStake Lock of a validator.
     /// @param caseFee What a challenger puts down per case.
     /// @param juryDeposit What a judge puts down per vote.
-    /// @param sealPay Paid per sealed hour and validator, from what the escrow has not reserved.
+    /// @param sealPay Paid per sealed hour to each of the first `sealQuorum` that seal it, from what the owner could
+    /// withdraw; at most `pay`.
     /// @param slashBps Share of a lock that a conviction takes.
     /// @param bountyBps Share of a slash that goes to the challenger, at most 2,000.
     /// @param groupSize Samples per group.
@@ -100,7 +101,8 @@ interface IRuns {
     /// @notice What changes in a run more rarely.
     /// @param owner Created the run; may take back what is withdrawable.
     /// @param publishedAt Second of the latest checkpoint.
-    /// @param kept Voided pay still in the escrow: for paying others, never withdrawable.
+    /// @param kept Voided pay still in the escrow: for paying others, never withdrawable, and out of reach for ever once
+    /// the run is closed.
     /// @param withdrawal Announced withdrawal.
     /// @param withdrawalAt Second from which it can be taken; zero without an announcement.
     /// @param closeAt Second from which the run can be closed; zero without an announcement.
@@ -261,6 +263,7 @@ interface IRuns {
     error TooManyValidators(uint32 run);
     error NotValidator(uint32 run, address caller);
     error TooJunior(address validator, uint256 readyAt, uint256 timestamp);
+    error HourBeforeJoined(address validator, uint24 hour, uint256 registeredAt);
     error HourNotEnded(uint24 hour, uint256 endsAt, uint256 timestamp);
     error SealTooLate(uint24 hour, uint256 deadline, uint256 timestamp);
     error SealNotRising(address validator, uint24 hour, uint24 lastHour);
@@ -289,7 +292,7 @@ interface IRuns {
     function announceClose(uint32 run) external;
 
     /// @notice Closes the run for new work after its notice and pays the owner what is withdrawable. Reserved pay stays
-    /// and is claimed as usual.
+    /// and is claimed as usual. Voided pay stays too, and is nobody's any more: no work will ever be paid with it.
     function close(uint32 run) external returns (uint256 paid);
 
     /// @notice Puts an operator on the list of those who may register a validator, or takes it off. Only the admitter;
@@ -314,7 +317,8 @@ interface IRuns {
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @notice Seals every hour since the caller's previous seal up to and with `hour`: "I inspected these, and opened
-    /// every case I will". Pays `sealPay` if the escrow has it unreserved.
+    /// every case I will". Pays `sealPay` to the first `sealQuorum` that seal this very hour, if that much is
+    /// withdrawable and the run is open. Not for hours that ended before the caller registered.
     /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid);
 

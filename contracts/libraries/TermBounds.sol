@@ -39,6 +39,8 @@ library TermBounds {
 
     function _checkMoney(IRuns.Terms calldata terms) private pure {
         _bound("pay", terms.pay, 1, type(uint96).max);
+        // Sealing an hour, which may be an idle one, is never worth more than working in it.
+        _bound("sealPay", terms.sealPay, 0, terms.pay);
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
         // A fee and the deposits of 255 judges together fit the 96 bits of a judge's share.

@@ -86,6 +86,7 @@ SENTENCES: Final[dict[str, str]] = {
     "TooManyValidators": "run {run} has 255 active validators, and takes no more",
     "NotValidator": "{caller} is no active validator of run {run}",
     "TooJunior": "{validator} may do this from {readyAt:time}",
+    "HourBeforeJoined": "the hour {hour:hour} ended before {validator} registered at {registeredAt:time}",
     "HourNotEnded": "the hour {hour:hour} ends at {endsAt:time}",
     "SealTooLate": "the hour {hour:hour} could be sealed until {deadline:time}",
     "SealNotRising": "{validator} has sealed through {lastHour:hour}, which is not before {hour:hour}",

@@ -67,6 +67,9 @@ contract CreateRunTest is House {
         terms.juryDeposit = uint96(type(uint88).max) + 1;
         _expectOutOfBounds(terms, "juryDeposit", terms.juryDeposit, 1, type(uint88).max);
         terms = _terms();
+        terms.sealPay = 1 ether + 1;
+        _expectOutOfBounds(terms, "sealPay", 1 ether + 1, 0, 1 ether);
+        terms = _terms();
         terms.slashBps = 10_001;
         _expectOutOfBounds(terms, "slashBps", 10_001, 1, 10_000);
         terms = _terms();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
@@ -125,8 +126,12 @@ contract EscrowTest is House {
         vm.assertEq(_withdraw(), FUNDS - 2 ether);
         vm.assertEq(runs.unreserved(run), 2 ether);
 
-        // One of the two voided tokens seals hours; what the owner adds then is the owner's again.
+        // The two voided tokens seal no hours, and pay for work; what the owner adds then is the owner's again.
         _seal(_lastHour());
+        vm.assertEq(runs.unreserved(run), 2 ether);
+        _join(OTHER_WORKER, IRegistry.Role.Worker, 0);
+        _publishFor(OTHER_WORKER);
+        _commit(OTHER_WORKER);
         vm.assertEq(runs.unreserved(run), 1 ether);
         vm.assertEq(runs.withdrawable(run), 0);
         _fund(run, 10 ether);
