@@ -120,13 +120,11 @@ contract Runs is Escrow {
         Work storage work_ = _works[node];
         (uint32 from, uint32 next, uint32 run) = (work_.settled, work_.next, work_.run);
 
-        // Check: `through` is the last commitment that has matured, it is not settled yet, and nobody accuses the node.
+        // Check: `through` is the last commitment that is payable, and it is not settled yet.
         require(through < next, NotCommitted(node, through, next));
         require(through >= from, AlreadySettled(node, through, from));
-        uint256 openCases = work_.openCases;
-        require(openCases == 0, PayFrozen(node, openCases));
         RunState storage state = _states[run];
-        _checkLastMatured(node, through, next, state.sealedThrough);
+        _checkLastPayable(node, work_, through, state.sealedThrough);
 
         // Effect: every commitment of a node pays the same, so one multiplication settles them all.
         paid = uint256(through + 1 - from) * work_.pay;
@@ -289,6 +287,12 @@ contract Runs is Escrow {
     }
 
     /// @inheritdoc IRuns
+    function payableAt(address node, uint32 index) public view returns (uint256) {
+        Work storage work_ = _works[node];
+        return Windows.payableAt(_hourOf(node, index), _states[work_.run].sealedThrough, _phases(work_));
+    }
+
+    /// @inheritdoc IRuns
     function challengeableUntil(address node, uint32 index) external view returns (uint256) {
         return Windows.challengeableUntil(_hourOf(node, index));
     }
@@ -296,12 +300,11 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     function claimable(address node) external view returns (uint32 through, uint256 amount) {
         Work storage work_ = _works[node];
-        if (work_.openCases != 0) return (0, 0);
-        // Maturity rises with the index: find the first that has not matured.
+        // It rises with the index: find the first that is not payable.
         (uint32 low, uint32 high) = (work_.settled, work_.next);
         while (low < high) {
             uint32 middle = low + (high - low) / 2;
-            if (block.timestamp >= maturesAt(node, middle)) low = middle + 1;
+            if (block.timestamp >= payableAt(node, middle)) low = middle + 1;
             else high = middle;
         }
         if (low == work_.settled) return (0, 0);
@@ -338,14 +341,23 @@ contract Runs is Escrow {
         require(anchor == expected, WrongAnchor(run, step, anchor, expected));
     }
 
-    /// @dev That commitment `through` has matured and the one after it, if there is one, has not.
-    function _checkLastMatured(address node, uint32 through, uint32 next, uint24 sealed_) private view {
-        mapping(uint32 index => Commitment) storage commitments = _commitments[node];
-        uint256 readyAt = Windows.maturesAt(Windows.hourOf(commitments[through].at), sealed_);
-        require(block.timestamp >= readyAt, WindowOpen(node, through, readyAt));
-        if (through + 1 == next) return;
-        readyAt = Windows.maturesAt(Windows.hourOf(commitments[through + 1].at), sealed_);
+    /// @dev That commitment `through` is payable and the one after it, if there is one, is not.
+    function _checkLastPayable(address node, Work storage work_, uint32 through, uint24 sealed_) private view {
+        uint256 phases = _phases(work_);
+        uint256 readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through].at), sealed_, phases);
+        bool ready = block.timestamp >= readyAt;
+        require(ready || phases == 0, PayFrozen(node, work_.openCases, readyAt));
+        require(ready, WindowOpen(node, through, readyAt));
+        if (through + 1 == work_.next) return;
+        readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through + 1].at), sealed_, phases);
         require(block.timestamp < readyAt, MoreHasMatured(node, through + 1));
+    }
+
+    /// @dev What voting in a case takes, if there is an open one against the node; else zero.
+    function _phases(Work storage work_) private view returns (uint256) {
+        if (work_.openCases == 0) return 0;
+        Terms storage terms_ = _terms[work_.run];
+        return uint256(terms_.commitPhase) + terms_.revealPhase;
     }
 
     /// @return countInHour Commitments that the node already made in this hour.

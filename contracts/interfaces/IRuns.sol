@@ -139,7 +139,7 @@ interface IRuns {
     /// @param run Run it works for.
     /// @param workClass Its class.
     /// @param left Whether it retired or was convicted.
-    /// @param openCases Open cases against it; while there are any, its pay is frozen.
+    /// @param openCases Open cases against it; while there are any, what they may be about is frozen.
     struct Work {
         uint96 pay;
         uint32 next;
@@ -258,7 +258,7 @@ interface IRuns {
     error AlreadySettled(address node, uint32 index, uint32 settled);
     error WindowOpen(address node, uint32 index, uint256 maturesAt);
     error MoreHasMatured(address node, uint32 index);
-    error PayFrozen(address node, uint256 openCases);
+    error PayFrozen(address node, uint256 openCases, uint256 payableAt);
     error TooManyCases(address node);
     error TooManyValidators(uint32 run);
     error NotValidator(uint32 run, address caller);
@@ -310,8 +310,10 @@ interface IRuns {
     /// @param root Merkle root over the leaves of all rows.
     function commitWork(uint32 run, uint32 step, bytes32 anchor, uint32 index, bytes32 root) external;
 
-    /// @notice Settles every matured commitment of `node` and pays its operator. Anyone may call it.
-    /// @param through The last matured commitment: it has matured and the one after it has not.
+    /// @notice Settles every payable commitment of `node` and pays its operator. Anyone may call it. While a case against
+    /// the node is open, payable is what no case can be about any more: 72 hours and the phases of a case, and 24 hours
+    /// for resolving it, after the commitment's hour.
+    /// @param through The last payable commitment: it is payable and the one after it is not.
     function claim(address node, uint32 through) external returns (uint256 paid);
 
     // --------------------------------------------------------------------------------------------- validators' calls
@@ -346,7 +348,7 @@ interface IRuns {
     /// @notice A validator retires or is convicted while active. Only Registry.
     function leaveValidator(uint32 run) external;
 
-    /// @notice A case against `node` opens: its pay is frozen. Only SlashCourt.
+    /// @notice A case against `node` opens: what it may be about is frozen. Only SlashCourt.
     function freeze(address node) external;
 
     /// @notice A case against `node` ends. Only SlashCourt.
@@ -376,6 +378,8 @@ interface IRuns {
     function matured(address node, uint32 index) external view returns (bool);
     /// @notice Second at which a commitment matures if nothing more is sealed than is now.
     function maturesAt(address node, uint32 index) external view returns (uint256);
+    /// @notice Second at which a commitment can be claimed as seals and cases are now.
+    function payableAt(address node, uint32 index) external view returns (uint256);
     /// @notice Last second at which a case about a commitment may be opened.
     function challengeableUntil(address node, uint32 index) external view returns (uint256);
     /// @notice The commitment to pass to `claim` now, and what it would pay; zero pay when there is nothing to claim.

@@ -202,7 +202,7 @@ interface ISlashCourt {
     // ------------------------------------------------------------------------------------------------ juried cases
 
     /// @notice Accuses a node of a commitment. The caller is an active validator of the run, whose operator pays the fee
-    /// out of its free balance. The node's unsettled pay is frozen until the case ends.
+    /// out of its free balance. Pay of the node that cases can still be about is frozen until the case ends.
     /// @param step Of the commitment.
     /// @param root Of the commitment.
     /// @param position Row concerned; ignored where the kind concerns the whole commitment.
