@@ -178,7 +178,9 @@ contract Runs is Escrow {
         // Every word that a commitment changes is made non-zero here, so that the first one costs what all cost.
         Work storage work_ = _works[node];
         work_.pay = (uint256(terms_.pay) * (terms_.classes[workClass] & 0xffff) / BASIS_POINTS).toUint96();
-        work_.joinedStep = _states[run].steps;
+        // The next step's entropy may be known already to who builds the block that publishes it; the one's after is not.
+        uint32 steps = _states[run].steps;
+        work_.joinedStep = steps == 0 ? 0 : steps + 1;
         work_.operator = operator;
         work_.run = run;
         work_.workClass = workClass;
@@ -344,12 +346,12 @@ contract Runs is Escrow {
     /// @dev That commitment `through` is payable and the one after it, if there is one, is not.
     function _checkLastPayable(address node, Work storage work_, uint32 through, uint24 sealed_) private view {
         uint256 phases = _phases(work_);
-        uint256 readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through].at), sealed_, phases);
+        uint256 readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through].committedAt), sealed_, phases);
         bool ready = block.timestamp >= readyAt;
         require(ready || phases == 0, PayFrozen(node, work_.openCases, readyAt));
         require(ready, WindowOpen(node, through, readyAt));
         if (through + 1 == work_.next) return;
-        readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through + 1].at), sealed_, phases);
+        readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through + 1].committedAt), sealed_, phases);
         require(block.timestamp < readyAt, MoreHasMatured(node, through + 1));
     }
 
@@ -409,7 +411,7 @@ contract Runs is Escrow {
     function _hourOf(address node, uint32 index) private view returns (uint24) {
         uint32 next = _works[node].next;
         require(index < next, NotCommitted(node, index, next));
-        return Windows.hourOf(_commitments[node][index].at);
+        return Windows.hourOf(_commitments[node][index].committedAt);
     }
 
     function _digest(uint32 run, uint32 step, bytes32 root) private pure returns (bytes27) {

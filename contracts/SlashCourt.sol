@@ -229,7 +229,7 @@ contract SlashCourt is ObjectiveProofs {
 
     /// @return committedAt Second of the commitment.
     function _checkInTime(address node, uint32 index) private view returns (uint256 committedAt) {
-        committedAt = RUNS.commitment(node, index).at;
+        committedAt = RUNS.commitment(node, index).committedAt;
         uint256 deadline = Windows.challengeableUntil(Windows.hourOf(committedAt));
         require(block.timestamp <= deadline, ChallengeTooLate(node, index, deadline, block.timestamp));
     }

@@ -132,7 +132,8 @@ interface IRuns {
     /// @param next Index of its next commitment.
     /// @param settled Commitments below this index are settled: claimed or voided.
     /// @param lastStep Step of its latest commitment.
-    /// @param joinedStep First step it may work on: the number of checkpoints published when it joined.
+    /// @param joinedStep First step it may work on: the second to be published after it joined, so that nobody knew its
+    /// draws when the key was chosen; step 0 for who joins a run that has published none.
     /// @param lastHour Hour of its latest commitment.
     /// @param countInHour Commitments in that hour.
     /// @param operator Whom claims pay.
@@ -157,10 +158,10 @@ interface IRuns {
 
     /// @notice A commitment: one word.
     /// @param digest First 27 bytes of keccak256(abi.encode(run, step, root)).
-    /// @param at Second in which it was made: pay goes by its hour, and its judges were validators before it.
+    /// @param committedAt Second in which it was made: pay goes by its hour, and its judges were validators before it.
     struct Commitment {
         bytes27 digest;
-        uint40 at;
+        uint40 committedAt;
     }
 
     /// @notice The terms a case is run by.

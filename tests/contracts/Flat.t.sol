@@ -26,15 +26,13 @@ contract FlatTest is House {
 
     function test_Flat_TwoThousandNodesAndAMonthOfIdleHours() public {
         _joinMany(FIRST, 6);
-        vm.warp(block.timestamp + 60);
-        _publish();
+        _publishFor(FIRST);
         _warmUp(FIRST);
         _measure(FIRST + 1);
         (uint256 commit, uint256 claim, uint256 slash, uint256 retire) = (commitGas, claimGas, slashGas, retireGas);
 
         _joinMany(FIRST + 6, NODES - 6);
-        vm.warp(block.timestamp + 60);
-        _publish();
+        _publishFor(FIRST + 6);
         for (uint256 i = FIRST + 6; i < FIRST + NODES; i++) {
             _commit(i);
         }

@@ -125,7 +125,7 @@ async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tm
     assert await worker.ask(runs.is_committed(node, 2, step, digest("root 2")))
     assert not await worker.ask(runs.is_committed(node, 2, step, digest("another root")))
     assert (await worker.ask(runs.run_state(run))).reserved == 3 * terms.pay
-    assert (await worker.ask(runs.commitment(node, 0))).at // HOUR_SECONDS == events[0].hour
+    assert (await worker.ask(runs.commitment(node, 0))).committed_at // HOUR_SECONDS == events[0].hour
 
     with pytest.raises(RevertError, match="still open to challenges") as caught:
         await worker.act(runs.claim(node, 2))

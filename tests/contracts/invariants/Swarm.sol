@@ -183,7 +183,7 @@ contract Swarm is Provers {
         uint256 before = token.balanceOf(operator(i));
         vm.assertEq(runs.claim(node(i), through), amount);
         vm.assertEq(token.balanceOf(operator(i)), before + amount, "a claim pays the operator");
-        vm.assertGe(block.timestamp, (uint256(last.at) / 1 hours + 25) * 1 hours, "nothing pays before its window");
+        vm.assertGe(block.timestamp, (uint256(last.committedAt) / 1 hours + 25) * 1 hours, "nothing pays before its window");
         paid[i] += amount;
         done["claim"]++;
     }

@@ -41,7 +41,7 @@ contract RegisterTest is House {
 
         IRuns.Work memory w = runs.work(node(WORKER));
         vm.assertEq(w.pay, 2.5 ether);
-        vm.assertEq(w.joinedStep, 1);
+        vm.assertEq(w.joinedStep, 2);
         vm.assertEq(w.operator, operator(WORKER));
         vm.assertEq(w.run, run);
         _assertSolvent();

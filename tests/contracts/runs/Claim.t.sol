@@ -144,8 +144,7 @@ contract ClaimTest is House {
         bytes memory consent = _consent(OTHER_WORKER, registration);
         vm.prank(operator(OTHER_WORKER));
         registry.register(registration, consent);
-        vm.warp(block.timestamp + 60);
-        _publish();
+        _publishFor(OTHER_WORKER);
         _commit(OTHER_WORKER);
         vm.warp(END + 72 hours);
         vm.assertEq(runs.claim(node(OTHER_WORKER), 0), 2.5 ether);

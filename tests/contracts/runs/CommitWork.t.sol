@@ -44,7 +44,7 @@ contract CommitWorkTest is House {
 
         IRuns.Commitment memory c = runs.commitment(node(WORKER), 0);
         vm.assertEq(bytes32(c.digest), bytes32(bytes27(keccak256(abi.encode(run, uint32(0), root)))));
-        vm.assertEq(c.at, block.timestamp);
+        vm.assertEq(c.committedAt, block.timestamp);
         vm.assertTrue(runs.isCommitted(node(WORKER), 0, 0, root));
         vm.assertFalse(runs.isCommitted(node(WORKER), 0, 1, root));
         vm.assertFalse(runs.isCommitted(node(WORKER), 0, 0, ~root));
@@ -119,11 +119,18 @@ contract CommitWorkTest is House {
     /// @dev Keys cannot be ground: a node's first draw follows from entropy that came after it joined.
     function test_Commit_RevertWhen_BeforeJoined() public {
         _join(OTHER_WORKER, IRegistry.Role.Worker, 0);
-        _expectRejected(
-            OTHER_WORKER, 0, 0, abi.encodeWithSelector(IRuns.StepBeforeJoined.selector, node(OTHER_WORKER), 0, 1)
-        );
-        _publishNext();
-        _commitAs(OTHER_WORKER, 1, 0);
+        vm.assertEq(runs.work(node(WORKER)).joinedStep, 0);
+        vm.assertEq(runs.work(node(OTHER_WORKER)).joinedStep, 2);
+        for (uint32 step = 0; step < 2; step++) {
+            _expectRejected(
+                OTHER_WORKER,
+                step,
+                0,
+                abi.encodeWithSelector(IRuns.StepBeforeJoined.selector, node(OTHER_WORKER), step, 2)
+            );
+            _publishNext();
+        }
+        _commitAs(OTHER_WORKER, 2, 0);
     }
 
     function test_Commit_RevertWhen_BeforeLast() public {

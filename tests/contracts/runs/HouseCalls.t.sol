@@ -60,7 +60,7 @@ contract HouseCallsTest is House {
         }
         vm.warp(START + 97 hours);
         if (before != 0) runs.claim(node(WORKER), uint32(before) - 1);
-        _publish();
+        _publishFor(OTHER_WORKER);
         _commit(OTHER_WORKER);
         for (uint256 i = 0; i < after_; i++) {
             _commit(WORKER);
