@@ -48,8 +48,8 @@ contract CreateRunTest is House {
     function test_CreateRun_RevertWhen_MoneyOutOfBounds() public {
         uint256 most = type(uint96).max;
         IRuns.Terms memory terms = _terms();
-        terms.pay = 0;
-        _expectOutOfBounds(terms, "pay", 0, 1, most);
+        terms.pay = 9_999;
+        _expectOutOfBounds(terms, "pay", 9_999, 10_000, most);
         terms = _terms();
         terms.workerStake = 0;
         _expectOutOfBounds(terms, "workerStake", 0, 1, most);
@@ -154,7 +154,9 @@ contract CreateRunTest is House {
         terms.classes = new uint256[](9);
         _expectOutOfBounds(terms, "classes", 9, 1, 8);
         terms.classes = new uint256[](1);
-        _expectOutOfBounds(terms, "weight", 0, 1, type(uint16).max);
+        _expectOutOfBounds(terms, "weight", 0, 1_000, type(uint16).max);
+        terms.classes[0] = 999 | (1 << 16) | (40 << 32);
+        _expectOutOfBounds(terms, "weight", 999, 1_000, type(uint16).max);
         terms.classes[0] = 10_000;
         _expectOutOfBounds(terms, "budgets", 0, 1, 14);
         terms.classes[0] = 10_000 | (15 << 16);
@@ -167,14 +169,27 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "classes", 1, 0, 0);
     }
 
-    /// @dev Class 1 thinks 2.5 times as long as class 0 on average, and so is paid 2.5 times as much, within rounding.
+    /// @dev Class 1 thinks 2.5 times as long as class 0 on average, and so is paid 2.5 times as much.
     function testFuzz_CreateRun_ClassesPayInProportion(uint16 weight) public {
-        vm.assume(weight != 0);
+        weight = uint16(_bound(weight, weight % 4 == 0 ? 24_998 : 1_000, weight % 4 == 0 ? 25_002 : type(uint16).max));
         IRuns.Terms memory terms = _terms();
         terms.classes[1] = (terms.classes[1] & ~uint256(0xffff)) | weight;
-        if (weight < 24_999 || weight > 25_001) {
+        if (weight != 25_000) {
             vm.expectRevert(abi.encodeWithSelector(IRuns.ClassWeightOff.selector, 1, weight, 25_000));
         }
         runs.createRun(terms);
+    }
+
+    /// @dev Where what is exact is no whole number, the one below and the one above will do: 1,000 × 50 / 48 = 1,041.67.
+    function test_CreateRun_ClassesAreRounded() public {
+        IRuns.Terms memory terms = _terms();
+        terms.classes[0] = 1_000 | (1 << 16) | (48 << 32);
+        for (uint256 weight = 1_040; weight < 1_044; weight++) {
+            terms.classes[1] = weight | (1 << 16) | (50 << 32);
+            if (weight < 1_041 || weight > 1_042) {
+                vm.expectRevert(abi.encodeWithSelector(IRuns.ClassWeightOff.selector, 1, weight, 1_041));
+            }
+            runs.createRun(terms);
+        }
     }
 }
