@@ -114,7 +114,7 @@ abstract contract House {
     /// @dev Draws at least `amount` from the faucet, moving no clock: strangers with addresses of their own pass it on.
     function _mint(address account, uint256 amount) internal {
         while (token.balanceOf(account) < amount) {
-            address giver = address(uint160(uint256(keccak256(abi.encode("giver", ++_givers)))));
+            address giver = address(uint160(uint256(keccak256(abi.encode("giver", address(this), ++_givers)))));
             vm.startPrank(giver);
             token.faucet();
             vm.assertTrue(token.transfer(account, token.balanceOf(giver)));
@@ -243,7 +243,10 @@ abstract contract House {
     }
 
     function _commitRoot(uint256 i, bytes32 root) internal {
-        uint32 step = _latest();
+        _commitAt(i, _latest(), root);
+    }
+
+    function _commitAt(uint256 i, uint32 step, bytes32 root) internal {
         uint32 index = runs.work(node(i)).next;
         bytes32 anchor = runs.checkpoint(run, step).anchor;
         vm.prank(node(i));
