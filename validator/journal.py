@@ -88,16 +88,15 @@ class ValidatorJournal:
         known = self._db.row("SELECT charge, block FROM cases WHERE case_id = ?", event.case_id)
         if known is not None and known["charge"] == charge:
             if known["block"] != event.at.block:
-                self._reopened(event)
+                self._reopened(event, charge)
             return
-        voted = self._db.value("SELECT 1 FROM votes WHERE case_id = ? AND charge = ?", event.case_id, charge)
         self._db.execute(
             """INSERT OR REPLACE INTO cases (case_id, charge, node, idx, root, step, kind, challenger, evidence, jury,
                                              commit_ends, reveal_ends, block, ballot)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
             *(event.case_id, charge, event.node, event.index, event.root, event.step, int(event.kind)),
             *(event.challenger, event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
-            "sealed" if voted else "none",
+            self._start(event.case_id, charge),
         )
         if event.challenger == self.validator:
             self._db.execute(
@@ -105,13 +104,19 @@ class ValidatorJournal:
                 *(event.node, event.index, event.root),
             )
 
-    def _reopened(self, event: CaseOpened) -> None:
+    def _reopened(self, event: CaseOpened, charge: bytes) -> None:
         """A reorg opened the same case again: its times and its jury may be others."""
         self._db.execute(
             """UPDATE cases SET challenger = ?, jury = ?, commit_ends = ?, reveal_ends = ?, block = ?,
-               ballot = CASE WHEN ballot IN ('no judge', 'late') THEN 'none' ELSE ballot END WHERE case_id = ?""",
-            *(event.challenger, event.jury, event.commit_ends, event.reveal_ends, event.at.block, event.case_id),
+               ballot = CASE WHEN ballot IN ('no judge', 'late') THEN ? ELSE ballot END WHERE case_id = ?""",
+            *(event.challenger, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
+            *(self._start(event.case_id, charge), event.case_id),
         )
+
+    def _start(self, case_id: int, charge: bytes) -> Ballot:
+        """How far this validator is with a case that it hears of: it may have decided about it before a reorg."""
+        voted = self._db.value("SELECT 1 FROM votes WHERE case_id = ? AND charge = ?", case_id, charge)
+        return "sealed" if voted else "none"
 
     def _resolved(self, event: CaseResolved, now: float) -> None:
         """A case ended. Without a quorum nothing was decided: whoever opened it may try once more."""

@@ -43,8 +43,8 @@ SCHEMA: Final = (
         jury INTEGER NOT NULL, commit_ends INTEGER NOT NULL, reveal_ends INTEGER NOT NULL, block INTEGER NOT NULL,
         outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none'
     )""",
-    # What was decided under which number about which charge: kept whatever becomes of the number, for the vote may be on
-    # chain, and its salt opens it.
+    # What was decided under which number about which charge: kept whatever becomes of the number, for the vote may be
+    # on chain, and only its salt opens it.
     """CREATE TABLE IF NOT EXISTS votes (
         case_id INTEGER NOT NULL, charge BLOB NOT NULL, guilty INTEGER NOT NULL, salt BLOB NOT NULL,
         PRIMARY KEY (case_id, charge)

@@ -48,8 +48,8 @@ def vote_hash(case_id: int, judge: str, guilty: bool, salt: bytes) -> bytes:
 
 
 def charge_of(case: CaseOpened) -> bytes:
-    """What a case is about, as `commit_vote` names it and `SlashCourt.chargeOf` hashes it: not its number, which a reorg
-    may give to another."""
+    """What a case is about, as `commit_vote` names it and `SlashCourt.chargeOf` hashes it: a reorg may give its number
+    to another."""
     kinds = ["address", "uint32", "uint32", "bytes32", "uint8", "uint32", "bytes32"]
     values = [case.node, case.index, case.step, case.root, int(case.kind), case.position, case.evidence_hash]
     return keccak(encode(kinds, values))

@@ -81,7 +81,7 @@ SENTENCES: Final[dict[str, str]] = {
     "AlreadySettled": "{node} was settled below commitment {settled} already",
     "WindowOpen": "commitment {index} of {node} is still open to challenges, until {maturesAt:time}",
     "MoreHasMatured": "more of {node} has matured: claim through commitment {index} or later",
-    "PayFrozen": "{openCases} cases against {node} are open; this pay is frozen until they end, or until {payableAt:time}",
+    "PayFrozen": "{openCases} cases against {node} are open: this pay is frozen until they end or {payableAt:time}",
     "TooManyCases": "too many cases against {node} are open",
     "TooManyValidators": "run {run} has 255 active validators, and takes no more",
     "NotValidator": "{caller} is no active validator of run {run}",

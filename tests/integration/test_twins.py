@@ -101,7 +101,9 @@ def test_charges_match(
     anvil: Anvil, node: str, index: int, step: int, root: bytes, kind: Kind, row: int, proof: bytes
 ) -> None:
     """Of the court itself: the function reads nothing, so that its code answers at any address."""
-    opened = CaseOpened(Place(0, bytes(32), bytes(32), 0), 1, node, HOME, 1, index, step, root, kind, row, proof, 3, 0, 0)
+    opened = CaseOpened(
+        Place(0, bytes(32), bytes(32), 0), 1, node, HOME, 1, index, step, root, kind, row, proof, 3, 0, 0
+    )
     view = court.charge_of(court.Target(node, index, step, root), kind, row, proof)
     code = {HOME: {"code": "0x" + artifact("court").deployed_bytecode.hex()}}
     answer = anvil.request("eth_call", {"to": HOME, "data": "0x" + view.encode().hex()}, "latest", code)

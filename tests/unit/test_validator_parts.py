@@ -344,6 +344,10 @@ def test_who_did_not_judge_in_one_block_may_in_another(journal: ValidatorJournal
     assert journal.cases()[0].ballot == "no judge", "told again"
     tell(journal, opened(1, block=22), rewound_to=15)
     assert journal.cases()[0].ballot == "none", "somebody else opened it first this time"
+    journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
+    journal.set_ballot(journal.cases()[0], "late")
+    tell(journal, opened(1, block=23, commit_ends=900), rewound_to=15)
+    assert [(c.ballot, c.salt) for c in journal.cases()] == [("sealed", b"\x05" * 32)], "not late any more"
 
 
 # Sealing
