@@ -21,6 +21,8 @@ abstract contract Escrow is Guarded {
     /// @inheritdoc IRuns
     uint256 public constant NOTICE_STEPS = 8;
     /// @inheritdoc IRuns
+    uint256 public constant MIN_NOTICE = 1 hours;
+    /// @inheritdoc IRuns
     uint256 public constant NOTICE_LAPSES = 24 hours;
 
     // -------------------------------------------------------------------------------------------------- immutables
@@ -176,7 +178,7 @@ abstract contract Escrow is Guarded {
 
     /// @inheritdoc IRuns
     function noticePeriod(uint32 run) public view returns (uint256) {
-        return NOTICE_STEPS * _terms[run].minStepInterval;
+        return Math.max(NOTICE_STEPS * _terms[run].minStepInterval, MIN_NOTICE);
     }
 
     // ---------------------------------------------------------------------------------------------------- internal

@@ -106,7 +106,7 @@ contract Runs is Escrow {
         uint256 reserved = _checkEscrow(state, run, work_.pay);
 
         // Effect: one new word; the other two change in place.
-        _commitments[msg.sender][index] = Commitment(_digest(run, step, root), hour);
+        _commitments[msg.sender][index] = Commitment(_digest(run, step, root), uint40(block.timestamp));
         work_.next = index + 1;
         work_.lastStep = step;
         work_.lastHour = hour;
@@ -120,13 +120,11 @@ contract Runs is Escrow {
         Work storage work_ = _works[node];
         (uint32 from, uint32 next, uint32 run) = (work_.settled, work_.next, work_.run);
 
-        // Check: `through` is the last commitment that has matured, it is not settled yet, and nobody accuses the node.
+        // Check: `through` is the last commitment that is payable, and it is not settled yet.
         require(through < next, NotCommitted(node, through, next));
         require(through >= from, AlreadySettled(node, through, from));
-        uint256 openCases = work_.openCases;
-        require(openCases == 0, PayFrozen(node, openCases));
         RunState storage state = _states[run];
-        _checkLastMatured(node, through, next, state.sealedThrough);
+        _checkLastPayable(node, work_, through, state.sealedThrough);
 
         // Effect: every commitment of a node pays the same, so one multiplication settles them all.
         paid = uint256(through + 1 - from) * work_.pay;
@@ -144,7 +142,7 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid) {
         // Check.
-        address operator = _checkSealer(run);
+        address operator = _checkSealer(run, hour);
         _checkSealHour(hour);
 
         // Effect.
@@ -152,11 +150,11 @@ contract Runs is Escrow {
         lastSealed[msg.sender] = hour;
         vouchRoot[msg.sender][hour] = vouchRoot_;
         uint256 count = ++sealCount[run][hour];
-        paid = _terms[run].sealPay;
-        if (paid > unreserved(run)) paid = 0;
+        uint256 quorum = _terms[run].sealQuorum;
+        paid = count > quorum ? 0 : _sealPay(run, state);
         state.balance -= uint88(paid);
         emit HourSealed(run, hour, msg.sender, vouchRoot_, paid);
-        if (count >= _terms[run].sealQuorum && hour > state.sealedThrough) {
+        if (count >= quorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
         }
@@ -180,7 +178,9 @@ contract Runs is Escrow {
         // Every word that a commitment changes is made non-zero here, so that the first one costs what all cost.
         Work storage work_ = _works[node];
         work_.pay = (uint256(terms_.pay) * (terms_.classes[workClass] & 0xffff) / BASIS_POINTS).toUint96();
-        work_.joinedStep = _states[run].steps;
+        // The next step's entropy may be known already to who builds the block that publishes it; the one's after is not.
+        uint32 steps = _states[run].steps;
+        work_.joinedStep = steps == 0 ? 0 : steps + 1;
         work_.operator = operator;
         work_.run = run;
         work_.workClass = workClass;
@@ -289,6 +289,12 @@ contract Runs is Escrow {
     }
 
     /// @inheritdoc IRuns
+    function payableAt(address node, uint32 index) public view returns (uint256) {
+        Work storage work_ = _works[node];
+        return Windows.payableAt(_hourOf(node, index), _states[work_.run].sealedThrough, _phases(work_));
+    }
+
+    /// @inheritdoc IRuns
     function challengeableUntil(address node, uint32 index) external view returns (uint256) {
         return Windows.challengeableUntil(_hourOf(node, index));
     }
@@ -296,12 +302,11 @@ contract Runs is Escrow {
     /// @inheritdoc IRuns
     function claimable(address node) external view returns (uint32 through, uint256 amount) {
         Work storage work_ = _works[node];
-        if (work_.openCases != 0) return (0, 0);
-        // Maturity rises with the index: find the first that has not matured.
+        // It rises with the index: find the first that is not payable.
         (uint32 low, uint32 high) = (work_.settled, work_.next);
         while (low < high) {
             uint32 middle = low + (high - low) / 2;
-            if (block.timestamp >= maturesAt(node, middle)) low = middle + 1;
+            if (block.timestamp >= payableAt(node, middle)) low = middle + 1;
             else high = middle;
         }
         if (low == work_.settled) return (0, 0);
@@ -338,14 +343,23 @@ contract Runs is Escrow {
         require(anchor == expected, WrongAnchor(run, step, anchor, expected));
     }
 
-    /// @dev That commitment `through` has matured and the one after it, if there is one, has not.
-    function _checkLastMatured(address node, uint32 through, uint32 next, uint24 sealed_) private view {
-        mapping(uint32 index => Commitment) storage commitments = _commitments[node];
-        uint256 readyAt = Windows.maturesAt(commitments[through].hour, sealed_);
-        require(block.timestamp >= readyAt, WindowOpen(node, through, readyAt));
-        if (through + 1 == next) return;
-        readyAt = Windows.maturesAt(commitments[through + 1].hour, sealed_);
+    /// @dev That commitment `through` is payable and the one after it, if there is one, is not.
+    function _checkLastPayable(address node, Work storage work_, uint32 through, uint24 sealed_) private view {
+        uint256 phases = _phases(work_);
+        uint256 readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through].committedAt), sealed_, phases);
+        bool ready = block.timestamp >= readyAt;
+        require(ready || phases == 0, PayFrozen(node, work_.openCases, readyAt));
+        require(ready, WindowOpen(node, through, readyAt));
+        if (through + 1 == work_.next) return;
+        readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through + 1].committedAt), sealed_, phases);
         require(block.timestamp < readyAt, MoreHasMatured(node, through + 1));
+    }
+
+    /// @dev What voting in a case takes, if there is an open one against the node; else zero.
+    function _phases(Work storage work_) private view returns (uint256) {
+        if (work_.openCases == 0) return 0;
+        Terms storage terms_ = _terms[work_.run];
+        return uint256(terms_.commitPhase) + terms_.revealPhase;
     }
 
     /// @return countInHour Commitments that the node already made in this hour.
@@ -366,16 +380,25 @@ contract Runs is Escrow {
     }
 
     /// @return operator Whom the seal pays.
-    function _checkSealer(uint32 run) private view returns (address operator) {
+    function _checkSealer(uint32 run, uint24 hour) private view returns (address operator) {
         IRegistry.Node memory sealer = REGISTRY.node(msg.sender);
         bool serves = sealer.role == IRegistry.Role.Validator && sealer.status == IRegistry.Status.Active;
         require(serves && sealer.run == run, NotValidator(run, msg.sender));
         uint256 readyAt = sealer.registeredAt + _terms[run].jurySeniority;
         require(block.timestamp >= readyAt, TooJunior(msg.sender, readyAt, block.timestamp));
+        bool served = Windows.endOf(hour) > sealer.registeredAt;
+        require(served, HourBeforeJoined(msg.sender, hour, sealer.registeredAt));
         return sealer.operator;
     }
 
-    /// @dev An hour can be sealed from its end until it matures unsealed: a late-comer is not paid for the past.
+    /// @dev Out of the owner's own money: what was reserved is the workers', and voided pay is for work. All or nothing.
+    function _sealPay(uint32 run, RunState storage state) private view returns (uint256 amount) {
+        if (state.closed) return 0;
+        amount = _terms[run].sealPay;
+        if (amount > withdrawable(run)) amount = 0;
+    }
+
+    /// @dev An hour can be sealed from its end until it matures unsealed.
     function _checkSealHour(uint24 hour) private view {
         uint256 end = Windows.endOf(hour);
         uint256 deadline = Windows.challengeableUntil(hour);
@@ -388,10 +411,10 @@ contract Runs is Escrow {
     function _hourOf(address node, uint32 index) private view returns (uint24) {
         uint32 next = _works[node].next;
         require(index < next, NotCommitted(node, index, next));
-        return _commitments[node][index].hour;
+        return Windows.hourOf(_commitments[node][index].committedAt);
     }
 
-    function _digest(uint32 run, uint32 step, bytes32 root) private pure returns (bytes29) {
-        return bytes29(keccak256(abi.encode(run, step, root)));
+    function _digest(uint32 run, uint32 step, bytes32 root) private pure returns (bytes27) {
+        return bytes27(keccak256(abi.encode(run, step, root)));
     }
 }

@@ -3,11 +3,13 @@ pragma solidity ^0.8.30;
 
 import { ECDSA } from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import { MessageHashUtils } from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
+import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { ObjectiveProofs } from "./ObjectiveProofs.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
+import { Windows } from "./libraries/Windows.sol";
 
 /// @title Juried cases; see ISlashCourt.
 contract SlashCourt is ObjectiveProofs {
@@ -55,7 +57,7 @@ contract SlashCourt is ObjectiveProofs {
     ) external returns (uint256 caseId) {
         // Check.
         IRegistry.Node memory accused = _checkAccusable(Target(node, index, step, root));
-        _checkInTime(node, index);
+        uint256 committedAt = _checkInTime(node, index);
 
         // Effect.
         caseId = ++caseCount;
@@ -65,7 +67,8 @@ contract SlashCourt is ObjectiveProofs {
         case_.kind = kind;
         case_.position = position;
         case_.evidenceHash = evidenceHash;
-        address payer = _empanel(case_, accused);
+        case_.charge = chargeOf(Target(node, index, step, root), kind, position, evidenceHash);
+        address payer = _empanel(case_, accused, committedAt);
         _announce(caseId, step, root);
 
         // Interaction.
@@ -74,11 +77,12 @@ contract SlashCourt is ObjectiveProofs {
     }
 
     /// @inheritdoc ISlashCourt
-    function commitVote(uint256 caseId, bytes32 hash) external {
+    function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external {
         Case storage case_ = _openCase(caseId);
         Ballot storage ballot_ = _ballots[caseId][msg.sender];
 
-        // Check.
+        // Check. A reorg may have given the number to another case since the judge looked.
+        require(charge == case_.charge, OtherCharge(caseId, charge, case_.charge));
         require(block.timestamp < case_.commitEnds, CommitPhaseOver(caseId, case_.commitEnds, block.timestamp));
         bool again = ballot_.state == BallotState.Committed && case_.kind == Kind.DataMissing;
         require(again || ballot_.state == BallotState.None, AlreadyVoted(caseId, msg.sender));
@@ -197,6 +201,15 @@ contract SlashCourt is ObjectiveProofs {
     }
 
     /// @inheritdoc ISlashCourt
+    function chargeOf(Target memory target, Kind kind, uint32 position, bytes32 evidenceHash)
+        public
+        pure
+        returns (bytes32)
+    {
+        return keccak256(abi.encode(target, kind, position, evidenceHash));
+    }
+
+    /// @inheritdoc ISlashCourt
     function voteHash(uint256 caseId, address judge, bool guilty, bytes32 salt) public pure returns (bytes32) {
         return keccak256(abi.encode(caseId, judge, guilty, salt));
     }
@@ -214,23 +227,27 @@ contract SlashCourt is ObjectiveProofs {
 
     // ----------------------------------------------------------------------------------------------------- internal
 
-    function _checkInTime(address node, uint32 index) private view {
-        uint256 deadline = RUNS.challengeableUntil(node, index);
+    /// @return committedAt Second of the commitment.
+    function _checkInTime(address node, uint32 index) private view returns (uint256 committedAt) {
+        committedAt = RUNS.commitment(node, index).committedAt;
+        uint256 deadline = Windows.challengeableUntil(Windows.hourOf(committedAt));
         require(block.timestamp <= deadline, ChallengeTooLate(node, index, deadline, block.timestamp));
     }
 
     /// @dev Checks the challenger and fixes the jury and the phases. Owner and trainer of a run cannot be its validators
     /// (Runs), so they never challenge.
     /// @return payer The challenger's operator.
-    function _empanel(Case storage case_, IRegistry.Node memory accused) private returns (address payer) {
+    function _empanel(Case storage case_, IRegistry.Node memory accused, uint256 committedAt)
+        private
+        returns (address payer)
+    {
         // Check.
         IRegistry.Node memory challenger = REGISTRY.node(msg.sender);
         bool serves = challenger.role == IRegistry.Role.Validator && challenger.status == IRegistry.Status.Active;
         require(serves && challenger.run == accused.run, NotChallenger(msg.sender, accused.run));
         require(challenger.operator != accused.operator, OwnNode(msg.sender, case_.node, accused.operator));
         IRuns.CaseTerms memory terms = RUNS.caseTerms(accused.run);
-        uint256 seniorBefore = block.timestamp - terms.jurySeniority;
-        uint256 jury = _jury(accused, seniorBefore);
+        (uint256 seniorBefore, uint256 jury) = _seniors(accused, committedAt, terms.jurySeniority);
         require(jury >= MIN_JURY, TooFewJudges(jury, MIN_JURY));
 
         // Effect.
@@ -245,6 +262,23 @@ contract SlashCourt is ObjectiveProofs {
         case_.revealEnds = uint40(commitEnds + terms.revealPhase);
         case_.seniorBefore = uint40(seniorBefore);
         return challenger.operator;
+    }
+
+    /// @dev The second by which judges were validators, and how many they are. Work is taken from four validators on, so
+    /// before a commitment there are too few only if they came in its very second: then these judge it, for nobody could
+    /// otherwise.
+    function _seniors(IRegistry.Node memory accused, uint256 committedAt, uint256 seniority)
+        private
+        view
+        returns (uint256 seniorBefore, uint256 jury)
+    {
+        uint256 senior = block.timestamp - seniority;
+        seniorBefore = Math.min(senior, committedAt - 1);
+        jury = _jury(accused, seniorBefore);
+        if (jury < MIN_JURY && senior >= committedAt) {
+            seniorBefore = committedAt;
+            jury = _jury(accused, seniorBefore);
+        }
     }
 
     /// @dev Validators that were active then, without the challenger and without the accused's operator's own.

@@ -66,7 +66,8 @@ class Terms:
     jury_deposit: int
     """Token wei that a vote holds until it is revealed."""
     seal_pay: int
-    """Token wei per sealed hour and validator, from what the escrow has not reserved."""
+    """Token wei per sealed hour for each of the first `seal_quorum` that seal it, from what the owner could withdraw;
+    at most `pay`."""
     slash_bps: int
     """Share of a lock that a conviction takes, in basis points."""
     bounty_bps: int

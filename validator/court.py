@@ -194,10 +194,10 @@ class Court:
     async def _decide(self, case: CaseFile, head: Block) -> None:
         """Check the evidence and make up one's mind."""
         if case.challenger == self.me or not await self.chain.ask(court.is_judge(case.case_id, self.me)):
-            return self.journal.set_ballot(case.case_id, "no judge")
+            return self.journal.set_ballot(case, "no judge")
         if head.timestamp >= case.commit_ends:
             log.error("did not vote in time", case=case.case_id)
-            return self.journal.set_ballot(case.case_id, "late")
+            return self.journal.set_ballot(case, "late")
         cure = self.rules.terms.commit_phase // CURE_SHARE if case.kind == Kind.DATA_MISSING else case.commit_ends
         if head.timestamp < case.commit_ends - cure or time.monotonic() < self._not_before.get(case.case_id, 0):
             return None
@@ -207,7 +207,7 @@ class Court:
             self._not_before[case.case_id] = time.monotonic() + RETRY_SECONDS / 6
             return None
         log.info("decided", case=case.case_id, guilty=ruling.guilty, why=ruling.why)
-        self.journal.seal_ballot(case.case_id, ruling.guilty, secrets.token_bytes(32))
+        self.journal.seal_ballot(case, ruling.guilty, secrets.token_bytes(32))
         return None
 
     async def rule(self, case: CaseFile) -> Ruling:
@@ -235,31 +235,31 @@ class Court:
         if ballot.state == BallotState.NONE:
             if head.timestamp >= case.commit_ends:
                 log.error("did not vote in time", case=case.case_id)
-                return self.journal.set_ballot(case.case_id, "late")
+                return self.journal.set_ballot(case, "late")
             if time.monotonic() < self._not_before.get(case.case_id, 0):
                 return None
             digest = vote_hash(case.case_id, self.me, case.guilty, case.salt)
-            await self.chain.act(court.commit_vote(case.case_id, digest))
+            await self.chain.act(court.commit_vote(case.case_id, case.charge, digest))
             failpoint("validator.voted")
             VOTES.labels(guilty=str(case.guilty).lower()).inc()
             log.info("voted", case=case.case_id)
-        return self.journal.set_ballot(case.case_id, "committed")
+        return self.journal.set_ballot(case, "committed")
 
     async def _reveal(self, case: CaseFile, head: Block) -> None:
         assert case.guilty is not None
         assert case.salt is not None
         if head.timestamp >= case.reveal_ends:
             log.error("did not reveal in time, the deposit is lost", case=case.case_id)
-            return self.journal.set_ballot(case.case_id, "late")
+            return self.journal.set_ballot(case, "late")
         if head.timestamp < case.commit_ends and not await self._all_committed(case):
             return None
         ballot = await self.chain.ask(court.ballot(case.case_id, self.me))
         if ballot.state == BallotState.NONE:  # a reorg took the vote back
-            return self.journal.set_ballot(case.case_id, "sealed")
+            return self.journal.set_ballot(case, "sealed")
         if ballot.state == BallotState.COMMITTED:
             await self.chain.act(court.reveal_vote(case.case_id, case.guilty, case.salt))
             log.info("revealed", case=case.case_id, guilty=case.guilty)
-        return self.journal.set_ballot(case.case_id, "revealed")
+        return self.journal.set_ballot(case, "revealed")
 
     async def _all_committed(self, case: CaseFile) -> bool:
         if case.kind == Kind.DATA_MISSING:
@@ -288,7 +288,7 @@ class Court:
         if case.ballot != "sealed" and await self.chain.ask(court.collectable(case.case_id, self.me)):
             mined = await self.chain.act(court.collect(case.case_id, self.me))
             log.info("collected", case=case.case_id, tx=mined.hash)
-        self.journal.set_ballot(case.case_id, "done")
+        self.journal.set_ballot(case, "done")
 
 
 def turn_of(me: str, validators: Sequence[str], matter: str) -> int:

@@ -13,6 +13,7 @@ from typing import Final
 
 from eth_utils.crypto import keccak
 
+from muster.chain.client import charge_of
 from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.chain.contracts.registry import Convicted
 from muster.chain.contracts.runs import WorkCommitted
@@ -81,18 +82,41 @@ class ValidatorJournal:
         )
 
     def _opened(self, event: CaseOpened) -> None:
-        new = self._db.execute(
-            """INSERT INTO cases (case_id, node, idx, root, step, kind, challenger, evidence, jury,
-                                  commit_ends, reveal_ends, block)
-               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING""",
-            *(event.case_id, event.node, event.index, event.root, event.step, int(event.kind), event.challenger),
-            *(event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
+        """A case, or another under a number that a reorg took from it. The same one told again, perhaps opened in
+        another block, keeps what this validator has decided."""
+        charge = charge_of(event)
+        known = self._db.row("SELECT charge, block FROM cases WHERE case_id = ?", event.case_id)
+        if known is not None and known["charge"] == charge:
+            if known["block"] != event.at.block:
+                self._reopened(event, charge)
+            return
+        self._db.execute(
+            """INSERT OR REPLACE INTO cases (case_id, charge, node, idx, root, step, kind, challenger, evidence, jury,
+                                             commit_ends, reveal_ends, block, ballot)
+               VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
+            *(event.case_id, charge, event.node, event.index, event.root, event.step, int(event.kind)),
+            *(event.challenger, event.evidence_hash, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
+            self._start(event.case_id, charge),
         )
-        if new and event.challenger == self.validator:
+        if event.challenger == self.validator:
             self._db.execute(
                 f"UPDATE accusations SET state = 'opened', opened = opened + 1 WHERE {_KEY}",
                 *(event.node, event.index, event.root),
             )
+
+    def _reopened(self, event: CaseOpened, charge: bytes) -> None:
+        """A reorg opened the same case again: its times and its jury may be others."""
+        self._db.execute(
+            """UPDATE cases SET challenger = ?, jury = ?, commit_ends = ?, reveal_ends = ?, block = ?,
+               ballot = CASE WHEN ballot IN ('no judge', 'late') THEN ? ELSE ballot END WHERE case_id = ?""",
+            *(event.challenger, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
+            *(self._start(event.case_id, charge), event.case_id),
+        )
+
+    def _start(self, case_id: int, charge: bytes) -> Ballot:
+        """How far this validator is with a case that it hears of: it may have decided about it before a reorg."""
+        voted = self._db.value("SELECT 1 FROM votes WHERE case_id = ? AND charge = ?", case_id, charge)
+        return "sealed" if voted else "none"
 
     def _resolved(self, event: CaseResolved, now: float) -> None:
         """A case ended. Without a quorum nothing was decided: whoever opened it may try once more."""
@@ -219,12 +243,13 @@ class ValidatorJournal:
     def cases(self) -> list[CaseFile]:
         """Cases in which there may be something left to do: not ended, or not collected."""
         rows = self._db.rows(
-            """SELECT *, 0 AS hour FROM cases
+            """SELECT *, 0 AS hour FROM cases LEFT JOIN votes USING (case_id, charge)
                WHERE outcome = 0 OR ballot IN ('sealed', 'committed', 'revealed') ORDER BY case_id"""
         )
         return [
             CaseFile(
                 case_id=row["case_id"],
+                charge=row["charge"],
                 commitment=self._commitment(row),
                 kind=Kind(row["kind"]),
                 challenger=row["challenger"],
@@ -240,14 +265,17 @@ class ValidatorJournal:
             for row in rows
         ]
 
-    def seal_ballot(self, case_id: int, guilty: bool, salt: bytes) -> None:
-        """A vote is decided; nothing has left this machine."""
-        self._db.execute(
-            "UPDATE cases SET ballot = 'sealed', guilty = ?, salt = ? WHERE case_id = ?", guilty, salt, case_id
-        )
+    def seal_ballot(self, case: CaseFile, guilty: bool, salt: bytes) -> None:
+        """A vote is decided; nothing has left this machine. It is about this case, whatever has its number by now."""
+        with self._db.transaction():
+            self._db.execute("INSERT INTO votes VALUES (?, ?, ?, ?)", case.case_id, case.charge, guilty, salt)
+            self.set_ballot(case, "sealed")
 
-    def set_ballot(self, case_id: int, ballot: Ballot) -> None:
-        self._db.execute("UPDATE cases SET ballot = ? WHERE case_id = ?", ballot, case_id)
+    def set_ballot(self, case: CaseFile, ballot: Ballot) -> None:
+        """Nothing, if a reorg has given its number to another since."""
+        self._db.execute(
+            "UPDATE cases SET ballot = ? WHERE case_id = ? AND charge = ?", ballot, case.case_id, case.charge
+        )
 
     # Sealing
 

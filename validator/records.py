@@ -35,12 +35,19 @@ SCHEMA: Final = (
         opened INTEGER NOT NULL DEFAULT 0,
         PRIMARY KEY (node, idx, root)
     )""",
+    # charge: what the case is about; after a reorg the number may name another.
     # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
     """CREATE TABLE IF NOT EXISTS cases (
-        case_id INTEGER PRIMARY KEY, node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL,
+        case_id INTEGER PRIMARY KEY, charge BLOB NOT NULL, node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL,
         step INTEGER NOT NULL, kind INTEGER NOT NULL, challenger TEXT NOT NULL, evidence BLOB NOT NULL,
         jury INTEGER NOT NULL, commit_ends INTEGER NOT NULL, reveal_ends INTEGER NOT NULL, block INTEGER NOT NULL,
-        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none', guilty INTEGER, salt BLOB
+        outcome INTEGER NOT NULL DEFAULT 0, ballot TEXT NOT NULL DEFAULT 'none'
+    )""",
+    # What was decided under which number about which charge: kept whatever becomes of the number, for the vote may be
+    # on chain, and only its salt opens it.
+    """CREATE TABLE IF NOT EXISTS votes (
+        case_id INTEGER NOT NULL, charge BLOB NOT NULL, guilty INTEGER NOT NULL, salt BLOB NOT NULL,
+        PRIMARY KEY (case_id, charge)
     )""",
     "CREATE TABLE IF NOT EXISTS seals (hour INTEGER PRIMARY KEY, vouch_root BLOB NOT NULL)",
 )
@@ -83,6 +90,8 @@ class CaseFile:
     """A case as its event tells it, and this validator's part in it."""
 
     case_id: int
+    charge: bytes
+    """`muster.chain.client.charge_of`: what the number meant when this was read."""
     commitment: Commitment
     kind: Kind
     challenger: str

@@ -87,7 +87,7 @@ def must_wait(facts: Facts) -> str:
     if state.closed:
         raise RetiredError(f"run {facts.run} is closed", hint="muster worker claim, then muster worker retire")
     if state.steps <= work.joined_step:
-        return f"the next checkpoint is step {work.joined_step}, the first this node may work on"
+        return f"this node may work from step {work.joined_step} on, and the next checkpoint is step {state.steps}"
     if state.validators < facts.min_validators:
         return f"the run has {state.validators} validators and takes no work before {facts.min_validators}"
     if work.last_hour == facts.now // HOUR_SECONDS and work.count_in_hour >= state.commitments_per_hour:

@@ -20,7 +20,8 @@ interface IRuns {
     /// @param validatorStake Lock of a validator.
     /// @param caseFee What a challenger puts down per case.
     /// @param juryDeposit What a judge puts down per vote.
-    /// @param sealPay Paid per sealed hour and validator, from what the escrow has not reserved.
+    /// @param sealPay Paid per sealed hour to each of the first `sealQuorum` that seal it, from what the owner could
+    /// withdraw; at most `pay`.
     /// @param slashBps Share of a lock that a conviction takes.
     /// @param bountyBps Share of a slash that goes to the challenger, at most 2,000.
     /// @param groupSize Samples per group.
@@ -32,7 +33,8 @@ interface IRuns {
     /// @param minStepInterval Seconds between two checkpoints.
     /// @param commitPhase Seconds in which judges commit their votes.
     /// @param revealPhase Seconds in which judges reveal them.
-    /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals.
+    /// @param jurySeniority Seconds a validator must have served before a case opens to judge it, and before it seals. It
+    /// must also have been there before the commitment in question (ISlashCourt).
     /// @param temperatureMicro Sampling temperature in millionths.
     /// @param maxPromptTokens Longest prompt.
     /// @param maxCompletionTokens Where generation stops.
@@ -99,7 +101,8 @@ interface IRuns {
     /// @notice What changes in a run more rarely.
     /// @param owner Created the run; may take back what is withdrawable.
     /// @param publishedAt Second of the latest checkpoint.
-    /// @param kept Voided pay still in the escrow: for paying others, never withdrawable.
+    /// @param kept Voided pay still in the escrow: for paying others, never withdrawable, and out of reach for ever once
+    /// the run is closed.
     /// @param withdrawal Announced withdrawal.
     /// @param withdrawalAt Second from which it can be taken; zero without an announcement.
     /// @param closeAt Second from which the run can be closed; zero without an announcement.
@@ -129,14 +132,15 @@ interface IRuns {
     /// @param next Index of its next commitment.
     /// @param settled Commitments below this index are settled: claimed or voided.
     /// @param lastStep Step of its latest commitment.
-    /// @param joinedStep First step it may work on: the number of checkpoints published when it joined.
+    /// @param joinedStep First step it may work on: the second to be published after it joined, so that nobody knew its
+    /// draws when the key was chosen; step 0 for who joins a run that has published none.
     /// @param lastHour Hour of its latest commitment.
     /// @param countInHour Commitments in that hour.
     /// @param operator Whom claims pay.
     /// @param run Run it works for.
     /// @param workClass Its class.
     /// @param left Whether it retired or was convicted.
-    /// @param openCases Open cases against it; while there are any, its pay is frozen.
+    /// @param openCases Open cases against it; while there are any, what they may be about is frozen.
     struct Work {
         uint96 pay;
         uint32 next;
@@ -153,11 +157,11 @@ interface IRuns {
     }
 
     /// @notice A commitment: one word.
-    /// @param digest First 29 bytes of keccak256(abi.encode(run, step, root)).
-    /// @param hour Hour since the epoch in which it was made.
+    /// @param digest First 27 bytes of keccak256(abi.encode(run, step, root)).
+    /// @param committedAt Second in which it was made: pay goes by its hour, and its judges were validators before it.
     struct Commitment {
-        bytes29 digest;
-        uint24 hour;
+        bytes27 digest;
+        uint40 committedAt;
     }
 
     /// @notice The terms a case is run by.
@@ -255,11 +259,12 @@ interface IRuns {
     error AlreadySettled(address node, uint32 index, uint32 settled);
     error WindowOpen(address node, uint32 index, uint256 maturesAt);
     error MoreHasMatured(address node, uint32 index);
-    error PayFrozen(address node, uint256 openCases);
+    error PayFrozen(address node, uint256 openCases, uint256 payableAt);
     error TooManyCases(address node);
     error TooManyValidators(uint32 run);
     error NotValidator(uint32 run, address caller);
     error TooJunior(address validator, uint256 readyAt, uint256 timestamp);
+    error HourBeforeJoined(address validator, uint24 hour, uint256 registeredAt);
     error HourNotEnded(uint24 hour, uint256 endsAt, uint256 timestamp);
     error SealTooLate(uint24 hour, uint256 deadline, uint256 timestamp);
     error SealNotRising(address validator, uint24 hour, uint24 lastHour);
@@ -288,7 +293,7 @@ interface IRuns {
     function announceClose(uint32 run) external;
 
     /// @notice Closes the run for new work after its notice and pays the owner what is withdrawable. Reserved pay stays
-    /// and is claimed as usual.
+    /// and is claimed as usual. Voided pay stays too, and is nobody's any more: no work will ever be paid with it.
     function close(uint32 run) external returns (uint256 paid);
 
     /// @notice Puts an operator on the list of those who may register a validator, or takes it off. Only the admitter;
@@ -306,14 +311,17 @@ interface IRuns {
     /// @param root Merkle root over the leaves of all rows.
     function commitWork(uint32 run, uint32 step, bytes32 anchor, uint32 index, bytes32 root) external;
 
-    /// @notice Settles every matured commitment of `node` and pays its operator. Anyone may call it.
-    /// @param through The last matured commitment: it has matured and the one after it has not.
+    /// @notice Settles every payable commitment of `node` and pays its operator. Anyone may call it. While a case against
+    /// the node is open, payable is what no case can be about any more: 72 hours and the phases of a case, and 24 hours
+    /// for resolving it, after the commitment's hour.
+    /// @param through The last payable commitment: it is payable and the one after it is not.
     function claim(address node, uint32 through) external returns (uint256 paid);
 
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @notice Seals every hour since the caller's previous seal up to and with `hour`: "I inspected these, and opened
-    /// every case I will". Pays `sealPay` if the escrow has it unreserved.
+    /// every case I will". Pays `sealPay` to the first `sealQuorum` that seal this very hour, if that much is
+    /// withdrawable and the run is open. Not for hours that ended before the caller registered.
     /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
     function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid);
 
@@ -341,7 +349,7 @@ interface IRuns {
     /// @notice A validator retires or is convicted while active. Only Registry.
     function leaveValidator(uint32 run) external;
 
-    /// @notice A case against `node` opens: its pay is frozen. Only SlashCourt.
+    /// @notice A case against `node` opens: what it may be about is frozen. Only SlashCourt.
     function freeze(address node) external;
 
     /// @notice A case against `node` ends. Only SlashCourt.
@@ -371,6 +379,8 @@ interface IRuns {
     function matured(address node, uint32 index) external view returns (bool);
     /// @notice Second at which a commitment matures if nothing more is sealed than is now.
     function maturesAt(address node, uint32 index) external view returns (uint256);
+    /// @notice Second at which a commitment can be claimed as seals and cases are now.
+    function payableAt(address node, uint32 index) external view returns (uint256);
     /// @notice Last second at which a case about a commitment may be opened.
     function challengeableUntil(address node, uint32 index) external view returns (uint256);
     /// @notice The commitment to pass to `claim` now, and what it would pay; zero pay when there is nothing to claim.
@@ -396,6 +406,8 @@ interface IRuns {
     function UNSEALED_WINDOW_HOURS() external view returns (uint256);
     /// @notice Step intervals of notice that withdrawing and closing take.
     function NOTICE_STEPS() external view returns (uint256);
+    /// @notice Seconds of notice that they take at least, however short the interval.
+    function MIN_NOTICE() external view returns (uint256);
     /// @notice Seconds after which an announcement that was not used is void, so that none stands for ever.
     function NOTICE_LAPSES() external view returns (uint256);
     /// @notice Active validators without whom a run takes no commitments.

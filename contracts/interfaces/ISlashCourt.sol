@@ -5,7 +5,8 @@ import { Leaves } from "../libraries/Leaves.sol";
 
 /// @title SlashCourt: what is wrong is proven here, at once where the contract can see it, by a jury where it cannot.
 /// @notice The jury of a case is every validator of the run that was active `jurySeniority` seconds before the case
-/// opened, one node one vote, without the challenger and without a validator of the accused's operator. The quorum is
+/// opened and before the commitment was made, so that nobody joins to judge what is there already; one node one vote,
+/// without the challenger and without a validator of the accused's operator. The quorum is
 /// more than half of the jury, and guilt needs more than half of the *whole* jury, so whoever stays silent counts for
 /// the accused: a conviction means a majority of the run's validators, whatever the turnout.
 /// @notice Warning: a majority of a run's validators can convict anybody. Join runs whose validators you trust to be
@@ -99,8 +100,10 @@ interface ISlashCourt {
     /// @param share What each revealer can collect after the end.
     /// @param commitEnds Second at which committing ends.
     /// @param revealEnds Second at which revealing ends.
-    /// @param seniorBefore Judges are the validators that were active at this second.
+    /// @param seniorBefore Judges are the validators that were active at this second: `jurySeniority` before the opening,
+    /// or the last second before the commitment if that is earlier.
     /// @param evidenceHash Content hash of the evidence bundle.
+    /// @param charge `chargeOf` of what the case is about, which its number alone does not say across a reorg.
     struct Case {
         address node;
         uint32 run;
@@ -121,6 +124,7 @@ interface ISlashCourt {
         uint40 revealEnds;
         uint40 seniorBefore;
         bytes32 evidenceHash;
+        bytes32 charge;
     }
 
     // ------------------------------------------------------------------------------------------------------ events
@@ -176,6 +180,7 @@ interface ISlashCourt {
     error CommitPhaseOver(uint256 caseId, uint256 commitEnds, uint256 timestamp);
     error RevealNotStarted(uint256 caseId, uint256 startsAt, uint256 timestamp);
     error RevealPhaseOver(uint256 caseId, uint256 revealEnds, uint256 timestamp);
+    error OtherCharge(uint256 caseId, bytes32 charge, bytes32 expected);
     error AlreadyVoted(uint256 caseId, address judge);
     error NotVoted(uint256 caseId, address judge);
     error WrongVote(uint256 caseId, address judge, bytes32 hash, bytes32 committed);
@@ -197,7 +202,7 @@ interface ISlashCourt {
     // ------------------------------------------------------------------------------------------------ juried cases
 
     /// @notice Accuses a node of a commitment. The caller is an active validator of the run, whose operator pays the fee
-    /// out of its free balance. The node's unsettled pay is frozen until the case ends.
+    /// out of its free balance. Pay of the node that cases can still be about is frozen until the case ends.
     /// @param step Of the commitment.
     /// @param root Of the commitment.
     /// @param position Row concerned; ignored where the kind concerns the whole commitment.
@@ -214,8 +219,10 @@ interface ISlashCourt {
 
     /// @notice Commits a judge to a vote and takes the deposit from its operator's free balance. About missing data a
     /// judge may commit again, for no further deposit, so that a cure counts until committing ends.
+    /// @param charge `chargeOf` of the case that the judge looked into. Numbers are given in order of opening, and a reorg
+    /// may give one to another case: the vote reverts then, instead of convicting somebody else.
     /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
-    function commitVote(uint256 caseId, bytes32 hash) external;
+    function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external;
 
     /// @notice Reveals a vote and returns the deposit. Possible when committing has ended or the whole jury has
     /// committed; about missing data only when committing has ended, so that its cure has its time.
@@ -307,6 +314,11 @@ interface ISlashCourt {
     function isResolvable(uint256 caseId) external view returns (bool);
     /// @notice What `collect` would pay now.
     function collectable(uint256 caseId, address judge) external view returns (uint256);
+    /// @notice What a case is about: keccak256(abi.encode(node, index, step, root, kind, position, evidenceHash)).
+    function chargeOf(Target memory target, Kind kind, uint32 position, bytes32 evidenceHash)
+        external
+        pure
+        returns (bytes32);
     /// @notice keccak256(abi.encode(caseId, judge, guilty, salt)).
     function voteHash(uint256 caseId, address judge, bool guilty, bytes32 salt) external pure returns (bytes32);
     /// @notice The leaf by which a vouch root vouches for a commitment.

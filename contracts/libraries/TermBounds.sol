@@ -10,6 +10,9 @@ library TermBounds {
     uint256 internal constant MAX_POSITIONS = 4096;
     uint256 internal constant MAX_BOUNTY_BPS = 2_000;
     uint256 internal constant BASIS_POINTS = 10_000;
+    /// @dev Of a class, in basis points of the run's pay; and the run's pay in token wei, so that no class's is nothing.
+    uint256 internal constant MIN_WEIGHT = 1_000;
+    uint256 internal constant MIN_PAY = BASIS_POINTS;
 
     /// @dev A phase is long enough that nobody has to be awake, and two of them fit the unbonding time (Registry).
     uint256 internal constant MIN_PHASE = 13 hours;
@@ -19,7 +22,9 @@ library TermBounds {
     uint256 internal constant MAX_SENIORITY = 48 hours;
     uint256 internal constant MIN_SENIORITY = 24 hours;
     uint256 internal constant MIN_STEP_INTERVAL = 60;
-    uint256 internal constant MAX_STEP_INTERVAL = 7 days;
+    /// @dev Eight of them are the owner's notice, which starts over when a pause ends: it is over, and its announcement
+    /// has lapsed, before the guardian may pause again (Guarded).
+    uint256 internal constant MAX_STEP_INTERVAL = 3 days;
     /// @dev Anvil: a run on one machine may use seconds.
     uint256 internal constant LOCAL_CHAIN = 31_337;
 
@@ -36,7 +41,9 @@ library TermBounds {
     }
 
     function _checkMoney(IRuns.Terms calldata terms) private pure {
-        _bound("pay", terms.pay, 1, type(uint96).max);
+        _bound("pay", terms.pay, MIN_PAY, type(uint96).max);
+        // Sealing an hour, which may be an idle one, is never worth more than working in it.
+        _bound("sealPay", terms.sealPay, 0, terms.pay);
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
         // A fee and the deposits of 255 judges together fit the 96 bits of a judge's share.
@@ -66,14 +73,16 @@ library TermBounds {
         _bound("minStepInterval", terms.minStepInterval, local ? 1 : MIN_STEP_INTERVAL, MAX_STEP_INTERVAL);
     }
 
-    /// @dev A class pays in proportion to the mean of its budgets (within a basis point, for rounding), so that claiming
-    /// hardware one does not have earns nothing faster.
+    /// @dev A class pays in proportion to the mean of its budgets, so that claiming hardware one does not have earns nothing
+    /// faster. Less than a basis point off, for rounding: the number below or above what is exact, and what is exact where
+    /// that is a whole number. Weights are no smaller than `MIN_WEIGHT`, so that this is less than a thousandth.
     function _checkClass(IRuns.Terms calldata terms, uint256 i) private pure {
         (uint256 weight, uint256 count, uint256 total) = _unpack(terms.classes[i], terms.maxCompletionTokens);
         (uint256 firstWeight, uint256 firstCount, uint256 firstTotal) =
             _unpack(terms.classes[0], terms.maxCompletionTokens);
-        uint256 expected = firstWeight * total * firstCount / (count * firstTotal);
-        require(weight + 1 >= expected && weight <= expected + 1, IRuns.ClassWeightOff(i, weight, expected));
+        (uint256 exact, uint256 unit) = (firstWeight * total * firstCount, count * firstTotal);
+        bool near = weight * unit < exact + unit && exact < (weight + 1) * unit;
+        require(near, IRuns.ClassWeightOff(i, weight, exact / unit));
     }
 
     function _unpack(uint256 word, uint256 maxBudget)
@@ -83,7 +92,7 @@ library TermBounds {
     {
         weight = word & 0xffff;
         count = (word >> 16) & 0xffff;
-        _bound("weight", weight, 1, type(uint16).max);
+        _bound("weight", weight, MIN_WEIGHT, type(uint16).max);
         _bound("budgets", count, 1, MAX_BUDGETS);
         for (uint256 i = 0; i < count; i++) {
             uint256 budget = (word >> (32 + 16 * i)) & 0xffff;

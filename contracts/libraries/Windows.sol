@@ -7,6 +7,8 @@ library Windows {
     uint256 internal constant SEALED_HOURS = 24;
     /// @dev The same if none did. A case can be opened as long.
     uint256 internal constant UNSEALED_HOURS = 72;
+    /// @dev Seconds for whoever wants to end a case whose voting is over.
+    uint256 internal constant RESOLVING = 24 hours;
 
     function hourOf(uint256 timestamp) internal pure returns (uint24) {
         return uint24(timestamp / 1 hours);
@@ -19,6 +21,13 @@ library Windows {
     /// @notice Rises with the hour, so that if a commitment has matured, all before it have.
     function maturesAt(uint24 hour, uint24 sealedThrough) internal pure returns (uint256) {
         return endOf(hour) + (hour <= sealedThrough ? SEALED_HOURS * 1 hours : UNSEALED_HOURS * 1 hours);
+    }
+
+    /// @notice When a commitment can be claimed. Rises with the hour, as `maturesAt` does.
+    /// @param phases Seconds that voting in a case takes at most, if a case against the node is open; else zero.
+    function payableAt(uint24 hour, uint24 sealedThrough, uint256 phases) internal pure returns (uint256) {
+        // By then every case that there may be about this commitment could have been ended by anybody.
+        return phases == 0 ? maturesAt(hour, sealedThrough) : challengeableUntil(hour) + phases + RESOLVING;
     }
 
     function challengeableUntil(uint24 hour) internal pure returns (uint256) {

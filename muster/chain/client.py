@@ -19,6 +19,7 @@ from eth_utils.crypto import keccak
 from muster.chain.codec import Act, Event
 from muster.chain.consent import CONSENT_SECONDS, sign_consent, sign_permit
 from muster.chain.contracts import court, registry, runs, token
+from muster.chain.contracts.court import CaseOpened
 from muster.chain.contracts.registry import Permit, Registration, Role
 from muster.chain.events import decode_logs
 from muster.chain.keys import Signer
@@ -44,6 +45,14 @@ NO_TIP: Final = bytes(32)
 def vote_hash(case_id: int, judge: str, guilty: bool, salt: bytes) -> bytes:
     """What `commit_vote` takes. Whoever loses the salt loses the deposit: journal it first."""
     return keccak(encode(["uint256", "address", "bool", "bytes32"], [case_id, judge, guilty, salt]))
+
+
+def charge_of(case: CaseOpened) -> bytes:
+    """What a case is about, as `commit_vote` names it and `SlashCourt.chargeOf` hashes it: a reorg may give its number
+    to another."""
+    kinds = ["address", "uint32", "uint32", "bytes32", "uint8", "uint32", "bytes32"]
+    values = [case.node, case.index, case.step, case.root, int(case.kind), case.position, case.evidence_hash]
+    return keccak(encode(kinds, values))
 
 
 def event_of(receipt: TxReceipt, kind: type[E]) -> E:

@@ -201,7 +201,8 @@ async def _why_nothing(chain: Chain, address: str) -> str:
     if work.next == work.settled:
         return "everything is settled"
     if work.open_cases:
-        return f"{work.open_cases} open cases freeze the pay"
+        until = nodes.moment(await chain.ask(runs.payable_at(address, work.settled)))
+        return f"{work.open_cases} cases are open; the next pay is frozen until they end, or until {until}"
     return f"the next commitment matures at {nodes.moment(await chain.ask(runs.matures_at(address, work.settled)))}"
 
 

@@ -10,27 +10,35 @@ import { House } from "./House.sol";
 contract ConstructTest is House {
     address private constant SOME = address(0x50e);
 
-    function _expectRefused(string memory artifact, bytes memory arguments, bytes4 reason) private {
+    function _expectRefused(string memory artifact, bytes memory arguments, bytes memory reason) private {
         bytes memory code = bytes.concat(vm.getCode(artifact), arguments);
         address made;
-        bytes4 answer;
+        bytes memory answer = new bytes(reason.length);
+        uint256 size;
         assembly ("memory-safe") {
             made := create(0, add(code, 32), mload(code))
-            returndatacopy(0, 0, 4)
-            answer := mload(0)
+            size := returndatasize()
+            returndatacopy(add(answer, 32), 0, mload(answer))
         }
         vm.assertEq(made, address(0));
-        vm.assertEq(bytes32(answer), bytes32(reason));
+        vm.assertEq(size, reason.length);
+        vm.assertEq(answer, reason);
     }
 
     function test_Construct_RevertWhen_AnAddressIsZero() public {
         for (uint256 missing = 0; missing < 3; missing++) {
             (address a, address b, address c) =
                 (missing == 0 ? address(0) : SOME, missing == 1 ? address(0) : SOME, missing == 2 ? address(0) : SOME);
-            _expectRefused("Registry.sol:Registry", abi.encode(a, b, c), IRegistry.ZeroAddress.selector);
-            _expectRefused("Runs.sol:Runs", abi.encode(a, b, c, guardian), IRuns.ZeroAddress.selector);
+            _expectRefused(
+                "Registry.sol:Registry", abi.encode(a, b, c), abi.encodeWithSelector(IRegistry.ZeroAddress.selector)
+            );
+            _expectRefused(
+                "Runs.sol:Runs", abi.encode(a, b, c, guardian), abi.encodeWithSelector(IRuns.ZeroAddress.selector)
+            );
             if (missing == 2) continue;
-            _expectRefused("SlashCourt.sol:SlashCourt", abi.encode(a, b), ISlashCourt.ZeroAddress.selector);
+            _expectRefused(
+                "SlashCourt.sol:SlashCourt", abi.encode(a, b), abi.encodeWithSelector(ISlashCourt.ZeroAddress.selector)
+            );
         }
     }
 

@@ -2,10 +2,13 @@
 pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../contracts/interfaces/IRegistry.sol";
+import { ISlashCourt } from "../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../contracts/libraries/Leaves.sol";
 import { House } from "./House.sol";
 
 /// @title Nobody pays for others, for time, or for the past: 2,000 nodes and a month of idle hours change no cost.
+/// @dev One thing is logarithmic: opening a case looks up how many validators there were at a second, by bisecting the
+/// history of a run's validators. What a whole life of it adds is measured, and bounded, here.
 /// forge-config: default.isolate = true
 contract FlatTest is House {
     uint256 private constant NODES = 2_000;
@@ -17,6 +20,10 @@ contract FlatTest is House {
     uint256 private claimGas;
     uint256 private slashGas;
     uint256 private retireGas;
+    uint256 private openGas;
+    uint256 private resolveGas;
+    uint256 private sealGas;
+    uint256 private vouchedGas;
 
     function setUp() public override {
         super.setUp();
@@ -26,15 +33,13 @@ contract FlatTest is House {
 
     function test_Flat_TwoThousandNodesAndAMonthOfIdleHours() public {
         _joinMany(FIRST, 6);
-        vm.warp(block.timestamp + 60);
-        _publish();
+        _publishFor(FIRST);
         _warmUp(FIRST);
         _measure(FIRST + 1);
         (uint256 commit, uint256 claim, uint256 slash, uint256 retire) = (commitGas, claimGas, slashGas, retireGas);
 
         _joinMany(FIRST + 6, NODES - 6);
-        vm.warp(block.timestamp + 60);
-        _publish();
+        _publishFor(FIRST + 6);
         for (uint256 i = FIRST + 6; i < FIRST + NODES; i++) {
             _commit(i);
         }
@@ -52,6 +57,75 @@ contract FlatTest is House {
         runs.claim(node(FIRST + 20), 0);
         vm.assertEq(token.balanceOf(operator(FIRST)), before + 1 ether);
         _assertSolvent();
+    }
+
+    /// @dev 250 validators join and leave, a second apart: 500 entries in the history of the run's validators.
+    function test_Flat_TwoHundredAndFiftyValidatorsCameAndWent() public {
+        _joinMany(FIRST, 8);
+        _publishFor(FIRST);
+        _warmUp(FIRST);
+        _commit(FIRST + 7);
+        uint256 caseId = _accuse(FIRST + 7, 0);
+        vm.warp(block.timestamp + 13 hours);
+        court.resolve(caseId);
+        _measureCourt(FIRST + 1, 2);
+        (uint256 open, uint256 resolve, uint256 seal, uint256 vouched) = (openGas, resolveGas, sealGas, vouchedGas);
+        for (uint256 i = 0; i < 250; i++) {
+            vm.warp(block.timestamp + 1);
+            _join(10_000 + i, IRegistry.Role.Validator, 0);
+            vm.warp(block.timestamp + 1);
+            vm.prank(operator(10_000 + i));
+            registry.retire(node(10_000 + i));
+        }
+        vm.assertEq(runs.runState(run).validators, 3);
+        _join(9_999, IRegistry.Role.Validator, 100 ether);
+        vm.warp(block.timestamp + 24 hours);
+        _measureCourt(FIRST + 4, 1);
+        vm.assertLe(resolveGas, resolve + SLACK, "resolve");
+        vm.assertLe(sealGas, seal + SLACK, "seal");
+        vm.assertLe(vouchedGas, vouched + SLACK, "vouched");
+        // At most nine bisections of a cold word each more than in a history of one or two.
+        vm.assertLe(openGas, open + 9 * 2_500, "open case");
+        vm.assertGe(openGas, open + 3 * 2_100, "logarithmic, not flat");
+        _assertSolvent();
+    }
+
+    /// @dev Node i works and is accused in vain; node i + 1 errs, validator `sealer` vouches for it and is convicted.
+    function _measureCourt(uint256 i, uint256 sealer) private {
+        _commit(i);
+        uint24 hour = uint24(block.timestamp / 1 hours);
+        ISlashCourt.Opening[] memory openings = new ISlashCourt.Opening[](1);
+        (ISlashCourt.Target memory target, Leaves.Leaf memory leaf, bytes32[] memory proof) = _wrongWork(i + 1);
+        openings[0] = _opening(leaf, proof);
+        bytes32 vouched = court.vouchLeaf(target, runs.checkpoint(run, target.step).anchor);
+        vm.warp((uint256(hour) + 1) * 1 hours);
+        vm.prank(node(sealer));
+        runs.seal(run, hour, vouched);
+        sealGas = _used();
+
+        uint256 caseId = _accuse(i, 0);
+        openGas = _used();
+        vm.warp(block.timestamp + 13 hours);
+        court.resolve(caseId);
+        resolveGas = _used();
+
+        vm.prank(address(uint160(0xf1a7000 + i)));
+        court.proveVouched(node(sealer), hour, new bytes32[](0), target, openings);
+        vouchedGas = _used();
+    }
+
+    /// @dev A commitment of node i with a wrong task, and what shows it.
+    function _wrongWork(uint256 i)
+        private
+        returns (ISlashCourt.Target memory target, Leaves.Leaf memory leaf, bytes32[] memory proof)
+    {
+        uint32 step = _latest();
+        leaf = _honestLeaf(i, 0, step, 3);
+        leaf.task += 1;
+        bytes32 root;
+        (root, proof) = _tree(leaf, _honestLeaf(i, 0, step, 4));
+        _commitRoot(i, root);
+        target = ISlashCourt.Target(node(i), 0, step, root);
     }
 
     /// @dev All under one operator, which makes this test quicker and their claims and exits no dearer or cheaper.

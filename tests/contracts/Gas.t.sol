@@ -43,6 +43,7 @@ contract GasTest is House {
     function test_Gas_CommitAndClaim() public {
         _fund(run, 10_000 ether);
         _joinAll();
+        _publishFor(FIRST);
         vm.warp(block.timestamp + 60);
         _publish();
         _sample("publish", 170_000);
@@ -72,8 +73,7 @@ contract GasTest is House {
     function test_Gas_CommitWhateverHappenedBefore() public {
         _joinNode(FIRST);
         _joinNode(FIRST + 1);
-        vm.warp(block.timestamp + 60);
-        _publish();
+        _publishFor(FIRST);
         _commitSampled(FIRST);
         _commitSampled(FIRST);
         _commitSampled(FIRST);

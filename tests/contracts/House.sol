@@ -24,6 +24,8 @@ abstract contract House {
     uint256 internal constant WORKER = 4;
     uint256 internal constant OTHER_WORKER = 5;
     uint256 internal constant FUNDS = 1_000 ether;
+    /// @dev Of `_terms`: its eight step intervals would be eight minutes.
+    uint256 internal constant NOTICE = 1 hours;
 
     IMusterToken internal token;
     IRegistry internal registry;
@@ -112,7 +114,7 @@ abstract contract House {
     /// @dev Draws at least `amount` from the faucet, moving no clock: strangers with addresses of their own pass it on.
     function _mint(address account, uint256 amount) internal {
         while (token.balanceOf(account) < amount) {
-            address giver = address(uint160(uint256(keccak256(abi.encode("giver", ++_givers)))));
+            address giver = address(uint160(uint256(keccak256(abi.encode("giver", address(this), ++_givers)))));
             vm.startPrank(giver);
             token.faucet();
             vm.assertTrue(token.transfer(account, token.balanceOf(giver)));
@@ -218,6 +220,14 @@ abstract contract House {
         runs.publishCheckpoint(run, step, keccak256(abi.encode("manifest", step)), keccak256(abi.encode("batch", step)));
     }
 
+    /// @dev Publishes until node i, who joined in the middle, may work on the latest step: a minute a step.
+    function _publishFor(uint256 i) internal {
+        while (runs.runState(run).steps <= runs.work(node(i)).joinedStep) {
+            vm.warp(block.timestamp + 60);
+            _publish();
+        }
+    }
+
     function _latest() internal view returns (uint32) {
         return runs.runState(run).steps - 1;
     }
@@ -233,7 +243,10 @@ abstract contract House {
     }
 
     function _commitRoot(uint256 i, bytes32 root) internal {
-        uint32 step = _latest();
+        _commitAt(i, _latest(), root);
+    }
+
+    function _commitAt(uint256 i, uint32 step, bytes32 root) internal {
         uint32 index = runs.work(node(i)).next;
         bytes32 anchor = runs.checkpoint(run, step).anchor;
         vm.prank(node(i));
@@ -269,9 +282,14 @@ abstract contract House {
     }
 
     function _vote(uint256 caseId, uint256 judge, bool guilty) internal {
+        _voteOn(court.caseOf(caseId).charge, caseId, judge, guilty);
+    }
+
+    /// @dev As who looked into a case with this charge when it had the number.
+    function _voteOn(bytes32 charge, uint256 caseId, uint256 judge, bool guilty) internal {
         bytes32 hash = court.voteHash(caseId, node(judge), guilty, _salt(judge));
         vm.prank(node(judge));
-        court.commitVote(caseId, hash);
+        court.commitVote(caseId, charge, hash);
     }
 
     function _reveal(uint256 caseId, uint256 judge, bool guilty) internal {

@@ -12,11 +12,12 @@ import pytest
 from house import House
 
 from muster.chain.anvil import Anvil
-from muster.chain.client import Chain, event_of
+from muster.chain.client import Chain, event_of, vote_hash
 from muster.chain.contracts import court, registry, runs
 from muster.chain.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome, Refuted, VouchRefuted
 from muster.chain.contracts.registry import Status
 from muster.chain.contracts.runs import Paused
+from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
 from muster.draws import draw_base, draw_commitment
 from muster.errors import RevertError
@@ -28,6 +29,7 @@ from muster.rollouts.leaves import Leaf, leaf_hash
 from muster.settings import Settings
 from muster.signing import UNSIGNED, sign_receipt
 from tests.conftest import Deployment, deploy_on, funded_on
+from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree
 from worker.defence import Defender
 from worker.journal import WorkJournal
@@ -254,5 +256,52 @@ def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: 
             with pytest.raises(RevertError, match="commitments can be paused again from"):
                 await guardian.act(runs.pause())
         await house.commit("honest", 0, root)
+
+    asyncio.run(story())
+
+
+def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
+    """Numbers count openings: after a reorg the one under which a judge looked at a cheat is an honest node's."""
+    settings = deploy_on(start_anvil(), tmp_path).settings
+    roots = {name: hashlib.sha256(name.encode()).digest() for name in ("cheat", "honest")}
+
+    async def story() -> None:
+        house = await House.build(tmp_path, settings, seed="reorg", workers=tuple(roots))
+        await house.publish(0)
+        for name, root in roots.items():
+            await house.commit(name, 0, hex_hash(root))
+        journal = ValidatorJournal(tmp_path / "v2", "v2", house.run, house.key("v2").address)
+
+        async def accuse(challenger: str, name: str) -> None:
+            async with house.chain(challenger) as chain:
+                node = house.key(name).address
+                await chain.act(court.open_case(node, 0, 0, roots[name], Kind.SAMPLING_MISMATCH, 3, bytes(32)))
+
+        async with house.chain("v2") as judge, house.devchain() as dev:
+            cursor = EventCursor(judge, tmp_path / "place.json", [CaseOpened, CaseResolved], run=house.run)
+
+            async def cases() -> dict[int, tuple[str, str]]:
+                """By number: whom it is about, and how far this judge is with it."""
+                journal.record(await cursor.poll(), 0.0)
+                await cursor.ack()
+                return {case.case_id: (case.commitment.node, case.ballot) for case in journal.cases()}
+
+            cheat, honest = house.key("cheat").address, house.key("honest").address
+            await accuse("v1", "cheat")
+            assert await cases() == {1: (cheat, "none")}
+            (seen,) = journal.cases()
+            journal.seal_ballot(seen, True, bytes(32))
+            await dev.reorg(1)
+            await accuse("v3", "honest")
+            await accuse("v1", "cheat")
+            assert await cases() == {1: (honest, "none"), 2: (cheat, "none")}
+
+            secret = vote_hash(1, judge.signer.address, True, bytes(32))
+            with pytest.raises(RevertError, match=f"case 1 is about .* and not about 0x{seen.charge.hex()}"):
+                await judge.act(court.commit_vote(1, seen.charge, secret))
+            moved = journal.cases()[1]
+            assert moved.charge == seen.charge == (await judge.ask(court.case_of(2))).charge
+            await judge.act(court.commit_vote(2, moved.charge, vote_hash(2, judge.signer.address, True, bytes(32))))
+        journal.close()
 
     asyncio.run(story())

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from house import VALIDATORS, House
 
-from muster.chain.client import Chain, event_of, vote_hash
+from muster.chain.client import Chain, charge_of, event_of, vote_hash
 from muster.chain.contracts import court, registry, runs, token
 from muster.chain.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome, Refuted
 from muster.chain.contracts.registry import Convicted, Role, Status
@@ -125,7 +125,7 @@ async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tm
     assert await worker.ask(runs.is_committed(node, 2, step, digest("root 2")))
     assert not await worker.ask(runs.is_committed(node, 2, step, digest("another root")))
     assert (await worker.ask(runs.run_state(run))).reserved == 3 * terms.pay
-    assert (await worker.ask(runs.commitment(node, 0))).hour == events[0].hour
+    assert (await worker.ask(runs.commitment(node, 0))).committed_at // HOUR_SECONDS == events[0].hour
 
     with pytest.raises(RevertError, match="still open to challenges") as caught:
         await worker.act(runs.claim(node, 2))
@@ -179,7 +179,7 @@ async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast:
         judge = await cast.chain(name)
         secret = vote_hash(case_id, cast.address(name), True, salt)
         assert secret == await judge.ask(court.vote_hash(case_id, cast.address(name), True, salt))
-        await judge.act(court.commit_vote(case_id, secret))
+        await judge.act(court.commit_vote(case_id, charge_of(opened), secret))
     assert (await v1.ask(court.ballot(case_id, cast.address("v2")))).state is BallotState.COMMITTED
     v2 = await cast.chain("v2")
     with pytest.raises(RevertError, match="this vote and salt are not what") as caught:
@@ -208,10 +208,14 @@ async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast:
 
 
 async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(cast: Cast) -> None:
-    case_id = (await accuse(cast, "suspect")).case_id
+    opened = await accuse(cast, "suspect")
+    case_id = opened.case_id
     v1, v2 = await cast.chain("v1"), await cast.chain("v2")
     salt = digest("salt")
-    await v2.act(court.commit_vote(case_id, vote_hash(case_id, cast.address("v2"), False, salt)))
+    secret = vote_hash(case_id, cast.address("v2"), False, salt)
+    with pytest.raises(RevertError, match=f"case {case_id} is about .* a reorg gave its number to another"):
+        await v2.act(court.commit_vote(case_id, bytes(32), secret))
+    await v2.act(court.commit_vote(case_id, charge_of(opened), secret))
     with pytest.raises(RevertError, match="cannot be resolved before"):
         await v1.act(court.resolve(case_id))
     await cast.advance(HOUR_SECONDS)

@@ -14,7 +14,7 @@ import httpx2
 import pytest
 from house import House, Orchestrator, some_hash
 
-from muster.chain.client import event_of, vote_hash
+from muster.chain.client import charge_of, event_of, vote_hash
 from muster.chain.contracts import court, runs
 from muster.chain.contracts.court import CaseOpened, Kind, Outcome
 from muster.errors import MismatchError, RefusedError, UnreachableError
@@ -89,14 +89,14 @@ class Story:
         node, root = house.key(worker).address, hash_bytes(some_hash(f"{worker} root {index}"))
         evidence = hash_bytes(content_hash(EVIDENCE))
         async with house.chain(challenger) as chain:
-            opened = await chain.act(court.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence))
-            case_id = event_of(opened, CaseOpened).case_id
+            mined = await chain.act(court.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence))
+            opened = event_of(mined, CaseOpened)
+            case_id = opened.case_id
         salts = {name: secrets.token_bytes(32) for name in jury}
         for name in jury:
             async with house.chain(name) as chain:
-                await chain.act(
-                    court.commit_vote(case_id, vote_hash(case_id, house.key(name).address, guilty, salts[name]))
-                )
+                secret = vote_hash(case_id, house.key(name).address, guilty, salts[name])
+                await chain.act(court.commit_vote(case_id, charge_of(opened), secret))
         for name in jury:
             async with house.chain(name) as chain:
                 await chain.act(court.reveal_vote(case_id, guilty, salts[name]))

@@ -19,8 +19,12 @@ from eth_utils.crypto import keccak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from muster.chain.abi import artifact
 from muster.chain.anvil import Anvil
-from muster.chain.codec import plain
+from muster.chain.client import charge_of
+from muster.chain.codec import Place, plain
+from muster.chain.contracts import court
+from muster.chain.contracts.court import CaseOpened, Kind
 from muster.constants import CHAIN_ANVIL, MAX_BUDGETS
 from muster.draws import draw_base, group_draw, position_seed
 from muster.merkle import LeafTree
@@ -89,6 +93,21 @@ def test_groups_match(ask: Ask, base: bytes, group: int, tasks: int, work_class:
 @given(base=hashes, position=uint32s)
 def test_seeds_match(ask: Ask, base: bytes, position: int) -> None:
     assert ask("seed(bytes32,uint32)", [base, position], "uint256") == position_seed(base, position)
+
+
+@plenty
+@given(node=addresses, index=uint32s, step=uint32s, root=hashes, kind=st.sampled_from(Kind), row=uint32s, proof=hashes)
+def test_charges_match(
+    anvil: Anvil, node: str, index: int, step: int, root: bytes, kind: Kind, row: int, proof: bytes
+) -> None:
+    """Of the court itself: the function reads nothing, so that its code answers at any address."""
+    opened = CaseOpened(
+        Place(0, bytes(32), bytes(32), 0), 1, node, HOME, 1, index, step, root, kind, row, proof, 3, 0, 0
+    )
+    view = court.charge_of(court.Target(node, index, step, root), kind, row, proof)
+    code = {HOME: {"code": "0x" + artifact("court").deployed_bytecode.hex()}}
+    answer = anvil.request("eth_call", {"to": HOME, "data": "0x" + view.encode().hex()}, "latest", code)
+    assert bytes.fromhex(answer[2:]) == charge_of(opened)
 
 
 @plenty

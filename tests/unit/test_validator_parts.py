@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.chain.client import charge_of
 from muster.chain.codec import Event, Place, View
 from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.chain.contracts.registry import Convicted, Status
@@ -49,10 +50,20 @@ def work(index: int, *, block: int = 10, step: int = 0, hour: int = 5, node: str
     return WorkCommitted(place(block), run=1, node=node, step=step, index=index, hour=hour, root=root)
 
 
-def opened(case_id: int, *, challenger: str = OTHER, block: int = 20, index: int = 0) -> Event:
-    return CaseOpened(
-        place(block), case_id, NODE, challenger, 1, index, 0, ROOT, Kind.SAMPLING_MISMATCH, 3, b"\x09" * 32, 3, 100, 200
-    )
+def opened(case_id: int, *, challenger: str = OTHER, block: int = 20, **changes: Any) -> CaseOpened:
+    fields: dict[str, Any] = {
+        "node": NODE,
+        "index": 0,
+        "step": 0,
+        "root": ROOT,
+        "kind": Kind.SAMPLING_MISMATCH,
+        "position": 3,
+        "evidence_hash": b"\x09" * 32,
+        "jury": 3,
+        "commit_ends": 100,
+        "reveal_ends": 200,
+    }
+    return CaseOpened(place(block), case_id, challenger=challenger, run=1, **(fields | changes))
 
 
 def tell(journal: ValidatorJournal, *events: Event, rewound_to: int | None = None) -> None:
@@ -246,17 +257,17 @@ def test_a_ballot_is_remembered_over_a_crash(tmp_path: Path) -> None:
     journal = ValidatorJournal(tmp_path, "me", 1, ME)
     tell(journal, work(0), opened(1))
     assert [(case.case_id, case.ballot, case.salt) for case in journal.cases()] == [(1, "none", None)]
-    journal.seal_ballot(1, True, b"\x05" * 32)
+    journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
     journal.close()
     journal = ValidatorJournal(tmp_path, "me", 1, ME)
     (case,) = journal.cases()
     assert (case.ballot, case.guilty, case.salt) == ("sealed", True, b"\x05" * 32)
     tell(journal, opened(1))
     assert journal.cases()[0].salt == b"\x05" * 32, "being told again forgets nothing"
-    journal.set_ballot(1, "revealed")
+    journal.set_ballot(journal.cases()[0], "revealed")
     tell(journal, CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
     assert [case.outcome for case in journal.cases()] == [Outcome.NOT_GUILTY], "there is something to collect"
-    journal.set_ballot(1, "done")
+    journal.set_ballot(journal.cases()[0], "done")
     assert journal.cases() == []
     journal.close()
 
@@ -278,9 +289,65 @@ def test_ended_cases_are_counted(journal: ValidatorJournal) -> None:
 
 def test_a_reorg_forgets_cases_in_which_nothing_was_done(journal: ValidatorJournal) -> None:
     tell(journal, opened(1, block=20), opened(2, block=21))
-    journal.seal_ballot(1, True, b"\x05" * 32)
+    journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
     tell(journal, rewound_to=15)
     assert [case.case_id for case in journal.cases()] == [1]
+
+
+OTHER_CONTENTS = [
+    {"node": OTHER},
+    {"index": 1},
+    {"step": 1},
+    {"root": b"\x02" * 32},
+    {"kind": Kind.DATA_MISSING},
+    {"position": 4},
+    {"evidence_hash": b"\x08" * 32},
+]
+
+
+@pytest.mark.parametrize("change", OTHER_CONTENTS, ids=lambda change: next(iter(change)))
+@pytest.mark.parametrize("announced", [True, False])
+def test_a_number_that_names_another_case_has_no_vote_yet(
+    journal: ValidatorJournal, change: dict[str, Any], announced: bool
+) -> None:
+    tell(journal, opened(1))
+    (before,) = journal.cases()
+    journal.seal_ballot(before, True, b"\x05" * 32)
+    tell(journal, opened(1, block=21, **change), rewound_to=15 if announced else None)
+    (after,) = journal.cases()
+    assert (after.ballot, after.guilty, after.salt) == ("none", None, None)
+    assert after.charge == charge_of(opened(1, **change)) != before.charge
+    journal.set_ballot(before, "committed")
+    assert journal.cases()[0].ballot == "none", "what was meant for the other case does not count"
+    journal.seal_ballot(after, False, b"\x06" * 32)
+    assert [(c.guilty, c.salt) for c in journal.cases()] == [(False, b"\x06" * 32)]
+    tell(journal, opened(1, block=22), rewound_to=15)
+    assert [(c.ballot, c.guilty, c.salt) for c in journal.cases()] == [("sealed", True, b"\x05" * 32)], (
+        "its vote may be on chain, and only the salt opens it"
+    )
+
+
+def test_the_same_case_opened_again_keeps_its_vote_and_takes_over_its_times(journal: ValidatorJournal) -> None:
+    tell(journal, opened(1))
+    journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
+    journal.set_ballot(journal.cases()[0], "committed")
+    tell(journal, opened(1, block=22, commit_ends=107, reveal_ends=207, jury=4, challenger=ME), rewound_to=15)
+    (case,) = journal.cases()
+    assert (case.ballot, case.guilty, case.salt) == ("committed", True, b"\x05" * 32)
+    assert (case.commit_ends, case.reveal_ends, case.jury, case.challenger) == (107, 207, 4, ME)
+
+
+def test_who_did_not_judge_in_one_block_may_in_another(journal: ValidatorJournal) -> None:
+    tell(journal, opened(1, challenger=ME))
+    journal.set_ballot(journal.cases()[0], "no judge")
+    tell(journal, opened(1, challenger=ME))
+    assert journal.cases()[0].ballot == "no judge", "told again"
+    tell(journal, opened(1, block=22), rewound_to=15)
+    assert journal.cases()[0].ballot == "none", "somebody else opened it first this time"
+    journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
+    journal.set_ballot(journal.cases()[0], "late")
+    tell(journal, opened(1, block=23, commit_ends=900), rewound_to=15)
+    assert [(c.ballot, c.salt) for c in journal.cases()] == [("sealed", b"\x05" * 32)], "not late any more"
 
 
 # Sealing

@@ -53,6 +53,8 @@ contract OpenCaseTest is House {
         vm.assertEq(c.deposit, 2 ether);
         vm.assertEq(c.seniorBefore, START);
         vm.assertEq(c.evidenceHash, keccak256("evidence"));
+        ISlashCourt.Target memory target = ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0));
+        vm.assertEq(c.charge, court.chargeOf(target, c.kind, 7, c.evidenceHash));
 
         vm.assertEq(registry.freeBalance(operator(0)), 95 ether);
         vm.assertEq(registry.totalHeld(), 5 ether);
@@ -110,18 +112,22 @@ contract OpenCaseTest is House {
         (uint8 v, bytes32 r, bytes32 s) = vm.sign(NODE + 8, registry.consentDigest(operator(WORKER), registration));
         vm.prank(operator(WORKER));
         registry.register(registration, abi.encodePacked(r, s, v));
+        vm.warp(block.timestamp + 1);
+        _commit(WORKER);
         vm.warp(block.timestamp + 24 hours);
 
         _expectRejected(
             8, abi.encodeWithSelector(ISlashCourt.OwnNode.selector, node(8), node(WORKER), operator(WORKER))
         );
-        uint256 caseId = _accuse(WORKER, 0);
+        uint256 caseId = _accuse(WORKER, 1);
         vm.assertEq(court.caseOf(caseId).jury, 3);
+        vm.assertEq(registry.validatorsAt(run, court.caseOf(caseId).seniorBefore), 5);
         vm.assertFalse(court.isJudge(caseId, node(8)));
         bytes32 hash = court.voteHash(caseId, node(8), false, bytes32(0));
+        bytes32 charge = court.caseOf(caseId).charge;
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotJudge.selector, caseId, node(8)));
         vm.prank(node(8));
-        court.commitVote(caseId, hash);
+        court.commitVote(caseId, charge, hash);
     }
 
     function test_OpenCase_RevertWhen_TooLate() public {
@@ -152,24 +158,28 @@ contract OpenCaseTest is House {
         _expectRejected(0, abi.encodeWithSelector(IRegistry.FreeBalanceShort.selector, operator(0), 4 ether, 5 ether));
     }
 
-    /// @dev A jury joined after the victim was chosen does not judge it.
+    /// @dev Who joined after the commitment never judges it, however senior; the next commitment it does, when senior.
     function test_OpenCase_JuniorsDoNotJudge() public {
         for (uint256 i = 10; i < 20; i++) {
             _join(i, IRegistry.Role.Validator, 100 ether);
         }
-        vm.warp(block.timestamp + 24 hours - 1);
+        vm.warp(block.timestamp + 1);
+        _commit(WORKER);
+        vm.warp(block.timestamp + 24 hours - 2);
+        vm.assertEq(court.caseOf(_accuse(WORKER, 1)).jury, 3);
+        vm.warp(block.timestamp + 1);
         uint256 caseId = _accuse(WORKER, 0);
+        vm.assertEq(court.caseOf(caseId).seniorBefore, START + 24 hours - 1);
         vm.assertEq(court.caseOf(caseId).jury, 3);
         vm.assertFalse(court.isJudge(caseId, node(10)));
-
-        vm.warp(block.timestamp + 1);
-        caseId = _accuse(WORKER, 0);
+        caseId = _accuse(WORKER, 1);
+        vm.assertEq(court.caseOf(caseId).seniorBefore, START + 24 hours);
         vm.assertEq(court.caseOf(caseId).jury, 13);
         vm.assertTrue(court.isJudge(caseId, node(10)));
 
         // A junior may accuse; nobody is taken off the jury for it.
         _join(20, IRegistry.Role.Validator, 100 ether);
-        caseId = _accuseBy(20, WORKER, 0, ISlashCourt.Kind.WrongReward);
+        caseId = _accuseBy(20, WORKER, 1, ISlashCourt.Kind.WrongReward);
         vm.assertEq(court.caseOf(caseId).jury, 14);
     }
 
@@ -182,12 +192,23 @@ contract OpenCaseTest is House {
         vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.Guilty);
     }
 
+    /// @dev A run whose validators came an hour apart: for that hour its first two are the only seniors.
     function test_OpenCase_RevertWhen_TooFewJudges() public {
-        for (uint256 i = 2; i < 4; i++) {
-            vm.prank(operator(i));
-            registry.retire(node(i));
+        run = _createRun(_terms());
+        _fund(run, FUNDS);
+        _join(40, IRegistry.Role.Worker, 0);
+        _publish();
+        for (uint256 i = 30; i < 34; i++) {
+            if (i == 32) vm.warp(block.timestamp + 1 hours);
+            _join(i, IRegistry.Role.Validator, 100 ether);
         }
-        vm.warp(block.timestamp + 24 hours);
-        _expectRejected(0, abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 1, 2));
+        vm.warp(block.timestamp + 1);
+        _commit(40);
+        vm.warp(block.timestamp + 23 hours);
+        bytes32 root = _root(40, 0);
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 1, 2));
+        vm.prank(node(30));
+        court.openCase(node(40), 0, 0, root, ISlashCourt.Kind.WrongReward, 0, bytes32(0));
+        vm.assertEq(court.caseOf(_accuseBy(32, 40, 0, ISlashCourt.Kind.WrongReward)).jury, 2);
     }
 }

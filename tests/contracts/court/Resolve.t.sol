@@ -23,6 +23,15 @@ contract ResolveTest is House {
         return registry.freeBalance(operator(i));
     }
 
+    /// @dev Of a new commitment, before which whoever is there now has joined, when they are senior.
+    function _accuseAgain() private {
+        vm.warp(OPENED + 1);
+        uint32 index = _commit(WORKER);
+        vm.warp(OPENED + 1 + 24 hours);
+        court.resolve(caseId);
+        caseId = _accuse(WORKER, index);
+    }
+
     function _resolveAs(ISlashCourt.Outcome expected) private {
         vm.prank(stranger);
         vm.assertTrue(court.resolve(caseId) == expected);
@@ -83,10 +92,8 @@ contract ResolveTest is House {
     function test_Resolve_Guilty_TheOddWeiGoesToTheChallenger() public {
         _join(10, IRegistry.Role.Validator, 100 ether);
         _join(11, IRegistry.Role.Validator, 100 ether);
-        vm.warp(OPENED + 24 hours);
-        court.resolve(caseId);
-        uint256 before = _free(0);
-        caseId = _accuse(WORKER, 0);
+        _accuseAgain();
+        uint256 before = _free(0) + 5 ether;
         uint256[5] memory judges = [uint256(1), 2, 3, 10, 11];
         for (uint256 k = 0; k < 5; k++) {
             _vote(caseId, judges[k], true);
@@ -241,9 +248,7 @@ contract ResolveTest is House {
         for (uint256 i = 10; i < 10 + size; i++) {
             _join(i, IRegistry.Role.Validator, 100 ether);
         }
-        vm.warp(OPENED + 24 hours);
-        court.resolve(caseId);
-        caseId = _accuse(WORKER, 0);
+        _accuseAgain();
         uint256 jury = size + 3;
         vm.assertEq(court.caseOf(caseId).jury, jury);
         // Three in four do each, so that all outcomes come up.

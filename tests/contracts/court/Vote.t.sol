@@ -17,9 +17,10 @@ contract VoteTest is House {
     }
 
     function _expectRejectedVote(uint256 judge, bytes memory reason) private {
+        bytes32 charge = court.caseOf(caseId).charge;
         vm.expectRevert(reason);
         vm.prank(node(judge));
-        court.commitVote(caseId, keccak256("vote"));
+        court.commitVote(caseId, charge, keccak256("vote"));
     }
 
     function _expectRejectedReveal(uint256 judge, bytes memory reason) private {
@@ -73,7 +74,7 @@ contract VoteTest is House {
     function test_CommitVote_RevertWhen_CaseUnknownOrEnded() public {
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.UnknownCase.selector, 99));
         vm.prank(node(1));
-        court.commitVote(99, bytes32(0));
+        court.commitVote(99, bytes32(0), bytes32(0));
 
         vm.warp(OPENED + 27 hours);
         court.resolve(caseId);
@@ -81,6 +82,47 @@ contract VoteTest is House {
             abi.encodeWithSelector(ISlashCourt.CaseEnded.selector, caseId, ISlashCourt.Outcome.NoQuorum);
         _expectRejectedVote(1, ended);
         _expectRejectedReveal(1, ended);
+    }
+
+    /// @dev Any other node, index, step, root, kind, position or evidence is another charge.
+    function test_CommitVote_RevertWhen_TheChargeIsAnother() public {
+        bytes32 root = _root(WORKER, 0);
+        ISlashCourt.Kind kind = ISlashCourt.Kind.SamplingMismatch;
+        bytes32 proof = keccak256("evidence");
+        bytes32 charge = court.caseOf(caseId).charge;
+        vm.assertEq(charge, court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), kind, 7, proof));
+        vm.assertEq(charge, keccak256(abi.encode(node(WORKER), uint32(0), uint32(0), root, kind, uint32(7), proof)));
+        bytes32[8] memory others = [
+            court.chargeOf(ISlashCourt.Target(node(OTHER_WORKER), 0, 0, root), kind, 7, proof),
+            court.chargeOf(ISlashCourt.Target(node(WORKER), 1, 0, root), kind, 7, proof),
+            court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 1, root), kind, 7, proof),
+            court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, ~root), kind, 7, proof),
+            court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), ISlashCourt.Kind.WrongPrompt, 7, proof),
+            court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), kind, 8, proof),
+            court.chargeOf(ISlashCourt.Target(node(WORKER), 0, 0, root), kind, 7, ~proof),
+            bytes32(0)
+        ];
+        for (uint256 i = 0; i < others.length; i++) {
+            vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OtherCharge.selector, caseId, others[i], charge));
+            vm.prank(node(1));
+            court.commitVote(caseId, others[i], keccak256("vote"));
+        }
+        vm.assertEq(court.caseOf(caseId).commits, 0);
+        vm.assertEq(registry.freeBalance(operator(1)), 100 ether);
+    }
+
+    /// @dev Also when a judge looks again about missing data.
+    function test_CommitVote_AgainRevertsWhen_TheChargeIsAnother() public {
+        bytes32 other = court.caseOf(caseId).charge;
+        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        _vote(caseId, 1, true);
+        bytes32 charge = court.caseOf(caseId).charge;
+        (, bytes31 before) = court.ballot(caseId, node(1));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OtherCharge.selector, caseId, other, charge));
+        vm.prank(node(1));
+        court.commitVote(caseId, other, keccak256("vote"));
+        (, bytes31 after_) = court.ballot(caseId, node(1));
+        vm.assertEq(bytes32(after_), bytes32(before));
     }
 
     function test_CommitVote_RevertWhen_PhaseOver() public {
@@ -177,8 +219,9 @@ contract VoteTest is House {
         bytes32 committed = bytes32(bytes31(court.voteHash(caseId, node(1), true, _salt(1))));
         // Judge 2 copies judge 1's hash, and later its salt.
         bytes32 copied = court.voteHash(caseId, node(1), true, _salt(1));
+        bytes32 charge = court.caseOf(caseId).charge;
         vm.prank(node(2));
-        court.commitVote(caseId, copied);
+        court.commitVote(caseId, charge, copied);
         _vote(caseId, 1, true);
         vm.warp(OPENED + 13 hours);
 

@@ -9,13 +9,17 @@ import { House } from "../House.sol";
 
 /// @title What the actions of the invariant tests saw and did, kept apart from the contracts' own books.
 abstract contract Books is House {
-    /// @dev `flaw` is what is wrong with the commitment's first leaf, or None.
+    /// @dev `flaw` is what is wrong with the commitment's first leaf, or None; `madeAt` the second of the commitment.
     struct Made {
         uint32 step;
         bytes32 root;
         ISlashCourt.Flaw flaw;
         uint32 position;
+        uint256 madeAt;
     }
+
+    /// @dev Actions about cases concern the latest, so that cases come to an end.
+    uint256 internal constant RECENT = 12;
 
     uint256[] public workers;
     uint256[] public validators;
@@ -25,11 +29,29 @@ abstract contract Books is House {
 
     mapping(uint256 worker => uint256) public paid;
     mapping(uint256 worker => uint256) public voided;
-    uint256 public fundedByOwner;
-    uint256 public takenByOwner;
-    uint256 public sealPaid;
-    uint24 public highestSealed;
     mapping(string action => uint256) public done;
+
+    /// @dev What is not reserved: the owner's own, which is spent first, and voided pay.
+    uint256 public ownersMoney;
+    uint256 public keptMoney;
+    bool public closed;
+
+    mapping(uint24 hour => uint256) public sealsSeen;
+    /// @dev The latest hour that as many as the quorum were seen to seal.
+    uint24 public watermark;
+
+    /// @dev A commitment's pay leaves what is not reserved.
+    function _reserve(uint256 pay) internal {
+        uint256 own = pay < ownersMoney ? pay : ownersMoney;
+        ownersMoney -= own;
+        keptMoney -= pay - own;
+    }
+
+    /// @dev Node i was convicted when it was owed this much.
+    function _voided(uint256 i, uint256 owed) internal {
+        voided[i] += owed;
+        keptMoney += owed;
+    }
 
     function _pick(uint256[] storage from, uint256 pick) internal view returns (uint256) {
         return from[pick % from.length];
@@ -78,5 +100,54 @@ abstract contract Books is House {
             else if (leaf.position % 4 == 2) leaf.taskReward = -1;
             else leaf.taskReward = 1_000_001;
         }
+    }
+
+    /// @dev An open one of the latest cases, or zero.
+    function _openCase(uint256 which) internal view returns (uint256 caseId, ISlashCourt.Case memory c) {
+        uint256 count = court.caseCount();
+        uint256 recent = count < RECENT ? count : RECENT;
+        for (uint256 k = 0; k < recent; k++) {
+            caseId = count - (which % recent + k) % recent;
+            c = court.caseOf(caseId);
+            if (c.run == run && c.outcome == ISlashCourt.Outcome.Open) return (caseId, c);
+        }
+        return (0, c);
+    }
+
+    /// @dev A judge of the case whose ballot is in a state, the search starting anywhere.
+    function _judgeIn(uint256 caseId, uint256 pick, ISlashCourt.BallotState wanted)
+        internal
+        view
+        returns (bool found, uint256 judge)
+    {
+        for (uint256 k = 0; k < validators.length; k++) {
+            judge = _pick(validators, pick % validators.length + k);
+            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
+            if (state == wanted && (state != ISlashCourt.BallotState.None || court.isJudge(caseId, node(judge)))) {
+                return (true, judge);
+            }
+        }
+    }
+
+    function _mayCommit(IRuns.Work memory w) internal view returns (bool) {
+        IRuns.RunState memory s = runs.runState(run);
+        if (closed || block.timestamp < runs.pausedUntil()) return false;
+        if (w.left || s.validators < 4 || s.steps <= w.joinedStep) return false;
+        if (w.lastHour == block.timestamp / 1 hours && w.countInHour == s.commitmentsPerHour) return false;
+        return s.balance - s.reserved >= w.pay;
+    }
+
+    function _mayAccuse(uint256 challenger, uint256 i, uint32 index) internal view returns (bool) {
+        IRegistry.Node memory n = registry.node(node(challenger));
+        IRegistry.Status status = registry.node(node(i)).status;
+        if (n.status != IRegistry.Status.Active || registry.freeBalance(operator(challenger)) < 5 ether) return false;
+        if (status != IRegistry.Status.Active && status != IRegistry.Status.Retired) return false;
+        if (block.timestamp > runs.challengeableUntil(node(i), index)) return false;
+        uint256 then = block.timestamp - 1 hours;
+        uint256 before = _made[i][index].madeAt - 1;
+        if (before < then) then = before;
+        uint256 jury = registry.validatorsAt(run, then);
+        if (registry.wasValidator(node(challenger), run, then)) jury--;
+        return jury >= 2;
     }
 }

@@ -5,6 +5,7 @@ import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Vm } from "../Vm.sol";
+import { Forks } from "./Forks.sol";
 import { Provers } from "./Provers.sol";
 import { Swarm } from "./Swarm.sol";
 
@@ -19,26 +20,29 @@ contract InvariantsTest {
         bytes4[] selectors;
     }
 
-    Swarm private swarm;
+    /// @dev Of two runs on one deployment; the second has a list of validators, and may be closed.
+    Swarm[2] private swarms;
     IRegistry private registry;
     IRuns private runs;
     ISlashCourt private court;
-    uint32 private run;
+    uint32[2] private run;
 
     function setUp() public {
-        swarm = new Swarm();
-        swarm.setUp();
-        (registry, runs, court, run) = swarm.contracts();
+        swarms = [new Swarm(), new Swarm()];
+        swarms[0].setUp();
+        swarms[1].beside(swarms[0]);
+        (registry, runs, court, run[0]) = swarms[0].contracts();
+        (,,, run[1]) = swarms[1].contracts();
     }
 
     function targetContracts() public view returns (address[] memory targets) {
-        targets = new address[](1);
-        targets[0] = address(swarm);
+        targets = new address[](2);
+        (targets[0], targets[1]) = (address(swarms[0]), address(swarms[1]));
     }
 
     /// @dev What happens often is there often.
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
-        bytes4[39] memory actions = [
+        bytes4[46] memory actions = [
             Swarm.pass.selector,
             Swarm.pass.selector,
             Swarm.pass.selector,
@@ -46,10 +50,15 @@ contract InvariantsTest {
             Swarm.fund.selector,
             Swarm.announce.selector,
             Swarm.take.selector,
+            Swarm.announceClose.selector,
+            Swarm.close.selector,
+            Swarm.admit.selector,
             Swarm.join.selector,
+            Swarm.depositWithPermit.selector,
             Swarm.retire.selector,
             Swarm.withdraw.selector,
             Swarm.withdrawFree.selector,
+            Swarm.withdrawBounty.selector,
             Swarm.commit.selector,
             Swarm.commit.selector,
             Swarm.commit.selector,
@@ -58,16 +67,18 @@ contract InvariantsTest {
             Provers.seal.selector,
             Provers.seal.selector,
             Swarm.accuse.selector,
-            Swarm.vote.selector,
-            Swarm.vote.selector,
-            Swarm.vote.selector,
-            Swarm.vote.selector,
-            Swarm.reveal.selector,
-            Swarm.reveal.selector,
-            Swarm.reveal.selector,
-            Swarm.reveal.selector,
             Swarm.accuse.selector,
+            Swarm.vote.selector,
+            Swarm.vote.selector,
+            Swarm.vote.selector,
+            Swarm.vote.selector,
+            Swarm.voteAgain.selector,
+            Swarm.reveal.selector,
+            Swarm.reveal.selector,
+            Swarm.reveal.selector,
+            Swarm.reveal.selector,
             Swarm.resolve.selector,
+            Swarm.dismiss.selector,
             Swarm.collect.selector,
             Provers.proveWrongDraw.selector,
             Provers.proveOutOfBounds.selector,
@@ -77,45 +88,61 @@ contract InvariantsTest {
             Provers.misname.selector,
             Provers.slanderSealer.selector,
             Swarm.pause.selector,
-            Swarm.dismiss.selector
+            Forks.reorg.selector
         ];
-        targets = new FuzzSelector[](1);
-        targets[0].addr = address(swarm);
-        targets[0].selectors = new bytes4[](actions.length);
-        for (uint256 i = 0; i < actions.length; i++) {
-            targets[0].selectors[i] = actions[i];
+        targets = new FuzzSelector[](2);
+        for (uint256 k = 0; k < 2; k++) {
+            targets[k].addr = address(swarms[k]);
+            targets[k].selectors = new bytes4[](actions.length);
+            for (uint256 i = 0; i < actions.length; i++) {
+                targets[k].selectors[i] = actions[i];
+            }
         }
     }
 
     /// @notice A long walk: shows that the invariants are not held by nothing ever happening.
     function test_Swarm_EverythingHappens() public {
         FuzzSelector[] memory targets = targetSelectors();
-        bytes4[] memory actions = targets[0].selectors;
-        for (uint256 n = 0; n < 8_000; n++) {
+        for (uint256 n = 0; n < 9_000; n++) {
             bytes32 a = keccak256(abi.encode("walk", n));
-            bytes4 action = actions[uint256(a) % actions.length];
-            (bool done,) = address(swarm).call(bytes.concat(action, _arguments(action, a)));
+            FuzzSelector memory target = targets[uint256(a) % 4 == 0 ? 1 : 0];
+            bytes4 action = target.selectors[(uint256(a) >> 8) % target.selectors.length];
+            (bool done,) = target.addr.call(bytes.concat(action, _arguments(action, a)));
             vm.assertTrue(done, "an action reverted");
         }
-        string[32] memory happened = [
+        string[48] memory happened = [
             "pass",
             "publish",
             "fund",
             "take",
+            "announce close",
+            "close",
+            "admit",
+            "refuse",
             "join",
+            "join the second class",
+            "join with a permit",
+            "deposit with a permit",
             "retire",
             "withdraw",
+            "withdraw a bounty",
             "commit",
             "commit wrong",
+            "commit at an older step",
             "claim",
+            "claim while accused",
             "seal",
+            "seal without pay",
+            "seal further back",
             "accuse",
             "vote",
+            "vote again",
             "reveal",
             "guilty",
             "not guilty",
             "no quorum",
             "moot",
+            "dismiss",
             "collect",
             "prove wrong draw",
             "prove out of bounds",
@@ -129,24 +156,50 @@ contract InvariantsTest {
             "slander who did not vouch",
             "pause",
             "unpause",
-            "dismiss"
+            "reorg",
+            "replay a vote",
+            "replay work"
         ];
         for (uint256 k = 0; k < happened.length; k++) {
-            emit Count(happened[k], swarm.done(happened[k]));
+            emit Count(happened[k], swarms[0].done(happened[k]) + swarms[1].done(happened[k]));
         }
         for (uint256 k = 0; k < happened.length; k++) {
-            vm.assertTrue(swarm.done(happened[k]) != 0, string.concat("never happened: ", happened[k]));
+            uint256 count = swarms[0].done(happened[k]) + swarms[1].done(happened[k]);
+            vm.assertTrue(count != 0, string.concat("never happened: ", happened[k]));
         }
         invariant_Solvency();
         invariant_ReservedIsUnsettled();
         invariant_EscrowAddsUp();
         invariant_LocksFallOnce();
         invariant_CountsAreRight();
+        afterInvariant();
+    }
+
+    /// @notice At the end of every walk: nothing is stuck. When all deadlines are past, whatever has happened, cases are
+    /// ended and collected, pay is claimed, everybody leaves, and not a token is held, reserved or locked any more.
+    function afterInvariant() public {
+        vm.warp(block.timestamp + 30 days);
+        for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
+            if (court.caseOf(caseId).outcome == ISlashCourt.Outcome.Open) court.resolve(caseId);
+        }
+        swarms[0].retireAll();
+        swarms[1].retireAll();
+        vm.warp(block.timestamp + 7 days);
+        swarms[0].withdrawAll();
+        swarms[1].withdrawAll();
+        vm.assertEq(registry.totalHeld(), 0, "held");
+        vm.assertEq(registry.totalLocked(), 0, "locked");
+        vm.assertEq(registry.totalFree(), registry.freeBalance(address(0xbad)), "free");
+        for (uint256 k = 0; k < 2; k++) {
+            vm.assertEq(runs.runState(run[k]).reserved, 0, "reserved");
+            vm.assertEq(runs.runState(run[k]).validators, 0, "validators");
+        }
+        swarms[0].assertSolvent();
     }
 
     /// @notice Each contract's tokens are exactly what its books say.
     function invariant_Solvency() public view {
-        swarm.assertSolvent();
+        swarms[0].assertSolvent();
         _locksAddUp();
         _keepingAddsUp();
     }
@@ -154,84 +207,47 @@ contract InvariantsTest {
     /// @notice What a run has reserved is what is committed and not settled; each commitment settles once, as claimed or
     /// as voided.
     function invariant_ReservedIsUnsettled() public view {
-        uint256 unsettled = 0;
-        for (uint256 k = 0; k < swarm.workerCount(); k++) {
-            uint256 i = swarm.workers(k);
-            IRuns.Work memory w = runs.work(swarm.nodeOf(i));
-            vm.assertLe(w.settled, w.next, "settled beyond what is committed");
-            unsettled += uint256(w.next - w.settled) * w.pay;
-            vm.assertEq(swarm.paid(i) + swarm.voided(i), uint256(w.settled) * w.pay, "settled once");
+        for (uint256 k = 0; k < 2; k++) {
+            vm.assertEq(runs.runState(run[k]).reserved, _unsettled(swarms[k]), "reserved");
         }
-        vm.assertEq(runs.runState(run).reserved, unsettled, "reserved");
     }
 
-    /// @notice The owner never takes out what was reserved or voided: the escrow is what came in, less what was claimed,
-    /// sealed and withdrawn, and voided pay is never withdrawn.
+    /// @notice The escrow is the owner's own money, voided pay and what is reserved, each to the wei: what came in is the
+    /// owner's until it is reserved for work or paid for a seal, voided pay is spent on work when that is gone, and the
+    /// owner can withdraw the one and never the other.
     function invariant_EscrowAddsUp() public view {
-        uint256 claimed = 0;
-        uint256 voided = 0;
-        for (uint256 k = 0; k < swarm.workerCount(); k++) {
-            claimed += swarm.paid(swarm.workers(k));
-            voided += swarm.voided(swarm.workers(k));
-        }
-        uint256 spent = claimed + swarm.sealPaid();
-        IRuns.RunState memory s = runs.runState(run);
-        vm.assertEq(s.balance, swarm.fundedByOwner() - swarm.takenByOwner() - spent, "escrow");
-        vm.assertLe(s.reserved, s.balance, "reserved is covered");
-        // Whatever was not spent on others of the voided pay is still there.
-        uint256 kept = runs.runInfo(run).kept;
-        vm.assertLe(kept, voided, "kept at most what was voided");
-        uint256 unreserved = s.balance - s.reserved;
-        vm.assertGe(unreserved, runs.withdrawable(run), "withdrawable is unreserved");
-        if (voided > spent) {
-            uint256 left = voided - spent;
-            uint256 still = unreserved + s.reserved;
-            vm.assertGe(still, left, "voided pay was withdrawn");
+        for (uint256 k = 0; k < 2; k++) {
+            (uint256 own, uint256 kept) = (swarms[k].ownersMoney(), swarms[k].keptMoney());
+            vm.assertEq(runs.runState(run[k]).balance, own + kept + _unsettled(swarms[k]), "escrow");
+            vm.assertEq(runs.unreserved(run[k]), own + kept, "not reserved");
+            vm.assertEq(runs.withdrawable(run[k]), own, "withdrawable");
         }
     }
 
     /// @notice A lock falls once, by conviction, by the fraction; a node with its lock paid out has none.
     function invariant_LocksFallOnce() public view {
-        for (uint256 k = 0; k < swarm.workerCount(); k++) {
-            IRegistry.Node memory n = registry.node(swarm.nodeOf(swarm.workers(k)));
-            if (n.status == IRegistry.Status.Jailed) {
-                vm.assertTrue(n.lock == 50 ether || n.lock == 0, "slashed by half, or paid out");
-            } else if (n.status == IRegistry.Status.Withdrawn) {
-                vm.assertEq(n.lock, 0, "paid out");
-            } else {
-                vm.assertEq(n.lock, 100 ether, "untouched");
+        for (uint256 s = 0; s < 2; s++) {
+            for (uint256 k = 0; k < swarms[s].workerCount(); k++) {
+                _lockFellOnce(swarms[s].nodeOf(swarms[s].workers(k)), 100 ether);
             }
-        }
-        for (uint256 k = 0; k < swarm.validatorCount(); k++) {
-            IRegistry.Node memory n = registry.node(swarm.nodeOf(swarm.validators(k)));
-            if (n.status == IRegistry.Status.Jailed) {
-                vm.assertTrue(n.lock == 100 ether || n.lock == 0, "a sealer slashed by half, or paid out");
-            } else if (n.status == IRegistry.Status.Withdrawn) {
-                vm.assertEq(n.lock, 0, "paid out");
-            } else {
-                vm.assertEq(n.lock, 200 ether, "untouched");
+            for (uint256 k = 0; k < swarms[s].validatorCount(); k++) {
+                _lockFellOnce(swarms[s].nodeOf(swarms[s].validators(k)), 200 ether);
             }
         }
     }
 
-    /// @notice Open cases freeze exactly their node, and the count of active validators is right.
+    /// @notice The count of open cases is right for every node, and so is that of active validators.
     function invariant_CountsAreRight() public view {
-        for (uint256 k = 0; k < swarm.workerCount(); k++) {
-            address key = swarm.nodeOf(swarm.workers(k));
-            uint256 open = 0;
-            for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
-                ISlashCourt.Case memory c = court.caseOf(caseId);
-                if (c.node == key && c.outcome == ISlashCourt.Outcome.Open) open++;
+        for (uint256 s = 0; s < 2; s++) {
+            _casesAreCounted(swarms[s]);
+            uint256 active = 0;
+            for (uint256 k = 0; k < swarms[s].validatorCount(); k++) {
+                IRegistry.Node memory n = registry.node(swarms[s].nodeOf(swarms[s].validators(k)));
+                if (n.status == IRegistry.Status.Active) active++;
             }
-            vm.assertEq(runs.work(key).openCases, open, "open cases");
+            vm.assertEq(runs.runState(run[s]).validators, active, "validators");
+            vm.assertEq(registry.validatorsAt(run[s], block.timestamp), active, "validators now");
         }
-        uint256 active = 0;
-        for (uint256 k = 0; k < swarm.validatorCount(); k++) {
-            IRegistry.Node memory n = registry.node(swarm.nodeOf(swarm.validators(k)));
-            if (n.status == IRegistry.Status.Active) active++;
-        }
-        vm.assertEq(runs.runState(run).validators, active, "validators");
-        vm.assertEq(registry.validatorsAt(run, block.timestamp), active, "validators now");
     }
 
     /// @dev Three words of chance, truth values where the action takes some.
@@ -243,19 +259,52 @@ contract InvariantsTest {
         return abi.encode(first, second, third);
     }
 
+    function _unsettled(Swarm swarm) private view returns (uint256 unsettled) {
+        for (uint256 k = 0; k < swarm.workerCount(); k++) {
+            uint256 i = swarm.workers(k);
+            IRuns.Work memory w = runs.work(swarm.nodeOf(i));
+            vm.assertLe(w.settled, w.next, "settled beyond what is committed");
+            unsettled += uint256(w.next - w.settled) * w.pay;
+            vm.assertEq(swarm.paid(i) + swarm.voided(i), uint256(w.settled) * w.pay, "settled once");
+        }
+    }
+
+    function _lockFellOnce(address key, uint256 stake) private view {
+        IRegistry.Node memory n = registry.node(key);
+        if (n.status == IRegistry.Status.Jailed) {
+            vm.assertTrue(n.lock == stake / 2 || n.lock == 0, "slashed by half, or paid out");
+        } else {
+            vm.assertEq(n.lock, n.status == IRegistry.Status.Withdrawn ? 0 : stake, "untouched, or paid out");
+        }
+    }
+
+    function _casesAreCounted(Swarm swarm) private view {
+        for (uint256 k = 0; k < swarm.workerCount(); k++) {
+            address key = swarm.nodeOf(swarm.workers(k));
+            uint256 open = 0;
+            for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
+                ISlashCourt.Case memory c = court.caseOf(caseId);
+                if (c.node == key && c.outcome == ISlashCourt.Outcome.Open) open++;
+            }
+            vm.assertEq(runs.work(key).openCases, open, "open cases");
+        }
+    }
+
     function _locksAddUp() private view {
         uint256 locked = 0;
-        uint256 free = 0;
-        for (uint256 k = 0; k < swarm.workerCount(); k++) {
-            locked += registry.node(swarm.nodeOf(swarm.workers(k))).lock;
-            free += registry.freeBalance(swarm.operatorsOf(swarm.workers(k)));
-        }
-        for (uint256 k = 0; k < swarm.validatorCount(); k++) {
-            locked += registry.node(swarm.nodeOf(swarm.validators(k))).lock;
-            free += registry.freeBalance(swarm.operatorsOf(swarm.validators(k)));
+        uint256 free = registry.freeBalance(address(0xbad));
+        for (uint256 s = 0; s < 2; s++) {
+            for (uint256 k = 0; k < swarms[s].workerCount(); k++) {
+                locked += registry.node(swarms[s].nodeOf(swarms[s].workers(k))).lock;
+                free += registry.freeBalance(swarms[s].operatorsOf(swarms[s].workers(k)));
+            }
+            for (uint256 k = 0; k < swarms[s].validatorCount(); k++) {
+                locked += registry.node(swarms[s].nodeOf(swarms[s].validators(k))).lock;
+                free += registry.freeBalance(swarms[s].operatorsOf(swarms[s].validators(k)));
+            }
         }
         vm.assertEq(registry.totalLocked(), locked, "locks");
-        vm.assertEq(registry.totalFree(), free + registry.freeBalance(address(0xbad)), "free balances");
+        vm.assertEq(registry.totalFree(), free, "free balances");
     }
 
     /// @dev Held: of an open case the fee and the deposits not returned, of an ended one what is not collected.
@@ -267,6 +316,7 @@ contract InvariantsTest {
                 held += c.fee + uint256(c.commits - c.reveals) * c.deposit;
                 continue;
             }
+            Swarm swarm = swarms[c.run == run[0] ? 0 : 1];
             for (uint256 k = 0; k < swarm.validatorCount(); k++) {
                 held += court.collectable(caseId, swarm.nodeOf(swarm.validators(k)));
             }

@@ -1,43 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IMusterToken } from "../../../contracts/interfaces/IMusterToken.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
-import { Provers } from "./Provers.sol";
+import { Forks } from "./Forks.sol";
 
 /// @title Everything that everybody does, in any order: the handler of the invariant tests.
-/// @dev Each action does nothing when its precondition does not hold, and must not revert when it does. What the
+/// @dev Each is about one run; two of them act on one deployment. Each action does nothing when its precondition does not hold, and must not revert when it does. What the
 /// actions saw is in Books; sealing hours and proving commitments and seals wrong is in Provers.
-contract Swarm is Provers {
+contract Swarm is Forks {
     uint256 internal constant FIRST_NEWCOMER = 10;
     uint256 internal constant MOST_NEWCOMERS = 40;
 
-    /// @dev Actions about cases concern the latest, so that cases come to an end.
-    uint256 internal constant RECENT = 6;
+    address internal admitter = address(0xad317);
+
+    /// @dev Number of its first actor: swarms on one deployment have different ones.
+    uint256 internal first;
+    /// @dev Whether this run has a list of validators and may be closed.
+    bool internal listed;
 
     mapping(uint256 caseId => mapping(uint256 validator => bool)) internal _votedGuilty;
+    uint256 public announced;
     uint256 public pausableAt;
 
     function setUp() public override {
         super.setUp();
+        _begin();
+    }
+
+    /// @dev Another run on the same contracts, with actors of its own: its validators are on a list, and it may close.
+    function beside(Swarm other) external {
+        (registry, runs, court,) = other.contracts();
+        token = other.money();
+        (first, listed) = (2_000, true);
+        _begin();
+    }
+
+    function _begin() private {
         IRuns.Terms memory terms = _terms();
         terms.commitPhase = 6 hours;
         terms.revealPhase = 6 hours;
         terms.jurySeniority = 1 hours;
+        if (listed) terms.admitter = admitter;
         run = _createRun(terms);
         _fund(run, 20 ether);
-        fundedByOwner = 20 ether;
-        for (uint256 i = 0; i < 4; i++) {
+        ownersMoney = 20 ether;
+        for (uint256 i = first; i < first + 4; i++) {
+            if (listed) _admit(i, true);
             _join(i, IRegistry.Role.Validator, 50 ether);
             validators.push(i);
         }
-        for (uint256 i = WORKER; i < WORKER + 2; i++) {
+        for (uint256 i = first + WORKER; i < first + WORKER + 2; i++) {
             _join(i, IRegistry.Role.Worker, 0);
             workers.push(i);
         }
-        vm.warp(START + 2 hours);
+        vm.warp(block.timestamp + 2 hours);
         _publish();
+    }
+
+    function money() external view returns (IMusterToken) {
+        return token;
     }
 
     function workerCount() external view returns (uint256) {
@@ -73,7 +97,7 @@ contract Swarm is Provers {
     }
 
     function publish() external {
-        if (block.timestamp < runs.runInfo(run).publishedAt + 60) return;
+        if (closed || block.timestamp < runs.runInfo(run).publishedAt + 60) return;
         _publish();
         done["publish"]++;
     }
@@ -81,25 +105,65 @@ contract Swarm is Provers {
     // --------------------------------------------------------------------------------------------------------- owner
 
     function fund(uint256 amount) external {
+        if (closed) return;
         amount = _bound(amount, 1, 10 ether);
         _fund(run, amount);
-        fundedByOwner += amount;
+        ownersMoney += amount;
         done["fund"]++;
     }
 
     function announce(uint256 amount) external {
+        announced = _bound(amount, 1, 30 ether);
         vm.prank(owner);
-        runs.announceWithdrawal(run, _bound(amount, 1, 30 ether));
+        runs.announceWithdrawal(run, announced);
     }
 
     function take() external {
-        uint256 readyAt = runs.runInfo(run).withdrawalAt;
-        uint256 afterPause = runs.pausedUntil() + runs.noticePeriod(run);
-        if (readyAt != 0 && readyAt < afterPause) readyAt = afterPause;
-        if (readyAt == 0 || block.timestamp < readyAt || block.timestamp >= readyAt + 24 hours) return;
+        if (!_isDue(runs.runInfo(run).withdrawalAt)) return;
+        uint256 expected = announced < ownersMoney ? announced : ownersMoney;
         vm.prank(owner);
-        takenByOwner += runs.withdrawEscrow(run);
+        vm.assertEq(runs.withdrawEscrow(run), expected, "what was announced, of the owner's own");
+        ownersMoney -= expected;
         done["take"]++;
+    }
+
+    function announceClose() external {
+        if (!listed || closed) return;
+        vm.prank(owner);
+        runs.announceClose(run);
+        done["announce close"]++;
+    }
+
+    function close() external {
+        if (!listed || closed || newcomers < 8 || !_isDue(runs.runInfo(run).closeAt)) return;
+        vm.prank(owner);
+        vm.assertEq(runs.close(run), ownersMoney, "the owner's own");
+        ownersMoney = 0;
+        closed = true;
+        done["close"]++;
+    }
+
+    /// @dev Whether a notice is over, counted from a pause if there was one since, and has not lapsed.
+    function _isDue(uint256 readyAt) private view returns (bool) {
+        uint256 afterPause = runs.pausedUntil() + 1 hours;
+        if (readyAt != 0 && readyAt < afterPause) readyAt = afterPause;
+        return readyAt != 0 && block.timestamp >= readyAt && block.timestamp < readyAt + 24 hours;
+    }
+
+    // ------------------------------------------------------------------------------------------------------ admitter
+
+    /// @dev Puts the next newcomer on the list or takes it off.
+    function admit() external {
+        if (!listed) return;
+        uint256 i = first + FIRST_NEWCOMER + newcomers;
+        _admit(i, !runs.isAdmitted(run, operator(i)));
+        done["admit"]++;
+    }
+
+    function _admit(uint256 i, bool admitted) private {
+        vm.prank(admitter);
+        runs.admit(run, operator(i), admitted);
+        vm.assertTrue(runs.isAdmitted(run, operator(i)) == admitted);
     }
 
     // ------------------------------------------------------------------------------------------------------ guardian
@@ -110,7 +174,7 @@ contract Swarm is Provers {
             vm.prank(guardian);
             runs.unpause();
             done["unpause"]++;
-        } else if (pick % 4 == 0 && block.timestamp >= pausableAt) {
+        } else if (pick % 4 == 0 && !listed && block.timestamp >= pausableAt) {
             vm.prank(guardian);
             runs.pause();
             pausableAt = block.timestamp + 72 hours + 30 days;
@@ -121,15 +185,58 @@ contract Swarm is Provers {
 
     // ----------------------------------------------------------------------------------------------------- operators
 
-    /// @dev One newcomer in eight validates, so that juries stay small enough to decide.
-    function join() external {
-        if (newcomers == MOST_NEWCOMERS) return;
-        bool worker = newcomers % 8 != 0;
-        uint256 i = FIRST_NEWCOMER + newcomers++;
-        _join(i, worker ? IRegistry.Role.Worker : IRegistry.Role.Validator, worker ? 0 : 50 ether);
+    /// @dev One newcomer in eight validates (in four, where there is a list), so that juries stay small enough to decide.
+    /// Of either class, with a permit or without.
+    function join(uint256 pick) external {
+        if (closed || newcomers == MOST_NEWCOMERS) return;
+        bool worker = newcomers % (listed ? 4 : 8) != 0;
+        uint256 i = first + FIRST_NEWCOMER + newcomers;
+        IRegistry.Role role = worker ? IRegistry.Role.Worker : IRegistry.Role.Validator;
+        IRegistry.Registration memory registration = _registration(i, role);
+        if (worker) registration.workClass = uint8(pick % 2);
+        bytes memory consent = _consent(i, registration);
+        if (!worker && !runs.isAdmitted(run, operator(i))) {
+            vm.expectRevert(abi.encodeWithSelector(IRuns.NotAdmitted.selector, run, operator(i)));
+            vm.prank(operator(i));
+            registry.register(registration, consent);
+            done["refuse"]++;
+            return;
+        }
+        newcomers++;
+        _register(i, registration, consent, worker ? 100 ether : 250 ether, pick % 4 < 2);
         if (worker) workers.push(i);
         else validators.push(i);
-        done["join"]++;
+        done[worker && registration.workClass == 1 ? "join the second class" : "join"]++;
+    }
+
+    function _register(
+        uint256 i,
+        IRegistry.Registration memory registration,
+        bytes memory consent,
+        uint256 amount,
+        bool permitted
+    ) private {
+        if (permitted) {
+            _mint(operator(i), amount);
+            IRegistry.Permit memory permit = _permit(i, amount);
+            vm.prank(operator(i));
+            registry.registerWithPermit(registration, consent, permit);
+            done["join with a permit"]++;
+            return;
+        }
+        _deposit(operator(i), amount);
+        vm.prank(operator(i));
+        registry.register(registration, consent);
+    }
+
+    function depositWithPermit(uint256 pick, uint256 amount) external {
+        uint256 i = _pick(validators, pick);
+        amount = _bound(amount, 0, 5 ether);
+        _mint(operator(i), amount);
+        IRegistry.Permit memory permit = _permit(i, amount);
+        vm.prank(operator(i));
+        registry.depositWithPermit(permit);
+        done["deposit with a permit"]++;
     }
 
     function retire(uint256 pick, bool worker) external {
@@ -158,34 +265,74 @@ contract Swarm is Provers {
         registry.withdrawFree(amount);
     }
 
+    /// @dev Bounties of who has no stake in anything.
+    function withdrawBounty(uint256 amount) external {
+        amount = _bound(amount, 0, registry.freeBalance(stranger));
+        if (amount == 0) return;
+        vm.prank(stranger);
+        registry.withdrawFree(amount);
+        done["withdraw a bounty"]++;
+    }
+
     // ------------------------------------------------------------------------------------------------------- workers
 
     /// @dev One commitment in eight is wrong, in one of the six ways that leaves alone prove.
     function commit(uint256 pick) external {
-        uint256 i = _pick(workers, pick);
+        (bool found, uint256 i) = _ableWorker(pick);
+        if (!found) return;
         IRuns.Work memory w = runs.work(node(i));
-        if (!_mayCommit(w)) return;
-        uint32 step = _latest();
+        uint32 step = pick % 3 == 0 ? _oldestFor(w) : _latest();
         bool wrong = pick % 8 == 0;
         ISlashCourt.Flaw flaw = wrong ? ISlashCourt.Flaw(1 + pick / 8 % 6) : ISlashCourt.Flaw.None;
         uint32 position = uint32(pick % 128);
         (bytes32 root,,) = _rows(i, w.next, step, position, flaw);
-        _made[i][w.next] = Made(step, root, flaw, position);
-        _commitRoot(i, root);
+        _made[i][w.next] = Made(step, root, flaw, position, block.timestamp);
+        _commitAt(i, step, root);
+        _reserve(w.pay);
+        if (step != _latest()) done["commit at an older step"]++;
         done[wrong ? "commit wrong" : "commit"]++;
     }
 
+    /// @dev Pays exactly what is payable by the rule, told from what was seen: no more, and no less.
     function claim(uint256 pick) external {
         uint256 i = _pick(workers, pick);
+        IRuns.Work memory w = runs.work(node(i));
         (uint32 through, uint256 amount) = runs.claimable(node(i));
+        uint32 next = amount == 0 ? w.settled : through + 1;
+        if (next < w.next) {
+            vm.assertGe(_payableFrom(i, next, w.openCases != 0), block.timestamp + 1, "something was withheld");
+        }
         if (amount == 0) return;
-        IRuns.Commitment memory last = runs.commitment(node(i), through);
+        vm.assertGe(block.timestamp, _payableFrom(i, through, w.openCases != 0), "nothing pays before its window");
         uint256 before = token.balanceOf(operator(i));
         vm.assertEq(runs.claim(node(i), through), amount);
+        vm.assertEq(amount, uint256(next - w.settled) * w.pay);
         vm.assertEq(token.balanceOf(operator(i)), before + amount, "a claim pays the operator");
-        vm.assertGe(block.timestamp, (uint256(last.hour) + 25) * 1 hours, "nothing pays before its window");
         paid[i] += amount;
-        done["claim"]++;
+        done[w.openCases == 0 ? "claim" : "claim while accused"]++;
+    }
+
+    /// @dev 24 hours if a quorum was seen to seal its hour, else 72; while a case is open, 72, its 12, and 24.
+    function _payableFrom(uint256 i, uint32 index, bool accused) private view returns (uint256) {
+        uint256 hour = _made[i][index].madeAt / 1 hours;
+        if (accused) return (hour + 1 + 72 + 12 + 24) * 1 hours;
+        return (hour + 1 + (hour <= watermark ? 24 : 72)) * 1 hours;
+    }
+
+    /// @dev A worker that may commit now, the search starting anywhere.
+    function _ableWorker(uint256 pick) private view returns (bool found, uint256 i) {
+        for (uint256 k = 0; k < workers.length; k++) {
+            i = _pick(workers, pick % workers.length + k);
+            if (_mayCommit(runs.work(node(i)))) return (true, i);
+        }
+    }
+
+    /// @dev The oldest step that a node may still commit at.
+    function _oldestFor(IRuns.Work memory w) private view returns (uint32 step) {
+        uint32 steps = _latest() + 1;
+        step = steps > 3 ? steps - 3 : 0;
+        if (step < w.joinedStep) step = w.joinedStep;
+        if (step < w.lastStep) step = w.lastStep;
     }
 
     // ---------------------------------------------------------------------------------------------------- validators
@@ -198,8 +345,9 @@ contract Swarm is Provers {
         uint32 index = uint32(against % next);
         if (!_mayAccuse(challenger, i, index)) return;
         Made memory made = _made[i][index];
+        ISlashCourt.Kind about = kind % 4 == 0 ? ISlashCourt.Kind.DataMissing : ISlashCourt.Kind(kind % 11);
         vm.prank(node(challenger));
-        court.openCase(node(i), index, made.step, made.root, ISlashCourt.Kind(kind % 11), made.position, bytes32(kind));
+        court.openCase(node(i), index, made.step, made.root, about, made.position, bytes32(kind));
         done["accuse"]++;
     }
 
@@ -214,6 +362,23 @@ contract Swarm is Provers {
             _vote(caseId, judge, _votedGuilty[caseId][judge]);
             done["vote"]++;
         }
+    }
+
+    /// @dev About missing data a judge looks again, for no further deposit.
+    function voteAgain(uint256 whichCase, uint256 pick, uint256 votes) external {
+        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
+        for (uint256 k = 0; k < RECENT && caseId != 0 && c.kind != ISlashCourt.Kind.DataMissing; k++) {
+            (caseId, c) = _openCase(whichCase % RECENT + k);
+        }
+        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || block.timestamp >= c.commitEnds) return;
+        (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
+        if (!found) return;
+        uint256 free = registry.freeBalance(operator(judge));
+        _votedGuilty[caseId][judge] = votes % 2 == 0;
+        _vote(caseId, judge, votes % 2 == 0);
+        vm.assertEq(registry.freeBalance(operator(judge)), free);
+        vm.assertEq(court.caseOf(caseId).commits, c.commits);
+        done["vote again"]++;
     }
 
     /// @dev One to three judges reveal.
@@ -238,14 +403,14 @@ contract Swarm is Provers {
         uint256 i = _numberOf(c.node);
         uint256 owed = _unsettled(i);
         ISlashCourt.Outcome outcome = court.resolve(caseId);
-        if (outcome == ISlashCourt.Outcome.Guilty) voided[i] += owed;
+        if (outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
         done[["open", "guilty", "not guilty", "no quorum", "moot"][uint256(outcome)]]++;
     }
 
     /// @dev The storage's receipt ends an open case about missing data.
-    function dismiss(uint256 whichCase) external {
+    function dismiss(uint256 whichCase, uint256 pick) external {
         (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing) return;
+        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || pick % 2 == 0) return;
         if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
         Made memory made = _made[_numberOf(c.node)][c.index];
         ISlashCourt.Receipt memory receipt = ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1);
@@ -268,6 +433,51 @@ contract Swarm is Provers {
         }
     }
 
+    // ----------------------------------------------------------------------------------------------------- the end
+
+    /// @dev Everything that is over is collected and claimed, and everybody who is still there retires. No case is open.
+    function retireAll() external {
+        for (uint256 k = 0; k < validators.length; k++) {
+            address judge = node(validators[k]);
+            for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
+                if (court.collectable(caseId, judge) != 0) court.collect(caseId, judge);
+            }
+            _retire(validators[k]);
+        }
+        for (uint256 k = 0; k < workers.length; k++) {
+            address key = node(workers[k]);
+            (uint32 through, uint256 amount) = runs.claimable(key);
+            if (amount != 0) runs.claim(key, through);
+            vm.assertEq(runs.work(key).settled, runs.work(key).next, "everything is settled");
+            vm.assertEq(runs.work(key).openCases, 0, "no case is open");
+            _retire(workers[k]);
+        }
+        vm.assertEq(runs.runState(run).reserved, 0, "nothing is reserved");
+    }
+
+    /// @dev Every lock and every free balance is taken out, unbonding being over.
+    function withdrawAll() external {
+        for (uint256 k = 0; k < validators.length; k++) {
+            _depart(validators[k]);
+        }
+        for (uint256 k = 0; k < workers.length; k++) {
+            _depart(workers[k]);
+        }
+    }
+
+    function _retire(uint256 i) private {
+        if (registry.node(node(i)).status != IRegistry.Status.Active) return;
+        vm.prank(operator(i));
+        registry.retire(node(i));
+    }
+
+    function _depart(uint256 i) private {
+        if (registry.node(node(i)).lock != 0) registry.withdraw(node(i));
+        uint256 free = registry.freeBalance(operator(i));
+        vm.prank(operator(i));
+        registry.withdrawFree(free);
+    }
+
     // ----------------------------------------------------------------------------------------------------- internal
 
     function _numberOf(address key) private view returns (uint256) {
@@ -275,52 +485,5 @@ contract Swarm is Provers {
             if (node(workers[k]) == key) return workers[k];
         }
         revert("no worker of ours");
-    }
-
-    /// @dev An open one of the latest cases, or zero.
-    function _openCase(uint256 which) private view returns (uint256 caseId, ISlashCourt.Case memory c) {
-        uint256 count = court.caseCount();
-        uint256 recent = count < RECENT ? count : RECENT;
-        for (uint256 k = 0; k < recent; k++) {
-            caseId = count - (which % recent + k) % recent;
-            c = court.caseOf(caseId);
-            if (c.outcome == ISlashCourt.Outcome.Open) return (caseId, c);
-        }
-        return (0, c);
-    }
-
-    /// @dev A judge of the case whose ballot is in a state, the search starting anywhere.
-    function _judgeIn(uint256 caseId, uint256 pick, ISlashCourt.BallotState wanted)
-        private
-        view
-        returns (bool found, uint256 judge)
-    {
-        for (uint256 k = 0; k < validators.length; k++) {
-            judge = _pick(validators, pick % validators.length + k);
-            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
-            if (state == wanted && (state != ISlashCourt.BallotState.None || court.isJudge(caseId, node(judge)))) {
-                return (true, judge);
-            }
-        }
-    }
-
-    function _mayCommit(IRuns.Work memory w) private view returns (bool) {
-        IRuns.RunState memory s = runs.runState(run);
-        if (block.timestamp < runs.pausedUntil()) return false;
-        if (w.left || s.validators < 4 || s.steps <= w.joinedStep) return false;
-        if (w.lastHour == block.timestamp / 1 hours && w.countInHour == s.commitmentsPerHour) return false;
-        return s.balance - s.reserved >= w.pay;
-    }
-
-    function _mayAccuse(uint256 challenger, uint256 i, uint32 index) private view returns (bool) {
-        IRegistry.Node memory n = registry.node(node(challenger));
-        IRegistry.Status status = registry.node(node(i)).status;
-        if (n.status != IRegistry.Status.Active || registry.freeBalance(operator(challenger)) < 5 ether) return false;
-        if (status != IRegistry.Status.Active && status != IRegistry.Status.Retired) return false;
-        if (block.timestamp > runs.challengeableUntil(node(i), index)) return false;
-        uint256 then = block.timestamp - 1 hours;
-        uint256 jury = registry.validatorsAt(run, then);
-        if (registry.wasValidator(node(challenger), run, then)) jury--;
-        return jury >= 2;
     }
 }

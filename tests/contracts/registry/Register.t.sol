@@ -41,7 +41,7 @@ contract RegisterTest is House {
 
         IRuns.Work memory w = runs.work(node(WORKER));
         vm.assertEq(w.pay, 2.5 ether);
-        vm.assertEq(w.joinedStep, 1);
+        vm.assertEq(w.joinedStep, 2);
         vm.assertEq(w.operator, operator(WORKER));
         vm.assertEq(w.run, run);
         _assertSolvent();
@@ -78,7 +78,7 @@ contract RegisterTest is House {
     function test_Register_RevertWhen_RunClosed() public {
         vm.prank(owner);
         runs.announceClose(run);
-        vm.warp(START + 8 minutes);
+        vm.warp(START + NOTICE);
         vm.prank(owner);
         runs.close(run);
         _expectRejected(

@@ -91,7 +91,7 @@ contract ClaimTest is House {
         vm.warp(END + 71 hours);
         uint256 caseId = _accuse(WORKER, 0);
         vm.warp(END + 72 hours);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.PayFrozen.selector, node(WORKER), 1));
+        vm.expectRevert(abi.encodeWithSelector(IRuns.PayFrozen.selector, node(WORKER), 1, END + 123 hours));
         runs.claim(node(WORKER), 0);
         (, uint256 amount) = runs.claimable(node(WORKER));
         vm.assertEq(amount, 0);
@@ -102,6 +102,41 @@ contract ClaimTest is House {
         _assertSolvent();
     }
 
+    /// @dev What cases can be about no more is paid although one is open: 72 hours, phases of 13 and 14, and a day.
+    function test_Claim_WhileACaseIsOpen() public {
+        _commit(WORKER);
+        vm.warp(END);
+        _commit(WORKER);
+        vm.warp(END + 73 hours);
+        _accuse(WORKER, 1);
+        vm.assertEq(runs.payableAt(node(WORKER), 0), END + 123 hours);
+        vm.assertEq(runs.payableAt(node(WORKER), 1), END + 124 hours);
+        vm.warp(END + 123 hours - 1);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.PayFrozen.selector, node(WORKER), 1, END + 123 hours));
+        runs.claim(node(WORKER), 0);
+        vm.warp(END + 123 hours);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.PayFrozen.selector, node(WORKER), 1, END + 124 hours));
+        runs.claim(node(WORKER), 1);
+        (uint32 through, uint256 amount) = runs.claimable(node(WORKER));
+        vm.assertEq(through, 0);
+        vm.assertEq(amount, 1 ether);
+        vm.assertEq(runs.claim(node(WORKER), 0), 1 ether);
+        vm.warp(END + 124 hours);
+        vm.assertEq(runs.claim(node(WORKER), 1), 1 ether);
+        _assertSolvent();
+    }
+
+    function test_Claim_WhileACaseIsOpen_RevertWhen_MoreIsPayable() public {
+        _commit(WORKER);
+        _commit(WORKER);
+        vm.warp(END + 72 hours);
+        _accuse(WORKER, 1);
+        vm.warp(END + 123 hours);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.MoreHasMatured.selector, node(WORKER), 1));
+        runs.claim(node(WORKER), 0);
+        vm.assertEq(runs.claim(node(WORKER), 1), 2 ether);
+    }
+
     function test_Claim_PaysTheClass() public {
         _deposit(operator(OTHER_WORKER), 100 ether);
         IRegistry.Registration memory registration = _registration(OTHER_WORKER, IRegistry.Role.Worker);
@@ -109,8 +144,7 @@ contract ClaimTest is House {
         bytes memory consent = _consent(OTHER_WORKER, registration);
         vm.prank(operator(OTHER_WORKER));
         registry.register(registration, consent);
-        vm.warp(block.timestamp + 60);
-        _publish();
+        _publishFor(OTHER_WORKER);
         _commit(OTHER_WORKER);
         vm.warp(END + 72 hours);
         vm.assertEq(runs.claim(node(OTHER_WORKER), 0), 2.5 ether);

@@ -33,7 +33,7 @@ contract CommitWorkTest is House {
 
     // ------------------------------------------------------------------------------------------------------ accepted
 
-    function testFuzz_Commit_KeepsDigestAndHour(bytes32 root, uint256 delay) public {
+    function testFuzz_Commit_KeepsDigestAndSecond(bytes32 root, uint256 delay) public {
         vm.warp(block.timestamp + _bound(delay, 0, 1_000 hours));
         uint24 hour = uint24(block.timestamp / 3600);
         bytes32 anchor = runs.checkpoint(run, 0).anchor;
@@ -43,8 +43,8 @@ contract CommitWorkTest is House {
         runs.commitWork(run, 0, anchor, 0, root);
 
         IRuns.Commitment memory c = runs.commitment(node(WORKER), 0);
-        vm.assertEq(bytes32(c.digest), bytes32(bytes29(keccak256(abi.encode(run, uint32(0), root)))));
-        vm.assertEq(c.hour, hour);
+        vm.assertEq(bytes32(c.digest), bytes32(bytes27(keccak256(abi.encode(run, uint32(0), root)))));
+        vm.assertEq(c.committedAt, block.timestamp);
         vm.assertTrue(runs.isCommitted(node(WORKER), 0, 0, root));
         vm.assertFalse(runs.isCommitted(node(WORKER), 0, 1, root));
         vm.assertFalse(runs.isCommitted(node(WORKER), 0, 0, ~root));
@@ -119,11 +119,18 @@ contract CommitWorkTest is House {
     /// @dev Keys cannot be ground: a node's first draw follows from entropy that came after it joined.
     function test_Commit_RevertWhen_BeforeJoined() public {
         _join(OTHER_WORKER, IRegistry.Role.Worker, 0);
-        _expectRejected(
-            OTHER_WORKER, 0, 0, abi.encodeWithSelector(IRuns.StepBeforeJoined.selector, node(OTHER_WORKER), 0, 1)
-        );
-        _publishNext();
-        _commitAs(OTHER_WORKER, 1, 0);
+        vm.assertEq(runs.work(node(WORKER)).joinedStep, 0);
+        vm.assertEq(runs.work(node(OTHER_WORKER)).joinedStep, 2);
+        for (uint32 step = 0; step < 2; step++) {
+            _expectRejected(
+                OTHER_WORKER,
+                step,
+                0,
+                abi.encodeWithSelector(IRuns.StepBeforeJoined.selector, node(OTHER_WORKER), step, 2)
+            );
+            _publishNext();
+        }
+        _commitAs(OTHER_WORKER, 2, 0);
     }
 
     function test_Commit_RevertWhen_BeforeLast() public {
@@ -151,7 +158,7 @@ contract CommitWorkTest is House {
     function test_Commit_RevertWhen_EscrowShort() public {
         vm.prank(owner);
         runs.announceWithdrawal(run, FUNDS - 1.5 ether);
-        vm.warp(block.timestamp + 8 minutes);
+        vm.warp(block.timestamp + NOTICE);
         vm.prank(owner);
         runs.withdrawEscrow(run);
         _commitAs(WORKER, 0, 0);

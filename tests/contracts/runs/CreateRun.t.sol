@@ -28,7 +28,10 @@ contract CreateRunTest is House {
         vm.assertEq(state.asyncLevel, 2);
         vm.assertEq(state.commitmentsPerHour, 3);
         vm.assertEq(runs.runInfo(created).owner, owner);
-        vm.assertEq(runs.noticePeriod(created), 8 minutes);
+        vm.assertEq(runs.MIN_NOTICE(), 1 hours);
+        vm.assertEq(runs.noticePeriod(created), 1 hours);
+        terms.minStepInterval = 451 seconds;
+        vm.assertEq(runs.noticePeriod(_createRun(terms)), 8 * 451 seconds);
     }
 
     function test_CreateRun_RevertWhen_ZeroAddress() public {
@@ -45,8 +48,8 @@ contract CreateRunTest is House {
     function test_CreateRun_RevertWhen_MoneyOutOfBounds() public {
         uint256 most = type(uint96).max;
         IRuns.Terms memory terms = _terms();
-        terms.pay = 0;
-        _expectOutOfBounds(terms, "pay", 0, 1, most);
+        terms.pay = 9_999;
+        _expectOutOfBounds(terms, "pay", 9_999, 10_000, most);
         terms = _terms();
         terms.workerStake = 0;
         _expectOutOfBounds(terms, "workerStake", 0, 1, most);
@@ -63,6 +66,9 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "juryDeposit", 0, 1, type(uint88).max);
         terms.juryDeposit = uint96(type(uint88).max) + 1;
         _expectOutOfBounds(terms, "juryDeposit", terms.juryDeposit, 1, type(uint88).max);
+        terms = _terms();
+        terms.sealPay = 1 ether + 1;
+        _expectOutOfBounds(terms, "sealPay", 1 ether + 1, 0, 1 ether);
         terms = _terms();
         terms.slashBps = 10_001;
         _expectOutOfBounds(terms, "slashBps", 10_001, 1, 10_000);
@@ -114,7 +120,9 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "jurySeniority", 48 hours + 1, 1, 48 hours);
         terms = _terms();
         terms.minStepInterval = 0;
-        _expectOutOfBounds(terms, "minStepInterval", 0, 1, 7 days);
+        _expectOutOfBounds(terms, "minStepInterval", 0, 1, 3 days);
+        terms.minStepInterval = 3 days + 1;
+        _expectOutOfBounds(terms, "minStepInterval", 3 days + 1, 1, 3 days);
     }
 
     /// @dev A local run may use seconds; a public one may not.
@@ -136,7 +144,7 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "jurySeniority", 24 hours - 1, 24 hours, 48 hours);
         terms = _terms();
         terms.minStepInterval = 59;
-        _expectOutOfBounds(terms, "minStepInterval", 59, 60, 7 days);
+        _expectOutOfBounds(terms, "minStepInterval", 59, 60, 3 days);
     }
 
     function test_CreateRun_RevertWhen_ClassesOutOfBounds() public {
@@ -146,7 +154,9 @@ contract CreateRunTest is House {
         terms.classes = new uint256[](9);
         _expectOutOfBounds(terms, "classes", 9, 1, 8);
         terms.classes = new uint256[](1);
-        _expectOutOfBounds(terms, "weight", 0, 1, type(uint16).max);
+        _expectOutOfBounds(terms, "weight", 0, 1_000, type(uint16).max);
+        terms.classes[0] = 999 | (1 << 16) | (40 << 32);
+        _expectOutOfBounds(terms, "weight", 999, 1_000, type(uint16).max);
         terms.classes[0] = 10_000;
         _expectOutOfBounds(terms, "budgets", 0, 1, 14);
         terms.classes[0] = 10_000 | (15 << 16);
@@ -159,14 +169,27 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "classes", 1, 0, 0);
     }
 
-    /// @dev Class 1 thinks 2.5 times as long as class 0 on average, and so is paid 2.5 times as much, within rounding.
+    /// @dev Class 1 thinks 2.5 times as long as class 0 on average, and so is paid 2.5 times as much.
     function testFuzz_CreateRun_ClassesPayInProportion(uint16 weight) public {
-        vm.assume(weight != 0);
+        weight = uint16(_bound(weight, weight % 4 == 0 ? 24_998 : 1_000, weight % 4 == 0 ? 25_002 : type(uint16).max));
         IRuns.Terms memory terms = _terms();
         terms.classes[1] = (terms.classes[1] & ~uint256(0xffff)) | weight;
-        if (weight < 24_999 || weight > 25_001) {
+        if (weight != 25_000) {
             vm.expectRevert(abi.encodeWithSelector(IRuns.ClassWeightOff.selector, 1, weight, 25_000));
         }
         runs.createRun(terms);
+    }
+
+    /// @dev Where what is exact is no whole number, the one below and the one above will do: 1,000 × 50 / 48 = 1,041.67.
+    function test_CreateRun_ClassesAreRounded() public {
+        IRuns.Terms memory terms = _terms();
+        terms.classes[0] = 1_000 | (1 << 16) | (48 << 32);
+        for (uint256 weight = 1_040; weight < 1_044; weight++) {
+            terms.classes[1] = weight | (1 << 16) | (50 << 32);
+            if (weight < 1_041 || weight > 1_042) {
+                vm.expectRevert(abi.encodeWithSelector(IRuns.ClassWeightOff.selector, 1, weight, 1_041));
+            }
+            runs.createRun(terms);
+        }
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
@@ -50,7 +51,7 @@ contract EscrowTest is House {
     function testFuzz_Withdraw_AfterNotice(uint256 amount, uint256 delay) public {
         amount = _bound(amount, 1, 2 * FUNDS);
         delay = _bound(delay, 0, 24 hours - 1);
-        uint256 readyAt = block.timestamp + 8 minutes;
+        uint256 readyAt = block.timestamp + NOTICE;
         vm.expectEmit(address(runs));
         emit IRuns.WithdrawalAnnounced(run, amount, readyAt);
         _announce(amount);
@@ -82,7 +83,7 @@ contract EscrowTest is House {
         vm.expectRevert(abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run));
         _withdraw();
 
-        uint256 readyAt = block.timestamp + 8 minutes;
+        uint256 readyAt = block.timestamp + NOTICE;
         _announce(1 ether);
         vm.warp(readyAt - 1);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
@@ -95,7 +96,7 @@ contract EscrowTest is House {
 
         // Announced again, taken once.
         _announce(1 ether);
-        vm.warp(lapsedAt + 8 minutes);
+        vm.warp(lapsedAt + NOTICE);
         vm.assertEq(_withdraw(), 1 ether);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run));
         _withdraw();
@@ -106,7 +107,7 @@ contract EscrowTest is House {
         _announce(FUNDS);
         _commit(WORKER);
         _commit(WORKER);
-        vm.warp(block.timestamp + 8 minutes);
+        vm.warp(block.timestamp + NOTICE);
         vm.assertEq(_withdraw(), FUNDS - 2 ether);
         vm.warp(START + 97 hours);
         runs.claim(node(WORKER), 1);
@@ -121,12 +122,16 @@ contract EscrowTest is House {
         _convictNode(WORKER, 0);
         vm.assertEq(runs.withdrawable(run), FUNDS - 2 ether);
         _announce(FUNDS);
-        vm.warp(block.timestamp + 8 minutes);
+        vm.warp(block.timestamp + NOTICE);
         vm.assertEq(_withdraw(), FUNDS - 2 ether);
         vm.assertEq(runs.unreserved(run), 2 ether);
 
-        // One of the two voided tokens seals hours; what the owner adds then is the owner's again.
+        // The two voided tokens seal no hours, and pay for work; what the owner adds then is the owner's again.
         _seal(_lastHour());
+        vm.assertEq(runs.unreserved(run), 2 ether);
+        _join(OTHER_WORKER, IRegistry.Role.Worker, 0);
+        _publishFor(OTHER_WORKER);
+        _commit(OTHER_WORKER);
         vm.assertEq(runs.unreserved(run), 1 ether);
         vm.assertEq(runs.withdrawable(run), 0);
         _fund(run, 10 ether);
@@ -143,7 +148,7 @@ contract EscrowTest is House {
 
     function test_Close_PaysTheOwnerAndEndsTheRun() public {
         _commit(WORKER);
-        uint256 readyAt = block.timestamp + 8 minutes;
+        uint256 readyAt = block.timestamp + NOTICE;
         vm.expectEmit(address(runs));
         emit IRuns.CloseAnnounced(run, readyAt);
         vm.prank(owner);

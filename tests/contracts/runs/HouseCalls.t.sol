@@ -3,6 +3,7 @@ pragma solidity ^0.8.30;
 
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
+import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { House } from "../House.sol";
 
 contract HouseCallsTest is House {
@@ -37,7 +38,65 @@ contract HouseCallsTest is House {
         runs.voidWork(node(WORKER));
     }
 
+    function test_EnrolWorker_AtItsFirstStep() public {
+        uint32 fresh = _createRun(_terms());
+        vm.startPrank(address(registry));
+        vm.assertEq(runs.enrolWorker(run, node(90), operator(90), 0), 100 ether);
+        vm.assertEq(runs.enrolWorker(fresh, node(91), operator(91), 1), 100 ether);
+        vm.assertEq(runs.work(node(90)).joinedStep, 2);
+        vm.assertEq(runs.work(node(91)).joinedStep, 0);
+        vm.assertEq(runs.work(node(91)).pay, 2.5 ether);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
+        runs.enrolWorker(9, node(92), operator(92), 0);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.WorkClassUnknown.selector, run, 2));
+        runs.enrolWorker(run, node(92), operator(92), 2);
+    }
+
+    function test_EnrolValidator_CountsThem() public {
+        vm.startPrank(address(registry));
+        vm.assertEq(runs.enrolValidator(run, node(90), operator(90)), 200 ether);
+        vm.assertEq(runs.runState(run).validators, 5);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
+        runs.enrolValidator(9, node(92), operator(92));
+        vm.expectRevert(abi.encodeWithSelector(IRuns.OwnerOrTrainer.selector, run, owner));
+        runs.enrolValidator(run, node(92), owner);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.OwnerOrTrainer.selector, run, trainer));
+        runs.enrolValidator(run, trainer, operator(92));
+        runs.leaveValidator(run);
+        vm.assertEq(runs.runState(run).validators, 4);
+    }
+
+    function test_LeaveWorker_EndsItsWorkAndLeavesItsPay() public {
+        _commit(WORKER);
+        vm.prank(address(registry));
+        runs.leaveWorker(node(WORKER));
+        bytes32 anchor = runs.checkpoint(run, 0).anchor;
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NotWorking.selector, node(WORKER)));
+        vm.prank(node(WORKER));
+        runs.commitWork(run, 0, anchor, 1, bytes32("more"));
+        vm.warp(START + 97 hours);
+        vm.assertEq(runs.claim(node(WORKER), 0), 1 ether);
+    }
+
+    function test_Thaw_EndsOneOfTwoFreezes() public {
+        _commit(WORKER);
+        vm.warp(START + 97 hours);
+        vm.startPrank(address(court));
+        vm.expectRevert(abi.encodeWithSignature("Panic(uint256)", 0x11));
+        runs.thaw(node(WORKER));
+        runs.freeze(node(WORKER));
+        runs.freeze(node(WORKER));
+        runs.thaw(node(WORKER));
+        vm.assertEq(runs.work(node(WORKER)).openCases, 1);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.PayFrozen.selector, node(WORKER), 1, START + (25 + 123) * 1 hours));
+        runs.claim(node(WORKER), 0);
+        runs.thaw(node(WORKER));
+        vm.assertEq(runs.claim(node(WORKER), 0), 1 ether);
+    }
+
+    /// @dev Also through the court, which then neither keeps the case nor takes the fee.
     function test_Freeze_RevertWhen_TooManyCases() public {
+        _commit(WORKER);
         // 65,535 calls would take seconds: write the count into the second word of the node's account instead.
         bytes32 slot = bytes32(uint256(keccak256(abi.encode(node(WORKER), WORKS_SLOT))) + 1);
         uint256 word = uint256(vm.load(address(runs), slot));
@@ -45,6 +104,11 @@ contract HouseCallsTest is House {
         vm.assertEq(runs.work(node(WORKER)).openCases, type(uint16).max);
         vm.assertEq(runs.work(node(WORKER)).operator, operator(WORKER));
 
+        vm.expectRevert(abi.encodeWithSelector(IRuns.TooManyCases.selector, node(WORKER)));
+        vm.prank(node(0));
+        court.openCase(node(WORKER), 0, 0, _root(WORKER, 0), ISlashCourt.Kind.WrongReward, 0, bytes32(0));
+        vm.assertEq(court.caseCount(), 0);
+        vm.assertEq(registry.freeBalance(operator(0)), 100 ether);
         vm.expectRevert(abi.encodeWithSelector(IRuns.TooManyCases.selector, node(WORKER)));
         vm.prank(address(court));
         runs.freeze(node(WORKER));
@@ -60,7 +124,7 @@ contract HouseCallsTest is House {
         }
         vm.warp(START + 97 hours);
         if (before != 0) runs.claim(node(WORKER), uint32(before) - 1);
-        _publish();
+        _publishFor(OTHER_WORKER);
         _commit(OTHER_WORKER);
         for (uint256 i = 0; i < after_; i++) {
             _commit(WORKER);

@@ -37,8 +37,12 @@ contract SealTest is House {
         emit IRuns.SealedThrough(run, hour);
         _sealAs(1, hour);
         vm.assertEq(runs.sealedThrough(run), hour);
-        vm.assertEq(_sealAs(2, hour), 0.5 ether);
-        vm.assertEq(runs.runState(run).balance, FUNDS - 1.5 ether);
+        // Who comes after the quorum vouches, and is not paid.
+        vm.expectEmit(address(runs));
+        emit IRuns.HourSealed(run, hour, node(2), VOUCH, 0);
+        vm.assertEq(_sealAs(2, hour), 0);
+        vm.assertEq(runs.sealCount(run, hour), 3);
+        vm.assertEq(runs.runState(run).balance, FUNDS - 1 ether);
         _assertSolvent();
     }
 
@@ -88,6 +92,18 @@ contract SealTest is House {
         _sealAs(8, _firstHour());
     }
 
+    /// @dev The hour in which a validator registers is the first it can seal.
+    function test_Seal_RevertWhen_HourBeforeJoined() public {
+        vm.warp(START + 26 hours);
+        _join(8, IRegistry.Role.Validator, 0);
+        vm.warp(START + 50 hours);
+        vm.expectRevert(
+            abi.encodeWithSelector(IRuns.HourBeforeJoined.selector, node(8), _firstHour() + 1, START + 26 hours)
+        );
+        _sealAs(8, _firstHour() + 1);
+        vm.assertEq(_sealAs(8, _firstHour() + 2), 0.5 ether);
+    }
+
     function test_Seal_RevertWhen_HourWrong() public {
         uint24 hour = _firstHour();
         uint256 end = START + 25 hours;
@@ -106,10 +122,24 @@ contract SealTest is House {
         _sealAs(0, hour + 4);
     }
 
+    function test_Seal_WithoutPayInAClosedRun() public {
+        _commit(WORKER);
+        vm.startPrank(owner);
+        runs.announceClose(run);
+        vm.warp(block.timestamp + NOTICE);
+        runs.close(run);
+        vm.stopPrank();
+        uint256 before = token.balanceOf(operator(0));
+        vm.assertEq(_sealAs(0, _firstHour()), 0);
+        vm.assertEq(_sealAs(1, _firstHour()), 0);
+        vm.assertEq(token.balanceOf(operator(0)), before);
+        vm.assertEq(runs.maturesAt(node(WORKER), 0), START + 49 hours);
+    }
+
     function test_Seal_WithoutPayWhenEscrowIsShort() public {
         vm.prank(owner);
         runs.announceWithdrawal(run, FUNDS - 1.25 ether);
-        vm.warp(block.timestamp + 8 minutes);
+        vm.warp(block.timestamp + NOTICE);
         vm.prank(owner);
         runs.withdrawEscrow(run);
         _commit(WORKER);

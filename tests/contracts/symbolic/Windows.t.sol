@@ -36,6 +36,20 @@ contract WindowsSymbolic {
         assert(until - Windows.endOf(hour) == 72 hours);
     }
 
+    /// @dev While a case is open, what is paid is what no case can be about: not before every case about it that there can
+    /// be has had its phases, and a day besides. It rises with the hour, as maturity does.
+    function check_FrozenWhileACaseCanBeAboutIt(uint24 hour, uint24 sealedThrough, uint32 phases) public pure {
+        uint256 payable_ = Windows.payableAt(hour, sealedThrough, phases);
+        if (phases == 0) {
+            assert(payable_ == Windows.maturesAt(hour, sealedThrough));
+            return;
+        }
+        assert(payable_ == Windows.challengeableUntil(hour) + phases + 24 hours);
+        assert(payable_ > Windows.maturesAt(hour, sealedThrough));
+        if (hour == type(uint24).max) return;
+        assert(Windows.payableAt(hour + 1, sealedThrough, phases) == payable_ + 1 hours);
+    }
+
     /// @dev Unbonding outlives the last case there can be about a node's last commitment: 73 hours and two phases of at
     /// most 36.
     function check_UnbondingOutlivesEveryCase(uint24 hour, uint16 second, uint32 commitPhase, uint32 revealPhase)
@@ -62,5 +76,6 @@ contract WindowsSymbolic {
         check_RisesWithTheHour(earlier, sealedThrough);
         check_SealingNeverDelays(sealedThrough, earlier, later);
         check_ChallengeableUntilItMatures(earlier, sealedThrough);
+        check_FrozenWhileACaseCanBeAboutIt(earlier, sealedThrough, uint32(later) % 72 hours);
     }
 }

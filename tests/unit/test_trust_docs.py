@@ -1,0 +1,102 @@
+"""What docs/trust.md and docs/invariants.md say of the contracts and their tests is what is there."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from muster.chain.abi import artifact
+
+ROOT = Path(__file__).resolve().parents[2]
+CONTRACTS, TESTS = ROOT / "contracts", ROOT / "tests" / "contracts"
+TRUST = (ROOT / "docs" / "trust.md").read_text()
+INVARIANTS = (ROOT / "docs" / "invariants.md").read_text()
+
+CHECKS = {
+    "onlyGuardian": "guardian",
+    "_ownInfo(": "run owner",
+    "NotAdmitter(": "admitter",
+    "NotTrainer(": "trainer",
+    "NotOperator(": "operator",
+    "_register(": "operator",
+    "_debit(msg.sender": "operator",
+    "_checkWorker(": "worker's key",
+    "_checkSealer(": "validator's key",
+    "_empanel(": "validator's key",
+    "NotJudge(": "validator's key",
+    "NotVoted(": "validator's key",
+    "onlyRegistry": "Registry",
+    "onlyCourt": "SlashCourt",
+}
+"""What in a function's head or body says that not everybody may call it, and who may."""
+
+EXTERNAL = re.compile(r"\n    function (\w+)\(([^{;]*?\bexternal\b[^{;]*)\{(.*?)\n    \}", re.DOTALL)
+NO_NAMES = frozenset({"timestamp", "push"})
+"""In backticks, and no names of ours: a slither detector, a function of OpenZeppelin's."""
+
+
+def sources(folder: Path) -> dict[str, str]:
+    """Text of every contract, interface and library by its name."""
+    found = {}
+    for path in folder.rglob("*.sol"):
+        text = path.read_text()
+        for name in re.findall(r"^(?:abstract )?(?:contract|interface|library) (\w+)", text, re.MULTILINE):
+            found[name] = text
+    return found
+
+
+def ticked(text: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", text)
+
+
+def test_the_table_of_privileged_calls_is_what_the_sources_check() -> None:
+    checked = defaultdict(set)
+    for path in CONTRACTS.glob("*.sol"):
+        for name, head, body in EXTERNAL.findall(path.read_text()):
+            for check, role in CHECKS.items():
+                if check in head or check in body:
+                    checked[role].add(name)
+    told = defaultdict(set)
+    for role, calls in re.findall(r"^\| ([^|]+?) \| ([^|]+?) \|", TRUST, re.MULTILINE):
+        told[role] |= {name.split(".")[-1] for name in ticked(calls)}
+    assert {role: names for role, names in told.items() if names} == checked
+
+
+@pytest.mark.usefixtures("built_contracts")
+def test_what_is_not_privileged_is_said_to_be_for_everybody() -> None:
+    calls = {
+        item["name"]
+        for contract in ("registry", "runs", "court")
+        for item in artifact(contract).items("function")
+        if item["stateMutability"] not in ("view", "pure")
+    }
+    table = {name.split(".")[-1] for name in ticked("".join(re.findall(r"^\|.*$", TRUST, re.MULTILINE)))}
+    [sentence] = re.findall(r"^Everything else \((.+?)\)", TRUST, re.MULTILINE | re.DOTALL)
+    anybody = set(ticked(sentence))
+    assert anybody & table == set()
+    assert calls - table == anybody
+
+
+def test_every_name_on_the_page_of_invariants_exists() -> None:
+    ours, tests = sources(CONTRACTS), sources(TESTS)
+    named = ours | tests
+    functions = {name for text in named.values() for name in re.findall(r"function (\w+)\(", text)}
+    missing = []
+    for name in ticked(INVARIANTS):
+        if "/" in name or name.endswith(".sol"):
+            there = any((folder / name).exists() for folder in (ROOT, TESTS, CONTRACTS))
+        elif " " in name:
+            there = name.removeprefix("make ") in (ROOT / "Makefile").read_text() + (ROOT / "foundry.toml").read_text()
+        elif "." in name:
+            contract, function = name.split(".")
+            there = contract in named and f"function {function}(" in named[contract]
+        elif name.endswith("_"):
+            there = any(function.startswith(name) for function in functions)
+        else:
+            there = name in named or name in functions or name in NO_NAMES or "-" in name
+        if not there:
+            missing.append(name)
+    assert missing == []
