@@ -51,7 +51,7 @@ class Peer:
 
 @contextmanager
 def peer() -> Iterator[Peer]:
-    if not PYTHON.exists():
+    if not PYTHON.with_name("built").exists():
         sys.exit("the toploc package is not here to compare with\n  next: make bench-peers")
     command = [str(PYTHON), str(SCRIPT), *map(str, (SEQUENCES, TOKENS, HIDDEN))]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
