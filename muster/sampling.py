@@ -20,15 +20,25 @@ and the noise, in float32:
 Integers are int32 in two's complement, so that the same lines run on numpy arrays and on torch tensors of any device;
 bits and `u` are identical everywhere, the noise up to the last bit of the logarithm. Changing anything here breaks
 replay: every honest worker of another version would be rejected. Mixer: https://github.com/skeeto/hash-prospector.
+
+`choose` is the worker's side, `measure` the validator's. On a CPU both run in a compiled kernel where there is one
+(`muster/native/sampler.c`): one pass over the logits, in which few tokens need a logarithm. `choose_portable` and
+`measure_portable` are the definition, and what runs everywhere else; both sides choose the same tokens, always.
 """
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeVar
 
 import numpy as np
 import torch
+
+from muster.native import load
 
 Words = TypeVar("Words", np.ndarray, torch.Tensor)
 """int32 words, as numpy or torch holds them."""
@@ -101,6 +111,9 @@ def gumbel_numpy(seeds: np.ndarray, positions: np.ndarray, vocab: int) -> np.nda
     return -np.log(-np.log(u))
 
 
+# --- Choosing, and measuring what was chosen
+
+
 @dataclass(frozen=True)
 class Choice:
     """What was sampled for B rows."""
@@ -111,11 +124,60 @@ class Choice:
     """float32 [B]: log-probability of the token under softmax(logits / temperature)"""
 
 
+@dataclass(frozen=True)
+class Replay:
+    """How tokens that others chose for B rows look from here. Not finite where the logits are not."""
+
+    gaps: torch.Tensor
+    """float32 [B], max(noised) - noised[token]: never negative, 0 for the sampled token. Another model, prompt, seed,
+    temperature or an edited token makes it large; a near-tie that numerics decided otherwise as small as their
+    difference."""
+    logprobs: torch.Tensor
+    """float32 [B]: log-probability of the token under softmax(logits / temperature)"""
+
+
 def choose(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float) -> Choice:
-    """Sample one token per row of logits [B, V], with the noise of (seed, position)."""
+    """Sample one token per row of logits [B, V], with the noise of (seed, position); int64 [B] each, as in `gumbel`."""
+    if not _kernel_takes(logits):
+        return choose_portable(logits, seeds, positions, temperature)
+    rows = _sample_rows(logits, seeds, positions, temperature, wanted=None)
+    if (left := rows.undecided()) is not None:
+        choice = choose_portable(logits[left], seeds[left], positions[left], temperature)
+        rows.tokens[left], rows.logprobs[left] = choice.tokens, choice.logprobs
+    return Choice(rows.tokens, rows.logprobs)
+
+
+def measure(
+    logits: torch.Tensor, tokens: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float
+) -> Replay:
+    """Measure the tokens [B] against what (seed, position) samples from logits [B, V]."""
+    if not _kernel_takes(logits):
+        return measure_portable(logits, tokens, seeds, positions, temperature)
+    rows = _sample_rows(logits, seeds, positions, temperature, wanted=tokens)
+    if (left := rows.undecided()) is not None:
+        replay = measure_portable(logits[left], tokens[left], seeds[left], positions[left], temperature)
+        rows.gaps[left], rows.logprobs[left] = replay.gaps, replay.logprobs
+    return Replay(rows.gaps, rows.logprobs)
+
+
+# --- The definition
+
+
+def choose_portable(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float) -> Choice:
+    """`choose` on any device."""
     scaled = scale(logits, temperature)
     tokens = gumbel(seeds, positions, scaled.shape[1]).add_(scaled).argmax(dim=1)
     return Choice(tokens, chosen_logprobs(scaled, tokens))
+
+
+def measure_portable(
+    logits: torch.Tensor, tokens: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float
+) -> Replay:
+    """`measure` on any device."""
+    scaled = scale(logits, temperature)
+    noised = gumbel(seeds, positions, scaled.shape[1]).add_(scaled)
+    gaps = noised.amax(dim=1) - noised.gather(1, tokens[:, None])[:, 0]
+    return Replay(gaps, chosen_logprobs(scaled, tokens))
 
 
 def scale(logits: torch.Tensor, temperature: float) -> torch.Tensor:
@@ -129,11 +191,82 @@ def chosen_logprobs(scaled: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
     return scaled.gather(1, tokens[:, None])[:, 0] - scaled.logsumexp(dim=1)
 
 
-def gaps(scaled: torch.Tensor, tokens: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-    """Replay statistic per token: max(noised) - noised[token], float32 [B], never negative, 0 for the sampled token.
+# --- The kernel
 
-    `scaled` float32 [B, V] from `scale`. Another model, prompt, seed, temperature or an edited token makes it large; a
-    near-tie that numerics decided otherwise makes it as small as their difference.
-    """
-    noised = gumbel(seeds, positions, scaled.shape[1]).add_(scaled)
-    return noised.amax(dim=1) - noised.gather(1, tokens[:, None])[:, 0]
+
+@dataclass(frozen=True)
+class _Rows:
+    """What the kernel writes; see `sample_rows` in sampler.c."""
+
+    tokens: torch.Tensor
+    gaps: torch.Tensor
+    logprobs: torch.Tensor
+    states: torch.Tensor
+
+    def undecided(self) -> torch.Tensor | None:
+        """Indices of the rows that the last bit of a logarithm decides, or whose logits are not finite; None if none.
+
+        About one row in 100,000 of honest work: its two best tokens are that near to each other.
+        """
+        return self.states.nonzero()[:, 0] if bool(self.states.any()) else None
+
+
+def _kernel_takes(logits: torch.Tensor) -> bool:
+    return logits.device.type == "cpu" and logits.shape[1] > 0 and load("sampler") is not None
+
+
+def _sample_rows(
+    logits: torch.Tensor,
+    seeds: torch.Tensor,
+    positions: torch.Tensor,
+    temperature: float,
+    wanted: torch.Tensor | None,
+) -> _Rows:
+    kernel = load("sampler")
+    assert kernel is not None
+    logits = logits.to(torch.float32)
+    if logits.stride(1) != 1:
+        logits = logits.contiguous()
+    count, vocabulary = logits.shape
+    words = [values.to(torch.int64).contiguous() for values in (seeds, positions)]
+    tokens = torch.empty(count, dtype=torch.int64)
+    if wanted is not None:
+        wanted = wanted.to(torch.int64).contiguous()
+        if count and not 0 <= int(wanted.min()) <= int(wanted.max()) < vocabulary:
+            raise IndexError(f"a token outside the vocabulary of {vocabulary}")
+    rows = _Rows(tokens, torch.empty(count), torch.empty(count), torch.empty(count, dtype=torch.uint8))
+
+    def take(part: slice) -> None:
+        arrays = (*words, wanted, rows.tokens, rows.gaps, rows.logprobs, rows.states)
+        kernel.sample_rows(
+            _address(logits[part]),
+            ctypes.c_int64(part.stop - part.start),
+            ctypes.c_int64(logits.stride(0)),
+            ctypes.c_int64(vocabulary),
+            ctypes.c_float(temperature),
+            *(None if array is None else _address(array[part]) for array in arrays),
+        )
+
+    parts = list(_parts(count, torch.get_num_threads()))
+    if len(parts) == 1:
+        take(parts[0])
+    else:
+        list(_pool().map(take, parts))
+    return rows
+
+
+def _parts(count: int, threads: int) -> Iterator[slice]:
+    """As many slices of about one length as there are threads, but none empty."""
+    parts = max(1, min(threads, count))
+    for part in range(parts):
+        yield slice(count * part // parts, count * (part + 1) // parts)
+
+
+def _address(tensor: torch.Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    """Threads for the kernel, which lets others run meanwhile; as many at work as torch may use."""
+    return ThreadPoolExecutor(thread_name_prefix="muster-sampler")

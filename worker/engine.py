@@ -112,7 +112,7 @@ class Engine:
         self.limits = limits
         self.stop_tokens = sorted(ModelFacts.read(model_dir).stop_tokens)
         _set_threads(limits.threads)
-        self._engine = _start(model_dir, profile, limits)
+        self._engine = start_vllm(model_dir, plain_arguments(model_dir, profile, limits) | _own_arguments(limits))
         self._calls = 0
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
@@ -188,14 +188,15 @@ class Engine:
             temperature=0.0,
             max_tokens=request.max_tokens,
             stop_token_ids=self.stop_tokens,
+            ignore_eos=True,  # or vLLM also stops at what generation_config.json names, which no check knows of
             detokenize=False,
             output_kind=RequestOutputKind.FINAL_ONLY,
             extra_args={SEED: request.seed, SLOT: slot},
         )
 
 
-def _start(model_dir: Path, profile: Profile, limits: EngineLimits) -> LLMEngine:
-    """vLLM, configured to start fast and quietly and to do nothing we do not need."""
+def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
+    """vLLM with these EngineArgs, started fast and quietly. Raises ConfigError when it cannot serve the model."""
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
@@ -208,14 +209,15 @@ def _start(model_dir: Path, profile: Profile, limits: EngineLimits) -> LLMEngine
 
             _register_in_process(model_dir)
             gc.freeze()
-            return LLMEngine.from_engine_args(EngineArgs(**_arguments(model_dir, profile, limits)))
+            return LLMEngine.from_engine_args(EngineArgs(**arguments))
     except (ValueError, RuntimeError) as error:
         raise ConfigError(f"vLLM cannot serve {model_dir}: {error}") from error
     finally:
         gc.enable()
 
 
-def _arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> dict[str, Any]:
+def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> dict[str, Any]:
+    """EngineArgs that leave out what a run does not need; what Muster adds is in `_own_arguments`."""
     return {
         "model": str(model_dir),
         "dtype": profile.dtype,
@@ -230,6 +232,12 @@ def _arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> dict[
         "enforce_eager": True,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
+    }
+
+
+def _own_arguments(limits: EngineLimits) -> dict[str, Any]:
+    """EngineArgs for seeded sampling and proofs."""
+    return {
         "logits_processors": ["worker.sampler:SeededSampler"],
         "worker_extension_cls": "worker.engine_extension.CaptureExtension",
         "additional_config": {"muster": {"temperature": limits.temperature}},

@@ -13,7 +13,7 @@ recorded under the token index that is still to come, and the true row overwrite
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import numpy as np
 import torch
@@ -27,6 +27,25 @@ SEED = "muster_seed"
 SLOT = "muster_slot"
 CONFIG = "muster"
 """Key of vLLM's `additional_config`: {"temperature": float}."""
+
+_NOT_REPLAYED: Final = (
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "min_tokens",
+    "logit_bias",
+    "bad_words",
+    "allowed_token_ids",
+    "structured_outputs",
+    "thinking_token_budget",
+    "temperature",
+    "n",
+)
+"""What else of vLLM's sampling decides a token. A validator knows nothing of it: it would find another, and accuse. At
+temperature 0 vLLM itself drops top_p, top_k and min_p, and the draw is the run's."""
 
 
 @dataclass
@@ -59,6 +78,11 @@ class SeededSampler(LogitsProcessor):
         extra = sampling_params.extra_args or {}
         if SEED not in extra or SLOT not in extra:
             raise ValueError(f"a request without {SEED} and {SLOT} cannot be replayed")
+        greedy = SamplingParams(temperature=0.0)
+        for name in _NOT_REPLAYED:
+            value, plain = getattr(sampling_params, name), getattr(greedy, name)
+            if value != plain:
+                raise ValueError(f"{name} = {value} cannot be replayed: seeded sampling needs {name} = {plain}")
 
     def __init__(self, vllm_config: VllmConfig, device: torch.device, is_pin_memory: bool) -> None:
         rows = vllm_config.scheduler_config.max_num_seqs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -32,12 +33,16 @@ TIGHT = EngineLimits(
 )
 """Prompts of 300 tokens are prefilled in chunks, and 24 sequences of 3 to 4 blocks do not fit into 40."""
 EOS = 1
+OTHER_EOS = 40
 
 
 @pytest.fixture(scope="session")
 def other_dir(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A checkpoint unlike `model_dir` whose completions are long."""
-    return save_changed(model_dir, tmp_path_factory.mktemp("other") / "model", with_noise(1.0))
+    """A checkpoint unlike `model_dir` whose completions are long. Like published ones it recommends how to sample."""
+    folder = save_changed(model_dir, tmp_path_factory.mktemp("other") / "model", with_noise(1.0))
+    recommended = {"do_sample": True, "temperature": 0.3, "top_p": 0.5, "top_k": 2, "eos_token_id": [EOS, OTHER_EOS]}
+    (folder / "generation_config.json").write_text(json.dumps(recommended))
+    return folder
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +65,21 @@ def preemptions(tight_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[s
         return original(request, *args, **kwargs)
 
     monkeypatch.setattr(scheduler, "_preempt_request", note)
+    return seen
+
+
+@pytest.fixture
+def cached_tokens(tight_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Prompt tokens that each finished request found in the prefix cache."""
+    seen: list[int] = []
+    original = tight_engine._engine.step
+
+    def note():
+        outputs = original()
+        seen.extend(output.num_cached_tokens for output in outputs)
+        return outputs
+
+    monkeypatch.setattr(tight_engine._engine, "step", note)
     return seen
 
 
@@ -120,6 +140,66 @@ def test_each_request_has_its_own_limit(engine: Engine, requests_for: Requests) 
         assert generation.finish_reason == "stop" or len(generation.tokens) == request.max_tokens
 
 
+def test_wherever_a_completion_ends_it_can_be_replayed(
+    tight_engine: Engine, other_dir: Path, requests_for: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Limits from one token on, and stop tokens that come up often, one end in the middle of the others' decoding."""
+    monkeypatch.setattr(tight_engine, "stop_tokens", [EOS, *range(30, 50)])
+    requests = [replace(request, max_tokens=1 + i % 12) for i, request in enumerate(requests_for(48, seed=13))]
+    rollouts = rollouts_of(requests, tight_engine.generate(requests))
+    assert {rollout.finish_reason for rollout in rollouts} == {"stop", "length"}
+    assert min(len(rollout.completion_tokens) for rollout in rollouts) == 1
+    assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"top_p": 0.9, "temperature": 1.0},
+        {"top_k": 20, "temperature": 1.0},
+        {"temperature": 0.7},
+        {"repetition_penalty": 1.1},
+        {"frequency_penalty": 0.5},
+        {"min_tokens": 4},
+        {"logit_bias": {30: 2.0}},
+        {"allowed_token_ids": [30, 31]},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_sampling_that_cannot_be_replayed_is_refused(
+    settings: dict, engine: Engine, requests_for: Requests, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By vLLM itself, whoever asks: a validator would find another token and accuse."""
+    from vllm.exceptions import VLLMValidationError
+
+    requests = requests_for(2, seed=14)
+    before = engine.generate(requests)
+    plain = engine._params
+
+    def params(request: GenerationRequest, slot: int):
+        chosen = plain(request, slot)
+        own = {"temperature": 0.0, "max_tokens": 8, "extra_args": chosen.extra_args}
+        return type(chosen)(**(own | settings))
+
+    monkeypatch.setattr(engine, "_params", params)
+    with pytest.raises(VLLMValidationError, match=f"{next(iter(settings))} = .* cannot be replayed"):
+        engine.generate(requests)
+    monkeypatch.undo()
+    assert same(before, engine.generate(requests))
+
+
+def test_what_a_checkpoint_recommends_for_sampling_changes_nothing(
+    tight_engine: Engine, other_dir: Path, requests_for: Requests
+) -> None:
+    """Top-p, top-k and more end tokens in generation_config.json: the run's terms say how to sample, and config.json
+    where completions end; a validator goes by these."""
+    requests = requests_for(32, seed=15, max_tokens=40)
+    rollouts = rollouts_of(requests, tight_engine.generate(requests))
+    assert tight_engine.stop_tokens == [EOS]
+    assert any(OTHER_EOS in rollout.completion_tokens[:-1] for rollout in rollouts)
+    assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
+
+
 def test_more_requests_than_sequences_wait_their_turn(
     tight_engine: Engine, other_dir: Path, requests_for: Requests
 ) -> None:
@@ -129,7 +209,11 @@ def test_more_requests_than_sequences_wait_their_turn(
 
 
 def test_chunked_prefill_prefix_caching_and_preemption_leave_proofs_true(
-    tight_engine: Engine, other_dir: Path, requests_for: Requests, preemptions: list[str]
+    tight_engine: Engine,
+    other_dir: Path,
+    requests_for: Requests,
+    preemptions: list[str],
+    cached_tokens: list[int],
 ) -> None:
     """Prompts of 300 and more tokens, most of them with a common beginning, more than the cache holds."""
     requests = requests_for(16, seed=7, max_tokens=96, prefix=long_prefix(1))
@@ -139,9 +223,11 @@ def test_chunked_prefill_prefix_caching_and_preemption_leave_proofs_true(
     generations = tight_engine.generate(requests)
     replayer = Replayer(other_dir, CPU_FP32, TIGHT.temperature)
     assert len(set(preemptions)) > 2
+    assert min(len(request.prompt_tokens) for request in requests) > 3 * TIGHT.max_batched_tokens
+    assert sum(tokens >= 256 for tokens in cached_tokens) > 8
     assert sum(len(generation.tokens) for generation in generations) > 1000
     measurements = replayer.replay(rollouts_of(requests, generations))
-    assert judge(measurements, CPU_FP32) is None
+    assert [judge([measurement], CPU_FP32) for measurement in measurements] == [None] * len(requests)
     assert max(measurement.activation for measurement in measurements) < CPU_FP32.activation.accuse / 2
     again = tight_engine.generate(requests)
     assert same(generations, again)

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.sampling import choose, chosen_logprobs, gaps, gumbel, gumbel_numpy, noise_bits, noise_bits_numpy, scale
+from muster.sampling import choose, chosen_logprobs, gumbel, gumbel_numpy, measure, noise_bits, noise_bits_numpy, scale
 
 # Seed, token index, then the bits of tokens 0 to 4 as unsigned words, and the noise of tokens 0 to 2.
 VECTORS = [
@@ -125,12 +125,12 @@ def test_gap_is_zero_for_the_sampled_token_only() -> None:
     generator = torch.Generator().manual_seed(5)
     logits = torch.randn(64, 30, generator=generator).to(torch.bfloat16)
     seeds, positions = torch.arange(64) + 2**62, torch.arange(64)
-    choice, scaled = choose(logits, seeds, positions, 0.6), scale(logits, 0.6)
-    assert torch.equal(gaps(scaled, choice.tokens, seeds, positions), torch.zeros(64))
+    choice = choose(logits, seeds, positions, 0.6)
+    assert torch.equal(measure(logits, choice.tokens, seeds, positions, 0.6).gaps, torch.zeros(64))
     edited = (choice.tokens + 1) % 30
-    noised = scaled + gumbel(seeds, positions, 30)
+    noised = scale(logits, 0.6) + gumbel(seeds, positions, 30)
     expected = noised.max(dim=1).values - noised[torch.arange(64), edited]
-    assert torch.equal(gaps(scaled, edited, seeds, positions), expected)
+    assert torch.allclose(measure(logits, edited, seeds, positions, 0.6).gaps, expected, rtol=0, atol=1e-5)
     assert (expected > 0).all()
 
 

@@ -1,0 +1,317 @@
+"""What verification costs: the worker's seeded sampling and proofs, and the validator's replay, on the real engine.
+
+    python benchmarks/verification_engine.py [--json] [--runs 40] [--only NAME]
+
+Worker figures: the engine as a worker runs it against the same vLLM with neither seeded sampler nor proofs, which
+samples by itself at the same temperature and reports the sampled token's log-probability, as ours does. Both live in
+one process and take turns, in alternating order; `ratio` is the lower end of the 95% confidence interval of the median
+over the pairs, by order statistics.
+
+Validator figures, with a tenth of the runs: `prefill_over_generate` replays all that a batch of 32 generated;
+`validate_over_generate` does with a whole commitment what the default policy asks for (reading the file, its Merkle
+root, and the dear checks on the sample) after the worker has made it with all rows side by side.
+
+Speeds are tokens per second of this process's CPU time. Everything here computes on one thread and waits for nothing,
+so on an idle machine that is tokens per second; on a busy one it still compares the two. `wall_ratio` is the median by
+the clock on the wall. Models have random weights; nothing here depends on what they say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from muster.models import ModelShape, make_model, make_tokenizer, save_model  # noqa: E402
+from muster.profiles import CPU_FP32  # noqa: E402
+from muster.rollouts.file import read_rollouts, write_rollouts  # noqa: E402
+from muster.rollouts.leaves import rollout_tree  # noqa: E402
+from muster.rollouts.schema import Rollout  # noqa: E402
+from muster.settings import ValidatorSettings  # noqa: E402
+from muster.terms_file import PUBLIC_DEFAULTS  # noqa: E402
+from validator.inspect import SamplePolicy  # noqa: E402
+from validator.replay import Replayer, judge  # noqa: E402
+from worker.engine import Engine, EngineLimits, Generation, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
+
+VOCABULARY = 152_000
+SMALL = ModelShape()
+LARGE = ModelShape(hidden=768, layers=12, heads=12, intermediate=3072)
+"""113 million parameters."""
+TEMPERATURE = 1.0
+PROMPT = 24
+COMPLETION = 256
+BATCH = 32
+PAIR_TOKENS = {"worker_throughput": 8, "sampler_large_vocab": 16}
+"""Tokens of each completion in one half of a pair: short, so that both halves meet the same neighbours."""
+TARGETS = {
+    "worker_throughput": 0.98,
+    "sampler_large_vocab": 0.97,
+    "prefill_over_generate": 1.5,
+    "validate_over_generate": 10.0,
+}
+LIMITS = EngineLimits(temperature=TEMPERATURE, max_prompt_tokens=64, max_completion_tokens=COMPLETION)
+
+
+# --- The two engines
+
+
+class PlainEngine:
+    """vLLM with the worker's settings, without the worker's sampler and proofs."""
+
+    def __init__(self, model_dir: Path) -> None:
+        self._engine = start_vllm(model_dir, plain_arguments(model_dir, CPU_FP32, LIMITS))
+
+    def generate(self, requests: Sequence[GenerationRequest]) -> int:
+        """Complete all requests; the number of tokens."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        for i, request in enumerate(requests):
+            params = SamplingParams(
+                temperature=TEMPERATURE,
+                max_tokens=request.max_tokens,
+                ignore_eos=True,
+                logprobs=0,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            self._engine.add_request(str(i), {"prompt_token_ids": request.prompt_tokens.tolist()}, params)
+        tokens = 0
+        while self._engine.has_unfinished_requests():
+            for output in self._engine.step():
+                tokens += len(output.outputs[0].token_ids)  # type: ignore[union-attr]
+        return tokens
+
+
+def make_engine(model_dir: Path) -> Engine:
+    """The worker's engine, which here never stops before the limit."""
+    engine = Engine(model_dir, CPU_FP32, LIMITS)
+    engine.stop_tokens = []
+    return engine
+
+
+def make_folder(folder: Path, shape: ModelShape, vocabulary: int | None = None) -> Path:
+    """A checkpoint with random weights."""
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, shape, seed=1)
+    if vocabulary is not None:
+        model.resize_token_embeddings(vocabulary, mean_resizing=False)
+    save_model(model, tokenizer, folder)
+    return folder
+
+
+def make_requests(count: int, tokens: int, seed: int) -> list[GenerationRequest]:
+    random = np.random.default_rng(seed)
+    return [
+        GenerationRequest(random.integers(20, 100, PROMPT).astype(np.int32), int(random.integers(1 << 62)), tokens)
+        for _ in range(count)
+    ]
+
+
+def rollouts_of(requests: Sequence[GenerationRequest], generations: Sequence[Generation]) -> list[Rollout]:
+    """Rows as a worker writes them, as far as reading and replay look at them."""
+    return [
+        Rollout(
+            run=1,
+            step=0,
+            position=position,
+            group=0,
+            sample=0,
+            task=0,
+            seed=request.seed,
+            budget=8,
+            prompt_tokens=request.prompt_tokens,
+            completion_tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            task_reward=0,
+            length_reward=0,
+            finish_reason=generation.finish_reason,
+            proof=generation.proof,
+        )
+        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
+    ]
+
+
+# --- Measuring
+
+
+@dataclass(frozen=True)
+class Seconds:
+    cpu: float
+    wall: float
+
+
+def timed(work: Callable[[], Any]) -> tuple[Any, Seconds]:
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = work()
+    return result, Seconds(time.process_time() - cpu, time.perf_counter() - wall)
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Tokens per second."""
+
+    cpu: float
+    wall: float
+
+    @classmethod
+    def of(cls, tokens: float, took: Seconds) -> Speed:
+        return cls(tokens / took.cpu, tokens / took.wall)
+
+
+Pair = tuple[Speed, Speed]
+"""Ours and the peer's."""
+
+
+def worker_pairs(ours: Engine, peer: PlainEngine, tokens: int, runs: int) -> list[Pair]:
+    """The first pair warms up both engines and does not count."""
+    pairs: list[Pair] = []
+    for run in range(runs + 1):
+        requests = make_requests(BATCH, tokens, seed=run)
+        sides = (partial(ours.generate, requests), partial(peer.generate, requests))
+        order = (0, 1) if run % 2 else (1, 0)
+        took = {side: timed(sides[side])[1] for side in order}
+        pairs.append((Speed.of(BATCH * tokens, took[0]), Speed.of(BATCH * tokens, took[1])))
+    return pairs[1:]
+
+
+def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
+    """All dear checks on every token that a batch generated, against generating them."""
+    pairs = []
+    for run in range(runs):
+        requests = make_requests(BATCH, COMPLETION, seed=1000 + run)
+        generations, generating = timed(partial(engine.generate, requests))
+        rollouts = rollouts_of(requests, generations)
+        replaying = replay(replayer, rollouts)
+        pairs.append((Speed.of(BATCH * COMPLETION, replaying), Speed.of(BATCH * COMPLETION, generating)))
+    return pairs
+
+
+def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
+    """A commitment of the default size through the default policy, against making it."""
+    positions = PUBLIC_DEFAULTS["group_size"] * PUBLIC_DEFAULTS["groups_per_commitment"]
+    sampled = SamplePolicy.of(ValidatorSettings()).count(positions, suspect=False)
+    pairs = []
+    for run in range(runs):
+        requests = make_requests(positions, COMPLETION, seed=2000 + run)
+        generations, generating = timed(partial(engine.generate, requests))
+        file = write_rollouts(rollouts_of(requests, generations))
+        rollouts, reading = timed(partial(read_rollouts, file))
+        _, hashing = timed(lambda rows=rollouts: rollout_tree(rows).root)
+        replaying = replay(replayer, rollouts[:: positions // sampled][:sampled])
+        spent = (reading, hashing, replaying)
+        validating = Seconds(sum(part.cpu for part in spent), sum(part.wall for part in spent))
+        tokens = positions * COMPLETION
+        pairs.append((Speed.of(tokens, validating), Speed.of(tokens, generating)))
+    return pairs
+
+
+def replay(replayer: Replayer, rollouts: Sequence[Rollout]) -> Seconds:
+    """How long the dear checks take. They must find nothing: a fast check that is wrong is worth nothing."""
+    measurements, took = timed(partial(replayer.replay, rollouts))
+    finding = judge(measurements, CPU_FP32)
+    if finding is not None:
+        raise SystemExit(f"honest work was rejected: {finding}")
+    return took
+
+
+def lower_bound(ratios: Sequence[float]) -> float:
+    """Lower end of the 95% confidence interval of the median: the order statistic that 97.5% of samples have below it.
+
+    With fewer than six values there is none, and the smallest stands in for it.
+    """
+    count, below, rank = len(ratios), 0.0, 0
+    while below + math.comb(count, rank) / 2**count <= 0.025:
+        below += math.comb(count, rank) / 2**count
+        rank += 1
+    return sorted(ratios)[max(0, rank - 1)]
+
+
+def figure(name: str, pairs: Sequence[Pair], statistic: Callable[[Sequence[float]], float]) -> dict[str, Any]:
+    ours, peer = ([pair[side].cpu for pair in pairs] for side in (0, 1))
+    ratios = [mine / theirs for mine, theirs in zip(ours, peer, strict=True)]
+    ratio = statistic(ratios)
+    return {
+        "name": name,
+        "ours": statistics.median(ours),
+        "ours_range": [min(ours), max(ours)],
+        "peer": statistics.median(peer),
+        "peer_range": [min(peer), max(peer)],
+        "limit": None,
+        "ratio": ratio,
+        "ratio_median": statistics.median(ratios),
+        "ratio_range": [min(ratios), max(ratios)],
+        "wall_ratio": statistics.median(mine.wall / theirs.wall for mine, theirs in pairs),
+        "runs": len(pairs),
+        "target": TARGETS[name],
+        "holds": ratio >= TARGETS[name],
+        "unit": "tokens/s",
+    }
+
+
+def measure(name: str, runs: int) -> dict[str, Any]:
+    """One figure, in this process."""
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
+        if name == "sampler_large_vocab":
+            model_dir = make_folder(Path(folder), SMALL, VOCABULARY)
+        else:
+            model_dir = make_folder(Path(folder), LARGE)
+        engine = make_engine(model_dir)
+        if name in PAIR_TOKENS:
+            pairs = worker_pairs(engine, PlainEngine(model_dir), PAIR_TOKENS[name], runs)
+            return figure(name, pairs, lower_bound)
+        replayer = Replayer(model_dir, CPU_FP32, TEMPERATURE)
+        warm = make_requests(2, 8, seed=0)
+        replay(replayer, rollouts_of(warm, engine.generate(warm)))
+        few = max(1, runs // 10)
+        pairs = (prefill_pairs if name == "prefill_over_generate" else validate_pairs)(engine, replayer, few)
+        return figure(name, pairs, statistics.median)
+
+
+def figures(runs: int, names: Sequence[str] = tuple(TARGETS)) -> list[dict[str, Any]]:
+    """All figures, each from a process of its own: vLLM's engines of one process share what ends with the first."""
+    found = []
+    for name in names:
+        command = [sys.executable, __file__, "--json", "--runs", str(runs), "--only", name]
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=7200)
+        found += json.loads(done.stdout)["figures"]
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--runs", type=int, default=40, help="pairs of a worker's figure; a validator's takes a tenth")
+    parser.add_argument("--only", choices=TARGETS, help="only this figure, in this process")
+    options = parser.parse_args()
+    found = [measure(options.only, options.runs)] if options.only else figures(options.runs)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    if options.json:
+        print(json.dumps({"machine": machine, "runs": options.runs, "figures": found}, indent=1))
+        return
+    print(machine)
+    for row in found:
+        print("{name:24} ours {ours:7.0f}  peer {peer:7.0f} {unit}  ratio {ratio:.3f} (target {target})".format(**row))
+
+
+if __name__ == "__main__":
+    main()
