@@ -15,8 +15,9 @@ from muster.models import load_model
 from muster.profiles import CPU_FP32
 from muster.rollouts.schema import Rollout
 from muster.sampling import choose
-from tests.engine.conftest import LIMITS, Requests, UsingWeights
-from tests.engine.controls import rollouts_of, save_changed, tempered, with_noise
+from tests.adversaries.weights import save_changed, with_noise
+from tests.adversaries.workshop import LIMITS, tempered
+from tests.engine.conftest import Requests, UsingWeights, rollouts_of
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest
 from worker.engine_extension import rows_of_tokens
