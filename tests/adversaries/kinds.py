@@ -165,7 +165,7 @@ def solved(shop: Workshop, rows: Sequence[Rollout]) -> list[Rollout]:
     close = tokenizer(THINK_END, add_special_tokens=False)["input_ids"][0]
     found = []
     for row in rows:
-        answer = tokenizer(shop.rules.task(row.task).answer + tokenizer.eos_token, add_special_tokens=False)
+        answer = tokenizer(f"{shop.rules.task(row.task).answer}{tokenizer.eos_token}", add_special_tokens=False)
         ends = np.flatnonzero(row.completion_tokens == close)
         thinking = row.completion_tokens[: ends[0] + 1] if len(ends) else np.array([close], np.int32)
         tokens = np.append(thinking, answer["input_ids"]).astype(np.int32)

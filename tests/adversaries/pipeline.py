@@ -27,7 +27,7 @@ from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.run_data import Checkpoints
-from muster.sample_policy import SamplePolicy, detection, lying_rows, rows_needed
+from muster.sample_policy import SamplePolicy, detection, detection_over, lying_rows, rows_needed
 from muster.settings import ValidatorSettings
 from tests.adversaries.kinds import Adversary
 from tests.adversaries.workshop import Job, Workshop
@@ -41,6 +41,8 @@ POLICY = SamplePolicy.of(ValidatorSettings())
 KNOWN = POLICY.newcomer_commitments
 """The commitment from which on a node is known: it gets the smallest sample."""
 TENTH = 0.1
+DAY = 24
+"""Commitments that a worker makes in a day, one an hour."""
 
 
 class Folders:
@@ -159,9 +161,11 @@ class Outcome:
     rows: int
     false: int
     """Rows that are not what honest work would be."""
+    whole_file: bool
+    """It is the file that lies, and no row is looked at."""
     rejected: int
     accused: int
-    """False rows that are rejected, and beyond the accusing threshold, each by itself; 0 where the file lies."""
+    """False rows that are rejected, and beyond the accusing threshold, each by itself."""
     reasons: dict[str, int]
     """Why, over these rows; or why the file."""
     values: np.ndarray
@@ -181,13 +185,9 @@ class Outcome:
         return rows_needed(self.rejected / self.rows)
 
     @property
-    def is_caught(self) -> bool:
-        """Within one commitment, in 99 of 100 cases."""
-        return self.caught >= 0.99 * self.samples
-
-    def within_a_day(self, commitments: int) -> float:
-        """Probability that one of so many commitments of a known node is rejected, from the rows that are noticed."""
-        return 1.0 if self.is_caught else 1 - (1 - self.caught / self.samples) ** commitments
+    def in_one(self) -> float:
+        """Share of the samples that reject a commitment with lies in all rows."""
+        return self.caught / self.samples
 
 
 def outcome(
@@ -207,14 +207,17 @@ def outcome(
         return whole or _judge_sample(rows, sample_of(job, number, positions), lying)
 
     caught = [inspected(n, range(positions)) for n in range(samples)]
-    tenth = [inspected(samples + n, Random(n).sample(range(positions), lies)) for n in range(samples)]
+    tenth = [
+        inspected(samples + n, Random(f"{adversary.name} {n}").sample(range(positions), lies)) for n in range(samples)
+    ]
     values = [getattr(row.measurement, adversary.statistic) for row in false if row.measurement and adversary.statistic]
     return Outcome(
         name=adversary.name,
         rows=len(flat),
         false=len(false),
-        rejected=len(found),
-        accused=sum(finding.accuse for finding in found),
+        whole_file=whole is not None,
+        rejected=0 if whole else len(found),
+        accused=0 if whole else sum(finding.accuse for finding in found),
         reasons=dict(Counter([whole.reason] if whole else [finding.reason for finding in found])),
         values=np.array(values),
         limit=getattr(shop.profile, adversary.statistic) if adversary.statistic else None,
@@ -259,6 +262,7 @@ def describe(outcome: Outcome) -> dict[str, Any]:
         "name": outcome.name,
         "rows": outcome.rows,
         "false_rows": outcome.false,
+        "whole_file": outcome.whole_file,
         "caught_by": outcome.reasons,
         "least": least,
         "median": median,
@@ -268,8 +272,9 @@ def describe(outcome: Outcome) -> dict[str, Any]:
         "accused": outcome.accused,
         "rows_for_99": outcome.needed,
         "samples": outcome.samples,
-        "caught": outcome.caught / outcome.samples,
-        "caught_accused": outcome.caught_accused / outcome.samples,
-        "caught_tenth": outcome.caught_tenth / outcome.samples,
-        "predicted_tenth": outcome.predicted_tenth,
+        "in_one": outcome.in_one,
+        "in_one_accused": outcome.caught_accused / outcome.samples,
+        "in_a_day": detection_over([outcome.in_one] * DAY),
+        "tenth": outcome.caught_tenth / outcome.samples,
+        "tenth_predicted": outcome.predicted_tenth,
     }

@@ -43,7 +43,7 @@ async def test_who_lies_is_caught(adversary: Adversary, workshop: Workshop, benc
 
     # By itself, every row that is not what honest work would be, but for rare near-ties.
     assert set(found.reasons) <= set(adversary.reasons)
-    assert found.rejected >= 0.98 * found.false or not adversary.in_part or adversary.commits_to_honest
+    assert found.whole_file or found.rejected >= 0.98 * found.false
 
     # By the policy, whatever sample is drawn.
     if not adversary.subtle:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -55,7 +56,7 @@ def save_smaller(source: Path, target: Path, task_set: TaskSet, *, steps: int = 
     Saved in the shape of the whole model, with a last layer that adds nothing, so that the same engine runs it.
     """
     model, tokenizer = load_model(source), load_tokenizer(source)
-    layers = model.base_model.layers
+    layers: Any = model.base_model.layers
     whole, last = layers[-1], len(layers) - 1
     del layers[-1]
     warm_up(model, tokenizer, task_set, WarmUp(target=0.0, check_tasks=8, min_steps=steps), seed=4)

@@ -20,7 +20,7 @@ from muster.draws import Draw
 from muster.inspection import Commitment, ModelFacts, Rules
 from muster.model_files import load_tokenizer
 from muster.models import init_model, load_model, save_model
-from muster.profiles import Profile, profile_by_hash
+from muster.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
 from muster.prompts import completion_text, pad_token
 from muster.rollouts.schema import Rollout
 from muster.sampling import chosen_logprobs, scale
@@ -31,7 +31,7 @@ from trainer.advantages import AdvantageTerms, group_advantages, teaches
 from trainer.layout import Sample
 from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Measurement, Replayer
-from worker.engine import Engine, EngineLimits, GenerationRequest
+from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 from worker.work import Assignment, requests_of, rollouts_of
 
 RUNS = "0x" + "11" * 20
@@ -45,13 +45,12 @@ BLOCK = 10
 
 
 @contextmanager
-def open_workshop(folder: Path) -> Iterator[Workshop]:
-    """The demo's model after `HISTORY` updates, made in `folder`."""
+def open_workshop(folder: Path, profile: Profile = CPU_FP32) -> Iterator[Workshop]:
+    """The demo's model after `HISTORY` updates, made in `folder`; under another profile than the demo's if asked."""
     torch.set_num_threads(1)
     task_set, model = make_task_set(0), folder / "step-0"
     init_model(model, task_set, seed=0)
-    rules = demo_rules(model, task_set)
-    profile = profile_by_hash(rules.terms.profile)
+    rules = demo_rules(model, task_set, profile)
     engine = Engine(model, profile, LIMITS)
     try:
         replayer = Replayer(model, profile, rules.terms.temperature)
@@ -62,7 +61,7 @@ def open_workshop(folder: Path) -> Iterator[Workshop]:
         engine.close()
 
 
-def demo_rules(model_dir: Path, task_set: TaskSet) -> Rules:
+def demo_rules(model_dir: Path, task_set: TaskSet, profile: Profile) -> Rules:
     """The demo's terms."""
     nobody = "0x" + "00" * 20
     terms = demo_terms(
@@ -77,7 +76,7 @@ def demo_rules(model_dir: Path, task_set: TaskSet) -> Rules:
         chain_id=31337,
         runs=RUNS,
         run=1,
-        terms=terms,
+        terms=replace(terms, profile=profile_hash(profile.name)),
         task_set=task_set,
         tokenizer=load_tokenizer(model_dir),
         model=ModelFacts.read(model_dir),
@@ -207,6 +206,30 @@ class Workshop:
     @cached_property
     def vocabulary(self) -> int:
         return self.rules.model.vocabulary
+
+
+def bare_rows(requests: Sequence[GenerationRequest], generations: Sequence[Generation]) -> list[Rollout]:
+    """Rows of requests that are no commitment's: as far as replay reads them they are as a worker would write them."""
+    return [
+        Rollout(
+            run=1,
+            step=0,
+            position=position,
+            group=0,
+            sample=0,
+            task=0,
+            seed=request.seed,
+            budget=8,
+            prompt_tokens=request.prompt_tokens,
+            completion_tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            task_reward=0,
+            length_reward=0,
+            finish_reason=generation.finish_reason,
+            proof=generation.proof,
+        )
+        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
+    ]
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from random import Random
@@ -16,38 +16,14 @@ from muster.profiles import CPU_FP32
 from muster.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.tasks import TaskSet
-from tests.adversaries.workshop import LIMITS, Workshop
+from tests.adversaries.workshop import LIMITS, Workshop, bare_rows
 from validator.replay import Replayer
-from worker.engine import Engine, Generation, GenerationRequest
+from worker.engine import Engine, GenerationRequest
 
 COMMITMENT = 256
 """Rollouts of a commitment, as in the demo."""
 GROUP = 4
 """Samples of one prompt."""
-
-
-def rollouts_of(requests: Sequence[GenerationRequest], generations: Sequence[Generation]) -> list[Rollout]:
-    """Rows as a worker would write them, as far as replay reads them."""
-    return [
-        Rollout(
-            run=1,
-            step=0,
-            position=position,
-            group=0,
-            sample=0,
-            task=0,
-            seed=request.seed,
-            budget=8,
-            prompt_tokens=request.prompt_tokens,
-            completion_tokens=generation.tokens,
-            logprobs=generation.logprobs,
-            task_reward=0,
-            length_reward=0,
-            finish_reason=generation.finish_reason,
-            proof=generation.proof,
-        )
-        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
-    ]
 
 
 Requests = Callable[..., list[GenerationRequest]]
@@ -103,7 +79,7 @@ def requests_for(task_set: TaskSet, tokenizer: PreTrainedTokenizerBase) -> Reque
 def honest(engine: Engine, requests_for: Requests) -> list[Rollout]:
     """A commitment's worth of honest work under the weights of `model_dir`."""
     requests = requests_for(COMMITMENT)
-    return rollouts_of(requests, engine.generate(requests))
+    return bare_rows(requests, engine.generate(requests))
 
 
 @pytest.fixture

@@ -16,8 +16,8 @@ from muster.profiles import CPU_FP32
 from muster.rollouts.schema import Rollout
 from muster.sampling import choose
 from tests.adversaries.weights import save_changed, with_noise
-from tests.adversaries.workshop import LIMITS, tempered
-from tests.engine.conftest import Requests, UsingWeights, rollouts_of
+from tests.adversaries.workshop import LIMITS, bare_rows, tempered
+from tests.engine.conftest import Requests, UsingWeights
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest
 from worker.engine_extension import rows_of_tokens
@@ -125,7 +125,7 @@ def test_more_requests_than_sequences_wait_their_turn(
     tight_engine: Engine, other_dir: Path, requests_for: Requests
 ) -> None:
     requests = requests_for(60, seed=6)
-    rollouts = rollouts_of(requests, tight_engine.generate(requests))
+    rollouts = bare_rows(requests, tight_engine.generate(requests))
     assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
 
 
@@ -141,7 +141,7 @@ def test_chunked_prefill_prefix_caching_and_preemption_leave_proofs_true(
     replayer = Replayer(other_dir, CPU_FP32, TIGHT.temperature)
     assert len(set(preemptions)) > 2
     assert sum(len(generation.tokens) for generation in generations) > 1000
-    measurements = replayer.replay(rollouts_of(requests, generations))
+    measurements = replayer.replay(bare_rows(requests, generations))
     assert judge(measurements, CPU_FP32) is None
     assert max(measurement.activation for measurement in measurements) < CPU_FP32.activation.accuse / 2
     again = tight_engine.generate(requests)
@@ -161,7 +161,7 @@ def test_reloaded_weights_generate_like_a_fresh_engine(
     assert not same(fresh, between)
     assert same(fresh, reloaded)
     assert [generation.proof for generation in fresh] == [generation.proof for generation in reloaded]
-    rollouts = rollouts_of(requests, between)
+    rollouts = bare_rows(requests, between)
     assert judge(Replayer(model_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
 
 
