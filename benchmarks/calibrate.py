@@ -340,6 +340,8 @@ RATES = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4)
 LINE_MODELS = (TRAINED, *SHAPES)
 LENGTHS = (8, 32, 96)
 UPDATES = 12
+BATCH = 8
+"""Rollouts of an update: with noise for advantages, how far AdamW goes does not depend on how many there are."""
 
 
 def lines(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
@@ -354,7 +356,7 @@ def lines(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
         engines.append(Engine(path, CPU_FP32, EngineLimits(1.0, 64, longest, cache_bytes=64 << 20)))
         replayer = Replayer(path, CPU_FP32, 1.0)
         requests = make_requests(tokenizer, tasks, rollouts, longest, random)
-        work = bare_rows(requests, engines[-1].generate(requests))[:32]
+        work = bare_rows(requests, engines[-1].generate(requests))[:BATCH]
         for rate in RATES:
             older, newer = train(path, folder, work, rate)
             engines[-1].load_weights(older)

@@ -27,16 +27,6 @@ def edit_one_token(rows: Sequence[Rollout], *, vocabulary: int, end: int) -> lis
     return edited
 
 
-def claim_another_seed(rows: Sequence[Rollout]) -> list[Rollout]:
-    """Completions drawn with another seed than the one they are claimed for; the proofs stay as well."""
-    return [replace(row, seed=row.seed ^ 1 << 33) for row in rows]
-
-
-def claim_another_prompt(rows: Sequence[Rollout], *, group: int = 4) -> list[Rollout]:
-    """Completions of the next group's prompt."""
-    return [replace(row, prompt_tokens=rows[(i + group) % len(rows)].prompt_tokens) for i, row in enumerate(rows)]
-
-
 def inflate_task_reward(rows: Sequence[Rollout]) -> list[Rollout]:
     return [row if row.task_reward == MICRO else replace(row, task_reward=MICRO) for row in rows]
 
@@ -85,11 +75,6 @@ def shuffled_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
         moved = np.roll(numbers, 1, axis=0)
         shuffled.append(row if len(numbers) == 1 else replace(row, proof=moved.tobytes()))
     return shuffled
-
-
-def reversed_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
-    """Each completion's numbers in reverse."""
-    return [replace(row, proof=np.frombuffer(row.proof, "<f2")[::-1].astype("<f2").tobytes()) for row in rows]
 
 
 def short_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
