@@ -1,11 +1,16 @@
-"""How far off honest work is, and how far off lies are: the numbers behind the limits in `muster.profiles`.
+"""How far off honest work is: the distributions behind the limits in `muster.profiles`, and where stale weights begin
+to show.
 
-    python benchmarks/calibrate.py [--json] [--rollouts 256]
+    python benchmarks/calibrate.py [--json] [--write] [--tokens 100000]
+    python benchmarks/calibrate.py --lines [--json] [--write]
 
-Runs vLLM against the transformers forward of `validator.replay` for every profile: a small trained model at two
-temperatures, and larger random ones with long prompts and a prefix cache. For each statistic the worst honest value
-stands against the limit that accuses (at least twice as far out); for each adversary the median of its most telling
-statistic stands against the same limit. Takes some minutes on two cores.
+Honest work of vLLM is measured by the transformers forward of `validator.replay` over a grid: every profile (and with
+it the dtype), trained and random models of several sizes, two temperatures, calls of 1 to 256 requests, the prefix
+cache cold, warm and off, prompts prefilled in chunks and preempted. Not one rollout may be rejected, and a limit that
+accuses must be at least twice as far out as the worst of them. --write puts tables and plots into
+docs/verification.md. Takes some twenty minutes on two cores; --tokens makes it shorter.
+
+--lines measures which share of rollouts show weights that are one step old, by learning rate, model and length.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -27,171 +32,426 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.page import DOCS, rewrite, small, table
 from muster.model_files import load_tokenizer
-from muster.models import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up
-from muster.profiles import PROFILES, Profile
-from muster.prompts import prompt_tokens
+from muster.models import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
+from muster.profiles import CPU_FP32, PROFILES, Profile
+from muster.prompts import pad_token, prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.tasks import TaskSet, make_task_set
-from tests.engine import controls
-from validator.replay import Measurement, Replayer
+from muster.toploc import CODECS
+from tests.adversaries.workshop import bare_rows, tempered
+from trainer.layout import Sample
+from trainer.update import UpdateTerms, make_optimizer, update
+from validator.replay import Measurement, Replayer, judge
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
 STATISTICS = ("mean_gap", "worst_gap", "activation", "logprobs")
-SHAPES = {"0.34M": ModelShape(), "20M": ModelShape(hidden=512, layers=6, heads=8, intermediate=1536)}
+WORDS = {
+    "mean_gap": "mean gap to the sampled tokens",
+    "worst_gap": "largest gap to a sampled token",
+    "activation": "distance of the activation proof",
+    "logprobs": "largest difference of a log-probability",
+}
+TRAINED = "trained 0.34M"
+SHAPES = {"random 0.34M": ModelShape(), "random 20M": ModelShape(hidden=512, layers=6, heads=8, intermediate=1536)}
+QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+CHILD_SECONDS = 7200
+GROUP = 4
+LONG = 300
+"""Tokens before a prompt that make it long: more than two blocks of vLLM's cache."""
 
 
 @dataclass(frozen=True)
-class Bench:
-    """One model under one profile at one temperature."""
+class Model:
+    """A model of the grid at one temperature."""
 
-    engine: Engine
-    replayer: Replayer
-    model_dir: Path
-    requests: list[GenerationRequest]
+    name: str
+    temperature: float = 1.0
+    max_tokens: int = 96
 
-    def run(self, requests: Sequence[GenerationRequest] | None = None) -> list[Rollout]:
-        chosen = self.requests if requests is None else requests
-        return controls.rollouts_of(chosen, self.engine.generate(chosen))
-
-    def with_weights(self, folder: Path) -> list[Measurement]:
-        """What is measured when the worker runs other weights than the validator."""
-        self.engine.load_weights(folder)
-        measured = self.replayer.replay(self.run())
-        self.engine.load_weights(self.model_dir)
-        return measured
+    @property
+    def title(self) -> str:
+        return self.name if self.temperature == 1 else f"{self.name} at {self.temperature:g}"
 
 
-def values(measurements: Sequence[Measurement], statistic: str) -> np.ndarray:
-    return np.array([getattr(measurement, statistic) for measurement in measurements])
+MODELS = (Model(TRAINED, max_tokens=32), Model(TRAINED, 0.6, max_tokens=32), *map(Model, SHAPES))
 
 
-def make_models(folder: Path, tasks: TaskSet) -> dict[str, Path]:
-    """The demo's shape, trained until it is sure of most tokens; the same and a larger one with random weights."""
+@dataclass(frozen=True)
+class Cell:
+    """One way to run an engine."""
+
+    name: str
+    engine: str
+    """A key of ENGINES."""
+    requests: int
+    """Of one call."""
+    prefix: int = 0
+    """Tokens that the prompts of a call have in common."""
+    calls: int = 1
+    """How often the same requests are made: from the second time on the cache is warm."""
+
+
+CELLS = (
+    Cell("256 at once", "cached", 256),
+    Cell("8 at once", "cached", 8),
+    Cell("one at a time", "cached", 1),
+    Cell("long prompts, cache cold and warm", "cached", 32, prefix=LONG, calls=2),
+    Cell("long prompts, no cache, in chunks, preempted", "tight", 48, prefix=LONG),
+)
+ENGINES: dict[str, dict[str, Any]] = {
+    "cached": {},
+    "tight": {"prefix_caching": False, "max_sequences": 24, "max_batched_tokens": 96, "cache_blocks": 40},
+}
+
+
+# --- Honest work
+
+
+def make_models(folder: Path) -> TaskSet:
+    """The demo's trained model, and larger ones with random weights, each in a folder of its name."""
+    task_set = make_task_set(0)
+    init_model(folder / TRAINED, task_set, seed=0)
     tokenizer = make_tokenizer()
-    models = {"trained 0.34M": folder / "trained"}
-    trained = make_model(tokenizer, SHAPES["0.34M"], seed=1)
-    warm_up(trained, tokenizer, tasks, WarmUp(target=0.0, min_steps=100), seed=1)
-    save_model(trained, tokenizer, models["trained 0.34M"])
     for name, shape in SHAPES.items():
-        models[f"random {name}"] = folder / f"random-{name}"
-        save_model(make_model(tokenizer, shape, seed=2), tokenizer, models[f"random {name}"])
-    return models
+        save_model(make_model(tokenizer, shape, seed=2), tokenizer, folder / name)
+    return task_set
 
 
-def make_requests(model_dir: Path, tasks: TaskSet, count: int, *, prefix: int = 0, max_tokens: int = 32):
-    tokenizer, random = load_tokenizer(model_dir), Random(5)
-    before = np.random.default_rng(5).integers(20, 100, prefix).astype(np.int32)
+def make_requests(tokenizer, tasks: TaskSet, count: int, max_tokens: int, random: Random, prefix: int = 0):
+    """Real prompts, four samples each, after `prefix` tokens that they have in common."""
+    before = np.random.default_rng(random.getrandbits(32)).integers(20, 100, prefix).astype(np.int32)
     prompts = [
         np.concatenate([before, prompt_tokens(tokenizer, random.choice(tasks.train), random.choice((8, 12, 16)))])
-        for _ in range(-(-count // controls.GROUP))
+        for _ in range(-(-count // GROUP))
     ]
-    return [GenerationRequest(prompts[i // controls.GROUP], random.getrandbits(63), max_tokens) for i in range(count)]
+    return [GenerationRequest(prompts[i // GROUP], random.getrandbits(63), max_tokens) for i in range(count)]
 
 
-def honest(bench: Bench, tasks: TaskSet) -> list[Measurement]:
-    """Short prompts side by side, then long ones with a common beginning, twice: the second time from the cache."""
-    long = make_requests(bench.model_dir, tasks, len(bench.requests) // 4, prefix=300, max_tokens=96)
-    rollouts = [*bench.run(), *bench.run(long), *bench.run(long)]
-    return bench.replayer.replay(rollouts)
+def run_weights(profile: Profile, name: str, folder: Path, tokens: int) -> list[dict[str, Any]]:
+    """Every cell of the grid for one profile and one model at all its temperatures, `tokens` tokens for each of these:
+    names, tokens, verdicts, and the values of every statistic."""
+    path, models = folder / name, [model for model in MODELS if model.name == name]
+    limits = EngineLimits(1.0, 400, max(model.max_tokens for model in models), cache_bytes=128 << 20)
+    # All engines are kept to the end: vLLM takes what they share along with the first that goes.
+    engines = {key: Engine(path, profile, replace(limits, **options)) for key, options in ENGINES.items()}
+    return [cell for model in models for cell in run_model(profile, model, path, engines, tokens)]
 
 
-def adversaries(bench: Bench, folder: Path) -> Iterator[tuple[str, str, list[Measurement]]]:
-    """(name, most telling statistic, measurements) of every control."""
-    source, rollouts = bench.model_dir, bench.run()
-    folder.mkdir()
-    for name, change in (("noise 2%", controls.with_noise(0.02)), ("int8", controls.rounded_to_int8)):
-        yield name, "activation", bench.with_weights(controls.save_changed(source, folder / name, change))
-    older, newer = controls.train_on(source, folder, rollouts, 6)[-2:]
-    bench.replayer.load_weights(newer)
-    yield "one step old", "activation", bench.with_weights(older)
-    bench.replayer.load_weights(source)
-    for name, temperature in (("greedy", 1e-4), ("temperature 1.2", 1.2 * bench.engine.limits.temperature)):
-        with controls.tempered(bench.engine, temperature):
-            yield name, "mean_gap", bench.replayer.replay(bench.run())
-    claims = (
-        ("another seed", "mean_gap", controls.claim_another_seed),
-        ("another prompt", "mean_gap", controls.claim_another_prompt),
-        ("constant proofs", "activation", controls.constant_proofs),
-        ("random proofs", "activation", controls.random_proofs),
-        ("shuffled proofs", "activation", controls.shuffled_proofs),
-        ("log-probabilities scaled", "logprobs", controls.scale_logprobs),
-    )
-    for name, statistic, tamper in claims:
-        yield name, statistic, bench.replayer.replay(tamper(rollouts))
-    edited = controls.edit_one_token(rollouts, vocabulary=bench.replayer.vocabulary)
-    yield "one edited token", "worst_gap", bench.replayer.replay(edited)
-
-
-def calibrate(profile: Profile, count: int, folder: Path) -> Iterator[dict[str, Any]]:
-    """The figures of one profile: honest values over all models, adversaries on the trained one."""
-    tasks = make_task_set(0, train=2048, held_out=64)
-    worst = dict.fromkeys(STATISTICS, 0.0)
-    found: list[tuple[str, str, list[Measurement]]] = []
-    benches = []  # kept to the end: vLLM takes what its engines share along with the first that goes
-    for name, model_dir in make_models(folder, tasks).items():
-        for temperature in (1.0, 0.6) if name.startswith("trained") else (1.0,):
-            limits = EngineLimits(temperature=temperature, max_prompt_tokens=400, max_completion_tokens=96)
-            engine, replayer = Engine(model_dir, profile, limits), Replayer(model_dir, profile, temperature)
-            bench = Bench(engine, replayer, model_dir, make_requests(model_dir, tasks, count))
-            benches.append(bench)
-            measured = honest(bench, tasks)
-            worst = {s: max(worst[s], float(values(measured, s).max())) for s in STATISTICS}
-            if not found:
-                found = list(adversaries(bench, folder / "controls"))
-    for statistic, value in worst.items():
-        yield figure(profile, f"honest {statistic}", value, getattr(profile, statistic).accuse, honest=True)
-    for name, statistic, measured in found:
-        limit = getattr(profile, statistic).accuse
+def run_model(
+    profile: Profile, model: Model, path: Path, engines: dict[str, Engine], tokens: int
+) -> Iterator[dict[str, Any]]:
+    """Every cell for one model at one temperature, each of them until it has its share of the tokens."""
+    tasks, tokenizer = make_task_set(0), load_tokenizer(path)
+    random, replayer = Random(f"{profile.name} {model.title}"), Replayer(path, profile, model.temperature)
+    for cell in CELLS:
+        counted, found, engine = 0, list[Measurement](), engines[cell.engine]
+        while counted < tokens / len(CELLS):
+            requests = make_requests(tokenizer, tasks, cell.requests, model.max_tokens, random, cell.prefix)
+            for _ in range(cell.calls):
+                with tempered(engine, model.temperature):
+                    rows = bare_rows(requests, engine.generate(requests))
+                counted += sum(len(row.completion_tokens) for row in rows)
+                found += replayer.replay(rows)
+        findings = [finding for one in found if (finding := judge([one], profile))]
         yield {
-            **figure(profile, name, float(np.median(values(measured, statistic))), limit, honest=False),
-            "min": float(values(measured, statistic).min()),
-            "max": float(values(measured, statistic).max()),
-            "accused": float((values(measured, statistic) > limit).mean()),
+            "profile": profile.name,
+            "model": model.title,
+            "cell": cell.name,
+            "tokens": counted,
+            "rejected": len(findings),
+            "accused": sum(finding.accuse for finding in findings),
+            "values": {s: [float(f"{getattr(one, s):.4g}") for one in found] for s in STATISTICS},
         }
 
 
-def figure(profile: Profile, name: str, value: float, limit: float, *, honest: bool) -> dict[str, Any]:
-    """One line of the table. `ratio`: how many times the limit is beyond honest work, or a lie beyond the limit."""
-    ratio = limit / max(value, 1e-12) if honest else value / limit
-    target = 2.0 if honest else 1.0
+def calibrate(tokens: int) -> list[dict[str, Any]]:
+    """The whole grid, each profile and model in a process of its own."""
+    share = -(-tokens // (len(PROFILES) * len(MODELS)))
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        make_models(Path(folder))
+        for profile in PROFILES:
+            for name in (TRAINED, *SHAPES):
+                command = [sys.executable, __file__, "--child", profile, name, folder, "--tokens", str(share)]
+                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
+                found += json.loads(done.stdout)
+                counted = sum(cell["tokens"] for cell in found)
+                print(f"{profile}, {name}: {counted:,} tokens so far", file=sys.stderr)
+    return found
+
+
+# --- What it comes to
+
+
+@dataclass(frozen=True)
+class Margin:
+    """One statistic of one profile over the whole grid."""
+
+    profile: Profile
+    statistic: str
+    quantiles: tuple[float, ...]
+
+    @property
+    def worst(self) -> float:
+        return self.quantiles[-1]
+
+    @property
+    def times(self) -> float:
+        """How many times as far out as the worst honest value the accusing limit is."""
+        return getattr(self.profile, self.statistic).accuse / max(self.worst, 1e-12)
+
+
+def margins(cells: Sequence[dict[str, Any]]) -> list[Margin]:
+    found = []
+    for profile in PROFILES.values():
+        for statistic in STATISTICS:
+            values = honest_values(cells, profile, statistic)
+            if len(values):
+                quantiles = np.quantile(values, QUANTILES, method="higher")
+                found.append(Margin(profile, statistic, tuple(map(float, quantiles))))
+    return found
+
+
+def honest_values(cells: Sequence[dict[str, Any]], profile: Profile, statistic: str) -> np.ndarray:
+    mine = [cell["values"][statistic] for cell in cells if cell["profile"] == profile.name]
+    return np.concatenate([np.zeros(0), *mine])
+
+
+def figures(runs: int, tokens: int = 100_000) -> list[dict[str, Any]]:
+    """The figures of DESIGN section 9: over all runs together, since what counts is the worst."""
+    return figures_of([cell for _ in range(runs) for cell in calibrate(tokens)])
+
+
+def figures_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    rejected, rollouts = sum(cell["rejected"] for cell in cells), count_rollouts(cells)
+    tokens = sum(cell["tokens"] for cell in cells)
+    found = [
+        _figure("false_accusations", rejected, None, 0, rejected, 0, rejected == 0, "rejected honest rollouts")
+        | {"rollouts": rollouts, "upper_bound_95": rule_of_three(rollouts) if not rejected else None},
+        _figure("honest_tokens", tokens, None, None, tokens, 100_000, tokens >= 100_000, "tokens"),
+    ]
+    for one in margins(cells):
+        limit = getattr(one.profile, one.statistic).accuse
+        name = f"{one.profile.name}: {one.statistic}"
+        found.append(_figure(name, one.worst, None, limit, one.times, 2.0, one.times >= 2, "worst honest value"))
+    return found
+
+
+def _figure(name: str, ours, peer, limit, ratio, target, holds: bool, unit: str) -> dict[str, Any]:
     return {
-        "name": f"{profile.name}: {name}",
-        "ours": value,
-        "peer": None,
+        "name": name,
+        "ours": ours,
+        "peer": peer,
         "limit": limit,
         "ratio": ratio,
         "target": target,
-        "holds": ratio >= target,
-        "unit": "statistic",
+        "holds": holds,
+        "unit": unit,
     }
 
 
-def calibrate_apart(name: str, count: int) -> list[dict[str, Any]]:
-    """The figures of one profile, from a process of its own."""
-    command = [sys.executable, __file__, "--json", "--rollouts", str(count), "--profile", name]
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=3600)
-    return json.loads(done.stdout)["figures"]
+def count_rollouts(cells: Sequence[dict[str, Any]]) -> int:
+    return sum(len(cell["values"]["activation"]) for cell in cells)
+
+
+def rule_of_three(count: int) -> float:
+    """Upper bound, at 95%, of the rate of something that did not happen in `count` independent tries."""
+    return 3 / count
+
+
+# --- The page
+
+
+def page(cells: Sequence[dict[str, Any]]) -> str:
+    """The part of docs/verification.md: counts, quantiles, margins, the worst of every cell; and its plots beside."""
+    tokens, rollouts = sum(cell["tokens"] for cell in cells), count_rollouts(cells)
+    rejected, accused = (sum(cell[name] for cell in cells) for name in ("rejected", "accused"))
+    bound = f"{rule_of_three(rollouts):.1e} per rollout (three over {rollouts:,})"
+    text = [
+        f"{tokens:,} honest tokens in {rollouts:,} rollouts; rejected {rejected}, accused {accused}. "
+        + (f"So the rate of false rejections is below {bound} with 95% confidence, " if not rejected else "")
+        + "for machines, models and settings like those of the grid: its rollouts share one machine, and the bound "
+        "says nothing about another kind of processor."
+    ]
+    for profile in PROFILES.values():
+        mine = [one for one in margins(cells) if one.profile is profile]
+        if not mine:
+            continue
+        heads = ("honest", *("worst" if q == 1 else f"{q:.1%}" for q in QUANTILES), "rejects", "accuses", "margin")
+        lines = []
+        for one in mine:
+            limit = getattr(profile, one.statistic)
+            times = "∞" if one.worst == 0 else f"{one.times:.1f} ×"
+            numbers = (*map(small, one.quantiles), small(limit.reject), small(limit.accuse), times)
+            lines.append((WORDS[one.statistic], *numbers))
+        own = [cell for cell in cells if cell["profile"] == profile.name]
+        worst = [
+            (
+                f"{cell['model']}, {cell['cell']}",
+                f"{len(cell['values']['activation']):,}",
+                f"{cell['tokens']:,}",
+                *(small(max(cell["values"][s])) for s in STATISTICS),
+            )
+            for cell in own
+        ]
+        text += [
+            f"### {profile.name}",
+            table(heads, lines),
+            f"![Honest distributions under {profile.name}]({plot_path(profile).name})",
+            "The worst rollout of each cell of the grid:",
+            table(("cell", "rollouts", "tokens", *(s.replace("_", " ") for s in STATISTICS)), worst),
+        ]
+    return "\n\n".join(text)
+
+
+def plot_path(profile: Profile) -> Path:
+    return DOCS / f"verification-{profile.name}.svg"
+
+
+def plot(cells: Sequence[dict[str, Any]], profile: Profile) -> str:
+    """For each statistic the share of honest rollouts beyond a value, with both limits, as an SVG."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+
+    from muster.swarm.plots import BAD, GOOD, GRID, QUIET, STYLE, svg_text
+
+    with rc_context(STYLE):
+        drawing = Figure(figsize=(9.6, 4.8), layout="constrained", facecolor="white")
+        for axes, statistic in zip(drawing.subplots(2, 2).flat, STATISTICS, strict=True):
+            values, limit = honest_values(cells, profile, statistic), getattr(profile, statistic)
+            floor = limit.reject * 1e-4
+            shares = np.geomspace(1, 1 / max(1, len(values)), 80)
+            points = np.maximum(np.quantile(values, 1 - shares, method="higher"), floor)
+            axes.plot(points, shares, color=GOOD, linewidth=1.6, label="honest")
+            axes.axvline(limit.reject, color=QUIET, linestyle="--", linewidth=1.2, label="rejects")
+            axes.axvline(limit.accuse, color=BAD, linestyle="--", linewidth=1.2, label="accuses")
+            axes.set(xscale="log", yscale="log", xlim=(floor, limit.accuse * 3), ylabel="share beyond")
+            axes.grid(color=GRID, linewidth=0.6)
+            axes.set_title(WORDS[statistic], loc="left", fontsize=10, fontweight="bold")
+        drawing.axes[0].legend(frameon=False, fontsize=8)
+        return svg_text(drawing)
+
+
+# --- Where stale weights begin to show
+
+RATES = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4)
+LINE_MODELS = (TRAINED, *SHAPES)
+LENGTHS = (8, 32, 96)
+UPDATES = 12
+BATCH = 8
+"""Rollouts of an update: with noise for advantages, how far AdamW goes does not depend on how many there are."""
+
+
+def lines(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
+    """Per model, learning rate and length: the share of rollouts that are rejected when made with weights one step old,
+    and the median distance of their proofs. Updates are the trainer's, their advantages noise."""
+    make_models(folder)
+    tasks, bytes_per_token = make_task_set(0), int(CODECS[CPU_FP32.codec].bytes_per_token)
+    engines = []
+    for name in LINE_MODELS:
+        path, random = folder / name, Random(name)
+        tokenizer, longest = load_tokenizer(path), 32 if name == TRAINED else max(LENGTHS)
+        engines.append(Engine(path, CPU_FP32, EngineLimits(1.0, 64, longest, cache_bytes=64 << 20)))
+        replayer = Replayer(path, CPU_FP32, 1.0)
+        requests = make_requests(tokenizer, tasks, rollouts, longest, random)
+        work = bare_rows(requests, engines[-1].generate(requests))[:BATCH]
+        for rate in RATES:
+            older, newer = train(path, folder, work, rate)
+            engines[-1].load_weights(older)
+            rows = bare_rows(requests, engines[-1].generate(requests))
+            replayer.load_weights(newer)
+            for length in [length for length in LENGTHS if length <= longest]:
+                cut = [shortened(row, length, bytes_per_token) for row in rows]
+                found = replayer.replay(cut)
+                rejected = [judge([one], CPU_FP32) is not None for one in found]
+                yield {
+                    "model": name,
+                    "learning_rate": rate,
+                    "tokens": round(float(np.mean([len(row.completion_tokens) for row in cut])), 1),
+                    "length": length,
+                    "rejected": float(np.mean(rejected)),
+                    "activation": float(np.median([one.activation for one in found])),
+                }
+
+
+def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> tuple[Path, Path]:
+    """The last two checkpoints after some updates at a constant learning rate."""
+    model, tokenizer, random = load_model(source), load_tokenizer(source), np.random.default_rng(3)
+    terms = UpdateTerms(learning_rate=rate, ramp_steps=0)
+    optimizer, kept = make_optimizer(model, terms), (folder / f"{source.name}-older", folder / f"{source.name}-newer")
+    for step in range(1, UPDATES + 1):
+        batch = [Sample(row, float(random.standard_normal())) for row in rows]
+        update(model, optimizer, batch, terms, step=step, pad=pad_token(tokenizer))
+        if step >= UPDATES - 1:
+            save_model(model, tokenizer, kept[step - UPDATES + 1])
+    return kept
+
+
+def shortened(row: Rollout, length: int, bytes_per_token: int) -> Rollout:
+    """The first tokens of a completion with what was claimed of them."""
+    return replace(
+        row,
+        completion_tokens=row.completion_tokens[:length],
+        logprobs=row.logprobs[:length],
+        proof=row.proof[: length * bytes_per_token],
+    )
+
+
+def lines_page(found: Sequence[dict[str, Any]]) -> str:
+    """The part of docs/verification.md: one line per learning rate, one column per model and length."""
+    columns = sorted({(LINE_MODELS.index(one["model"]), one["length"]) for one in found})
+    heads = ["learning rate", *(f"{LINE_MODELS[model]}, up to {length}" for model, length in columns)]
+    rows = []
+    for rate in RATES:
+        cells = []
+        for model, length in columns:
+            key = (LINE_MODELS[model], rate, length)
+            one = next(one for one in found if (one["model"], one["learning_rate"], one["length"]) == key)
+            cells.append(f"{one['rejected']:.0%} ({small(one['activation'])})")
+        rows.append((f"{rate:g}", *cells))
+    return (
+        "Share of rollouts that are rejected by themselves when they were made with weights one step old, and the "
+        f"median distance of their activation proofs (rejected above {small(CPU_FP32.activation.reject)}), under "
+        f"{CPU_FP32.name}; by learning rate, model, and longest completion in tokens:\n\n" + table(heads, rows)
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
-    parser.add_argument("--rollouts", type=int, default=256, help="rollouts of each kind")
-    parser.add_argument("--profile", choices=PROFILES, help="only this profile")
-    arguments = parser.parse_args()
+    parser.add_argument("--write", action="store_true", help="rewrite tables and plots in docs/verification.md")
+    parser.add_argument("--tokens", type=int, default=100_000, help="honest tokens over the whole grid")
+    parser.add_argument("--save", type=Path, help="file for every measured number, as JSON")
+    parser.add_argument("--lines", action="store_true", help="measure where stale weights begin to show instead")
+    parser.add_argument("--rollouts", type=int, default=64, help="rollouts of each point of --lines")
+    parser.add_argument("--child", nargs=3, metavar=("PROFILE", "MODEL", "FOLDER"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
     torch.set_num_threads(1)
-    if arguments.profile:
-        with tempfile.TemporaryDirectory() as folder:
-            figures = list(calibrate(PROFILES[arguments.profile], arguments.rollouts, Path(folder)))
-    else:
-        figures = [figure for name in PROFILES for figure in calibrate_apart(name, arguments.rollouts)]
-    if arguments.json:
-        print(json.dumps({"machine": platform.processor() or platform.machine(), "runs": 1, "figures": figures}))
+    if options.child:
+        profile, name, folder = options.child
+        print(json.dumps(run_weights(PROFILES[profile], name, Path(folder), options.tokens)))
         return
-    for line in figures:
-        extra = f"  min {line['min']:.1e}  accused {line['accused']:.0%}" if "accused" in line else ""
-        print(f"{line['name']:55s} {line['ours']:.2e}  limit {line['limit']:.1e}  ratio {line['ratio']:.1f}{extra}")
+    machine = platform.processor() or platform.machine()
+    if options.lines:
+        with tempfile.TemporaryDirectory() as folder:
+            found = list(lines(Path(folder), options.rollouts))
+        if options.write:
+            rewrite(DOCS / "verification.md", "lines", lines_page(found))
+        print(json.dumps({"machine": machine, "runs": 1, "lines": found}) if options.json else lines_page(found))
+        return
+    cells = calibrate(options.tokens)
+    if options.save:
+        options.save.write_text(json.dumps(cells), encoding="utf-8")
+    if options.write:
+        for profile in PROFILES.values():
+            plot_path(profile).write_text(plot(cells, profile), encoding="utf-8")
+        rewrite(DOCS / "verification.md", "calibration", page(cells))
+    if options.json:
+        print(json.dumps({"machine": machine, "runs": 1, "figures": figures_of(cells)}))
+    else:
+        print(page(cells))
 
 
 if __name__ == "__main__":

@@ -92,7 +92,11 @@ class ValidatorSettings(Section):
     sample_fraction: float = Field(default=0.125, gt=0, le=1)
     """Share of a commitment's rows that go through the dear checks."""
     sample_minimum: int = Field(default=16, ge=1)
-    """Rows that do at least."""
+    """Rows that do at least. muster validator policy shows what is found with such a sample."""
+    newcomer_commitments: int = Field(default=4, ge=0)
+    """A node's first so many commitments are looked at more closely."""
+    newcomer_factor: int = Field(default=4, ge=1)
+    """How many times as many rows are re-run of these."""
     suspect_factor: int = Field(default=4, ge=1)
     """How many times as many rows are re-run of a node that this validator has rejected before."""
     data_grace_seconds: float = Field(default=120, ge=0)

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -21,6 +22,9 @@ from muster.chain.deploy import deploy
 from muster.chain.keys import Signer
 from muster.chain.types import AddressBook
 from muster.settings import ChainSettings
+
+if TYPE_CHECKING:
+    from tests.adversaries.workshop import Workshop
 
 ROOT = Path(__file__).resolve().parent.parent
 ETHER = 10**18
@@ -89,3 +93,12 @@ def funded_on(anvil: Anvil, count: int) -> list[Signer]:
     for signer in signers:
         anvil.request("anvil_setBalance", signer.address, hex(100 * ETHER))
     return signers
+
+
+@pytest.fixture(scope="session")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
+    """The demo's trained model and a running engine. Who uses the engine loads the weights it wants first."""
+    from tests.adversaries.workshop import open_workshop
+
+    with open_workshop(tmp_path_factory.mktemp("workshop")) as shop:
+        yield shop

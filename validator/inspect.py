@@ -1,31 +1,11 @@
-"""How much of a commitment is re-run, and what the findings come to. Pure."""
+"""What the findings about a commitment come to. Pure."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from muster.inspection import REASONS, Finding
-from muster.settings import ValidatorSettings
-
-
-@dataclass(frozen=True)
-class SamplePolicy:
-    """How many rows of a commitment go through the dear checks."""
-
-    fraction: float
-    minimum: int
-    suspect_factor: int
-
-    @classmethod
-    def of(cls, settings: ValidatorSettings) -> SamplePolicy:
-        return cls(settings.sample_fraction, settings.sample_minimum, settings.suspect_factor)
-
-    def count(self, positions: int, *, suspect: bool) -> int:
-        """Rows of a commitment with so many. A suspect is a node that was rejected before."""
-        wanted = max(self.minimum, math.ceil(self.fraction * positions))
-        return min(positions, wanted * (self.suspect_factor if suspect else 1))
 
 
 @dataclass(frozen=True)

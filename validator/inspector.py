@@ -13,17 +13,18 @@ from typing import Final
 
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
-from muster.draws import draw_sample
+from muster.draws import Draw, draw_sample
 from muster.errors import CheckError, MalformedError, RefusedError, UnreachableError
-from muster.evidence import EvidenceBundle, finite, make_bundle
+from muster.evidence import Bench, EvidenceBundle, finite, make_bundle
 from muster.hashes import content_hash, hex_hash
-from muster.inspection import Commitment, Finding, check_file
+from muster.inspection import Commitment, Finding, Rules, check_file
 from muster.messages import Upload, Verdict
 from muster.rollouts.file import FileLimits
 from muster.rollouts.schema import Rollout
+from muster.sample_policy import SamplePolicy
 from muster.signing import UNSIGNED, sign_verdict
 from validator.bench import RunBench
-from validator.inspect import Inspection, SamplePolicy, of_cheap, of_dear
+from validator.inspect import Inspection, of_cheap, of_dear
 
 NO_FILE: Final = "0x" + "00" * 32
 """File hash in a verdict about a file that nobody has."""
@@ -71,15 +72,26 @@ async def examine(
         return Examination(commitment, of_cheap(Finding("data_missing", detail=str(error))))
     except CheckError as error:
         raise UnreachableError(f"the storage does not deliver what it should: {error}") from error
+    inspection, rollouts = await inspect_file(data, commitment, draw, bench.rules, sample, bench)
+    return Examination(commitment, inspection, upload, rollouts)
+
+
+async def inspect_file(
+    data: bytes, commitment: Commitment, draw: Draw, rules: Rules, sample: Sequence[int], bench: Bench
+) -> tuple[Inspection, Sequence[Rollout]]:
+    """All eight checks on a file, from cheap to dear, the positions in `sample` going through the dear ones; and the
+    file's rows, none when it does not parse.
+
+    It follows from the arguments alone: `bench` only parses and runs the model. Raises UnreachableError when it cannot.
+    """
     try:
-        rollouts = await bench.read(data, FileLimits.of(bench.rules.terms))
+        rollouts = await bench.read(data, FileLimits.of(rules.terms))
     except MalformedError as error:
-        return Examination(commitment, of_cheap(Finding("malformed", detail=str(error))), upload)
-    finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, bench.rules)
+        return of_cheap(Finding("malformed", detail=str(error))), ()
+    finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, rules)
     if finding is not None:
-        return Examination(commitment, of_cheap(finding), upload, rollouts)
-    findings = await bench.replay(commitment.step, [rollouts[i] for i in sample])
-    return Examination(commitment, of_dear(findings), upload, rollouts)
+        return of_cheap(finding), rollouts
+    return of_dear(await bench.replay(commitment.step, [rollouts[i] for i in sample])), rollouts
 
 
 @dataclass(frozen=True)
@@ -125,7 +137,7 @@ class Inspector:
             node=commitment.node,
             index=commitment.index,
             positions=positions,
-            count=self._policy.count(positions, suspect=suspect),
+            count=self._policy.count(positions, index=commitment.index, suspect=suspect),
         )
 
     def _conclude(self, examination: Examination, link: int) -> Judgement:

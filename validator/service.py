@@ -30,10 +30,10 @@ from muster.http import OrchestratorClient
 from muster.journal import FolderLock
 from muster.process import run_together, wait_for_bell
 from muster.rollouts.reader import RolloutReader
+from muster.sample_policy import SamplePolicy
 from muster.settings import Settings
 from validator.bench import RunBench, make_bench
 from validator.court import Court, turn_of
-from validator.inspect import SamplePolicy
 from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
 from validator.records import Pending

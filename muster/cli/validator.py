@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from muster.cli import nodes
 from muster.cli.execute import become
 from muster.cli.nodes import GasOption, NodeOption, NodePassword, RunOption
-from muster.cli.session import Session, command
+from muster.cli.session import Session, as_table, command
 from muster.cli.spend import OperatorOption, OperatorPassword
 
+if TYPE_CHECKING:
+    from muster.sample_policy import SamplePolicy
+
 app = typer.Typer(help="Validators: inspect strangers' work, open cases, judge others'.", no_args_is_help=True)
+
+LYING_SHARES: Final = (1.0, 0.1, 0.01)
+"""Shares of its rows in which the cheater of `muster validator policy` lies; at least one row."""
 
 
 @command(app, "join", spends=True)
@@ -84,6 +91,63 @@ def verify(
 ) -> None:
     """Inspect one commitment here and now, and say what was found; tells nobody. Exit code 3 when it is bad."""
     become(session, "validator", "verify", commitment, *(["--json"] if session.options.json else []))
+
+
+@command(app, "policy")
+def policy(
+    session: Session,
+    rows: Annotated[int, typer.Option(min=1, help="Rows of a commitment: `muster run show` has those of a run.")] = 128,
+    commitments: Annotated[int, typer.Option(min=1, help="Commitments that the cheater makes in a day.")] = 24,
+    seen: Annotated[
+        float, typer.Option(min=0, max=1, help="Share of false rows that a replay shows: docs/verification.md.")
+    ] = 1.0,
+) -> None:
+    """How much this validator re-runs, and the chance that it finds somebody who lies in some of the rows."""
+    from muster.sample_policy import SamplePolicy
+
+    policy = SamplePolicy.of(session.settings.validator)
+    found = _detection(policy, rows, commitments, seen)
+    lines = [
+        row
+        | {"rows_replayed": f"{row['rows_replayed']} of {rows}"}
+        | {key: f"{row[key]:.2%}" for key in ("caught_in_one", "caught_in_a_day")}
+        for row in found
+    ]
+    document = asdict(policy) | {"rows": rows, "commitments": commitments, "seen": seen, "detection": found}
+    session.note(
+        f"{policy.fraction:.1%} of the rows and at least {policy.minimum}; {policy.newcomer_factor} times as many of "
+        f"the first {policy.newcomer_commitments} commitments of a node, {policy.suspect_factor} times if it was "
+        "rejected before"
+    )
+    session.result({_NAMES.get(name, name): value for name, value in document.items()}, as_table(lines))
+
+
+_NAMES: Final = {"fraction": "sample_fraction", "minimum": "sample_minimum"}
+"""Fields of a policy that are called otherwise in the settings."""
+
+
+def _detection(policy: SamplePolicy, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:
+    """For each kind of node and each share of lying rows: the chances in one commitment and in a day's."""
+    from muster.sample_policy import detection, detection_over, lying_rows
+
+    nodes = {"known": (policy.newcomer_commitments, False), "new": (0, False)}
+    nodes["rejected before"] = (policy.newcomer_commitments, True)
+    found = []
+    for node, (first, suspect) in nodes.items():
+        samples = [policy.count(rows, index=first + i, suspect=suspect) for i in range(commitments)]
+        for share in LYING_SHARES:
+            lies = lying_rows(rows, share)
+            chances = {sample: detection(rows, lies, sample, seen) for sample in set(samples)}
+            found.append(
+                {
+                    "node": node,
+                    "rows_replayed": samples[0],
+                    "lying_rows": lies,
+                    "caught_in_one": chances[samples[0]],
+                    "caught_in_a_day": detection_over(chances[sample] for sample in samples),
+                }
+            )
+    return found
 
 
 @command(app, "retire", spends=True)

@@ -15,7 +15,7 @@ from muster.constants import TOKEN
 from muster.swarm.summary import HELD_OUT, LENGTH, REWARD, Facts, paid
 
 INK, GRID, GOOD, BAD, QUIET = "#1f2937", "#e5e7eb", "#0f766e", "#b91c1c", "#9ca3af"
-_STYLE: Final[dict[Any, Any]] = {
+STYLE: Final[dict[Any, Any]] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "muster",
     "font.family": "sans-serif",
@@ -119,24 +119,25 @@ PLOTS: Final = {
 
 def svg(facts: Facts, which: str) -> str:
     """One plot as an SVG element, to stand in an HTML page."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(5.2, 2.9), layout="constrained")
         draw(figure.subplots(), facts, which)
-        return _svg_text(figure)
+        return svg_text(figure)
 
 
 def picture(
     facts: Facts, names: Sequence[str] = ("Reward", "Held-out score", "Reward window", "Who earned what")
 ) -> str:
     """Several plots in one SVG file: the picture of a run."""
-    with rc_context(_STYLE):
+    with rc_context(STYLE):
         figure = Figure(figsize=(9.6, 5.4), layout="constrained", facecolor="white")
         for axes, name in zip(figure.subplots(2, 2).flat, names, strict=True):
             draw(axes, facts, name)
-        return _svg_text(figure)
+        return svg_text(figure)
 
 
-def _svg_text(figure: Figure) -> str:
+def svg_text(figure: Figure) -> str:
+    """The figure as an SVG element, the same bytes for the same figure. Draw it under `rc_context(STYLE)`."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "muster"})
     return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)

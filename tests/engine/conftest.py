@@ -9,43 +9,36 @@ from random import Random
 
 import numpy as np
 import pytest
-import torch
 from transformers import PreTrainedTokenizerBase
 
 from muster.model_files import load_tokenizer
-from muster.models import ModelShape, WarmUp, make_model, make_tokenizer, save_model, warm_up
 from muster.profiles import CPU_FP32
 from muster.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
-from muster.tasks import TaskSet, make_task_set
-from tests.engine.controls import GROUP, rollouts_of
+from muster.tasks import TaskSet
+from tests.adversaries.workshop import LIMITS, Workshop, bare_rows
 from validator.replay import Replayer
-from worker.engine import Engine, EngineLimits, GenerationRequest
-
-torch.set_num_threads(1)
+from worker.engine import Engine, GenerationRequest
 
 COMMITMENT = 256
 """Rollouts of a commitment, as in the demo."""
-LIMITS = EngineLimits(temperature=1.0, max_prompt_tokens=64, max_completion_tokens=48)
+GROUP = 4
+"""Samples of one prompt."""
+
 
 Requests = Callable[..., list[GenerationRequest]]
 UsingWeights = Callable[[Path], AbstractContextManager[None]]
 
 
 @pytest.fixture(scope="session")
-def task_set() -> TaskSet:
-    return make_task_set(0, train=1024, held_out=64)
+def task_set(workshop: Workshop) -> TaskSet:
+    return workshop.rules.task_set
 
 
 @pytest.fixture(scope="session")
-def model_dir(task_set: TaskSet, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A small Qwen2 model, trained far enough that it is sure of most tokens and unsure of some."""
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = make_tokenizer()
-    model = make_model(tokenizer, ModelShape(), seed=1)
-    warm_up(model, tokenizer, task_set, WarmUp(target=0.0, batch=128, min_steps=25), seed=1)
-    save_model(model, tokenizer, folder)
-    return folder
+def model_dir(workshop: Workshop) -> Path:
+    """The demo's small Qwen2 model: sure of most tokens and unsure of some."""
+    return workshop.checkpoints[0]
 
 
 @pytest.fixture(scope="session")
@@ -54,11 +47,10 @@ def tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="session")
-def engine(model_dir: Path) -> Iterator[Engine]:
+def engine(workshop: Workshop, model_dir: Path) -> Engine:
     """vLLM as a worker of the demo runs it."""
-    running = Engine(model_dir, CPU_FP32, LIMITS)
-    yield running
-    running.close()
+    workshop.engine.load_weights(model_dir)
+    return workshop.engine
 
 
 @pytest.fixture(scope="session")
@@ -87,7 +79,7 @@ def requests_for(task_set: TaskSet, tokenizer: PreTrainedTokenizerBase) -> Reque
 def honest(engine: Engine, requests_for: Requests) -> list[Rollout]:
     """A commitment's worth of honest work under the weights of `model_dir`."""
     requests = requests_for(COMMITMENT)
-    return rollouts_of(requests, engine.generate(requests))
+    return bare_rows(requests, engine.generate(requests))
 
 
 @pytest.fixture

@@ -16,8 +16,9 @@ from muster.models import load_model
 from muster.profiles import CPU_FP32
 from muster.rollouts.schema import Rollout
 from muster.sampling import choose
-from tests.engine.conftest import LIMITS, Requests, UsingWeights
-from tests.engine.controls import rollouts_of, save_changed, tempered, with_noise
+from tests.adversaries.weights import save_changed, with_noise
+from tests.adversaries.workshop import LIMITS, bare_rows, tempered
+from tests.engine.conftest import Requests, UsingWeights
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest
 from worker.engine_extension import rows_of_tokens
@@ -146,7 +147,7 @@ def test_wherever_a_completion_ends_it_can_be_replayed(
     """Limits from one token on, and stop tokens that come up often, one end in the middle of the others' decoding."""
     monkeypatch.setattr(tight_engine, "stop_tokens", [EOS, *range(30, 50)])
     requests = [replace(request, max_tokens=1 + i % 12) for i, request in enumerate(requests_for(48, seed=13))]
-    rollouts = rollouts_of(requests, tight_engine.generate(requests))
+    rollouts = bare_rows(requests, tight_engine.generate(requests))
     assert {rollout.finish_reason for rollout in rollouts} == {"stop", "length"}
     assert min(len(rollout.completion_tokens) for rollout in rollouts) == 1
     assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
@@ -194,7 +195,7 @@ def test_what_a_checkpoint_recommends_for_sampling_changes_nothing(
     """Top-p, top-k and more end tokens in generation_config.json: the run's terms say how to sample, and config.json
     where completions end; a validator goes by these."""
     requests = requests_for(32, seed=15, max_tokens=40)
-    rollouts = rollouts_of(requests, tight_engine.generate(requests))
+    rollouts = bare_rows(requests, tight_engine.generate(requests))
     assert tight_engine.stop_tokens == [EOS]
     assert any(OTHER_EOS in rollout.completion_tokens[:-1] for rollout in rollouts)
     assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
@@ -204,7 +205,7 @@ def test_more_requests_than_sequences_wait_their_turn(
     tight_engine: Engine, other_dir: Path, requests_for: Requests
 ) -> None:
     requests = requests_for(60, seed=6)
-    rollouts = rollouts_of(requests, tight_engine.generate(requests))
+    rollouts = bare_rows(requests, tight_engine.generate(requests))
     assert judge(Replayer(other_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
 
 
@@ -226,7 +227,7 @@ def test_chunked_prefill_prefix_caching_and_preemption_leave_proofs_true(
     assert min(len(request.prompt_tokens) for request in requests) > 3 * TIGHT.max_batched_tokens
     assert sum(tokens >= 256 for tokens in cached_tokens) > 8
     assert sum(len(generation.tokens) for generation in generations) > 1000
-    measurements = replayer.replay(rollouts_of(requests, generations))
+    measurements = replayer.replay(bare_rows(requests, generations))
     assert [judge([measurement], CPU_FP32) for measurement in measurements] == [None] * len(requests)
     assert max(measurement.activation for measurement in measurements) < CPU_FP32.activation.accuse / 2
     again = tight_engine.generate(requests)
@@ -246,7 +247,7 @@ def test_reloaded_weights_generate_like_a_fresh_engine(
     assert not same(fresh, between)
     assert same(fresh, reloaded)
     assert [generation.proof for generation in fresh] == [generation.proof for generation in reloaded]
-    rollouts = rollouts_of(requests, between)
+    rollouts = bare_rows(requests, between)
     assert judge(Replayer(model_dir, CPU_FP32, TIGHT.temperature).replay(rollouts), CPU_FP32) is None
 
 

@@ -14,7 +14,7 @@ from muster.errors import ConfigError, MalformedError, MusterError
 from muster.profiles import CPU_FP32
 from muster.rollouts.schema import Rollout
 from muster.weights import read_weights
-from tests.engine.controls import save_changed, with_noise
+from tests.adversaries.weights import save_changed, with_noise
 from validator import replay
 from validator.replay import Measurement, Replayer, judge
 

@@ -27,7 +27,7 @@ from muster.merkle import LeafTree
 from muster.messages import Verdict
 from muster.signing import UNSIGNED
 from validator.court import Court, turn_of
-from validator.inspect import SamplePolicy, of_cheap, of_dear
+from validator.inspect import of_cheap, of_dear
 from validator.journal import ValidatorJournal
 from validator.sealing import NOTHING, vouch_leaf, vouch_root
 
@@ -390,23 +390,7 @@ def test_the_vouch_root_opens_to_what_was_accepted() -> None:
     assert len(set(leaves)) == 5
 
 
-# Samples, turns, findings
-
-
-@settings(deadline=None)
-@given(st.integers(1, 4096), st.floats(0.001, 1), st.integers(1, 64), st.integers(1, 8))
-def test_samples_are_as_large_as_the_policy_says(positions: int, fraction: float, minimum: int, factor: int) -> None:
-    policy = SamplePolicy(fraction, minimum, factor)
-    count, suspect = policy.count(positions, suspect=False), policy.count(positions, suspect=True)
-    assert min(minimum, positions) <= count <= suspect <= positions
-    assert count >= min(positions, fraction * positions)
-    assert suspect == min(positions, count * factor) or count == positions
-
-
-def test_the_default_policy_takes_32_of_256() -> None:
-    assert SamplePolicy(0.125, 16, 4).count(256, suspect=False) == 32
-    assert SamplePolicy(0.125, 16, 4).count(256, suspect=True) == 128
-    assert SamplePolicy(0.125, 16, 4).count(64, suspect=False) == 16
+# Turns, findings
 
 
 def test_validators_take_turns_in_an_order_of_the_matter() -> None:

@@ -1,0 +1,352 @@
+"""The adversaries: each a worker that does one thing wrong and nothing else.
+
+A lie takes the workshop and a job and returns the rows that this worker would claim, all 128 of them. Where it can, a
+worker covers its tracks: who has the real model prefills what it made otherwise, so that rewards, proofs and
+log-probabilities are the true ones of the tokens it claims (`Workshop.prefill`). Rows in which a lie changes nothing
+are the honest rows themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from muster.messages import Reason
+from muster.prompts import end_token, prompt_tokens
+from muster.rollouts.file import write_rollouts
+from muster.rollouts.schema import SCHEMA, Rollout
+from muster.tasks.rewards import THINK_END
+from tests.adversaries import claims
+from tests.adversaries.weights import rounded_to, save_changed, save_smaller, with_noise
+from tests.adversaries.workshop import OTHER_NODE, Job, Workshop
+
+Lie = Callable[[Workshop, Job], list[Rollout]]
+Pack = Callable[[Sequence[Rollout]], bytes]
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """A kind of worker."""
+
+    name: str
+    lie: Lie
+    reasons: tuple[Reason, ...]
+    """What it may be caught for, in the order of how often it is."""
+    statistic: str = ""
+    """What is measured of it: a field of `validator.replay.Measurement`; "" where it is not a matter of degree."""
+    step: int | None = None
+    """The step it works on; None for the newest."""
+    pack: Pack = write_rollouts
+    """How its file comes about."""
+    commits_to_honest: bool = False
+    """The root it commits to is that of the honest rows, and the file is another."""
+    in_part: bool = True
+    """Whether it can lie in some of a commitment's rows; otherwise it lies about the file."""
+    subtle: bool = False
+    """Most of its rows are what honest work would have been: it takes more than one commitment to meet a false one."""
+
+
+SAMPLING: tuple[Reason, ...] = ("sampling_mismatch",)
+OTHER_WEIGHTS: tuple[Reason, ...] = ("activation_mismatch", "sampling_mismatch")
+PROOFS: tuple[Reason, ...] = ("activation_mismatch",)
+
+
+# --- Other weights
+
+
+def running(name: str, make: Callable[[Workshop, Path], object]) -> Lie:
+    """A worker that runs a checkpoint of its own, and is honest about everything else."""
+
+    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+        return shop.generate(job, weights=shop.made(name, lambda folder: make(shop, folder)))
+
+    return lie
+
+
+def running_changed(name: str, change: Callable) -> Lie:
+    return running(name, lambda shop, folder: save_changed(shop.checkpoints[shop.step], folder, change))
+
+
+def running_older(steps: int) -> Lie:
+    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+        return shop.generate(job, weights=shop.checkpoints[job.commitment.step - steps])
+
+    return lie
+
+
+def covered(lie: Lie) -> Lie:
+    """The same, prefilled through the real model: of other weights only the choice of tokens remains."""
+    return lambda shop, job: claimed(shop, job, lie(shop, job))
+
+
+def claimed(shop: Workshop, job: Job, rows: Sequence[Rollout]) -> list[Rollout]:
+    """The rows' tokens with everything else true; the honest row where the tokens are the honest ones."""
+    honest = shop.honest(job)
+    same = [np.array_equal(a.completion_tokens, b.completion_tokens) for a, b in zip(rows, honest, strict=True)]
+    changed = iter(shop.prefill(job, [row for row, equal in zip(rows, same, strict=True) if not equal]))
+    return [true if equal else next(changed) for true, equal in zip(honest, same, strict=True)]
+
+
+def smaller(shop: Workshop, folder: Path) -> Path:
+    return save_smaller(shop.checkpoints[shop.step], folder, shop.rules.task_set)
+
+
+# --- Other sampling
+
+
+def sampling_at(factor: float) -> Lie:
+    """Another temperature, a multiple of the run's."""
+
+    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+        return claimed(shop, job, shop.generate(job, temperature=factor * shop.rules.terms.temperature))
+
+    return lie
+
+
+def another_seed(shop: Workshop, job: Job) -> list[Rollout]:
+    return claimed(shop, job, shop.generate(job, requests=reseeded(job, 1)))
+
+
+def best_of_four(shop: Workshop, job: Job) -> list[Rollout]:
+    """The best of four samples is claimed to be the first."""
+    tries = [shop.honest(job), *(shop.generate(job, requests=reseeded(job, n)) for n in (1, 2, 3))]
+    best = [max(rows, key=lambda row: (row.task_reward, row.length_reward)) for rows in zip(*tries, strict=True)]
+    return claimed(shop, job, best)
+
+
+def reseeded(job: Job, n: int) -> list:
+    return [replace(request, seed=request.seed ^ n << 33) for request in job.requests]
+
+
+def system_prompt(shop: Workshop, job: Job) -> list[Rollout]:
+    """Asked with a system prompt of its own, and claimed without."""
+    tokenizer = shop.rules.tokenizer
+    before = tokenizer("<|system|>Be right.", add_special_tokens=False)["input_ids"]
+    asked = [
+        replace(request, prompt_tokens=np.append(np.array(before, np.int32), request.prompt_tokens))
+        for request in job.requests
+    ]
+    return claimed(shop, job, shop.generate(job, requests=asked))
+
+
+def smaller_budget(shop: Workshop, job: Job) -> list[Rollout]:
+    """Asked to think less than was drawn, which is cheaper, and claimed as asked right."""
+    asked = []
+    for request, row in zip(job.requests, shop.honest(job), strict=True):
+        prompt = prompt_tokens(shop.rules.tokenizer, shop.rules.task(row.task), row.budget // 2)
+        asked.append(replace(request, prompt_tokens=prompt))
+    return claimed(shop, job, shop.generate(job, requests=asked))
+
+
+def shown_prompt(shop: Workshop, job: Job) -> list[Rollout]:
+    """Another prompt, and no secret made of it."""
+    suffix = np.array(shop.rules.tokenizer(" ", add_special_tokens=False)["input_ids"], np.int32)
+    asked = [replace(request, prompt_tokens=np.append(request.prompt_tokens, suffix)) for request in job.requests]
+    rows = shop.generate(job, requests=asked)
+    return [replace(row, prompt_tokens=request.prompt_tokens) for row, request in zip(rows, asked, strict=True)]
+
+
+# --- Other completions
+
+
+def tampering(change: Callable[[Workshop, list[Rollout]], list[Rollout]]) -> Lie:
+    """Honest completions, changed, with everything else made to fit them."""
+    return lambda shop, job: claimed(shop, job, change(shop, shop.honest(job)))
+
+
+def solved(shop: Workshop, rows: Sequence[Rollout]) -> list[Rollout]:
+    """The answers written by a program that knows them, after the model's own thinking."""
+    tokenizer, limit = shop.rules.tokenizer, shop.rules.terms.max_completion_tokens
+    close = tokenizer(THINK_END, add_special_tokens=False)["input_ids"][0]
+    found = []
+    for row in rows:
+        answer = tokenizer(f"{shop.rules.task(row.task).answer}{tokenizer.eos_token}", add_special_tokens=False)
+        ends = np.flatnonzero(row.completion_tokens == close)
+        thinking = row.completion_tokens[: ends[0] + 1] if len(ends) else np.array([close], np.int32)
+        tokens = np.append(thinking, answer["input_ids"]).astype(np.int32)
+        found.append(row if len(tokens) > limit else replace(row, completion_tokens=tokens, finish_reason="stop"))
+    return found
+
+
+def from_another_node(shop: Workshop, job: Job) -> list[Rollout]:
+    """What another node made for the same tasks, which is as much as a thief can hope for."""
+    seeds = shop.job(job.commitment.index, node=OTHER_NODE).draw.seeds
+    asked = [replace(request, seed=seed) for request, seed in zip(job.requests, seeds, strict=True)]
+    return claimed(shop, job, shop.generate(job, requests=asked))
+
+
+def own_replayed(shop: Workshop, job: Job) -> list[Rollout]:
+    """One completion for each group, claimed for all its samples."""
+    honest, size = shop.honest(job), shop.rules.terms.group_size
+    rows = [
+        replace(
+            row,
+            completion_tokens=honest[i // size * size].completion_tokens,
+            finish_reason=honest[i // size * size].finish_reason,
+        )
+        for i, row in enumerate(honest)
+    ]
+    return claimed(shop, job, rows)
+
+
+# --- Other claims
+
+
+def claiming(claim: Callable[[Sequence[Rollout]], list[Rollout]]) -> Lie:
+    """Honest work, and one false thing said of it."""
+    return lambda shop, job: claim(shop.honest(job))
+
+
+# --- Other draws
+
+
+def another_draw(change: Callable[[Workshop, Rollout], dict[str, int]]) -> Lie:
+    """Work that is honest in itself, for a task, budget or seed that was not drawn."""
+
+    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+        rules, rows = shop.rules, []
+        for row in shop.honest(job):
+            changed = replace(row, **change(shop, row))
+            prompt = prompt_tokens(rules.tokenizer, rules.task(changed.task), changed.budget)
+            rows.append(replace(changed, prompt_tokens=prompt))
+        asked = [
+            replace(request, prompt_tokens=row.prompt_tokens, seed=row.seed)
+            for request, row in zip(job.requests, rows, strict=True)
+        ]
+        made = shop.generate(job, requests=asked)
+        kept = ("completion_tokens", "logprobs", "proof", "finish_reason")
+        rows = [
+            replace(row, **{name: getattr(new, name) for name in kept}) for row, new in zip(rows, made, strict=True)
+        ]
+        return shop.reward(rows)
+
+    return lie
+
+
+def an_easier_task(shop: Workshop, row: Rollout) -> dict[str, int]:
+    """The shortest one of the task set that is not the drawn one."""
+    tasks = shop.rules.task_set.train
+    shortest = sorted(range(len(tasks)), key=lambda index: len(tasks[index].prompt))[:2]
+    return {"task": shortest[0] if shortest[0] != row.task else shortest[1]}
+
+
+def another_budget(shop: Workshop, row: Rollout) -> dict[str, int]:
+    budgets = shop.rules.terms.classes[0].budgets
+    return {"budget": min(budget for budget in budgets if budget != row.budget)}
+
+
+def a_seed_of_its_own(shop: Workshop, row: Rollout) -> dict[str, int]:
+    return {"seed": row.seed ^ 1}
+
+
+# --- Other files
+
+
+def bomb(rows: Sequence[Rollout]) -> bytes:
+    """A file of some kilobytes whose first row has 64 megabytes of prompt."""
+    size, kind = 1 << 24, SCHEMA.field("prompt_tokens").type
+    table = pq.read_table(pa.BufferReader(write_rollouts(rows)), schema=SCHEMA)
+    prompts = pa.ListArray.from_arrays(
+        pa.array([0, *[size] * len(rows)], pa.int32()), pa.array(np.zeros(size, np.int32)), type=kind
+    )
+    table = table.set_column(SCHEMA.names.index("prompt_tokens"), SCHEMA.field("prompt_tokens"), prompts)
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink, compression="zstd", store_schema=False, row_group_size=len(rows))
+    return sink.getvalue().to_pybytes()
+
+
+def a(name: str, lie: Lie, reasons: tuple[Reason, ...], statistic: str = "", **more) -> Adversary:
+    return Adversary(name, lie, reasons, statistic, **more)
+
+
+def _end(shop: Workshop) -> int:
+    return end_token(shop.rules.tokenizer)
+
+
+def _dot(shop: Workshop) -> int:
+    return shop.rules.tokenizer(".", add_special_tokens=False)["input_ids"][0]
+
+
+int8, int4 = running_changed("int8", rounded_to(8)), running_changed("int4", rounded_to(4))
+
+ADVERSARIES: tuple[Adversary, ...] = (
+    a("weights with 2% of noise", running_changed("noise", with_noise(0.02)), OTHER_WEIGHTS, "activation"),
+    a("weights one step old", running_older(1), OTHER_WEIGHTS, "activation"),
+    a("weights two steps old", running_older(2), OTHER_WEIGHTS, "activation"),
+    a("weights one step old, first step of the ramp", running_older(1), OTHER_WEIGHTS, "activation", step=1),
+    a("int8 weights", int8, OTHER_WEIGHTS, "activation"),
+    a("int4 weights", int4, OTHER_WEIGHTS, "activation"),
+    a("int8 weights, prefilled through the real model", covered(int8), SAMPLING, "worst_gap", subtle=True),
+    a("int4 weights, prefilled through the real model", covered(int4), SAMPLING, "worst_gap"),
+    a(
+        "one step old, prefilled through the real model",
+        covered(running_older(1)),
+        SAMPLING,
+        "worst_gap",
+        subtle=True,
+    ),
+    a("a smaller model, prefilled through the real one", covered(running("small", smaller)), SAMPLING, "worst_gap"),
+    a("greedy", sampling_at(1e-4), SAMPLING, "worst_gap"),
+    a("temperature 0.8", sampling_at(0.8), SAMPLING, "worst_gap"),
+    a("temperature 1.2", sampling_at(1.2), SAMPLING, "worst_gap"),
+    a("another seed", another_seed, SAMPLING, "worst_gap"),
+    a("best of four", best_of_four, SAMPLING, "worst_gap"),
+    a("a system prompt of its own", system_prompt, SAMPLING, "worst_gap"),
+    a("a prompt with half the budget", smaller_budget, SAMPLING, "worst_gap"),
+    a("another prompt, shown", shown_prompt, ("wrong_prompt",)),
+    a(
+        "one edited token",
+        tampering(lambda shop, rows: claims.edit_one_token(rows, vocabulary=shop.vocabulary, end=_end(shop))),
+        SAMPLING,
+        "worst_gap",
+    ),
+    a("answers written by a program", tampering(solved), SAMPLING, "worst_gap"),
+    a("truncated answers", tampering(lambda shop, rows: claims.cut(rows)), ("wrong_termination",)),
+    a(
+        "truncated answers with an end token",
+        tampering(lambda shop, rows: claims.cut(rows, end=_end(shop))),
+        SAMPLING,
+        "worst_gap",
+    ),
+    a(
+        "padded answers",
+        tampering(
+            lambda shop, rows: claims.pad_after_end(
+                rows, filler=_dot(shop), limit=shop.rules.terms.max_completion_tokens
+            )
+        ),
+        ("wrong_termination",),
+    ),
+    a(
+        "thinking padded to the budget",
+        tampering(lambda shop, rows: claims.pad_to_budget(rows, filler=_dot(shop))),
+        SAMPLING,
+        "worst_gap",
+    ),
+    a("another node's completions", from_another_node, SAMPLING, "worst_gap"),
+    a("own completions replayed", own_replayed, SAMPLING, "worst_gap"),
+    a("inflated task rewards", claiming(claims.inflate_task_reward), ("wrong_reward",)),
+    a("inflated length rewards", claiming(claims.inflate_length_reward), ("wrong_reward",)),
+    a("log-probabilities scaled by 0.9", claiming(claims.scale_logprobs), ("wrong_logprobs",), "logprobs"),
+    a("one log-probability off by 0.01", claiming(claims.shift_one_logprob), ("wrong_logprobs",), "logprobs"),
+    a("proofs of zeros", claiming(claims.zero_proofs), PROOFS, "activation"),
+    a("constant proofs", claiming(claims.constant_proofs), PROOFS, "activation"),
+    a("random proofs", claiming(claims.random_proofs), PROOFS, "activation"),
+    a("shuffled proofs", claiming(claims.shuffled_proofs), PROOFS, "activation"),
+    a("proofs one token short", claiming(claims.short_proofs), PROOFS),
+    a("an easier task", another_draw(an_easier_task), ("wrong_draw",)),
+    a("another budget", another_draw(another_budget), ("wrong_draw",)),
+    a("a seed of its own", another_draw(a_seed_of_its_own), ("wrong_draw",)),
+    a("a Parquet bomb", lambda shop, job: shop.honest(job), ("malformed",), pack=bomb, in_part=False),
+    a(
+        "a file that changes after upload",
+        claiming(claims.shift_one_logprob),
+        ("wrong_root",),
+        commits_to_honest=True,
+    ),
+)

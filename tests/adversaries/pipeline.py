@@ -1,0 +1,280 @@
+"""What a validator does with an adversary's file, at production constants, and what that comes to.
+
+`inspect` runs the validator's own entry on a real file. `judge_rows` asks for every row by itself whether it would be
+noticed; with that, hundreds of samples can be drawn and judged without running the model again, since a row's finding
+does not depend on its neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+
+from muster.draws import draw_sample
+from muster.errors import UnreachableError
+from muster.evidence import Bench
+from muster.inspection import Commitment, Finding, check_rows
+from muster.messages import Upload
+from muster.profiles import Limit
+from muster.rollouts.file import FileLimits
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
+from muster.run_data import Checkpoints
+from muster.sample_policy import SamplePolicy, detection, detection_over, lying_rows, rows_needed
+from muster.settings import ValidatorSettings
+from tests.adversaries.kinds import Adversary
+from tests.adversaries.workshop import Job, Workshop
+from validator.inspect import Inspection, of_cheap, of_dear
+from validator.inspector import inspect_file
+from validator.model import Model
+from validator.replay import Measurement, judge
+
+POLICY = SamplePolicy.of(ValidatorSettings())
+"""The default one."""
+KNOWN = POLICY.newcomer_commitments
+"""The commitment from which on a node is known: it gets the smallest sample."""
+TENTH = 0.1
+DAY = 24
+"""Commitments that a worker makes in a day, one an hour."""
+
+
+class Folders:
+    """The run's checkpoints where they lie, in the place of `muster.run_data.Checkpoints`."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self._shop = shop
+
+    async def get(self, step: int) -> Path:
+        return self._shop.checkpoints[step]
+
+
+class LocalBench:
+    """A validator's bench without chain and storage: the bounded parser and the model, as they are in production."""
+
+    def __init__(self, shop: Workshop) -> None:
+        self._reader = RolloutReader()
+        self._model = Model(cast(Checkpoints, Folders(shop)), shop.profile, shop.rules.terms.temperature)
+
+    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+        return await self._reader.read(data, limits)
+
+    async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
+        return await self._model.findings(step, rollouts)
+
+    async def file(self, name: str) -> bytes:
+        raise UnreachableError("there is no storage here")
+
+    async def upload(self, commitment: Commitment) -> Upload:
+        raise UnreachableError("there is no storage here")
+
+    async def close(self) -> None:
+        await self._reader.close()
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What an adversary uploads and commits to."""
+
+    data: bytes
+    commitment: Commitment
+
+
+def submit(adversary: Adversary, job: Job, rows: Sequence[Rollout], honest: Sequence[Rollout]) -> Submission:
+    root = rollout_tree(honest if adversary.commits_to_honest else rows).root
+    return Submission(adversary.pack(rows), replace(job.commitment, root=root))
+
+
+def lie_in_part(lies: Sequence[Rollout], honest: Sequence[Rollout], positions: Sequence[int]) -> list[Rollout]:
+    """Honest rows, but for the positions in which the adversary lies."""
+    lying = set(positions)
+    return [lie if i in lying else true for i, (lie, true) in enumerate(zip(lies, honest, strict=True))]
+
+
+def sample_of(job: Job, number: int, positions: int) -> list[int]:
+    """Sample number so-and-so of the default policy: each as if another block followed the commitment."""
+    count = POLICY.count(positions, index=max(KNOWN, job.commitment.index), suspect=False)
+    return draw_sample(
+        block_hash=number.to_bytes(32, "big"),
+        preimage=bytes(32),
+        node=job.commitment.node,
+        index=job.commitment.index,
+        positions=positions,
+        count=count,
+    )
+
+
+async def inspect(bench: LocalBench, shop: Workshop, job: Job, submission: Submission, number: int = 0) -> Inspection:
+    """The validator's verdict on a submission."""
+    sample = sample_of(job, number, shop.rules.terms.positions)
+    inspection, _ = await inspect_file(
+        submission.data, submission.commitment, job.draw, shop.rules, sample, cast(Bench, bench)
+    )
+    return inspection
+
+
+@dataclass(frozen=True)
+class JudgedRow:
+    """One row, judged by itself."""
+
+    false: bool
+    """It is not what honest work would be."""
+    cheap: Finding | None
+    """Of the checks that every row goes through."""
+    dear: Finding | None
+    """Of those that only sampled rows go through."""
+    measurement: Measurement | None
+
+    @property
+    def finding(self) -> Finding | None:
+        return self.cheap or self.dear
+
+
+def judge_rows(shop: Workshop, job: Job, rows: Sequence[Rollout]) -> list[JudgedRow]:
+    """Every row of a commitment by itself."""
+    honest = shop.honest(job)
+    cheap = [check_rows([row], job.draw, shop.rules) for row in rows]
+    sound = [i for i, finding in enumerate(cheap) if finding is None]
+    measured = dict(zip(sound, shop.measure(job, [rows[i] for i in sound]), strict=True))
+    return [
+        JudgedRow(
+            false=row is not true,
+            cheap=cheap[i],
+            dear=judge([measured[i]], shop.profile) if i in measured else None,
+            measurement=measured.get(i),
+        )
+        for i, (row, true) in enumerate(zip(rows, honest, strict=True))
+    ]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one kind of adversary."""
+
+    name: str
+    rows: int
+    false: int
+    """Rows that are not what honest work would be."""
+    whole_file: bool
+    """It is the file that lies, and no row is looked at."""
+    rejected: int
+    accused: int
+    """False rows that are rejected, and beyond the accusing threshold, each by itself."""
+    reasons: dict[str, int]
+    """Why, over these rows; or why the file."""
+    values: np.ndarray
+    """The telling statistic of the false rows."""
+    limit: Limit | None
+    samples: int
+    """Commitments inspected with a sample of their own: so many with lies in all rows, so many with a tenth."""
+    caught: int
+    caught_accused: int
+    caught_tenth: int
+    predicted_tenth: float
+    """What the policy predicts of the last, from the share of rows that are noticed by themselves."""
+
+    @property
+    def needed(self) -> int | None:
+        """Rows to look at for 99%, of somebody who does it in all of them; None where it is no matter of rows."""
+        return rows_needed(self.rejected / self.rows)
+
+    @property
+    def in_one(self) -> float:
+        """Share of the samples that reject a commitment with lies in all rows."""
+        return self.caught / self.samples
+
+
+def outcome(
+    shop: Workshop, adversary: Adversary, made: Sequence[tuple[Job, list[Rollout]]], *, samples: int
+) -> Outcome:
+    """Judge the rows that the adversary made for some jobs, and `samples` samples of its commitments in either form."""
+    judged = [(job, judge_rows(shop, job, rows)) for job, rows in made]
+    flat = [row for _, rows in judged for row in rows]
+    false = [row for row in flat if row.false]
+    found = [row.finding for row in false if row.finding]
+    whole = whole_file(adversary)
+    positions = shop.rules.terms.positions
+    lies = lying_rows(positions, TENTH)
+
+    def inspected(number: int, lying: Sequence[int]) -> Finding | None:
+        job, rows = judged[number % len(judged)]
+        return whole or _judge_sample(rows, sample_of(job, number, positions), lying)
+
+    caught = [inspected(n, range(positions)) for n in range(samples)]
+    tenth = [
+        inspected(samples + n, Random(f"{adversary.name} {n}").sample(range(positions), lies)) for n in range(samples)
+    ]
+    values = [getattr(row.measurement, adversary.statistic) for row in false if row.measurement and adversary.statistic]
+    return Outcome(
+        name=adversary.name,
+        rows=len(flat),
+        false=len(false),
+        whole_file=whole is not None,
+        rejected=0 if whole else len(found),
+        accused=0 if whole else sum(finding.accuse for finding in found),
+        reasons=dict(Counter([whole.reason] if whole else [finding.reason for finding in found])),
+        values=np.array(values),
+        limit=getattr(shop.profile, adversary.statistic) if adversary.statistic else None,
+        samples=samples,
+        caught=sum(finding is not None for finding in caught),
+        caught_accused=sum(finding is not None and finding.accuse for finding in caught),
+        caught_tenth=sum(finding is not None for finding in tenth),
+        predicted_tenth=1.0 if whole else _predicted(flat, positions, lies),
+    )
+
+
+def whole_file(adversary: Adversary) -> Finding | None:
+    """What is found before any row is looked at: of those who lie about the file, and only there."""
+    lies_about_the_file = adversary.commits_to_honest or not adversary.in_part
+    return Finding(adversary.reasons[0]) if lies_about_the_file else None
+
+
+def _judge_sample(rows: Sequence[JudgedRow], sample: Sequence[int], lying: Sequence[int]) -> Finding | None:
+    """The finding on a commitment in which only the `lying` positions are the adversary's, the rest honest."""
+    chosen = set(lying)
+    if cheap := next((row.cheap for i, row in enumerate(rows) if i in chosen and row.cheap), None):
+        return of_cheap(cheap).finding
+    return of_dear([rows[i].dear if i in chosen else None for i in sample]).finding
+
+
+def _predicted(rows: Sequence[JudgedRow], positions: int, lies: int) -> float:
+    """What the policy predicts of somebody who lies in so many rows, from the share of them that are noticed: where a
+    check of every row notices them the whole commitment is the sample."""
+    cheap = sum(1 for row in rows if row.cheap) / len(rows)
+    dear = sum(1 for row in rows if row.dear) / len(rows)
+    sample = POLICY.count(positions, index=KNOWN, suspect=False)
+    missed = (1 - detection(positions, lies, positions, cheap)) * (1 - detection(positions, lies, sample, dear))
+    return 1 - missed
+
+
+def describe(outcome: Outcome) -> dict[str, Any]:
+    """As JSON."""
+    least, median = None, None
+    if len(outcome.values):
+        least, median = float(outcome.values.min()), float(np.median(outcome.values))
+    return {
+        "name": outcome.name,
+        "rows": outcome.rows,
+        "false_rows": outcome.false,
+        "whole_file": outcome.whole_file,
+        "caught_by": outcome.reasons,
+        "least": least,
+        "median": median,
+        "reject": outcome.limit.reject if outcome.limit else None,
+        "accuse": outcome.limit.accuse if outcome.limit else None,
+        "rejected": outcome.rejected,
+        "accused": outcome.accused,
+        "rows_for_99": outcome.needed,
+        "samples": outcome.samples,
+        "in_one": outcome.in_one,
+        "in_one_accused": outcome.caught_accused / outcome.samples,
+        "in_a_day": detection_over([outcome.in_one] * DAY),
+        "tenth": outcome.caught_tenth / outcome.samples,
+        "tenth_predicted": outcome.predicted_tenth,
+    }

@@ -1,0 +1,276 @@
+"""A worker's workshop at the demo's terms: the real model, tasks, draws, engine and files. Honest by itself.
+
+`Workshop.step` is the checkpoint that is worked on; before it lie `HISTORY` real updates, so that older
+weights are as old as they are in a run. What adversaries change is given to `generate` or done to its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from muster.draws import Draw
+from muster.inspection import Commitment, ModelFacts, Rules
+from muster.model_files import load_tokenizer
+from muster.models import init_model, load_model, save_model
+from muster.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
+from muster.prompts import completion_text, pad_token
+from muster.rollouts.schema import Rollout
+from muster.sampling import chosen_logprobs, scale
+from muster.swarm.plan import terms as demo_terms
+from muster.tasks import TaskSet, length_reward, make_task_set, verify
+from muster.toploc import CODECS
+from trainer.advantages import AdvantageTerms, group_advantages, teaches
+from trainer.layout import Sample
+from trainer.update import UpdateTerms, make_optimizer, update
+from validator.replay import Measurement, Replayer
+from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
+from worker.work import Assignment, requests_of, rollouts_of
+
+RUNS = "0x" + "11" * 20
+HISTORY = 12
+"""Updates before the weights that are worked on: the learning rate has been at its full value for two of them."""
+LIMITS = EngineLimits(temperature=1.0, max_prompt_tokens=64, max_completion_tokens=48)
+"""The demo's, with more room for completions."""
+NODE = "0x" + "aa" * 20
+OTHER_NODE = "0x" + "bb" * 20
+BLOCK = 10
+
+
+@contextmanager
+def open_workshop(folder: Path, profile: Profile = CPU_FP32) -> Iterator[Workshop]:
+    """The demo's model after `HISTORY` updates, made in `folder`; under another profile than the demo's if asked."""
+    torch.set_num_threads(1)
+    task_set, model = make_task_set(0), folder / "step-0"
+    init_model(model, task_set, seed=0)
+    rules = demo_rules(model, task_set, profile)
+    engine = Engine(model, profile, LIMITS)
+    try:
+        replayer = Replayer(model, profile, rules.terms.temperature)
+        shop = Workshop([model], rules, engine, replayer, folder)
+        shop.checkpoints = train_history(shop, HISTORY)
+        yield shop
+    finally:
+        engine.close()
+
+
+def demo_rules(model_dir: Path, task_set: TaskSet, profile: Profile) -> Rules:
+    """The demo's terms."""
+    nobody = "0x" + "00" * 20
+    terms = demo_terms(
+        trainer=nobody,
+        storage_key=nobody,
+        task_count=task_set.size,
+        task_root=task_set.root,
+        model=bytes(32),
+        tokenizer=bytes(32),
+    )
+    return Rules(
+        chain_id=31337,
+        runs=RUNS,
+        run=1,
+        terms=replace(terms, profile=profile_hash(profile.name)),
+        task_set=task_set,
+        tokenizer=load_tokenizer(model_dir),
+        model=ModelFacts.read(model_dir),
+    )
+
+
+@dataclass(frozen=True)
+class Job:
+    """One commitment to be made: what the chain will say of it, its draw, and what the engine is asked for."""
+
+    commitment: Commitment
+    draw: Draw
+    requests: list[GenerationRequest]
+
+    @property
+    def assignment(self) -> Assignment:
+        return Assignment(self.commitment.step, self.commitment.index, self.draw)
+
+
+@dataclass
+class Workshop:
+    """Everything a worker has, and the model of whoever looks at its work."""
+
+    checkpoints: list[Path]
+    """The run's checkpoints by step."""
+    rules: Rules
+    engine: Engine
+    replayer: Replayer
+    folder: Path
+    """For whatever an adversary makes."""
+    _honest: dict[tuple[str, int, int], list[Rollout]] = field(default_factory=dict)
+    _made: dict[str, Path] = field(default_factory=dict)
+
+    @property
+    def step(self) -> int:
+        return len(self.checkpoints) - 1
+
+    @property
+    def profile(self) -> Profile:
+        return profile_by_hash(self.rules.terms.profile)
+
+    def job(self, index: int = 0, *, node: str = NODE, step: int | None = None) -> Job:
+        """The node's commitment of this number."""
+        step = self.step if step is None else step
+        commitment = Commitment(self.rules.run, step, node, index, bytes(32), hour=0, block=BLOCK)
+        draw = self.rules.draw(commitment, bytes([step]) * 32, 0)
+        requests = requests_of(Assignment(step, index, draw), self.rules)
+        return Job(commitment, draw, requests)
+
+    # Working
+
+    def generate(
+        self,
+        job: Job,
+        *,
+        weights: Path | None = None,
+        requests: Sequence[GenerationRequest] | None = None,
+        temperature: float | None = None,
+    ) -> list[Rollout]:
+        """The rows for a job. They claim the job's requests, whatever the engine was really asked for."""
+        right = self.checkpoints[job.commitment.step]
+        self.engine.load_weights(weights or right)
+        with self._tempered(temperature):
+            generations = self.engine.generate(job.requests if requests is None else requests)
+        return rollouts_of(job.assignment, self.rules, job.requests, generations)
+
+    def honest(self, job: Job) -> list[Rollout]:
+        """The rows of an honest worker."""
+        c = job.commitment
+        key = (c.node, c.index, c.step)
+        if key not in self._honest:
+            self._honest[key] = self.generate(job)
+        return self._honest[key]
+
+    def made(self, name: str, make: Callable[[Path], object]) -> Path:
+        """A checkpoint folder of this name, which `make` fills when it is first asked for."""
+        if name not in self._made:
+            folder = self.folder / name
+            make(folder)
+            self._made[name] = folder
+        return self._made[name]
+
+    @contextmanager
+    def _tempered(self, temperature: float | None) -> Iterator[None]:
+        if temperature is None:
+            yield
+            return
+        with tempered(self.engine, temperature):
+            yield
+
+    # Claiming
+
+    def reward(self, rows: Sequence[Rollout]) -> list[Rollout]:
+        """The rows with the rewards that their completions really earn."""
+        rules, rewarded = self.rules, []
+        for row in rows:
+            task = verify(rules.task(row.task), completion_text(rules.tokenizer, row.completion_tokens))
+            length = length_reward(row.budget, len(row.completion_tokens))
+            rewarded.append(replace(row, task_reward=task, length_reward=length))
+        return rewarded
+
+    @torch.inference_mode()
+    def prefill(self, job: Job, rows: Sequence[Rollout]) -> list[Rollout]:
+        """The rows with everything about their tokens true but the sampling: rewards, and the proofs and
+        log-probabilities that the right model gives. What somebody claims who has the model and saves on generating.
+        """
+        if not rows:
+            return []
+        replayer, lengths = self.replayer, [len(row.completion_tokens) for row in rows]
+        replayer.load_weights(self.checkpoints[job.commitment.step])
+        states = replayer._states(rows, lengths)
+        tokens = torch.from_numpy(np.concatenate([row.completion_tokens for row in rows]).astype(np.int64))
+        logits = cast(torch.nn.Module, replayer._model.get_output_embeddings())(states)
+        logprobs = chosen_logprobs(scale(logits, self.rules.terms.temperature), tokens).numpy()
+        ends = np.cumsum(lengths)[:-1]
+        proofs = CODECS[self.profile.codec].encode_batch(states.tensor_split(ends.tolist()), [row.seed for row in rows])
+        claimed = zip(rows, proofs, np.split(logprobs, ends), strict=True)
+        return self.reward([replace(row, proof=proof, logprobs=values) for row, proof, values in claimed])
+
+    # Looking at it
+
+    def measure(self, job: Job, rows: Sequence[Rollout]) -> list[Measurement]:
+        """What a validator measures of rows that have passed the cheap checks."""
+        self.replayer.load_weights(self.checkpoints[job.commitment.step])
+        return self.replayer.replay(rows)
+
+    @cached_property
+    def vocabulary(self) -> int:
+        return self.rules.model.vocabulary
+
+
+def bare_rows(requests: Sequence[GenerationRequest], generations: Sequence[Generation]) -> list[Rollout]:
+    """Rows of requests that are no commitment's: as far as replay reads them they are as a worker would write them."""
+    return [
+        Rollout(
+            run=1,
+            step=0,
+            position=position,
+            group=0,
+            sample=0,
+            task=0,
+            seed=request.seed,
+            budget=8,
+            prompt_tokens=request.prompt_tokens,
+            completion_tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            task_reward=0,
+            length_reward=0,
+            finish_reason=generation.finish_reason,
+            proof=generation.proof,
+        )
+        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
+    ]
+
+
+@contextmanager
+def tempered(engine: Engine, temperature: float) -> Iterator[None]:
+    """Let the engine sample at a temperature that is not the run's."""
+
+    def set_temperature(value: float) -> None:
+        def change(worker: Any) -> None:
+            worker._muster_sampler().temperature = value
+
+        engine._engine.collective_rpc(change)
+
+    set_temperature(temperature)
+    try:
+        yield
+    finally:
+        set_temperature(engine.limits.temperature)
+
+
+def train_history(shop: Workshop, updates: int, *, learning_rate: float | None = None) -> list[Path]:
+    """Checkpoints after each of `updates` steps of the real trainer at its defaults, each on fresh honest work."""
+    source = shop.checkpoints[0]
+    model, tokenizer = load_model(source), load_tokenizer(source)
+    terms = UpdateTerms() if learning_rate is None else UpdateTerms(learning_rate=learning_rate)
+    optimizer = make_optimizer(model, terms)
+    size, paths = shop.rules.terms.group_size, [source]
+    for step in range(1, updates + 1):
+        job = shop.job(step, node=OTHER_NODE, step=0)
+        rows = shop.generate(job, weights=paths[-1])
+        groups = [rows[i : i + size] for i in range(0, len(rows), size)]
+        samples = [sample for group in groups for sample in _samples(group)]
+        update(model, optimizer, samples, terms, step=step, pad=pad_token(tokenizer))
+        paths.append(shop.folder / f"step-{step}")
+        save_model(model, tokenizer, paths[-1])
+    return paths
+
+
+def _samples(group: Sequence[Rollout]) -> list[Sample]:
+    rewards = np.array([row.task_reward for row in group])
+    if not teaches(rewards):
+        return []
+    lengths = np.array([row.length_reward for row in group])
+    advantages = group_advantages(rewards, lengths, AdvantageTerms())
+    return [Sample(row, float(advantage)) for row, advantage in zip(group, advantages, strict=True)]

@@ -1,0 +1,104 @@
+"""How many rows are re-run, and the exact chances that this leaves."""
+
+from __future__ import annotations
+
+import json
+import math
+from fractions import Fraction
+from itertools import combinations
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.cli import main
+from muster.sample_policy import SamplePolicy, detection, detection_over, lying_rows, rows_needed
+from muster.settings import ValidatorSettings
+
+DEFAULT = SamplePolicy.of(ValidatorSettings())
+
+
+@settings(deadline=None)
+@given(st.integers(1, 4096), st.floats(0.001, 1), st.integers(1, 64), st.integers(1, 8), st.integers(1, 8))
+def test_samples_are_as_large_as_the_policy_says(
+    positions: int, fraction: float, minimum: int, newcomer: int, suspect: int
+) -> None:
+    policy = SamplePolicy(fraction, minimum, 3, newcomer, suspect)
+    count = policy.count(positions, index=3, suspect=False)
+    assert min(minimum, positions) <= count <= positions
+    assert count >= min(positions, fraction * positions)
+    assert policy.count(positions, index=2, suspect=False) == min(positions, count * newcomer)
+    assert policy.count(positions, index=3, suspect=True) == min(positions, count * suspect)
+    assert policy.count(positions, index=0, suspect=True) == min(positions, count * max(newcomer, suspect))
+
+
+def test_the_default_policy() -> None:
+    assert [DEFAULT.count(n, index=4, suspect=False) for n in (8, 64, 128, 256)] == [8, 16, 16, 32]
+    assert [DEFAULT.count(n, index=3, suspect=False) for n in (8, 64, 128, 256)] == [8, 64, 64, 128]
+    assert [DEFAULT.count(n, index=4, suspect=True) for n in (8, 64, 128, 256)] == [8, 64, 64, 128]
+
+
+def test_detection_is_the_share_of_samples_that_show_a_lie() -> None:
+    """Counted over every sample of 3 out of 8 rows, of which 2 lie."""
+    samples = list(combinations(range(8), 3))
+    assert detection(8, 2, 3) == pytest.approx(sum(min(s) < 2 for s in samples) / len(samples), abs=1e-15)
+    half = Fraction(0)
+    for sample in samples:
+        half += 1 - Fraction(1, 2) ** sum(row < 2 for row in sample)
+    assert detection(8, 2, 3, 0.5) == pytest.approx(float(half / len(samples)), abs=1e-15)
+
+
+@pytest.mark.parametrize(
+    ("positions", "lies", "sample", "per_row", "expected"),
+    [
+        (128, 128, 16, 1.0, 1.0),
+        (128, 1, 16, 1.0, 16 / 128),
+        (128, 13, 128, 1.0, 1.0),
+        (128, 0, 16, 1.0, 0.0),
+        (128, 13, 0, 1.0, 0.0),
+        (128, 128, 16, 0.25, 1 - 0.75**16),
+        (128, 13, 16, 1.0, 1 - math.comb(115, 16) / math.comb(128, 16)),
+        (2, 1, 1, 0.5, 0.25),
+    ],
+)
+def test_exact_values(positions: int, lies: int, sample: int, per_row: float, expected: float) -> None:
+    assert detection(positions, lies, sample, per_row) == pytest.approx(expected, abs=1e-14)
+
+
+def test_detection_agrees_with_drawing() -> None:
+    random, tries = Random(3), 20_000
+    seen = sum(any(row < 13 and random.random() < 0.6 for row in random.sample(range(128), 16)) for _ in range(tries))
+    assert seen / tries == pytest.approx(detection(128, 13, 16, 0.6), abs=0.015)
+
+
+def test_what_makes_no_sense_is_refused() -> None:
+    for lies, sample in ((129, 1), (1, 129), (-1, 1), (1, -1)):
+        with pytest.raises(ValueError, match="among 128 rows"):
+            detection(128, lies, sample)
+
+
+def test_a_day_and_the_rows_that_suffice() -> None:
+    assert detection_over([0.125] * 24) == pytest.approx(1 - 0.875**24)
+    assert detection_over([0.5, 0.25]) == pytest.approx(0.625)
+    assert detection_over([]) == 0
+    assert [rows_needed(p) for p in (1.0, 0.99, 0.5, 0.1, 0.0)] == [1, 1, 7, 44, None]
+    assert [lying_rows(128, share) for share in (1, 0.1, 0.01, 0.0001)] == [128, 13, 1, 1]
+
+
+def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("MUSTER_VALIDATOR__NEWCOMER_COMMITMENTS", "2")
+    monkeypatch.setattr("sys.argv", ["muster", "validator", "policy", "--json", "--commitments", "3", "--seen", "0.5"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert not ended.value.code
+    document = json.loads(capsys.readouterr().out)
+    assert (document["rows"], document["sample_minimum"], document["newcomer_commitments"]) == (128, 16, 2)
+    found = {(row["node"], row["lying_rows"]): row for row in document["detection"]}
+    assert len(found) == 9
+    known, new = found["known", 1], found["new", 1]
+    assert (known["rows_replayed"], known["caught_in_one"]) == (16, pytest.approx(1 / 16))
+    assert known["caught_in_a_day"] == pytest.approx(1 - (15 / 16) ** 3)
+    assert (new["rows_replayed"], new["caught_in_one"]) == (64, pytest.approx(1 / 4))
+    assert new["caught_in_a_day"] == pytest.approx(1 - (3 / 4) ** 2 * (15 / 16)), "new only twice"
