@@ -185,8 +185,8 @@ class ShardcastSettings(Section):
     """Newest published steps that are kept whole besides."""
     upstreams: list[str] = []
     """Base URLs a relay fetches from."""
-    relayed_versions: int = Field(default=4, ge=1, le=10_000)
-    """Versions a relay keeps, those asked for last."""
+    relayed_versions: int = Field(default=8, ge=1, le=10_000)
+    """Versions a relay keeps, differences included, those asked for last."""
     cache_bytes: int = Field(default=64 * 1024**3, ge=1)
     """Disk a relay may use."""
     follow: bool = True

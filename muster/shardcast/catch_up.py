@@ -162,7 +162,7 @@ class CatchUp:
         """What a way may cost: less than the whole step, whose size our own steps tell better than strangers do."""
         ours = [step.manifest.total_bytes for step in held.values()]
         theirs = [offer.size for offer in offers if offer.root == self._root]
-        return min([self._limits.max_bytes, *([max(ours)] if ours else theirs and [max(theirs)])])
+        return min(max(ours or theirs, default=self._limits.max_bytes), self._limits.max_bytes)
 
     async def _follow(self, route: Route, held: dict[int, Step]) -> _Applied:
         """Fetch what a route needs and make what it gives."""
@@ -180,7 +180,7 @@ class CatchUp:
 
     async def _fetch_start(self, step: int) -> Step:
         root = await self._anchored(step)
-        fetched = await fetch_with_report(root, self._run, step, self._sources, self._dest, limits=self._quick)
+        fetched = await fetch_with_report(root, self._run, step, self._sources, self._dest, limits=self._limits)
         self.fetched_bytes += fetched.fetched_bytes
         return Step(fetched.path, fetched.manifest)
 
