@@ -28,6 +28,8 @@ POINTS: Final = frozenset(
         "trainer.written",  # the checkpoint is on disk, not published
         "trainer.published",  # the checkpoint is anchored, the trainer's state does not say so yet
         "shardcast.shard_written",  # a shard has been written, others are missing
+        "shardcast.shard_made",  # a shard has been made out of a difference, others have not
+        "shardcast.published_whole",  # a step is published, its difference is not, and the index names neither
         "orchestrator.uploading",  # an upload's body is half read
     }
 )

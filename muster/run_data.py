@@ -17,7 +17,8 @@ from muster.http import OrchestratorClient
 from muster.inspection import ModelFacts, Rules
 from muster.model_files import load_tokenizer, tokenizer_hash
 from muster.settings import ShardcastSettings
-from muster.shardcast.client import fetch, limits_of
+from muster.shardcast.catch_up import fetch_step
+from muster.shardcast.client import limits_of
 from muster.shardcast.folder import prune, touch
 from muster.tasks import TaskSet, load_task_set
 from muster.terms import Terms
@@ -51,6 +52,8 @@ def make_rules(chain: ChainReader, run: int, terms: Terms, task_set: TaskSet, ch
 class Checkpoints:
     """The checkpoints of a run on this machine's disk: fetched when asked for, the ones used last are kept.
 
+    What has changed since one that is here is fetched rather than everything, where somebody offers that.
+
     Calls for different steps may run side by side. A path stays valid while fewer than `keep_versions` others are
     asked for.
     """
@@ -80,14 +83,18 @@ class Checkpoints:
 
         Raises as `muster.shardcast.fetch`, and MismatchError when it is not of the model that the terms promise.
         """
-        root = (await self._chain.checkpoint(self._run, step)).manifest_root
+        root = await self._anchored(step)
         known = self._verified.get(step)
         if known and known[0] == root and known[1].is_dir():
             await asyncio.to_thread(touch, known[1])
             return known[1]
         self._roots_wanted.add(root)
         try:
-            path = await fetch(root, self._run, step, self._sources, self._folder, limits=limits_of(self._settings))
+            limits = limits_of(self._settings)
+            fetched = await fetch_step(
+                root, self._run, step, self._sources, self._folder, anchored=self._anchored, limits=limits
+            )
+            path = fetched.path
             await asyncio.to_thread(touch, path)
             await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, set(self._roots_wanted))
         finally:
@@ -95,6 +102,9 @@ class Checkpoints:
         await asyncio.to_thread(check_fixed, path, step, self._terms)
         self._verified[step] = root, path
         return path
+
+    async def _anchored(self, step: int) -> bytes:
+        return (await self._chain.checkpoint(self._run, step)).manifest_root
 
 
 def check_fixed(checkpoint: Path, step: int, terms: Terms) -> None:

@@ -178,11 +178,19 @@ class ShardcastSettings(Section):
     shard_bytes: int = Field(default=8 * 1024 * 1024, ge=1, le=32 * 1024 * 1024)
     """Size of a shard of what is published."""
     published_versions: int = Field(default=16, ge=1, le=10_000)
-    """Published versions that are kept. Evidence about a step needs its weights."""
+    """Newest steps that are kept at least."""
+    kept_hours: float = Field(default=168, ge=0, le=10_000)
+    """Published steps younger than this are kept as well. Evidence about a step needs its weights until its nodes may
+    withdraw their stakes."""
+    anchor_every: int = Field(default=16, ge=0, le=10_000)
+    """Published steps that this divides are kept whole, the others as differences once they are old; 0 publishes no
+    differences and keeps what is newest whole."""
+    whole_versions: int = Field(default=2, ge=1, le=10_000)
+    """Newest published steps that are kept whole besides."""
     upstreams: list[str] = []
     """Base URLs a relay fetches from."""
-    relayed_versions: int = Field(default=4, ge=1, le=10_000)
-    """Versions a relay keeps, those asked for last."""
+    relayed_versions: int = Field(default=8, ge=1, le=10_000)
+    """Versions a relay keeps, differences included, those asked for last."""
     cache_bytes: int = Field(default=64 * 1024**3, ge=1)
     """Disk a relay may use."""
     follow: bool = True

@@ -30,7 +30,7 @@ from muster.profiles import profile_by_hash
 from muster.rollouts.reader import RolloutReader
 from muster.run_data import fetch_task_set
 from muster.settings import Settings
-from muster.shardcast.publish import publish
+from muster.shardcast.publish import deltas_of, publish
 from muster.tasks import Task, TaskSet
 from muster.terms import Terms
 from trainer.batches import Batch, BatchTerms, WorkFile, close_batch, too_stale
@@ -219,6 +219,7 @@ class Trainer:
             step,
             shard_bytes=cast.shard_bytes,
             keep=cast.published_versions,
+            deltas=deltas_of(cast),
         )
         batch_root = hash_bytes(learner.note.batch_root)
         for _ in range(ATTEMPTS):

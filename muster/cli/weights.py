@@ -29,31 +29,37 @@ async def fetch(
     out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
 ) -> None:
     """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
-    from muster.shardcast.client import fetch_with_report, limits_of
+    from muster.shardcast.catch_up import fetch_step
+    from muster.shardcast.client import limits_of
 
     run, shown = session.settings.run, session.stderr.is_terminal
     async with session.chain() as chain:
         checkpoint = await _checkpoint(chain, run, step)
         relays = await _relays(session, chain, run)
 
-    def progress(state: Progress) -> None:
-        session.stderr.print(f"  {state}", end="\r")
+        def progress(state: Progress) -> None:
+            session.stderr.print(f"  {state}", end="\r")
 
-    fetched = await fetch_with_report(
-        checkpoint.manifest_root,
-        run,
-        checkpoint.step,
-        relays,
-        out,
-        progress=progress if shown else None,
-        limits=limits_of(session.settings.shardcast),
-    )
+        async def anchored(step: int) -> bytes:
+            return (await chain.checkpoint(run, step)).manifest_root
+
+        fetched = await fetch_step(
+            checkpoint.manifest_root,
+            run,
+            checkpoint.step,
+            relays,
+            out,
+            anchored=anchored,
+            progress=progress if shown else None,
+            limits=limits_of(session.settings.shardcast),
+        )
     session.result(
         {
             "step": checkpoint.step,
             "path": str(fetched.path),
             "root": checkpoint.manifest_root,
             "fetched_bytes": fetched.fetched_bytes,
+            "delta_bytes": fetched.delta_bytes,
             "found_bytes": fetched.found_bytes,
             "seconds": round(fetched.seconds, 2),
             "liars": [source.url for source in fetched.liars],

@@ -39,6 +39,8 @@ class Fetched:
     """Of shards that came from sources."""
     seconds: float
     sources: tuple[SourceReport, ...]
+    delta_bytes: int = 0
+    """Fetched besides, to make shards out of what was here (`muster.shardcast.catch_up`)."""
 
     @property
     def liars(self) -> tuple[SourceReport, ...]:
@@ -75,7 +77,7 @@ async def fetch(
     it) what is here already. Raises
 
     - MismatchError: every source sent something else, or the root is that of another run or step
-    - MalformedError: the version is a difference to another one, or larger than `limits.max_bytes`
+    - MalformedError: the version is a difference, or larger than `limits.max_bytes`
     - UnreachableError: no source delivered in time
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
@@ -107,7 +109,7 @@ async def fetch_with_report(
     async with Pool(sources, bounds) as pool:
         download = Download(root, dest, pool, accept=accept, progress=progress)
         try:
-            async with asyncio.timeout(bounds.timeout), _exclusive(dest, root):
+            async with asyncio.timeout(bounds.timeout), exclusive(dest, root):
                 path = await download.run()
         except TimeoutError as error:
             raise UnreachableError(
@@ -136,7 +138,7 @@ def _check_is_wanted(manifest: Manifest, run: int, step: int, max_bytes: int) ->
             hint="take the root from the chain: muster run show",
         )
     if manifest.base_step is not None:
-        raise MalformedError(f"step {step} is a difference to step {manifest.base_step}, which cannot be applied yet")
+        raise MalformedError(f"{manifest.id} is a difference to step {manifest.base_step}, and no step")
     if manifest.total_bytes > max_bytes:
         raise MalformedError(
             f"step {step} has {manifest.total_bytes} bytes; at most {max_bytes} are accepted",
@@ -145,7 +147,7 @@ def _check_is_wanted(manifest: Manifest, run: int, step: int, max_bytes: int) ->
 
 
 @asynccontextmanager
-async def _exclusive(dest: Path, root: bytes) -> AsyncIterator[None]:
+async def exclusive(dest: Path, root: bytes) -> AsyncIterator[None]:
     """Be the only one, process or task, that fetches this version into this folder."""
     path = lock_path(dest, root)
     try:

@@ -31,6 +31,7 @@ INDEX_NAME: Final = "index.json"
 MAX_INDEX_BYTES: Final = 256 * 1024
 """Longest index that is read."""
 
+MAX_INDEX_ENTRIES: Final = 1024
 READ_BYTES: Final = 1 << 20
 _PART_NAME: Final = re.compile(r"\.0x([0-9a-f]{64})\.part")
 _REMOVED: Final = ".removed-"
@@ -43,14 +44,16 @@ class IndexEntry(Message):
     root: Hash
     run: UInt32
     step: UInt32
+    base_step: UInt32 | None = None
+    """Of a difference, the step that it is one to."""
     size: int = Field(ge=0)
     """Bytes of all files."""
 
 
 class Index(Message):
-    """What a server has, newest step first."""
+    """What a server has, newest step first, and a step before the differences that lead to it."""
 
-    versions: list[IndexEntry] = Field(max_length=1024)
+    versions: list[IndexEntry] = Field(max_length=MAX_INDEX_ENTRIES)
 
 
 def parse_index(data: bytes) -> Index:
@@ -65,8 +68,13 @@ def parse_index(data: bytes) -> Index:
 
 def index_of(manifests: Collection[Manifest]) -> Index:
     """The index of some versions: at most as many as one may hold, the newest."""
-    ordered = sorted(manifests, key=lambda manifest: manifest.step, reverse=True)
-    return Index(versions=[IndexEntry(root=m.id, run=m.run, step=m.step, size=m.total_bytes) for m in ordered[:1024]])
+    ordered = sorted(manifests, key=lambda manifest: (-manifest.step, manifest.base_step is not None))
+    return Index(
+        versions=[
+            IndexEntry(root=m.id, run=m.run, step=m.step, base_step=m.base_step, size=m.total_bytes)
+            for m in ordered[:MAX_INDEX_ENTRIES]
+        ]
+    )
 
 
 @dataclass(frozen=True)

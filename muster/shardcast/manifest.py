@@ -43,7 +43,7 @@ MAX_SHARD_BYTES: Final = 32 * 1024 * 1024
 MAX_FILE_SIZE: Final = 1 << 42
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,126}")
-_SUFFIXES: Final = (".safetensors", ".json", ".txt", ".model", ".jinja")
+_SUFFIXES: Final = (".safetensors", ".json", ".txt", ".model", ".jinja", ".delta")
 """What a checkpoint may hold: nothing that a loader would execute or unpickle."""
 
 _HEADER_LEAF: Final = 0

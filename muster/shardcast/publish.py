@@ -1,37 +1,55 @@
 """Make a version out of a checkpoint folder: copy, cut, hash, and let it appear all at once.
 
 Publishing the same checkpoint twice gives the same root and changes nothing, so a trainer that dies between writing
-and anchoring publishes again after its restart.
+and anchoring publishes again after its restart. The root is that of the whole checkpoint, whatever else is published:
+with `deltas` also the difference to the step before, and then older steps are kept as such.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from pathlib import Path
 from typing import Final
 
 from blake3 import blake3
 from pydantic import ValidationError
 
-from muster.errors import StorageError, UsageError
+from muster.errors import CheckError, StorageError, UsageError
+from muster.failpoints import failpoint
 from muster.files import sync
+from muster.settings import ShardcastSettings
+from muster.shardcast.delta_version import Difference, Step, write_difference
 from muster.shardcast.folder import (
     READ_BYTES,
+    Version,
     disk_error,
     locked,
     prune,
+    read_manifest,
+    remove_leftovers,
     remove_version,
     touch,
     version_path,
+    versions,
     whole_manifest,
     write_index,
 )
 from muster.shardcast.manifest import MANIFEST_NAME, MAX_SHARD_BYTES, File, Manifest, Shard, name_problem
+from muster.shardcast.retention import Deltas, Held, kept
 
 DEFAULT_SHARD_BYTES: Final = 8 * 1024 * 1024
 _BUILD: Final = ".publishing"
+_DRAFT: Final = ".publishing-delta"
 _LOCK: Final = ".publishing.lock"
+
+
+def deltas_of(settings: ShardcastSettings) -> Deltas | None:
+    """How a trainer chose to keep old steps."""
+    if not settings.anchor_every:
+        return None
+    return Deltas(settings.anchor_every, settings.whole_versions, settings.kept_hours * 3600)
 
 
 def publish(
@@ -42,10 +60,12 @@ def publish(
     *,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     keep: int = 16,
+    deltas: Deltas | None = None,
 ) -> Manifest:
     """Publish the files of `checkpoint_dir` as the weights of (run, step) in `out_dir`; blocking.
 
-    Hidden files are left out. Keeps the `keep` newest versions, this one included, and rewrites the index.
+    Hidden files are left out. Keeps the `keep` newest steps, this one included, or more and not all of them whole, as
+    `deltas` says; rewrites the index.
     Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
     process is publishing there.
     """
@@ -59,7 +79,12 @@ def publish(
                 raise StorageError(f"another process is publishing in {out_dir}", hint="one trainer, one folder")
             manifest = _build(checkpoint_dir, names, out_dir / _BUILD, run, step, shard_bytes)
             _settle(out_dir / _BUILD, version_path(out_dir, manifest.root), manifest)
-            prune(out_dir, max(1, keep), protect=(manifest.root,))
+            if deltas is None:
+                prune(out_dir, max(1, keep), protect=(manifest.root,))
+            else:
+                failpoint("shardcast.published_whole")
+                _publish_difference(out_dir, manifest, shard_bytes)
+                _thin_out(out_dir, run, max(1, keep), deltas)
             write_index(out_dir)
     except OSError as error:
         raise disk_error(f"cannot publish step {step}", out_dir, error) from error
@@ -81,7 +106,9 @@ def _files_of(checkpoint_dir: Path) -> list[str]:
     return [entry.name for entry in entries]
 
 
-def _build(source: Path, names: list[str], build: Path, run: int, step: int, shard_bytes: int) -> Manifest:
+def _build(
+    source: Path, names: list[str], build: Path, run: int, step: int, shard_bytes: int, base_step: int | None = None
+) -> Manifest:
     """Copy the files to `build` and describe the copies."""
     shutil.rmtree(build, ignore_errors=True)  # left by a publisher that was killed
     build.mkdir()
@@ -95,7 +122,7 @@ def _build(source: Path, names: list[str], build: Path, run: int, step: int, sha
             offset += size
         files.append(File(name=name, size=offset))
     try:
-        manifest = Manifest(run=run, step=step, files=tuple(files), shards=tuple(shards))
+        manifest = Manifest(run=run, step=step, base_step=base_step, files=tuple(files), shards=tuple(shards))
     except ValidationError as error:
         raise UsageError(
             f"{source} cannot be published: {error.errors()[0]['msg']}", hint="larger shards make fewer of them"
@@ -133,3 +160,61 @@ def _settle(build: Path, final: Path, manifest: Manifest) -> None:
     sync(build)
     build.rename(final)
     sync(final.parent)
+
+
+def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int) -> None:
+    """Publish how a step comes out of the one before, unless that is done, or would save too little.
+
+    A damaged base only makes it larger, as `write_difference` says.
+    """
+    held = _manifests(out_dir, manifest.run)
+    whole = [(version, other) for version, other in held if other.base_step is None and other.step < manifest.step]
+    if not whole:
+        return
+    version, base = max(whole, key=lambda pair: (pair[1].step, pair[0].used))
+    for old, other in held:
+        if other.step == manifest.step and other.base_step is not None:
+            if _makes(old, manifest):
+                return
+            remove_version(old.path)  # damaged, or of a step that was written again
+    draft, build = out_dir / _DRAFT, out_dir / _BUILD
+    shutil.rmtree(draft, ignore_errors=True)
+    draft.mkdir()
+    target = Step(version_path(out_dir, manifest.root), manifest)
+    if write_difference(Step(version.path, base), target, draft):
+        made = _build(draft, _files_of(draft), build, manifest.run, manifest.step, shard_bytes, base.step)
+        _settle(build, version_path(out_dir, made.root), made)
+    shutil.rmtree(draft)
+
+
+def _makes(version: Version, manifest: Manifest) -> bool:
+    """Whether a difference is whole and one to this step."""
+    try:
+        with Difference(version.path, manifest.root):
+            return whole_manifest(version.path, version.root) is not None
+    except (StorageError, CheckError):
+        return False
+
+
+def _thin_out(out_dir: Path, run: int, newest: int, deltas: Deltas) -> None:
+    """Remove the versions of a run that nobody needs any more."""
+    held = _manifests(out_dir, run)
+    described = [Held(version.root, made.step, made.base_step, version.used / 1e9) for version, made in held]
+    needed = kept(described, newest, deltas, time.time())
+    for version, _ in held:
+        if version.root not in needed:
+            remove_version(version.path)
+    remove_leftovers(out_dir)
+
+
+def _manifests(out_dir: Path, run: int) -> list[tuple[Version, Manifest]]:
+    """The complete versions of one run, described."""
+    found = []
+    for version in versions(out_dir):
+        try:
+            manifest = read_manifest(version.path, version.root)
+        except (StorageError, CheckError):  # damaged: neither kept for a reason nor removed for one
+            continue
+        if manifest.run == run:
+            found.append((version, manifest))
+    return found

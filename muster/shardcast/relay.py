@@ -40,6 +40,9 @@ from muster.shardcast.transfer import Download
 MAX_PULLS: Final = 4
 """Versions fetched at the same time because somebody asked for them."""
 
+MAX_OF_A_STEP: Final = 2
+"""Versions that are fetched because an upstream shows them: its newest step, and one difference that leads there."""
+
 FAILURE_SECONDS: Final = 5.0
 """A version that could not be fetched is not tried again for this long, however often it is asked for."""
 
@@ -224,13 +227,14 @@ class Relay:
                 await asyncio.sleep(self.limits.poll_seconds)
 
     async def _newest(self, pool: Pool) -> set[bytes]:
-        """The newest version of our run that each upstream says it has."""
+        """The newest step of our run that each upstream says it has, and its differences."""
         found: set[bytes] = set()
         answers = await asyncio.gather(*(source.index() for source in pool.sources), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, Index):
                 entries = [entry for entry in answer.versions if self.run in (None, entry.run)]
-                found |= {bytes.fromhex(entry.root[2:]) for entry in entries[:1]}
+                newest = [entry for entry in entries if entry.step == entries[0].step]
+                found |= {bytes.fromhex(entry.root[2:]) for entry in newest[:MAX_OF_A_STEP]}
             elif not isinstance(answer, MusterError):
                 raise answer
         self._upstream_answers = any(isinstance(answer, Index) for answer in answers)

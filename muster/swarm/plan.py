@@ -180,6 +180,7 @@ def _trainer(request: Request, layout: Layout, name: str) -> dict[str, object]:
         "shardcast.dir": layout.shards,
         # The report compares every checkpoint's files with its root on chain.
         "shardcast.published_versions": min(request.steps + 2, 10_000),
+        "shardcast.whole_versions": min(request.steps + 2, 10_000),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from house import House
 from weights_house import odd_source
 
@@ -14,7 +15,7 @@ from muster.model_files import tokenizer_hash
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
 from muster.run_data import Checkpoints
 from muster.settings import ShardcastSettings
-from muster.shardcast.publish import publish
+from muster.shardcast.publish import deltas_of, publish
 from tests.conftest import Deployment
 
 SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
@@ -40,3 +41,27 @@ async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment:
             assert tokenizer_hash(await checkpoints.get(0)) == promised
             with pytest.raises(MismatchError, match="step 1 has a tokenizer or configuration"):
                 await checkpoints.get(1)
+
+
+async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployment: Deployment, tmp_path: Path) -> None:
+    tokenizer, models = make_tokenizer(), [tmp_path / f"model-{step}" for step in (0, 1)]
+    model = make_model(tokenizer, SMALL, seed=0)
+    for folder in models:
+        save_model(model, tokenizer, folder)
+        with torch.no_grad():
+            next(model.parameters())[:2] += 1e-3
+    promised = tokenizer_hash(models[0])
+    house = await House.build(tmp_path, deployment.settings, seed="changes", workers=(), tokenizer_hash=promised)
+    served, settings = tmp_path / "published", ShardcastSettings()
+    async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, stats):
+        terms = await trainer.terms(house.run)
+        checkpoints = Checkpoints(trainer, house.run, terms, [url], settings, tmp_path / "node")
+        for step, folder in enumerate(models):
+            manifest = publish(folder, served, house.run, step, shard_bytes=1 << 16, deltas=deltas_of(settings))
+            await dev.advance(2)
+            await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            before = stats.served_bytes
+            path = await checkpoints.get(step)
+            assert (path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
+    assert before > manifest.total_bytes
+    assert stats.served_bytes - before < manifest.total_bytes / 10

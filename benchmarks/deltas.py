@@ -1,0 +1,310 @@
+"""What a difference between two checkpoints weighs, and how fast it is applied.
+
+    python benchmarks/deltas.py [--json] [--runs 3] [--compare]
+
+The checkpoints are a bf16 model of 66 million parameters before and after one step of the trainer's own update (AdamW
+on float32 master weights, after a few steps that fill its moments), with the learning rates at which about 1 % and
+0.1 % of the bf16 values change. `ours` is bytes of the whole checkpoint over bytes of the difference, its manifests
+included, resp. bytes of the whole checkpoint per second of processor time for reading the base, decoding and hashing
+every shard; `limit` is what the entropy of independent changes would allow, resp. reading and hashing alone.
+
+--compare prints instead what other ways to write the same changes weigh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import math
+import os
+import platform
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import numpy as np  # noqa: E402
+import pyarrow  # noqa: E402
+import torch  # noqa: E402
+from blake3 import blake3  # noqa: E402
+from safetensors.torch import save_file  # noqa: E402
+
+from muster.models import ModelShape, make_model, make_tokenizer  # noqa: E402
+from muster.rollouts.schema import Rollout  # noqa: E402
+from muster.shardcast import Manifest, publish  # noqa: E402
+from muster.shardcast.delta_version import Difference, Step, made_shard  # noqa: E402
+from muster.shardcast.folder import read_manifest, version_path, versions  # noqa: E402
+from muster.shardcast.retention import Deltas  # noqa: E402
+from trainer.layout import Sample  # noqa: E402
+from trainer.loss import LossTerms  # noqa: E402
+from trainer.update import UpdateTerms, make_optimizer, update  # noqa: E402
+
+SHAPE = ModelShape(hidden=768, layers=7, heads=12, intermediate=3072)
+WARM_STEPS = 6
+USUAL_RATE = 1e-6
+SHARES = {"delta_1pct": (0.01, 100.0), "delta_01pct": (0.001, 600.0)}
+"""By figure: the share of values that change, and the target."""
+
+APPLY_TARGET = 1.0
+"""GB per second and core."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A checkpoint before and after an update, published in one folder with the difference."""
+
+    base: Step
+    target: Step
+    difference: Path
+
+    @property
+    def ratio(self) -> float:
+        """Bytes of the whole checkpoint over bytes of the difference."""
+        made = read_manifest(self.difference)
+        return self.target.manifest.total_bytes / (made.total_bytes + len(made.canonical))
+
+
+def figures(runs: int) -> list[dict[str, object]]:
+    """The three figures, in DESIGN's form; makes the checkpoints first, which takes about a minute."""
+    with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
+        pairs = make_pairs(Path(name))
+        found = [_size_figure(figure, pair, SHARES[figure][1]) for figure, pair in pairs.items()]
+        rows = [(_apply(pairs["delta_1pct"]), _read_and_hash(pairs["delta_1pct"])) for _ in range(runs)]
+    size = pairs["delta_1pct"].target.manifest.total_bytes / 1e9
+    ours, limit = [size / apply for apply, _ in rows], [size / plain for _, plain in rows]
+    return [*found, _figure("delta_apply", ours, limit, APPLY_TARGET, "GB/s and core")]
+
+
+def make_pairs(folder: Path) -> dict[str, Pair]:
+    """By figure: one and the same base, and updates of it that change more or fewer values."""
+    torch.set_num_threads(1)
+    model = make_model(make_tokenizer(), SHAPE, seed=1)
+    rng = np.random.default_rng(0)
+    optimizer = make_optimizer(model, _terms(USUAL_RATE))
+    for _ in range(WARM_STEPS):
+        update(model, optimizer, _samples(rng), _terms(USUAL_RATE), step=1, pad=0)
+    weights, moments, batch = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict()), _samples(rng)
+    before = _bf16(model)
+
+    def step(rate: float) -> float:
+        """Take the same step at another learning rate; the share of bf16 values that it changed."""
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(copy.deepcopy(moments))
+        update(model, optimizer, batch, _terms(rate), step=1, pad=0)
+        return float((_bf16(model) != before).float().mean())
+
+    pairs = {}
+    for figure, (share, _) in SHARES.items():
+        rate = USUAL_RATE * share / 0.01
+        for _ in range(4):
+            model.load_state_dict(weights)
+            if figure not in pairs:
+                base = _publish(model, folder / figure, 0)
+            changed = step(rate)
+            print(f"learning rate {rate:.2g} changes {changed:.3%}", file=sys.stderr)
+            if abs(changed / share - 1) < 0.03:
+                break
+            rate *= share / changed
+        target = _publish(model, folder / figure, 1)
+        (difference,) = [v.path for v in versions(folder / figure) if read_manifest(v.path).base_step is not None]
+        pairs[figure] = Pair(base, target, difference)
+    return pairs
+
+
+def _publish(model: torch.nn.Module, folder: Path, step: int) -> Step:
+    checkpoint = folder / "checkpoint"
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    tensors = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in model.named_parameters()}
+    save_file(tensors, checkpoint / "model.safetensors")
+    manifest: Manifest = publish(checkpoint, folder, 1, step, deltas=Deltas(whole=2))
+    shutil.rmtree(checkpoint)
+    return Step(version_path(folder, manifest.root), manifest)
+
+
+def _bf16(model: torch.nn.Module) -> torch.Tensor:
+    """The bit patterns of all weights."""
+    return torch.cat([p.detach().flatten().to(torch.bfloat16).view(torch.int16) for p in model.parameters()])
+
+
+def _terms(rate: float) -> UpdateTerms:
+    return UpdateTerms(learning_rate=rate, ramp_steps=1, loss=LossTerms(mismatch_bound=50.0))
+
+
+def _samples(rng: np.random.Generator) -> list[Sample]:
+    """Rollouts of random characters, the frequent ones more often, with random advantages."""
+    return [Sample(_rollout(rng, position), float(rng.normal())) for position in range(8)]
+
+
+def _rollout(rng: np.random.Generator, position: int) -> Rollout:
+    tokens = (9 + 95 * rng.beta(0.7, 3, 48)).astype(np.int32)
+    return Rollout(
+        run=1,
+        step=0,
+        position=position,
+        group=0,
+        sample=position,
+        task=0,
+        seed=0,
+        budget=8,
+        prompt_tokens=tokens[:24],
+        completion_tokens=tokens[24:],
+        logprobs=np.full(24, -4.6, np.float32),
+        task_reward=0,
+        length_reward=0,
+        finish_reason="stop",
+        proof=b"",
+    )
+
+
+# Figures
+
+
+def _apply(pair: Pair) -> float:
+    """Processor seconds, of one thread, for making every shard."""
+    with Difference(pair.difference, pair.target.manifest.root) as difference:
+        started = time.process_time()
+        for shard in pair.target.manifest.shards:
+            if made_shard(pair.base, [difference], shard) is None:
+                raise SystemExit(f"shard {shard.index} comes out wrong")
+        return time.process_time() - started
+
+
+def _read_and_hash(pair: Pair) -> float:
+    started = time.process_time()
+    for shard in pair.base.manifest.shards:
+        blake3(pair.base.read(shard)).digest()
+    return time.process_time() - started
+
+
+def _size_figure(name: str, pair: Pair, target: float) -> dict[str, object]:
+    before, after = _values(pair.base), _values(pair.target)
+    changed = before != after
+    share, count = float(changed.mean()), int(changed.sum())
+    _, times = np.unique((after - before)[changed], return_counts=True)
+    places = -share * math.log2(share) - (1 - share) * math.log2(1 - share)
+    bits = len(before) * places - float((times * np.log2(times / count)).sum())
+    return _figure(name, [pair.ratio], [2 * len(before) / (bits / 8)], target, "times") | {"changed": round(share, 5)}
+
+
+def _figure(name: str, ours: list[float], limit: list[float], target: float, unit: str) -> dict[str, object]:
+    middle = statistics.median(ours)
+    return {
+        "name": name,
+        "ours": round(middle, 3),
+        "ours_range": [round(min(ours), 3), round(max(ours), 3)],
+        "peer": None,
+        "limit": round(statistics.median(limit), 3),
+        "limit_range": [round(min(limit), 3), round(max(limit), 3)],
+        "ratio": round(middle, 3),
+        "target": target,
+        "holds": middle >= target,
+        "unit": unit,
+    }
+
+
+def _values(step: Step) -> np.ndarray:
+    """The model's bit patterns."""
+    data = (step.path / "model.safetensors").read_bytes()
+    return np.frombuffer(data, "<u2", offset=8 + int.from_bytes(data[:8], "little"))
+
+
+# Other ways to write the same
+
+
+def compare() -> None:
+    """Print what several ways to write the changes weigh, shard by shard with zstd, against the whole."""
+    with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
+        pairs = make_pairs(Path(name))
+        values = {figure: (_values(pair.base), _values(pair.target)) for figure, pair in pairs.items()}
+        print(f"{'':44}" + "".join(f"{figure:>14}" for figure in pairs))
+        for way, size in WAYS.items():
+            row = []
+            for before, after in values.values():
+                pieces = range(0, len(before), 1 << 22)
+                total = sum(size(before[at : at + (1 << 22)], after[at : at + (1 << 22)]) for at in pieces)
+                row.append(2 * len(before) / total)
+            print(f"{way:44}" + "".join(f"{ratio:14.1f}" for ratio in row))
+        print(f"{'ours, manifests included':44}" + "".join(f"{pair.ratio:14.1f}" for pair in pairs.values()))
+
+
+def _packed(numbers: np.ndarray, level: int = 3) -> int:
+    codec = pyarrow.Codec("zstd", compression_level=level)
+    return len(codec.compress(np.ascontiguousarray(numbers), asbytes=True))
+
+
+def _planes(numbers: np.ndarray) -> int:
+    columns = numbers.view(np.uint8).reshape(-1, numbers.itemsize).T
+    return sum(_packed(column) for column in columns if column.any())
+
+
+def _zigzag(before: np.ndarray, after: np.ndarray) -> np.ndarray:
+    change = (after - before).view(np.int16)
+    return ((change << 1) ^ (change >> 15)).view(np.uint16)
+
+
+def _gaps(places: np.ndarray) -> np.ndarray:
+    return (np.diff(places, prepend=-1) - 1).astype("<u4")
+
+
+def _gaps_and_values(before: np.ndarray, after: np.ndarray) -> int:
+    places = np.flatnonzero(before != after)
+    return _planes(_gaps(places)) + _packed(after[places])
+
+
+def _index_and_value(before: np.ndarray, after: np.ndarray) -> int:
+    places = np.flatnonzero(before != after)
+    return _packed(places.astype("<u4")) + _packed(after[places])
+
+
+def _gaps_and_changes(before: np.ndarray, after: np.ndarray) -> int:
+    places = np.flatnonzero(before != after)
+    return _planes(_gaps(places)) + _planes(_zigzag(before, after)[places])
+
+
+def _small_apart(before: np.ndarray, after: np.ndarray) -> int:
+    """The values of small exponent are few and change most: their places are counted among themselves."""
+    small = (before & 0x7FFF) < (116 << 7)
+    return sum(_gaps_and_changes(before[part], after[part]) for part in (small, ~small))
+
+
+WAYS: dict[str, Callable[[np.ndarray, np.ndarray], int]] = {
+    "XOR, zstd 3": lambda before, after: _packed(before ^ after),
+    "XOR, zstd 9": lambda before, after: _packed(before ^ after, 9),
+    "XOR, bytes apart, zstd 3": lambda before, after: _planes(before ^ after),
+    "index and value, zstd 3": _index_and_value,
+    "gaps and values, bytes apart, zstd 3": _gaps_and_values,
+    "gaps and changes, bytes apart, zstd 3": _gaps_and_changes,
+    "the same, small values apart from the rest": _small_apart,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--compare", action="store_true", help="other ways to write the same")
+    options = parser.parse_args()
+    if options.compare:
+        compare()
+        return 0
+    found = figures(options.runs)
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
+    if options.json:
+        print(json.dumps({"machine": machine, "runs": options.runs, "figures": found}, indent=1))
+    else:
+        print(machine)
+        for figure in found:
+            print("{name:14} {ours} {unit}, limit {limit} (target {target})".format(**figure))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

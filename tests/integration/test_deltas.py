@@ -1,0 +1,298 @@
+"""Differences on their way: fetched instead of everything, and never believed. Real processes, sockets and files."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from weights_house import QUICK, Server, contents, ended, odd_source, relaying, until
+
+from muster.chain.anvil import free_port
+from muster.errors import ChainError, UnreachableError
+from muster.shardcast import Manifest, publish, verify_folder
+from muster.shardcast.catch_up import DELTAS, fetch_step
+from muster.shardcast.client import Fetched
+from muster.shardcast.folder import Index, IndexEntry, read_manifest, version_path, versions
+from muster.shardcast.retention import Deltas
+from tests.delta_samples import RUN, SHARD, forge_difference, publish_steps, write_step
+
+CLIENT = """
+import asyncio, json, sys
+from pathlib import Path
+from muster import telemetry
+from muster.errors import ChainError, MusterError
+from muster.shardcast.catch_up import fetch_step
+from muster.shardcast.sources import FetchLimits
+telemetry.configure("client")
+step, dest, roots, sources = int(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
+async def anchored(step):
+    if str(step) not in roots:
+        raise ChainError(f"step {step} is not published")
+    return bytes.fromhex(roots[str(step)][2:])
+async def main():
+    limits = FetchLimits(timeout=40, patience=5, stall=5, connect=2)
+    return await fetch_step(await anchored(step), 1, step, sources, dest, anchored=anchored, limits=limits)
+try:
+    found = asyncio.run(main())
+except MusterError as error:
+    print(f"{type(error).__name__}: {error}", file=sys.stderr)
+    sys.exit(error.exit_code)
+print(json.dumps({"path": str(found.path), "fetched": found.fetched_bytes, "deltas": found.delta_bytes}))
+"""
+
+
+def client(step: int, dest: Path, made: list[Manifest], *sources: str, **environment: str) -> subprocess.Popen[str]:
+    """A process that fetches a step, prints what it fetched, and ends."""
+    roots = json.dumps({manifest.step: manifest.id for manifest in made})
+    command = [sys.executable, "-c", CLIENT, str(step), str(dest), roots, *sources]
+    return subprocess.Popen(
+        command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def finished(process: subprocess.Popen[str]) -> dict[str, int]:
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
+    return json.loads(output)
+
+
+async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fetched:
+    """Fetch a step in this process, in quick bounds; the chain has the steps in `made`."""
+    roots = {manifest.step: manifest.root for manifest in made}
+
+    async def anchored(step: int) -> bytes:
+        if step not in roots:
+            raise ChainError(f"step {step} is not published")
+        return roots[step]
+
+    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, limits=QUICK)
+
+
+def give(folder: Path, manifest: Manifest, dest: Path) -> Path:
+    """Let a client have a step as if it had fetched it before."""
+    return Path(shutil.copytree(version_path(folder / "published", manifest.root), version_path(dest, manifest.root)))
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which steps 0 to 5 are published; 0, 4 and 5 whole, the others as differences."""
+    return tmp_path_factory.mktemp("house")
+
+
+@pytest.fixture(scope="module")
+def made(house: Path) -> list[Manifest]:
+    return publish_steps(house, 6, deltas=Deltas(anchor_every=4, whole=1))
+
+
+@pytest.fixture(scope="module")
+def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
+    """An origin process that serves them."""
+    server = Server(house / "origin", dir=house / "published").start()
+    with ended(server):
+        yield server
+
+
+# What is fetched
+
+
+async def test_a_client_with_the_step_before_fetches_what_changed(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path)
+    before = origin.stats["served_bytes"]
+    result = finished(client(5, tmp_path, made, origin.url))
+    served = origin.stats["served_bytes"] - before
+    path = version_path(tmp_path, made[5].root)
+    assert contents(path) == contents(house / "checkpoint-5")
+    assert verify_folder(path, made[5].root).problems == ()
+    assert (result["path"], result["fetched"]) == (str(path), 0)
+    assert 0 < result["deltas"] < made[5].total_bytes / 100
+    assert result["deltas"] < served < result["deltas"] + 5000, "and its manifest"
+
+
+async def test_a_joiner_gets_an_old_step_as_anchor_and_differences_in_one_go(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    assert not version_path(house / "published", made[3].root).exists()
+    result = finished(client(3, tmp_path, made, origin.url))
+    assert contents(version_path(tmp_path, made[3].root)) == contents(house / "checkpoint-3")
+    assert {version.root for version in versions(tmp_path)} == {made[0].root, made[3].root}, "none of those between"
+    assert result["fetched"] == 0
+    assert made[0].total_bytes < result["deltas"] < made[0].total_bytes * 1.05
+
+
+async def test_a_joiner_gets_a_step_that_is_whole_as_it_is(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    result = finished(client(5, tmp_path, made, origin.url))
+    assert (result["fetched"], result["deltas"]) == (made[5].total_bytes, 0)
+    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+
+
+async def test_who_was_away_catches_up_over_several_steps(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    finished(client(1, tmp_path, made, origin.url))
+    result = finished(client(5, tmp_path, made, origin.url))
+    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+    assert (result["fetched"], result["deltas"] < made[5].total_bytes / 20) == (0, True)
+
+
+async def test_a_relay_passes_differences_on(house: Path, made: list[Manifest], origin: Server, tmp_path: Path) -> None:
+    give(house, made[4], tmp_path / "client")
+    async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
+        await until(lambda: len(versions(tmp_path / "relayed")) == 2)
+        fetched = await get(made, 5, tmp_path / "client", url)
+        assert stats.served_bytes < made[5].total_bytes / 20
+    assert (fetched.fetched_bytes, contents(fetched.path)) == (0, contents(house / "checkpoint-5"))
+
+
+# What goes wrong
+
+
+async def test_a_base_that_was_damaged_on_disk_costs_the_damaged_shards(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    base = give(house, made[4], tmp_path)
+    model = bytearray((base / "model.safetensors").read_bytes())
+    model[3 * SHARD + 1] ^= 1
+    (base / "model.safetensors").write_bytes(model)
+    result = finished(client(5, tmp_path, made, origin.url))
+    assert result["fetched"] == SHARD
+    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+
+
+async def test_a_base_that_has_lost_a_file_is_no_harm(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    base = give(house, made[4], tmp_path)
+    (base / "model.safetensors").unlink()
+    result = finished(client(5, tmp_path, made, origin.url))
+    assert result["fetched"] >= made[5].total_bytes - 1000
+    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+
+
+@pytest.fixture
+def liar(house: Path, made: list[Manifest], tmp_path: Path) -> Path:
+    """A folder whose difference from step 4 to 5 is well-formed, small, and makes something else."""
+    folder = tmp_path / "lies"
+    shutil.copytree(house / "published", folder)
+    forge_difference(folder, made[4], made[5])
+    return folder
+
+
+async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
+    house: Path, made: list[Manifest], liar: Path, tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path / "client")
+    server = Server(tmp_path / "origin", dir=liar)
+    with ended(server):
+        await asyncio.to_thread(server.start)
+        result = finished(client(5, tmp_path / "client", made, server.url))
+    path = version_path(tmp_path / "client", made[5].root)
+    assert verify_folder(path, made[5].root).problems == ()
+    assert contents(path) == contents(house / "checkpoint-5")
+    assert result["fetched"] == made[5].files[1].size, "the model, all of it"
+    assert 0 < result["deltas"] < made[5].total_bytes / 20
+
+
+async def test_liars_keep_nobody_from_an_honest_difference(
+    house: Path, made: list[Manifest], origin: Server, liar: Path, tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path / "client")
+    boast = [IndexEntry(root="0x" + "ab" * 32, run=RUN, step=5, base_step=4, size=1)] * 1000
+    async with odd_source(liar) as (lies, _, _), odd_source(house / "published") as (loud, shelf, _):
+        shelf.advertise = Index(versions=boast)
+        fetched = await get(made, 5, tmp_path / "client", loud, lies, origin.url)
+    assert contents(fetched.path) == contents(house / "checkpoint-5")
+    assert (fetched.fetched_bytes, fetched.delta_bytes < made[5].total_bytes / 20) == (0, True)
+
+
+async def test_a_difference_that_is_larger_than_was_said_is_not_fetched(
+    house: Path, made: list[Manifest], tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path / "client")
+    async with odd_source(house / "published") as (url, shelf, stats):
+        honest = await shelf.index()
+        shelf.advertise = Index(
+            versions=[entry.model_copy(update={"size": 100}) if entry.base_step else entry for entry in honest.versions]
+        )
+        fetched = await get(made, 5, tmp_path / "client", url)
+        assert "step.delta" not in shelf.opened
+    assert contents(fetched.path) == contents(house / "checkpoint-5")
+    assert stats.served_bytes >= made[5].total_bytes
+
+
+async def test_an_anchor_that_is_not_the_chains_is_not_fetched(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    fake = publish(write_step(tmp_path / "fake", 9), tmp_path / "fakes", RUN, 2, shard_bytes=SHARD)
+    async with odd_source(tmp_path / "fakes") as (url, _, stats):
+        fetched = await get(made, 3, tmp_path / "client", url, origin.url)
+        assert fake.id not in [version.path.name for version in versions(tmp_path / "client")]
+        assert stats.served_bytes == 0
+    assert contents(fetched.path) == contents(house / "checkpoint-3")
+
+
+async def test_a_step_that_can_be_had_in_no_way_is_unreachable(
+    house: Path, made: list[Manifest], tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(house / "published", tmp_path / "published"))
+    for version in versions(folder):
+        if read_manifest(version.path).step == 2:
+            shutil.rmtree(version.path)
+    async with odd_source(folder) as (url, _, _):
+        with pytest.raises(UnreachableError, match="no source has"):
+            await asyncio.wait_for(get(made, 2, tmp_path / "client", url), 45)
+
+
+async def test_killed_while_it_applies_a_client_goes_on(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path)
+    killed = client(5, tmp_path, made, origin.url, MUSTER_FAILPOINT="shardcast.shard_made")
+    assert await asyncio.to_thread(killed.wait, 60) == -9
+    killed.communicate()
+    assert [version.root for version in versions(tmp_path)] == [made[4].root]
+    before = origin.stats["served_bytes"]
+    result = finished(client(5, tmp_path, made, origin.url))
+    assert origin.stats["served_bytes"] == before, "the difference and the manifest were on disk"
+    assert (result["fetched"], result["deltas"]) == (0, 0)
+    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([DELTAS, made[4].id, made[5].id])
+
+
+async def test_a_publisher_killed_before_the_difference_makes_it_when_it_comes_back(tmp_path: Path) -> None:
+    for step in (0, 1):
+        write_step(tmp_path / f"checkpoint-{step}", step)
+    script = (
+        "import sys; from pathlib import Path; from muster.shardcast import publish\n"
+        "from muster.shardcast.retention import Deltas\n"
+        f"publish(Path(sys.argv[1]), Path(sys.argv[2]), 1, int(sys.argv[3]), shard_bytes={SHARD}, deltas=Deltas())"
+    )
+
+    def publisher(step: int, **environment: str) -> int:
+        command = [sys.executable, "-c", script, str(tmp_path / f"checkpoint-{step}"), str(tmp_path / "out"), str(step)]
+        return subprocess.run(command, env=os.environ | environment, timeout=60).returncode
+
+    assert publisher(0) == 0
+    assert publisher(1, MUSTER_FAILPOINT="shardcast.published_whole") == -9
+    assert publisher(1) == 0
+    found = [(made.step, made.base_step) for v in versions(tmp_path / "out") if (made := read_manifest(v.path))]
+    assert sorted(found, key=str) == [(0, None), (1, 0), (1, None)]
+    assert sorted(p.name[0] for p in (tmp_path / "out").iterdir()) == ["0", "0", "0", "i"]
+
+
+async def test_a_source_that_says_nothing_holds_nobody_up(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path)
+    fetched = await get(made, 5, tmp_path, f"http://127.0.0.1:{free_port()}", origin.url)
+    assert fetched.fetched_bytes == 0

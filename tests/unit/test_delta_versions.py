@@ -1,0 +1,316 @@
+"""Differences as versions: published beside the steps, kept instead of them, opened with suspicion."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from weights_samples import contents, flip_bit
+
+from muster.errors import MalformedError, MismatchError, StorageError
+from muster.shardcast import Manifest, publish
+from muster.shardcast.delta import Stretch
+from muster.shardcast.delta_version import (
+    FRAMES_NAME,
+    TARGET_NAME,
+    Difference,
+    Step,
+    check_difference,
+    made_shard,
+    same_tiling,
+    write_difference,
+)
+from muster.shardcast.folder import parse_index, read_manifest, verify_folder, version_path, versions
+from muster.shardcast.retention import Deltas, Held, kept
+from muster.shardcast.stretches import cut, stretches_of
+from tests.delta_samples import RUN, SHARD, publish_steps, safetensors, write_step
+
+
+def differences(folder: Path) -> dict[tuple[int | None, int], Path]:
+    """The differences in a folder of versions, by base step and step."""
+    found = {version.path: read_manifest(version.path) for version in versions(folder)}
+    return {(made.base_step, made.step): path for path, made in found.items() if made.base_step is not None}
+
+
+def whole_steps(folder: Path) -> set[int]:
+    manifests = [read_manifest(version.path) for version in versions(folder)]
+    return {manifest.step for manifest in manifests if manifest.base_step is None}
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifest]]:
+    """A folder with steps 0 to 2 and their differences in `published`, and the steps' manifests."""
+    folder = tmp_path_factory.mktemp("deltas")
+    return folder, publish_steps(folder, 3)
+
+
+# What is published
+
+
+def test_a_difference_is_a_small_version_that_makes_the_step(house: tuple[Path, list[Manifest]]) -> None:
+    folder, made = house
+    published = folder / "published"
+    found = differences(published)
+    assert set(found) == {(0, 1), (1, 2)}
+    assert whole_steps(published) == {0, 1, 2}
+    for (base, step), path in found.items():
+        assert base is not None
+        manifest = read_manifest(path)
+        assert verify_folder(path).problems == ()
+        check_difference(manifest, RUN, step, base, made[step].total_bytes // 2)
+        assert manifest.total_bytes * 50 < made[step].total_bytes
+        start = Step(version_path(published, made[base].root), made[base])
+        with Difference(path, made[step].root) as difference:
+            shards = [made_shard(start, [difference], shard) for shard in made[step].shards]
+        whole = contents(folder / f"checkpoint-{step}")
+        assert b"".join(shard or b"" for shard in shards) == whole["config.json"] + whole["model.safetensors"]
+    index = parse_index((published / "index.json").read_bytes())
+    assert [(e.step, e.base_step) for e in index.versions] == [(2, None), (2, 1), (1, None), (1, 0), (0, None)]
+
+
+def test_the_root_of_a_step_is_the_same_with_and_without_a_difference(
+    house: tuple[Path, list[Manifest]], tmp_path: Path
+) -> None:
+    folder, made = house
+    alone = publish(folder / "checkpoint-2", tmp_path / "out", RUN, 2, shard_bytes=SHARD)
+    assert alone.root == made[2].root
+
+
+def test_publishing_again_changes_nothing_and_mends_a_difference(tmp_path: Path) -> None:
+    publish_steps(tmp_path, 2)
+    published = tmp_path / "published"
+    ((_, path),) = differences(published).items()
+    inode = (path / FRAMES_NAME).stat().st_ino
+    publish_steps(tmp_path, 2)
+    assert (path / FRAMES_NAME).stat().st_ino == inode
+    flip_bit(path / FRAMES_NAME, 500)
+    publish_steps(tmp_path, 2)
+    assert verify_folder(path).problems == ()
+    assert sorted(entry.name for entry in published.iterdir() if entry.name[0] != "0") == ["index.json"]
+
+
+def test_a_difference_to_a_step_that_was_written_again_is_made_anew(tmp_path: Path) -> None:
+    made = publish_steps(tmp_path, 2)
+    published = tmp_path / "published"
+    write_step(tmp_path / "other", 7)
+    other = publish(tmp_path / "other", published, RUN, 1, shard_bytes=SHARD, deltas=Deltas(whole=100))
+    assert other.root != made[1].root
+    ((_, path),) = differences(published).items()
+    with Difference(path, other.root):
+        pass
+    with pytest.raises(MismatchError), Difference(path, made[1].root):
+        pass
+
+
+def test_no_difference_where_it_would_save_too_little(tmp_path: Path) -> None:
+    out, deltas = tmp_path / "published", Deltas(whole=100)
+    publish(write_step(tmp_path / "0", 0), out, RUN, 0, shard_bytes=SHARD, deltas=deltas)
+    (tmp_path / "0" / "model.safetensors").write_bytes(np.random.default_rng(1).bytes(1_000_000))
+    publish(tmp_path / "0", out, RUN, 1, shard_bytes=SHARD, deltas=deltas)
+    assert differences(out) == {}
+    publish(tmp_path / "0", out, RUN, 2, shard_bytes=SHARD // 2, deltas=deltas)
+    assert differences(out) == {}, "cut differently"
+    publish(tmp_path / "0", out, 9, 3, shard_bytes=SHARD // 2, deltas=deltas)
+    assert differences(out) == {}, "of another run"
+
+
+def test_a_damaged_base_makes_a_larger_difference_and_not_a_wrong_one(tmp_path: Path) -> None:
+    made = publish_steps(tmp_path, 1)
+    published = tmp_path / "published"
+    flip_bit(version_path(published, made[0].root) / "model.safetensors", 2 * SHARD + 5)
+    made += [
+        publish(write_step(tmp_path / "1", 1), published, RUN, 1, shard_bytes=SHARD, keep=9, deltas=Deltas(whole=100))
+    ]
+    ((_, path),) = differences(published).items()
+    assert read_manifest(path).total_bytes > SHARD // 2, "the shard is in it as it is"
+    good = Step(tmp_path / "checkpoint-0", made[0])
+    with Difference(path) as difference:
+        assert all(made_shard(good, [difference], shard) for shard in made[1].shards)
+
+
+def test_a_damaged_step_is_not_what_a_difference_is_made_of(house: tuple[Path, list[Manifest]], tmp_path: Path) -> None:
+    folder, made = house
+    damaged = write_step(tmp_path / "1", 1)
+    flip_bit(damaged / "model.safetensors", 100_000)
+    base = Step(version_path(folder / "published", made[0].root), made[0])
+    with pytest.raises(StorageError, match=r"shard 2 of .* is damaged"):
+        write_difference(base, Step(damaged, made[1]), tmp_path)
+
+
+# What is kept
+
+
+def test_old_steps_are_kept_as_anchors_and_differences(tmp_path: Path) -> None:
+    publish_steps(tmp_path, 7, deltas=Deltas(anchor_every=4, whole=2), keep=6)
+    published = tmp_path / "published"
+    assert whole_steps(published) == {0, 4, 5, 6}
+    assert set(differences(published)) == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)}
+    publish_steps(tmp_path, 8, first=7, deltas=Deltas(anchor_every=4, whole=1), keep=2)
+    assert whole_steps(published) == {4, 7}
+    assert set(differences(published)) == {(4, 5), (5, 6), (6, 7)}
+    publish_steps(tmp_path, 8, first=7, deltas=Deltas(anchor_every=4, whole=1), keep=2)
+    assert set(differences(published)) == {(4, 5), (5, 6), (6, 7)}, "there is one already"
+
+
+def shelf(steps: int, missing: set[int] = frozenset()) -> list[Held]:  # type: ignore[assignment]
+    """A whole version and a difference of each step, some without a difference; published at the second of the step."""
+    whole = [Held(bytes([0, step]), step, None, step) for step in range(steps)]
+    return whole + [Held(bytes([1, s]), s, s - 1, s) for s in range(1, steps) if s not in missing]
+
+
+def chosen(held: list[Held], newest: int, deltas: Deltas, now: float = 1000) -> tuple[list[int], list[int]]:
+    """Steps kept whole, and steps whose difference is kept."""
+    roots = kept(held, newest, deltas, now)
+    return sorted(root[1] for root in roots if not root[0]), sorted(root[1] for root in roots if root[0])
+
+
+def test_what_is_kept_is_what_wanted_steps_can_be_made_of() -> None:
+    assert chosen(shelf(10), 10, Deltas(4, 2)) == ([0, 4, 8, 9], list(range(1, 10)))
+    assert chosen(shelf(10), 4, Deltas(4, 1)) == ([4, 8, 9], [5, 6, 7, 8, 9]), "7 and 6 are made from 4"
+    assert chosen(shelf(10, missing={6}), 10, Deltas(4, 1)) == ([0, 4, 6, 8, 9], [1, 2, 3, 4, 5, 7, 8, 9])
+    assert chosen(shelf(10, missing=set(range(10))), 3, Deltas(4, 1)) == ([7, 8, 9], [])
+
+
+def test_young_steps_are_kept_however_many_they_are() -> None:
+    assert chosen(shelf(10), 1, Deltas(100, 1, seconds=5.5), now=10) == ([0, 9], list(range(1, 10)))
+    assert chosen(shelf(10), 1, Deltas(2, 1, seconds=5.5), now=10) == ([4, 6, 8, 9], [5, 6, 7, 8, 9])
+
+
+@given(
+    st.integers(1, 12),
+    st.sets(st.integers(1, 11)),
+    st.sets(st.integers(0, 11)),
+    st.integers(1, 12),
+    st.integers(1, 5),
+    st.integers(1, 4),
+)
+def test_every_wanted_step_that_could_be_made_still_can(
+    steps: int, no_delta: set[int], no_whole: set[int], newest: int, anchor_every: int, whole: int
+) -> None:
+    held = [h for h in shelf(steps, no_delta) if h.base_step is not None or h.step not in no_whole]
+
+    def makeable(versions: list[Held]) -> set[int]:
+        whole_ones = {h.step for h in versions if h.base_step is None}
+        for h in sorted(versions, key=lambda h: h.step):
+            if h.base_step in whole_ones:
+                whole_ones.add(h.step)
+        return whole_ones
+
+    roots = kept(held, newest, Deltas(anchor_every, whole), 1e9)
+    wanted = sorted({h.step for h in held}, reverse=True)[:newest]
+    assert makeable(held) & set(wanted) <= makeable([h for h in held if h.root in roots])
+
+
+# Where the numbers are
+
+
+def test_numbers_are_found_in_safetensors_and_nowhere_else(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    data = safetensors({"a": ("F32", bytes(40)), "b": ("BF16", bytes(20)), "c": ("F16", bytes(6)), "d": ("U8", b"xyz")})
+    path.write_bytes(data)
+    head = len(data) - 69
+    assert stretches_of(path) == [Stretch(1, head), Stretch(4, 40), Stretch(2, 26), Stretch(1, 3)]
+    for odd in (b"", b"\xff" * 9, data[:30], b"\x02" + bytes(7) + b"[]", b"\x0b" + bytes(7) + b'{"a": null}'):
+        path.write_bytes(odd)
+        assert stretches_of(path) == ([Stretch(1, len(odd))] if odd else [])
+    path.write_bytes(data[:-30])
+    assert sum(stretch.size for stretch in stretches_of(path)) == len(data) - 30
+    (tmp_path / "model.json").write_bytes(data)
+    assert stretches_of(tmp_path / "model.json") == [Stretch(1, len(data))]
+
+
+def test_a_number_that_is_cut_through_becomes_bytes() -> None:
+    layout = [Stretch(1, 5), Stretch(4, 20), Stretch(2, 6)]
+    assert cut(layout, 0, 31) == layout
+    assert cut(layout, 0, 8) == [Stretch(1, 8)]
+    assert cut(layout, 8, 15) == [Stretch(1, 1), Stretch(4, 4), Stretch(1, 2)]
+    assert cut(layout, 9, 27) == [Stretch(4, 16), Stretch(2, 2)]
+    assert cut(layout, 26, 27) == [Stretch(1, 1)]
+    for start in range(32):
+        for stop in range(start, 32):
+            assert sum(stretch.size for stretch in cut(layout, start, stop)) == stop - start
+
+
+# Hostile differences
+
+
+@pytest.fixture
+def version(house: tuple[Path, list[Manifest]], tmp_path: Path) -> Path:
+    """A difference from step 0 to 1 that a test may spoil."""
+    path = differences(house[0] / "published")[0, 1]
+    for name in (TARGET_NAME, FRAMES_NAME):
+        (tmp_path / name).write_bytes((path / name).read_bytes())
+    return tmp_path
+
+
+def spoil(version: Path, at: int, data: bytes) -> None:
+    frames = bytearray((version / FRAMES_NAME).read_bytes())
+    frames[at : at + len(data)] = data
+    (version / FRAMES_NAME).write_bytes(frames)
+
+
+@pytest.mark.parametrize(
+    ("at", "data", "says"),
+    [
+        (0, b"X", "no frames"),
+        (8, struct.pack("<I", 3), "no frames"),
+        (8, struct.pack("<I", 0xFFFFFFFF), "no frames"),
+        (12, struct.pack("<I", 0xFFFFFFFF), "a frame of"),
+        (12, struct.pack("<I", 7), "frames of"),
+    ],
+)
+def test_a_table_that_is_not_right_is_refused(version: Path, at: int, data: bytes, says: str) -> None:
+    spoil(version, at, data)
+    with pytest.raises(MalformedError, match=says), Difference(version):
+        pass
+
+
+def test_a_file_of_another_length_is_refused(version: Path) -> None:
+    whole = (version / FRAMES_NAME).read_bytes()
+    for data, says in (
+        (whole[:-1], "frames of"),
+        (whole + b"x", "frames of"),
+        (whole[:9], "end at byte"),
+        (b"", "end"),
+    ):
+        (version / FRAMES_NAME).write_bytes(data)
+        with pytest.raises(MalformedError, match=says), Difference(version):
+            pass
+    (version / FRAMES_NAME).unlink()
+    with pytest.raises(StorageError), Difference(version):
+        pass
+
+
+def test_a_lie_in_a_frame_makes_no_shard(version: Path, house: tuple[Path, list[Manifest]]) -> None:
+    folder, made = house
+    start = Step(version_path(folder / "published", made[0].root), made[0])
+    size = (version / FRAMES_NAME).stat().st_size
+    lies = 0
+    for at in range(12 + 4 * len(made[1].shards), size, 97):
+        honest = (version / FRAMES_NAME).read_bytes()
+        spoil(version, at, bytes([honest[at] ^ 1]))
+        with Difference(version, made[1].root) as difference:
+            shards = [made_shard(start, [difference], shard) for shard in made[1].shards]
+        assert shards.count(None) <= 1
+        lies += shards.count(None)
+        (version / FRAMES_NAME).write_bytes(honest)
+    assert lies > size // 97 - 5, "all but a few, which zstd does not look at"
+
+
+def test_a_difference_is_what_was_offered(house: tuple[Path, list[Manifest]]) -> None:
+    folder, made = house
+    manifest = read_manifest(differences(folder / "published")[0, 1])
+    check_difference(manifest, RUN, 1, 0, manifest.total_bytes)
+    for run, step, base, limit in ((2, 1, 0, 10**9), (RUN, 2, 0, 10**9), (RUN, 1, 1, 10**9)):
+        with pytest.raises(MalformedError, match="is no difference of run"):
+            check_difference(manifest, run, step, base, limit)
+    with pytest.raises(MalformedError, match="at most"):
+        check_difference(manifest, RUN, 1, 0, manifest.total_bytes - 1)
+    with pytest.raises(MalformedError, match="other files"):
+        check_difference(made[1].model_copy(update={"base_step": 0}), RUN, 1, 0, 10**9)
+    assert same_tiling(made[0], made[1])
+    assert not same_tiling(made[0], manifest)
