@@ -90,7 +90,7 @@ class Terms:
     reveal_phase: int
     """Seconds after that in which it reveals them."""
     jury_seniority: int
-    """Seconds a validator must have been registered before a case opens to judge it."""
+    """Seconds a validator must have been registered before a case opens to judge it, and before it seals."""
     temperature_micro: int
     """Sampling temperature in millionths."""
     max_prompt_tokens: int

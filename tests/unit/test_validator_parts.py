@@ -190,7 +190,7 @@ async def test_an_accusation_that_cannot_be_made_keeps_no_other_waiting(journal:
 
         async def ask(self, view: View) -> Any:
             if view.label == "Registry.node":
-                asked.append(view.arguments[0])
+                asked.append(str(view.arguments[0]))
             answers = {
                 "Registry.node": SimpleNamespace(status=Status.ACTIVE),
                 "Runs.work": SimpleNamespace(open_cases=0),
