@@ -195,7 +195,9 @@ async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
     server = Server(tmp_path / "origin", dir=liar)
     with ended(server):
         await asyncio.to_thread(server.start)
-        result = finished(client(5, tmp_path / "client", made, server.url))
+        output, errors = client(5, tmp_path / "client", made, server.url).communicate(timeout=60)
+    assert "good=1 bad=4" in errors, "it was given up early; the configuration has not changed"
+    result = json.loads(output)
     path = version_path(tmp_path / "client", made[5].root)
     assert verify_folder(path, made[5].root).problems == ()
     assert contents(path) == contents(house / "checkpoint-5")

@@ -153,7 +153,9 @@ async def test_files_ranges_and_heads(origin: Running, client: httpx2.AsyncClien
 
 async def test_about_the_service(origin: Running, client: httpx2.AsyncClient, tmp_path: Path) -> None:
     index = (await client.get(origin.url + "/v1/weights/index.json")).json()
-    assert index == {"versions": [{"root": origin.manifest.id, "run": 1, "step": 2, "base_step": None, "size": 3_000_036}]}
+    assert index == {
+        "versions": [{"root": origin.manifest.id, "run": 1, "step": 2, "base_step": None, "size": 3_000_036}]
+    }
     await client.get(origin.url + origin.target("config.json"))
     stats = (await client.get(origin.url + "/v1/stats")).json()
     assert (stats["role"], stats["served_bytes"], stats["versions"]) == ("origin", 23, index["versions"])
