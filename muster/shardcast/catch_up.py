@@ -219,7 +219,7 @@ class CatchUp:
                 if data is None:
                     bad += 1
                     continue
-                part.write(shard, data)
+                part.write(shard, memoryview(data))
                 good += 1
                 failpoint("shardcast.shard_made")
         return _Applied(good, bad)
