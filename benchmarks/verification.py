@@ -1,6 +1,6 @@
 """What verification costs and catches, against its targets.
 
-    python benchmarks/verification.py [--json] [--runs 7] [--only codecs]
+    python benchmarks/verification.py [--json] [--runs 7] [--only engine]
 
 Each of PARTS is a module with `figures(runs)`, which measures ours and the peer's in turn. Exits with 3 when a target
 is missed. The peers are installed by `make bench-peers`, from source and into an environment of their own.
@@ -19,6 +19,8 @@ from benchmarks import report
 
 PARTS = {
     "codecs": "benchmarks.verification_codecs",
+    "engine": "benchmarks.verification_engine",
+    "adversaries": "benchmarks.adversaries",
 }
 """Where the figures come from, in the order of the document."""
 
