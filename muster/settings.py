@@ -118,6 +118,9 @@ class TrainerSettings(Section):
     """Accepted files at which a batch is closed with fewer."""
     patience_seconds: float = Field(default=600, gt=0)
     """After this long any group that teaches something is enough."""
+    idle_seconds: float = Field(default=900, gt=0)
+    """After this long without any accepted work the same weights are published as a new step: who joins a run begins at
+    the second step after that, so a run without workers would never have one again."""
     poll_seconds: float = Field(default=0.5, gt=0, le=60)
     """Pause between two looks at accepted work."""
     learning_rate: float = Field(default=3e-4, gt=0, lt=1)

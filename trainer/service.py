@@ -120,7 +120,12 @@ class Trainer:
     async def _one_step(self, learner: Learner) -> None:
         """From the step on disk to the next one on disk."""
         started = time.monotonic()
-        batch, files = await self._closed_batch(learner)
+        closed = await self._closed_batch(learner)
+        if closed is None:
+            note = await self._do(learner.renew)
+            log.info("nobody works: published the same weights once more", step=note.step)
+            return
+        batch, files = closed
         waited = {"wait": time.monotonic() - started}
         note = await self._do(learner.learn, batch, files, waited)
         failpoint("trainer.written")
@@ -128,8 +133,8 @@ class Trainer:
         shown = {name: round(note.metrics[name], 4) for name in ("reward", "kl", "grad_norm", "entropy")}
         log.info("updated", step=note.step, files=len(files), **shown)
 
-    async def _closed_batch(self, learner: Learner) -> tuple[Batch, list[WorkFile]]:
-        """The batch that an earlier life closed for this step, or a new one."""
+    async def _closed_batch(self, learner: Learner) -> tuple[Batch, list[WorkFile]] | None:
+        """The batch that an earlier life closed for this step, or a new one; None when there is no work at all."""
         closed = learner.checkpoints.closed_batch(learner.step)
         if closed is not None:
             try:
@@ -140,6 +145,8 @@ class Trainer:
             else:
                 return closed, fetched
         batch = await self._fill_batch(learner)
+        if batch is None:
+            return None
         await asyncio.to_thread(learner.checkpoints.close_batch, batch)
         by_hash = {file.ref.file_hash: file for file in self.intake.files}
         return batch, [by_hash[ref.file_hash] for ref in batch.files]
@@ -147,15 +154,19 @@ class Trainer:
     async def _fetch_all(self, batch: Batch) -> list[WorkFile]:
         return list(await asyncio.gather(*(self.intake.fetch(ref) for ref in batch.files)))
 
-    async def _fill_batch(self, learner: Learner) -> Batch:
-        """Look for accepted work until a batch can be closed; says in the log what it waits for."""
+    async def _fill_batch(self, learner: Learner) -> Batch | None:
+        """Look for accepted work until a batch can be closed; None when there is none for `idle_seconds`.
+
+        Says in the log what it waits for.
+        """
         step, oldest = learner.step, max(0, learner.step - self.terms.async_level)
-        said = started = time.monotonic()
+        said = started = last_work = time.monotonic()
         while True:
             try:
                 looked = await self.intake.look(oldest, learner.note.used)
             except UnreachableError as error:
                 log.warning("cannot see accepted work", error=str(error))
+                last_work = time.monotonic()  # there may be some
             else:
                 if looked.refused:
                     await self._tell_refused()
@@ -168,6 +179,10 @@ class Trainer:
             batch = await asyncio.to_thread(close_batch, self.intake.files, step, self._batch_terms, at_last=at_last)
             if batch is not None:
                 return batch
+            if self.intake.files:
+                last_work = time.monotonic()
+            if time.monotonic() - last_work > self.options.idle_seconds:
+                return None
             if time.monotonic() - said > 30:
                 said = time.monotonic()
                 log.info("waiting for accepted work", step=step, files=len(self.intake.files), seconds=round(waiting))

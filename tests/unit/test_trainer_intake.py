@@ -106,3 +106,28 @@ async def test_refused_files_are_told_while_the_trainer_waits(
     before, after = client.reports
     assert (before.dropped, after.dropped) == ([], [FORGED])
     assert after == before.model_copy(update={"dropped": [FORGED]})
+
+
+async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
+    intake: Intake, client: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can begin in a run that publishes nothing: the trainer publishes the same weights once more."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 0.1}
+    trainer = Trainer(
+        Settings.model_validate({"trainer": options}), cast(Any, None), cast(Any, client), intake, rules().terms
+    )
+    learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
+    async with asyncio.timeout(20):
+        assert await trainer._fill_batch(learner) is None
+    client.silent = True  # there may be work that cannot be seen
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await trainer._fill_batch(learner)
+    client.silent = False
+    waiting_file = SimpleNamespace(ref=SimpleNamespace(step=STEP, file_hash=FORGED), groups=[])
+    monkeypatch.setattr(Intake, "files", [waiting_file])
+    monkeypatch.setattr("trainer.service.close_batch", lambda *_, **__: None)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await trainer._fill_batch(learner)
+    trainer.close()

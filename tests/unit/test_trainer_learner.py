@@ -67,6 +67,22 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Pat
     assert tokenizer_hash(resumed.published_form) == tokenizer_hash(initial)
 
 
+def test_a_renewed_step_has_the_same_bits_and_training_goes_on_as_if_it_were_not_there(initial: Path, tmp_path: Path):
+    learner = learner_at(initial, tmp_path)
+    learner.learn(*batch_of(0), {})
+    before, used = weights(learner), dict(learner.note.used)
+    published = (learner.published_form / "model.safetensors").read_bytes()
+    note = learner.renew()
+    assert (note.step, note.batch, note.batch_root, dict(note.used)) == (2, (), "0x" + "00" * 32, used)
+    assert (learner.published_form / "model.safetensors").read_bytes() == published
+    resumed = learner_at(initial, tmp_path)
+    assert resumed.step == 2
+    assert all(torch.equal(value, before[name]) for name, value in weights(resumed).items())
+    learner.learn(*batch_of(2), {})
+    resumed.learn(*batch_of(2), {})
+    assert all(torch.equal(value, weights(learner)[name]) for name, value in weights(resumed).items())
+
+
 def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
     learner.learn(*batch_of(0), {})
