@@ -4,8 +4,8 @@
 
 Worker figures: the engine as a worker runs it against the same vLLM with neither seeded sampler nor proofs, which
 samples by itself at the same temperature and reports the sampled token's log-probability, as ours does. Both live in
-one process and take turns, in alternating order; `ratio` is the lower end of the 95% confidence interval of the median
-over the pairs, by order statistics.
+one process and take turns at every forward pass, so that a busy moment hits both; a pair is one batch through each.
+`ratio` is the lower end of the 95% confidence interval of the median over the pairs, by order statistics.
 
 Validator figures, with a tenth of the runs: `prefill_over_generate` replays all that a batch of 32 generated;
 `validate_over_generate` does with a whole commitment what the default policy asks for (reading the file, its Merkle
@@ -60,7 +60,7 @@ PROMPT = 24
 COMPLETION = 256
 BATCH = 32
 PAIR_TOKENS = {"worker_throughput": 8, "sampler_large_vocab": 16}
-"""Tokens of each completion in one half of a pair: short, so that both halves meet the same neighbours."""
+"""Tokens of each completion in one half of a pair."""
 TARGETS = {
     "worker_throughput": 0.98,
     "sampler_large_vocab": 0.97,
@@ -79,8 +79,7 @@ class PlainEngine:
     def __init__(self, model_dir: Path) -> None:
         self._engine = start_vllm(model_dir, plain_arguments(model_dir, CPU_FP32, LIMITS))
 
-    def generate(self, requests: Sequence[GenerationRequest]) -> int:
-        """Complete all requests; the number of tokens."""
+    def begin(self, requests: Sequence[GenerationRequest]) -> None:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -94,11 +93,15 @@ class PlainEngine:
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
             self._engine.add_request(str(i), {"prompt_token_ids": request.prompt_tokens.tolist()}, params)
-        tokens = 0
+
+    def step(self) -> None:
+        """One forward pass, if there is something left to do."""
+        if self._engine.has_unfinished_requests():
+            self._engine.step()
+
+    def finish(self) -> None:
         while self._engine.has_unfinished_requests():
-            for output in self._engine.step():
-                tokens += len(output.outputs[0].token_ids)  # type: ignore[union-attr]
-        return tokens
+            self._engine.step()
 
 
 def make_engine(model_dir: Path) -> Engine:
@@ -158,6 +161,10 @@ class Seconds:
     cpu: float
     wall: float
 
+    @classmethod
+    def sum(cls, parts: Sequence[Seconds]) -> Seconds:
+        return cls(sum(part.cpu for part in parts), sum(part.wall for part in parts))
+
 
 def timed(work: Callable[[], Any]) -> tuple[Any, Seconds]:
     wall, cpu = time.perf_counter(), time.process_time()
@@ -183,14 +190,36 @@ Pair = tuple[Speed, Speed]
 
 def worker_pairs(ours: Engine, peer: PlainEngine, tokens: int, runs: int) -> list[Pair]:
     """The first pair warms up both engines and does not count."""
-    pairs: list[Pair] = []
-    for run in range(runs + 1):
-        requests = make_requests(BATCH, tokens, seed=run)
-        sides = (partial(ours.generate, requests), partial(peer.generate, requests))
-        order = (0, 1) if run % 2 else (1, 0)
-        took = {side: timed(sides[side])[1] for side in order}
-        pairs.append((Speed.of(BATCH * tokens, took[0]), Speed.of(BATCH * tokens, took[1])))
+    pairs = [side_by_side(ours, peer, make_requests(BATCH, tokens, seed=run)) for run in range(runs + 1)]
     return pairs[1:]
+
+
+def side_by_side(ours: Engine, peer: PlainEngine, requests: Sequence[GenerationRequest]) -> Pair:
+    """The same work in both engines, forward pass by forward pass in turns."""
+    theirs: list[Seconds] = []
+
+    def of_the_peer(work: Callable[[], None]) -> None:
+        theirs.append(timed(work)[1])
+
+    step = ours._engine.step
+
+    def step_both() -> Any:
+        outputs = step()
+        of_the_peer(peer.step)
+        return outputs
+
+    of_the_peer(partial(peer.begin, requests))
+    before = Seconds.sum(theirs)
+    ours._engine.step = step_both  # type: ignore[method-assign]
+    try:
+        _, both = timed(partial(ours.generate, requests))
+    finally:
+        ours._engine.step = step  # type: ignore[method-assign]
+    during = Seconds.sum(theirs)
+    of_the_peer(peer.finish)
+    tokens = sum(request.max_tokens for request in requests)
+    own = Seconds(both.cpu - (during.cpu - before.cpu), both.wall - (during.wall - before.wall))
+    return Speed.of(tokens, own), Speed.of(tokens, Seconds.sum(theirs))
 
 
 def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
@@ -217,8 +246,7 @@ def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
         rollouts, reading = timed(partial(read_rollouts, file))
         _, hashing = timed(lambda rows=rollouts: rollout_tree(rows).root)
         replaying = replay(replayer, rollouts[:: positions // sampled][:sampled])
-        spent = (reading, hashing, replaying)
-        validating = Seconds(sum(part.cpu for part in spent), sum(part.wall for part in spent))
+        validating = Seconds.sum((reading, hashing, replaying))
         tokens = positions * COMPLETION
         pairs.append((Speed.of(tokens, validating), Speed.of(tokens, generating)))
     return pairs
