@@ -45,9 +45,9 @@ from muster.profiles import CPU_FP32  # noqa: E402
 from muster.rollouts.file import read_rollouts, write_rollouts  # noqa: E402
 from muster.rollouts.leaves import rollout_tree  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
+from muster.sample_policy import SamplePolicy  # noqa: E402
 from muster.settings import ValidatorSettings  # noqa: E402
 from muster.terms_file import PUBLIC_DEFAULTS  # noqa: E402
-from validator.inspect import SamplePolicy  # noqa: E402
 from validator.replay import Replayer, judge  # noqa: E402
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
 
@@ -237,7 +237,8 @@ def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
 def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
     """A commitment of the default size through the default policy, against making it."""
     positions = PUBLIC_DEFAULTS["group_size"] * PUBLIC_DEFAULTS["groups_per_commitment"]
-    sampled = SamplePolicy.of(ValidatorSettings()).count(positions, suspect=False)
+    defaults = ValidatorSettings()  # and a node that is no newcomer any more
+    sampled = SamplePolicy.of(defaults).count(positions, index=defaults.newcomer_commitments, suspect=False)
     pairs = []
     for run in range(runs):
         requests = make_requests(positions, COMPLETION, seed=2000 + run)
