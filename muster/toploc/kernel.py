@@ -10,8 +10,9 @@ import torch
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:
-    """Where a contiguous array's values are, for as long as the array lives."""
-    return ctypes.c_void_p(array.ctypes.data)
+    """Where a contiguous array's values are. It keeps the array: one that was only made to be handed over lives as long
+    as the call."""
+    return array.ctypes.data_as(ctypes.c_void_p)
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> np.ndarray:

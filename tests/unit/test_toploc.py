@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 import os
 
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from muster.native import compiler, load
 from muster.toploc import CODECS, PROJECTION
+from muster.toploc.kernel import address
 from muster.toploc.projection import signs, sums_by_kernel, sums_by_torch
 
 needs_kernel = pytest.mark.skipif(
@@ -174,3 +176,12 @@ def test_bfloat16_states_lose_nothing_but_the_rounding_of_the_proof() -> None:
     exact = (states.double() @ signs([5], 4096)[0].double().t() / 64).numpy()
     numbers = np.frombuffer(PROJECTION.encode(states, 5), "<f2").reshape(20, 4)
     assert np.allclose(numbers, exact, rtol=6e-4, atol=1e-6)
+
+
+def test_what_is_handed_to_a_kernel_lives_as_long_as_the_call() -> None:
+    """An array that nothing else holds would be freed before the kernel reads it."""
+    held = address(np.arange(1 << 20, dtype=np.uint64))
+    churn = [np.full(1 << 20, 7, dtype=np.uint64) for _ in range(4)]
+    found = np.ctypeslib.as_array(ctypes.cast(held, ctypes.POINTER(ctypes.c_uint64)), (1 << 20,))
+    assert found[-1] == (1 << 20) - 1
+    assert len(churn) == 4
