@@ -166,8 +166,9 @@ def run_model(
         }
 
 
-def calibrate(tokens: int) -> list[dict[str, Any]]:
-    """The whole grid, each profile and model in a process of its own."""
+def calibrate(tokens: int, save: Path | None = None) -> list[dict[str, Any]]:
+    """The whole grid, each profile and model in a process of its own. What is measured is saved as it goes: a run that
+    is ended keeps what it has."""
     share = -(-tokens // (len(PROFILES) * len(MODELS)))
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -177,6 +178,8 @@ def calibrate(tokens: int) -> list[dict[str, Any]]:
                 command = [sys.executable, __file__, "--child", profile, name, folder, "--tokens", str(share)]
                 done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
                 found += json.loads(done.stdout)
+                if save:
+                    save.write_text(json.dumps(found), encoding="utf-8")
                 counted = sum(cell["tokens"] for cell in found)
                 print(f"{profile}, {name}: {counted:,} tokens so far", file=sys.stderr)
     return found
@@ -441,9 +444,7 @@ def main() -> None:
             rewrite(DOCS / "verification.md", "lines", lines_page(found))
         print(json.dumps({"machine": machine, "runs": 1, "lines": found}) if options.json else lines_page(found))
         return
-    cells = calibrate(options.tokens)
-    if options.save:
-        options.save.write_text(json.dumps(cells), encoding="utf-8")
+    cells = calibrate(options.tokens, options.save)
     if options.write:
         for profile in PROFILES.values():
             plot_path(profile).write_text(plot(cells, profile), encoding="utf-8")
