@@ -64,7 +64,7 @@ def test_as_a_stranger_sends_it(place):
         case.call_and_validate(checks=CHECKS, timeout=10)
 
     covered = each_operation(orchestrator, check)
-    assert len(covered) == 17
+    assert len(covered) == 19
     assert "PUT /v1/files/{name}" in covered
 
 
@@ -83,4 +83,4 @@ def test_as_a_member_signs_it(place, name):
         assert response.status_code not in (401, 500), response.text
         case.validate_response(response, checks=CHECKS)
 
-    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 4
+    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 6
