@@ -7,7 +7,9 @@ each checkpoint by the manifest root of its step, and whatever is not weights in
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from muster.chain.reads import ChainReader
@@ -55,7 +57,7 @@ class Checkpoints:
     What has changed since one that is here is fetched rather than everything, where somebody offers that.
 
     Calls for different steps may run side by side. A path stays valid while fewer than `keep_versions` others are
-    asked for.
+    asked for, and as long as it is `held`.
     """
 
     def __init__(
@@ -76,7 +78,8 @@ class Checkpoints:
         self._settings = settings
         self._folder = folder
         self._verified: dict[int, tuple[bytes, Path]] = {}
-        self._roots_wanted: set[bytes] = set()
+        self._wanted: Counter[bytes] = Counter()
+        """Roots of versions that are being fetched or held, and how often."""
 
     async def get(self, step: int) -> Path:
         """The folder of a step's checkpoint, verified against the chain.
@@ -88,20 +91,27 @@ class Checkpoints:
         if known and known[0] == root and known[1].is_dir():
             await asyncio.to_thread(touch, known[1])
             return known[1]
-        self._roots_wanted.add(root)
-        try:
+        with self.held(root):
             limits = limits_of(self._settings)
             fetched = await fetch_step(
                 root, self._run, step, self._sources, self._folder, anchored=self._anchored, limits=limits
             )
             path = fetched.path
             await asyncio.to_thread(touch, path)
-            await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, set(self._roots_wanted))
-        finally:
-            self._roots_wanted.discard(root)
+            await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, set(self._wanted))
         await asyncio.to_thread(check_fixed, path, step, self._terms)
         self._verified[step] = root, path
         return path
+
+    @contextmanager
+    def held(self, root: bytes) -> Iterator[None]:
+        """Keep the version with this manifest root on the disk meanwhile, however many others are asked for."""
+        self._wanted[root] += 1
+        try:
+            yield
+        finally:
+            self._wanted[root] -= 1
+            self._wanted += Counter()  # forget what nobody holds any more
 
     async def _anchored(self, step: int) -> bytes:
         return (await self._chain.checkpoint(self._run, step)).manifest_root

@@ -7,8 +7,9 @@ between two calls, never within one.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -42,8 +43,15 @@ class NewestCheckpoint:
         self._run = run
         self._checkpoints = checkpoints
         self._poll_seconds = poll_seconds
-        self.newest: Fetched | None = None
-        """The newest checkpoint that is here."""
+        self._newest: Fetched | None = None
+
+    @contextmanager
+    def held(self) -> Iterator[Fetched | None]:
+        """The newest checkpoint that is here, if any, kept on the disk meanwhile: an engine may take longer to start
+        than several steps take to come."""
+        fetched = self._newest
+        with self._checkpoints.held(fetched.checkpoint.manifest_root) if fetched else nullcontext():
+            yield fetched
 
     async def follow(self) -> None:
         """Fetch whatever is published, for ever. What cannot be had is tried again, and said in the log."""
@@ -56,10 +64,10 @@ class NewestCheckpoint:
 
     async def _look(self) -> None:
         latest = await self._chain.latest_checkpoint(self._run)
-        if latest is None or (self.newest and self.newest.checkpoint == latest):
+        if latest is None or (self._newest and self._newest.checkpoint == latest):
             return
         path = await self._checkpoints.get(latest.step)
-        self.newest = Fetched(latest, path)
+        self._newest = Fetched(latest, path)
 
 
 class Policy:

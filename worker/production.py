@@ -44,9 +44,13 @@ class Producer:
         index = next_to_make(facts.work.next, self._place.journal.indices(facts.work.next))
         if index is None:
             return "finished work waits for the chain"
-        fetched = self._newest.newest
-        if fetched is None or fetched.checkpoint.step < facts.oldest_step:
-            return f"the weights of step {facts.state.steps - 1} are not here yet"
+        with self._newest.held() as fetched:
+            if fetched is None or fetched.checkpoint.step < facts.oldest_step:
+                return f"the weights of step {facts.state.steps - 1} are not here yet"
+            return await self._make(index, fetched, facts)
+
+    async def _make(self, index: int, fetched: Fetched, facts: Facts) -> str:
+        """Make the work of an index with this checkpoint; returns why not, or ""."""
         rules = await self._get_rules(fetched.path)
         demand = await self._place.client.demand(self._place.run)
         if not demand.wanted:

@@ -163,12 +163,7 @@ def settings_of(request: Request, name: str, run: int) -> dict[str, object]:
 
 
 def _worker(request: Request, layout: Layout, name: str) -> dict[str, object]:
-    return {
-        "worker.state_dir": layout.state(name),
-        "worker.poll_seconds": 0.5,
-        # On a busy machine an engine takes longer to start than several steps take to come.
-        "shardcast.keep_versions": 16,
-    }
+    return {"worker.state_dir": layout.state(name), "worker.poll_seconds": 0.5}
 
 
 def _validator(request: Request, layout: Layout, name: str) -> dict[str, object]:

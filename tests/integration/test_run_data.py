@@ -65,3 +65,28 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
             assert (path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
     assert before > manifest.total_bytes
     assert stats.served_bytes - before < manifest.total_bytes / 10
+
+
+async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment, tmp_path: Path) -> None:
+    """An engine that starts slowly still finds its checkpoint."""
+    tokenizer = make_tokenizer()
+    save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
+    promised = tokenizer_hash(tmp_path / "model")
+    house = await House.build(tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised)
+    served, settings = tmp_path / "published", ShardcastSettings(keep_versions=1)
+    async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, _):
+        terms = await trainer.terms(house.run)
+        checkpoints = Checkpoints(trainer, house.run, terms, [url], settings, tmp_path / "node")
+
+        async def come(step: int) -> Path:
+            manifest = publish(tmp_path / "model", served, house.run, step, shard_bytes=1 << 20)
+            await dev.advance(2)
+            await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            return await checkpoints.get(step)
+
+        first = await come(0)
+        with checkpoints.held(bytes.fromhex(first.name[2:])), checkpoints.held(bytes.fromhex(first.name[2:])):
+            second = await come(1)
+            assert (first.is_dir(), second.is_dir()) == (True, True)
+        assert (await come(2)).is_dir()
+        assert (first.is_dir(), second.is_dir()) == (False, False)
