@@ -13,8 +13,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import platform
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -24,12 +22,16 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
 from muster.profiles import CPU_FP32, PROFILES, Profile
 from tests.adversaries.kinds import ADVERSARIES, Adversary
-from tests.adversaries.pipeline import DAY, KNOWN, POLICY, LocalBench, describe, inspect, outcome, submit
+from tests.adversaries.pipeline import DAY, KNOWN, POLICY, LocalBench, describe, make, outcome
 from tests.adversaries.workshop import Workshop, open_workshop
 
+ROWS = 256
+"""Rollouts of each kind."""
+SAMPLES = 200
 CHILD_SECONDS = 3600
 SURE = 0.99
 """Share of the samples in which a kind must be rejected to count as caught."""
@@ -43,11 +45,9 @@ Found = dict[str, Any]
 
 async def measure(shop: Workshop, adversary: Adversary, bench: LocalBench, jobs: int, samples: int) -> Found:
     """One kind. Ends the program when the validator's own verdict is not one of those expected."""
-    asked = [shop.job(KNOWN + i, step=adversary.step) for i in range(jobs)]
-    made = [(job, adversary.lie(shop, job)) for job in asked]
-    for job, rows in made:
-        finding = (await inspect(bench, shop, job, submit(adversary, job, rows, shop.honest(job)))).finding
-        if finding is not None and finding.reason not in adversary.reasons:
+    made = [await make(bench, shop, adversary, shop.job(KNOWN + i, step=adversary.step)) for i in range(jobs)]
+    for finding in [one.finding for one in made if one.finding]:
+        if finding.reason not in adversary.reasons:
             sys.exit(f"{adversary.name}: caught for {finding.reason}: {finding.detail}")
     return describe(outcome(shop, adversary, made, samples=samples))
 
@@ -77,17 +77,25 @@ def measure_apart(profile: Profile, rows: int, samples: int) -> list[Found]:
 # --- Figures
 
 
-def figures(runs: int, rows: int = 256, samples: int = 200) -> list[dict[str, Any]]:
-    """The figures of DESIGN section 9, medians over so many runs, of the demo's profile."""
-    return figures_of([measure_apart(CPU_FP32, rows, samples) for _ in range(runs)])
+def figures(runs: int, *, write: bool = False, rows: int = ROWS, samples: int = SAMPLES) -> list[report.Figure]:
+    """The figures of the demo's profile; with `write` all profiles are measured once, for the page."""
+    found = [measure_apart(CPU_FP32, rows, samples) for _ in range(runs)]
+    if write:
+        write_page(
+            {
+                name: found[0] if profile is CPU_FP32 else measure_apart(profile, rows, samples)
+                for name, profile in PROFILES.items()
+            }
+        )
+    return figures_of(found)
 
 
-def figures_of(runs: Sequence[Sequence[Found]]) -> list[dict[str, Any]]:
+def figures_of(runs: Sequence[Sequence[Found]]) -> list[report.Figure]:
     once = [[is_caught(one) for one in run if one["name"] not in SUBTLE] for run in runs]
     day = [[one["in_a_day"] >= SURE for one in run] for run in runs]
     return [
-        _figure("adversaries_caught", [sum(one) / len(one) for one in once]),
-        _figure("adversaries_caught_in_a_day", [sum(one) / len(one) for one in day]),
+        _share("adversaries_caught", [sum(one) / len(one) for one in once]),
+        _share("adversaries_caught_in_a_day", [sum(one) / len(one) for one in day]),
     ]
 
 
@@ -100,23 +108,15 @@ def is_caught(one: Found) -> bool:
     return one["in_one"] >= SURE
 
 
-def _figure(name: str, shares: Sequence[float]) -> dict[str, Any]:
-    share = statistics.median(shares)
-    return {
-        "name": name,
-        "ours": share,
-        "min": min(shares),
-        "max": max(shares),
-        "peer": None,
-        "limit": None,
-        "ratio": share,
-        "target": 1.0,
-        "holds": share >= 1.0,
-        "unit": "share of kinds",
-    }
+def _share(name: str, shares: Sequence[float]) -> report.Figure:
+    return report.figure(name, shares, ratio=min(shares), target=1.0, unit="share of kinds")
 
 
 # --- The page
+
+
+def write_page(found: Mapping[str, Sequence[Found]]) -> None:
+    rewrite(DOCS / "verification.md", "adversaries", page(found))
 
 
 def page(found: Mapping[str, Sequence[Found]]) -> str:
@@ -190,27 +190,20 @@ def _line(one: Found) -> list[str]:
     ]
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--write", action="store_true", help="rewrite the table in docs/verification.md")
-    parser.add_argument("--rows", type=int, default=256, help="rollouts of each kind, in whole commitments")
-    parser.add_argument("--samples", type=int, default=200, help="samples drawn of each kind's commitments")
+    parser.add_argument("--rows", type=int, default=ROWS, help="rollouts of each kind, in whole commitments")
+    parser.add_argument("--samples", type=int, default=SAMPLES, help="samples drawn of each kind's commitments")
     parser.add_argument("--child", choices=PROFILES, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
         print(json.dumps(measure_all(PROFILES[options.child], options.rows, options.samples)))
-        return
-    found = {name: measure_apart(profile, options.rows, options.samples) for name, profile in PROFILES.items()}
-    if options.write:
-        rewrite(DOCS / "verification.md", "adversaries", page(found))
-    if options.json:
-        machine = platform.processor() or platform.machine()
-        document = {"machine": machine, "runs": 1, "figures": figures_of([found[CPU_FP32.name]])}
-        print(json.dumps(document | {"adversaries": found}))
-        return
-    print(page(found))
+        return 0
+    found = figures(1, write=options.write, rows=options.rows, samples=options.samples)
+    return report.show(found, as_json=options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

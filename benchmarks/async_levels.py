@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import statistics
 import sys
 import tempfile
@@ -31,6 +29,7 @@ from transformers import DynamicCache
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks.report import machine
 from muster.draws import Draw, draw_base, draw_commitment
 from muster.evaluation import greedy_score
 from muster.model_files import load_tokenizer
@@ -336,9 +335,10 @@ def main() -> None:
                 runs.append(train(folder, tasks, seed, terms, Recipe.of(settings, terms), options.updates))
     rows = summarise(runs, options.updates)
     if options.json:
-        machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
         chosen = {"set": options.set, "target": options.target}
-        print(json.dumps({"machine": machine, "settings": chosen, "summary": rows, "runs": [asdict(r) for r in runs]}))
+        print(
+            json.dumps({"machine": machine(), "settings": chosen, "summary": rows, "runs": [asdict(r) for r in runs]})
+        )
         return
     print("level  updates   base  after          gain           smallest")
     for row in rows:

@@ -148,12 +148,7 @@ def main() -> int:
         manifest = publish(model.parent, folder / "published", 1, 0)
         with origin(folder, folder / "published") as url:
             figures = measure(folder, manifest, model, url, options.runs)
-    machine = report.machine(f"{options.mib} MiB")
-    if options.json:
-        print(report.document(figures, runs=options.runs, machine=machine))
-    else:
-        print(machine, *map(report.line, figures), sep="\n")
-    return 0
+    return report.show(figures, as_json=options.json, about=[f"{options.mib} MiB"])
 
 
 if __name__ == "__main__":

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import subprocess
 import sys
 import tempfile
@@ -32,6 +31,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
 from muster.model_files import load_tokenizer
 from muster.models import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
@@ -56,6 +56,8 @@ WORDS = {
 TRAINED = "trained 0.34M"
 SHAPES = {"random 0.34M": ModelShape(), "random 20M": ModelShape(hidden=512, layers=6, heads=8, intermediate=1536)}
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
+TOKENS = 100_000
+"""Honest tokens over the whole grid, at least."""
 CHILD_SECONDS = 7200
 GROUP = 4
 LONG = 300
@@ -222,37 +224,36 @@ def honest_values(cells: Sequence[dict[str, Any]], profile: Profile, statistic: 
     return np.concatenate([np.zeros(0), *mine])
 
 
-def figures(runs: int, tokens: int = 100_000) -> list[dict[str, Any]]:
-    """The figures of DESIGN section 9: over all runs together, since what counts is the worst."""
-    return figures_of([cell for _ in range(runs) for cell in calibrate(tokens)])
+def figures(runs: int, *, write: bool = False, tokens: int = TOKENS, save: Path | None = None) -> list[report.Figure]:
+    """The figures over all runs together, since what counts is the worst; with `write` the page is rewritten too."""
+    cells = [cell for _ in range(runs) for cell in calibrate(tokens, save)]
+    if write:
+        write_page(cells)
+    return figures_of(cells)
 
 
-def figures_of(cells: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def figures_of(cells: Sequence[dict[str, Any]]) -> list[report.Figure]:
     rejected, rollouts = sum(cell["rejected"] for cell in cells), count_rollouts(cells)
     tokens = sum(cell["tokens"] for cell in cells)
     found = [
-        _figure("false_accusations", rejected, None, 0, rejected, 0, rejected == 0, "rejected honest rollouts")
-        | {"rollouts": rollouts, "upper_bound_95": rule_of_three(rollouts) if not rejected else None},
-        _figure("honest_tokens", tokens, None, None, tokens, 100_000, tokens >= 100_000, "tokens"),
+        report.figure(
+            "false_accusations",
+            [rejected],
+            ratio=rejected,
+            target=0,
+            at_most=True,
+            unit="rejected honest rollouts",
+            rollouts=rollouts,
+            upper_bound_95=None if rejected else rule_of_three(rollouts),
+        ),
+        report.figure("honest_tokens", [tokens], ratio=tokens, target=TOKENS, unit="tokens"),
     ]
     for one in margins(cells):
         limit = getattr(one.profile, one.statistic).accuse
         name = f"{one.profile.name}: {one.statistic}"
-        found.append(_figure(name, one.worst, None, limit, one.times, 2.0, one.times >= 2, "worst honest value"))
+        unit = "worst honest value"
+        found.append(report.figure(name, [one.worst], limit=[limit], ratio=one.times, target=2.0, unit=unit))
     return found
-
-
-def _figure(name: str, ours, peer, limit, ratio, target, holds: bool, unit: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "ours": ours,
-        "peer": peer,
-        "limit": limit,
-        "ratio": ratio,
-        "target": target,
-        "holds": holds,
-        "unit": unit,
-    }
 
 
 def count_rollouts(cells: Sequence[dict[str, Any]]) -> int:
@@ -265,6 +266,12 @@ def rule_of_three(count: int) -> float:
 
 
 # --- The page
+
+
+def write_page(cells: Sequence[dict[str, Any]]) -> None:
+    for profile in PROFILES.values():
+        plot_path(profile).write_text(plot(cells, profile), encoding="utf-8")
+    rewrite(DOCS / "verification.md", "calibration", page(cells))
 
 
 def page(cells: Sequence[dict[str, Any]]) -> str:
@@ -421,11 +428,11 @@ def lines_page(found: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--write", action="store_true", help="rewrite tables and plots in docs/verification.md")
-    parser.add_argument("--tokens", type=int, default=100_000, help="honest tokens over the whole grid")
+    parser.add_argument("--tokens", type=int, default=TOKENS, help="honest tokens over the whole grid")
     parser.add_argument("--save", type=Path, help="file for every measured number, as JSON")
     parser.add_argument("--lines", action="store_true", help="measure where stale weights begin to show instead")
     parser.add_argument("--rollouts", type=int, default=64, help="rollouts of each point of --lines")
@@ -435,25 +442,17 @@ def main() -> None:
     if options.child:
         profile, name, folder = options.child
         print(json.dumps(run_weights(PROFILES[profile], name, Path(folder), options.tokens)))
-        return
-    machine = platform.processor() or platform.machine()
+        return 0
     if options.lines:
         with tempfile.TemporaryDirectory() as folder:
             found = list(lines(Path(folder), options.rollouts))
         if options.write:
             rewrite(DOCS / "verification.md", "lines", lines_page(found))
-        print(json.dumps({"machine": machine, "runs": 1, "lines": found}) if options.json else lines_page(found))
-        return
-    cells = calibrate(options.tokens, options.save)
-    if options.write:
-        for profile in PROFILES.values():
-            plot_path(profile).write_text(plot(cells, profile), encoding="utf-8")
-        rewrite(DOCS / "verification.md", "calibration", page(cells))
-    if options.json:
-        print(json.dumps({"machine": machine, "runs": 1, "figures": figures_of(cells)}))
-    else:
-        print(page(cells))
+        print(json.dumps({"machine": report.machine(), "lines": found}) if options.json else lines_page(found))
+        return 0
+    found = figures(1, write=options.write, tokens=options.tokens, save=options.save)
+    return report.show(found, as_json=options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

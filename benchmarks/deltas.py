@@ -15,10 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import math
-import os
-import platform
 import shutil
 import statistics
 import sys
@@ -37,6 +34,7 @@ import torch  # noqa: E402
 from blake3 import blake3  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
+from benchmarks import report  # noqa: E402
 from muster.models import ModelShape, make_model, make_tokenizer  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
 from muster.shardcast import Manifest, publish  # noqa: E402
@@ -72,7 +70,7 @@ class Pair:
         return self.target.manifest.total_bytes / (made.total_bytes + len(made.canonical))
 
 
-def figures(runs: int) -> list[dict[str, object]]:
+def figures(runs: int) -> list[report.Figure]:
     """The three figures, in DESIGN's form; makes the checkpoints first, which takes about a minute."""
     with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
         pairs = make_pairs(Path(name))
@@ -80,7 +78,7 @@ def figures(runs: int) -> list[dict[str, object]]:
         rows = [(_apply(pairs["delta_1pct"]), _read_and_hash(pairs["delta_1pct"])) for _ in range(runs)]
     size = pairs["delta_1pct"].target.manifest.total_bytes / 1e9
     ours, limit = [size / apply for apply, _ in rows], [size / plain for _, plain in rows]
-    return [*found, _figure("delta_apply", ours, limit, APPLY_TARGET, "GB/s and core")]
+    return [*found, _more("delta_apply", ours, limit, APPLY_TARGET, "GB/s and core")]
 
 
 def make_pairs(folder: Path) -> dict[str, Pair]:
@@ -184,30 +182,20 @@ def _read_and_hash(pair: Pair) -> float:
     return time.process_time() - started
 
 
-def _size_figure(name: str, pair: Pair, target: float) -> dict[str, object]:
+def _size_figure(name: str, pair: Pair, target: float) -> report.Figure:
     before, after = _values(pair.base), _values(pair.target)
     changed = before != after
     share, count = float(changed.mean()), int(changed.sum())
     _, times = np.unique((after - before)[changed], return_counts=True)
     places = -share * math.log2(share) - (1 - share) * math.log2(1 - share)
     bits = len(before) * places - float((times * np.log2(times / count)).sum())
-    return _figure(name, [pair.ratio], [2 * len(before) / (bits / 8)], target, "times") | {"changed": round(share, 5)}
+    return _more(name, [pair.ratio], [2 * len(before) / (bits / 8)], target, "times", changed=round(share, 5))
 
 
-def _figure(name: str, ours: list[float], limit: list[float], target: float, unit: str) -> dict[str, object]:
+def _more(name: str, ours: list[float], limit: list[float], target: float, unit: str, **more: float) -> report.Figure:
+    """A figure of which more is better, and whose target speaks of the number itself."""
     middle = statistics.median(ours)
-    return {
-        "name": name,
-        "ours": round(middle, 3),
-        "ours_range": [round(min(ours), 3), round(max(ours), 3)],
-        "peer": None,
-        "limit": round(statistics.median(limit), 3),
-        "limit_range": [round(min(limit), 3), round(max(limit), 3)],
-        "ratio": round(middle, 3),
-        "target": target,
-        "holds": middle >= target,
-        "unit": unit,
-    }
+    return report.figure(name, ours, limit=limit, ratio=middle, target=target, unit=unit, **more)
 
 
 def _values(step: Step) -> np.ndarray:
@@ -295,15 +283,7 @@ def main() -> int:
     if options.compare:
         compare()
         return 0
-    found = figures(options.runs)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    if options.json:
-        print(json.dumps({"machine": machine, "runs": options.runs, "figures": found}, indent=1))
-    else:
-        print(machine)
-        for figure in found:
-            print("{name:14} {ours} {unit}, limit {limit} (target {target})".format(**figure))
-    return 0
+    return report.show(figures(options.runs), as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     {"machine": …, "runs": n, "figures": [{"name", "ours", "peer", "limit", "ratio", "target", "holds", "unit", …}]}
 
 `ratio` is the number that the target speaks of; `peer` and `limit` may be null. Measured values are medians over the
-runs, with the least and the largest beside them as `ours_range`, `peer_range`, `limit_range`.
+runs, with the least and the largest beside them as `ours_range`, `peer_range`, `limit_range`. How often was measured
+differs between figures, and stands in each as its own `runs`; the document's is the least of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 Figure = dict[str, object]
+MISSED = 3
+"""Exit status of a benchmark that missed a target."""
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -23,6 +26,33 @@ def alternate(runs: int, *measures: Callable[[], float]) -> list[list[float]]:
     """What each returned in each run: one after the other in every run, so that a busy moment hits all of them."""
     rows = [[measure() for measure in measures] for _ in range(runs)]
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def figure(
+    name: str,
+    ours: Sequence[float],
+    *,
+    ratio: float,
+    target: float,
+    unit: str,
+    peer: Sequence[float] | None = None,
+    limit: Sequence[float] | None = None,
+    at_most: bool = False,
+    **more: object,
+) -> Figure:
+    """A figure whose `ratio` must reach the target, or with `at_most` must not exceed it."""
+    return {
+        "name": name,
+        **_spread("ours", ours),
+        **_spread("peer", peer),
+        **_spread("limit", limit),
+        "ratio": _rounded(ratio),
+        "target": target,
+        "holds": ratio <= target if at_most else ratio >= target,
+        "unit": unit,
+        "runs": len(ours),
+        **more,
+    }
 
 
 def slower(
@@ -39,16 +69,16 @@ def slower(
     if yardstick is None:
         raise ValueError(f"{name} is compared with nothing")
     ratio = statistics.median(yardstick) / statistics.median(ours)
-    return {
-        "name": name,
-        **_spread("ours", ours),
-        **_spread("peer", peer),
-        **_spread("limit", limit),
-        "ratio": round(ratio, 3),
-        "target": target,
-        "holds": ratio >= target,
-        "unit": unit,
-    }
+    return figure(name, ours, ratio=ratio, target=target, unit=unit, peer=peer, limit=limit)
+
+
+def show(figures: Sequence[Figure], *, as_json: bool, about: Sequence[str] = ()) -> int:
+    """Print the figures, as JSON or for people; the program's exit status."""
+    if as_json:
+        print(document(figures, runs=min(map(_runs, figures)), machine=machine(*about)))
+    else:
+        print(machine(*about), *map(line, figures), sep="\n")
+    return 0 if all(figure["holds"] for figure in figures) else MISSED
 
 
 def document(figures: Sequence[Figure], *, runs: int, machine: str) -> str:
@@ -73,4 +103,16 @@ def line(figure: Figure) -> str:
 def _spread(name: str, values: Sequence[float] | None) -> Figure:
     if values is None:
         return {name: None}
-    return {name: round(statistics.median(values), 4), f"{name}_range": [round(min(values), 4), round(max(values), 4)]}
+    return {
+        name: _rounded(statistics.median(values)),
+        f"{name}_range": [_rounded(min(values)), _rounded(max(values))],
+    }
+
+
+def _rounded(value: float) -> float:
+    """Four digits, or all of those before the point."""
+    return float(f"{value:.4g}") if abs(value) < 1000 else round(value)
+
+
+def _runs(figure: Figure) -> int:
+    return int(str(figure["runs"]))

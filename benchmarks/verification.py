@@ -1,9 +1,9 @@
-"""What verification costs and catches, against its targets.
+"""What verification costs and catches, against its targets, and with --write the tables of docs/verification.md.
 
-    python benchmarks/verification.py [--json] [--runs 7] [--only engine]
+    python benchmarks/verification.py [--json] [--write] [--only engine [--runs 7]]
 
-Each of PARTS is a module with `figures(runs)`, which measures ours and the peer's in turn. Exits with 3 when a target
-is missed. The peers are installed by `make bench-peers`, from source and into an environment of their own.
+Each of PARTS measures ours and the peer's in turn; together they take about an hour and a half on two cores. Exits with
+3 when a target is missed. `make bench-peers` builds the peer from source, in an environment of its own.
 """
 
 from __future__ import annotations
@@ -11,16 +11,35 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 
+
+@dataclass(frozen=True)
+class Part:
+    """Figures that are measured together."""
+
+    module: str
+    """Has `figures(runs)`, or with tables `figures(runs, write=…)`."""
+    runs: int
+    """How often each figure is measured."""
+    tables: bool = False
+
+    def figures(self, runs: int | None, *, write: bool) -> list[report.Figure]:
+        module = importlib.import_module(self.module)
+        options = {"write": write} if self.tables else {}
+        return module.figures(self.runs if runs is None else runs, **options)
+
+
 PARTS = {
-    "codecs": "benchmarks.verification_codecs",
-    "engine": "benchmarks.verification_engine",
-    "adversaries": "benchmarks.adversaries",
+    "codecs": Part("benchmarks.verification_codecs", 7),
+    "engine": Part("benchmarks.verification_engine", 40),
+    "adversaries": Part("benchmarks.adversaries", 1, tables=True),
+    "calibration": Part("benchmarks.calibrate", 1, tables=True),
 }
 """Where the figures come from, in the order of the document."""
 
@@ -28,16 +47,15 @@ PARTS = {
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    parser.add_argument("--runs", type=int, default=7)
+    parser.add_argument("--write", action="store_true", help="rewrite the tables in docs/verification.md")
     parser.add_argument("--only", choices=PARTS, help="this part alone")
+    parser.add_argument("--runs", type=int, help="how often that part is measured")
     options = parser.parse_args()
-    names = [options.only] if options.only else list(PARTS)
-    figures = [figure for name in names for figure in importlib.import_module(PARTS[name]).figures(options.runs)]
-    if options.json:
-        print(report.document(figures, runs=options.runs, machine=report.machine()))
-    else:
-        print(report.machine(), *map(report.line, figures), sep="\n")
-    return 0 if all(figure["holds"] for figure in figures) else 3
+    if options.runs is not None and options.only is None:
+        parser.error("--runs goes with --only: the parts need different numbers of runs")
+    parts = [PARTS[options.only]] if options.only else list(PARTS.values())
+    figures = [figure for part in parts for figure in part.figures(options.runs, write=options.write)]
+    return report.show(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
-import platform
 import statistics
 import subprocess
 import sys
@@ -40,6 +38,8 @@ import torch
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+from benchmarks import report  # noqa: E402
+from benchmarks.report import MISSED  # noqa: E402
 from muster.models import ModelShape, make_model, make_tokenizer, save_model  # noqa: E402
 from muster.profiles import CPU_FP32  # noqa: E402
 from muster.rollouts.file import read_rollouts, write_rollouts  # noqa: E402
@@ -48,8 +48,9 @@ from muster.rollouts.schema import Rollout  # noqa: E402
 from muster.sample_policy import SamplePolicy  # noqa: E402
 from muster.settings import ValidatorSettings  # noqa: E402
 from muster.terms_file import PUBLIC_DEFAULTS  # noqa: E402
+from tests.adversaries.workshop import bare_rows  # noqa: E402
 from validator.replay import Replayer, judge  # noqa: E402
-from worker.engine import Engine, EngineLimits, Generation, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
+from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
 
 VOCABULARY = 152_000
 SMALL = ModelShape()
@@ -129,30 +130,6 @@ def make_requests(count: int, tokens: int, seed: int) -> list[GenerationRequest]
     ]
 
 
-def rollouts_of(requests: Sequence[GenerationRequest], generations: Sequence[Generation]) -> list[Rollout]:
-    """Rows as a worker writes them, as far as reading and replay look at them."""
-    return [
-        Rollout(
-            run=1,
-            step=0,
-            position=position,
-            group=0,
-            sample=0,
-            task=0,
-            seed=request.seed,
-            budget=8,
-            prompt_tokens=request.prompt_tokens,
-            completion_tokens=generation.tokens,
-            logprobs=generation.logprobs,
-            task_reward=0,
-            length_reward=0,
-            finish_reason=generation.finish_reason,
-            proof=generation.proof,
-        )
-        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
-    ]
-
-
 # --- Measuring
 
 
@@ -228,7 +205,7 @@ def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
     for run in range(runs):
         requests = make_requests(BATCH, COMPLETION, seed=1000 + run)
         generations, generating = timed(partial(engine.generate, requests))
-        rollouts = rollouts_of(requests, generations)
+        rollouts = bare_rows(requests, generations)
         replaying = replay(replayer, rollouts)
         pairs.append((Speed.of(BATCH * COMPLETION, replaying), Speed.of(BATCH * COMPLETION, generating)))
     return pairs
@@ -243,7 +220,7 @@ def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
     for run in range(runs):
         requests = make_requests(positions, COMPLETION, seed=2000 + run)
         generations, generating = timed(partial(engine.generate, requests))
-        file = write_rollouts(rollouts_of(requests, generations))
+        file = write_rollouts(bare_rows(requests, generations))
         rollouts, reading = timed(partial(read_rollouts, file))
         _, hashing = timed(lambda rows=rollouts: rollout_tree(rows).root)
         replaying = replay(replayer, rollouts[:: positions // sampled][:sampled])
@@ -274,29 +251,24 @@ def lower_bound(ratios: Sequence[float]) -> float:
     return sorted(ratios)[max(0, rank - 1)]
 
 
-def figure(name: str, pairs: Sequence[Pair], statistic: Callable[[Sequence[float]], float]) -> dict[str, Any]:
+def figure(name: str, pairs: Sequence[Pair], statistic: Callable[[Sequence[float]], float]) -> report.Figure:
     ours, peer = ([pair[side].cpu for pair in pairs] for side in (0, 1))
     ratios = [mine / theirs for mine, theirs in zip(ours, peer, strict=True)]
     ratio = statistic(ratios)
-    return {
-        "name": name,
-        "ours": statistics.median(ours),
-        "ours_range": [min(ours), max(ours)],
-        "peer": statistics.median(peer),
-        "peer_range": [min(peer), max(peer)],
-        "limit": None,
-        "ratio": ratio,
-        "ratio_median": statistics.median(ratios),
-        "ratio_range": [min(ratios), max(ratios)],
-        "wall_ratio": statistics.median(mine.wall / theirs.wall for mine, theirs in pairs),
-        "runs": len(pairs),
-        "target": TARGETS[name],
-        "holds": ratio >= TARGETS[name],
-        "unit": "tokens/s",
-    }
+    return report.figure(
+        name,
+        ours,
+        peer=peer,
+        ratio=ratio,
+        target=TARGETS[name],
+        unit="tokens/s",
+        ratio_median=statistics.median(ratios),
+        ratio_range=[min(ratios), max(ratios)],
+        wall_ratio=statistics.median(mine.wall / theirs.wall for mine, theirs in pairs),
+    )
 
 
-def measure(name: str, runs: int) -> dict[str, Any]:
+def measure(name: str, runs: int) -> report.Figure:
     """One figure, in this process."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory(prefix="muster-bench-") as folder:
@@ -310,37 +282,33 @@ def measure(name: str, runs: int) -> dict[str, Any]:
             return figure(name, pairs, lower_bound)
         replayer = Replayer(model_dir, CPU_FP32, TEMPERATURE)
         warm = make_requests(2, 8, seed=0)
-        replay(replayer, rollouts_of(warm, engine.generate(warm)))
+        replay(replayer, bare_rows(warm, engine.generate(warm)))
         few = max(1, runs // 10)
         pairs = (prefill_pairs if name == "prefill_over_generate" else validate_pairs)(engine, replayer, few)
         return figure(name, pairs, statistics.median)
 
 
-def figures(runs: int, names: Sequence[str] = tuple(TARGETS)) -> list[dict[str, Any]]:
+def figures(runs: int, names: Sequence[str] = tuple(TARGETS)) -> list[report.Figure]:
     """All figures, each from a process of its own: vLLM's engines of one process share what ends with the first."""
     found = []
     for name in names:
         command = [sys.executable, __file__, "--json", "--runs", str(runs), "--only", name]
-        done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=7200)
+        done = subprocess.run(command, stdout=subprocess.PIPE, check=False, timeout=7200)
+        if done.returncode not in (0, MISSED):
+            sys.exit(f"{name} could not be measured: status {done.returncode}")
         found += json.loads(done.stdout)["figures"]
     return found
 
 
-def main() -> None:
+def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--runs", type=int, default=40, help="pairs of a worker's figure; a validator's takes a tenth")
     parser.add_argument("--only", choices=TARGETS, help="only this figure, in this process")
     options = parser.parse_args()
     found = [measure(options.only, options.runs)] if options.only else figures(options.runs)
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}"
-    if options.json:
-        print(json.dumps({"machine": machine, "runs": options.runs, "figures": found}, indent=1))
-        return
-    print(machine)
-    for row in found:
-        print("{name:24} ours {ours:7.0f}  peer {peer:7.0f} {unit}  ratio {ratio:.3f} (target {target})".format(**row))
+    return report.show(found, as_json=options.json)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -46,9 +46,14 @@ class Adversary:
     commits_to_honest: bool = False
     """The root it commits to is that of the honest rows, and the file is another."""
     in_part: bool = True
-    """Whether it can lie in some of a commitment's rows; otherwise it lies about the file."""
+    """Whether it can lie in some of a commitment's rows, and be honest in the others."""
     subtle: bool = False
     """Most of its rows are what honest work would have been: it takes more than one commitment to meet a false one."""
+
+    @property
+    def whole_file(self) -> bool:
+        """It is the file that lies: no sample of rows has a part in what is found."""
+        return self.commits_to_honest or not self.in_part
 
 
 SAMPLING: tuple[Reason, ...] = ("sampling_mismatch",)

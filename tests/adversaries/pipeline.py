@@ -190,21 +190,37 @@ class Outcome:
         return self.caught / self.samples
 
 
-def outcome(
-    shop: Workshop, adversary: Adversary, made: Sequence[tuple[Job, list[Rollout]]], *, samples: int
-) -> Outcome:
-    """Judge the rows that the adversary made for some jobs, and `samples` samples of its commitments in either form."""
-    judged = [(job, judge_rows(shop, job, rows)) for job, rows in made]
+@dataclass(frozen=True)
+class Made:
+    """A commitment that an adversary made, and the validator's own verdict on its file."""
+
+    job: Job
+    rows: list[Rollout]
+    finding: Finding | None
+
+
+async def make(bench: LocalBench, shop: Workshop, adversary: Adversary, job: Job) -> Made:
+    """Let the adversary do a job, and let the validator inspect what it uploads."""
+    rows = adversary.lie(shop, job)
+    inspection = await inspect(bench, shop, job, submit(adversary, job, rows, shop.honest(job)))
+    return Made(job, rows, inspection.finding)
+
+
+def outcome(shop: Workshop, adversary: Adversary, made: Sequence[Made], *, samples: int) -> Outcome:
+    """Judge the rows of an adversary's commitments, and `samples` samples of these with lies in all rows and in a
+    tenth. Who lies about the file has no honest rows in it: what the validator found counts in either form."""
+    if adversary.whole_file:
+        return _whole_file(adversary, made, samples)
+    judged = [(one.job, judge_rows(shop, one.job, one.rows)) for one in made]
     flat = [row for _, rows in judged for row in rows]
     false = [row for row in flat if row.false]
     found = [row.finding for row in false if row.finding]
-    whole = whole_file(adversary)
     positions = shop.rules.terms.positions
     lies = lying_rows(positions, TENTH)
 
     def inspected(number: int, lying: Sequence[int]) -> Finding | None:
         job, rows = judged[number % len(judged)]
-        return whole or _judge_sample(rows, sample_of(job, number, positions), lying)
+        return _judge_sample(rows, sample_of(job, number, positions), lying)
 
     caught = [inspected(n, range(positions)) for n in range(samples)]
     tenth = [
@@ -215,24 +231,41 @@ def outcome(
         name=adversary.name,
         rows=len(flat),
         false=len(false),
-        whole_file=whole is not None,
-        rejected=0 if whole else len(found),
-        accused=0 if whole else sum(finding.accuse for finding in found),
-        reasons=dict(Counter([whole.reason] if whole else [finding.reason for finding in found])),
+        whole_file=False,
+        rejected=len(found),
+        accused=sum(finding.accuse for finding in found),
+        reasons=dict(Counter(finding.reason for finding in found)),
         values=np.array(values),
         limit=getattr(shop.profile, adversary.statistic) if adversary.statistic else None,
         samples=samples,
         caught=sum(finding is not None for finding in caught),
         caught_accused=sum(finding is not None and finding.accuse for finding in caught),
         caught_tenth=sum(finding is not None for finding in tenth),
-        predicted_tenth=1.0 if whole else _predicted(flat, positions, lies),
+        predicted_tenth=_predicted(flat, positions, lies),
     )
 
 
-def whole_file(adversary: Adversary) -> Finding | None:
-    """What is found before any row is looked at: of those who lie about the file, and only there."""
-    lies_about_the_file = adversary.commits_to_honest or not adversary.in_part
-    return Finding(adversary.reasons[0]) if lies_about_the_file else None
+def _whole_file(adversary: Adversary, made: Sequence[Made], samples: int) -> Outcome:
+    """What becomes of a file does not depend on the sample: as many samples of each commitment as of the others."""
+    findings = [made[n % len(made)].finding for n in range(samples)]
+    caught = [finding for finding in findings if finding is not None]
+    rows = sum(len(one.rows) for one in made)
+    return Outcome(
+        name=adversary.name,
+        rows=rows,
+        false=rows,
+        whole_file=True,
+        rejected=0,
+        accused=0,
+        reasons=dict(Counter(one.finding.reason for one in made if one.finding)),
+        values=np.zeros(0),
+        limit=None,
+        samples=samples,
+        caught=len(caught),
+        caught_accused=sum(finding.accuse for finding in caught),
+        caught_tenth=len(caught),
+        predicted_tenth=1.0,
+    )
 
 
 def _judge_sample(rows: Sequence[JudgedRow], sample: Sequence[int], lying: Sequence[int]) -> Finding | None:

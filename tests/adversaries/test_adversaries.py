@@ -9,7 +9,7 @@ import pytest
 from muster.profiles import CPU_FP32
 from muster.sample_policy import lying_rows
 from tests.adversaries.kinds import ADVERSARIES, Adversary
-from tests.adversaries.pipeline import TENTH, LocalBench, inspect, lie_in_part, outcome, submit
+from tests.adversaries.pipeline import TENTH, LocalBench, inspect, lie_in_part, make, outcome, submit
 from tests.adversaries.workshop import Workshop
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -38,8 +38,8 @@ async def test_honest_work_is_accepted_with_room_to_spare(
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda one: one.name)
 async def test_who_lies_is_caught(adversary: Adversary, workshop: Workshop, bench: LocalBench) -> None:
     job = workshop.job(INDEX, step=adversary.step)
-    lies, honest = adversary.lie(workshop, job), workshop.honest(job)
-    found = outcome(workshop, adversary, [(job, lies)], samples=SAMPLES)
+    made, honest = await make(bench, workshop, adversary, job), workshop.honest(job)
+    found = outcome(workshop, adversary, [made], samples=SAMPLES)
 
     # By itself, every row that is not what honest work would be, but for rare near-ties.
     assert set(found.reasons) <= set(adversary.reasons)
@@ -51,14 +51,13 @@ async def test_who_lies_is_caught(adversary: Adversary, workshop: Workshop, benc
     assert found.caught_tenth / SAMPLES == pytest.approx(found.predicted_tenth, abs=0.2)
 
     # And by the validator's own entry, with a real file: all rows lie, then a tenth.
-    inspection = await inspect(bench, workshop, job, submit(adversary, job, lies, honest))
     if not adversary.subtle:
-        assert inspection.finding is not None
-        assert inspection.finding.accuse
-        assert inspection.finding.reason in adversary.reasons
+        assert made.finding is not None
+        assert made.finding.accuse
+        assert made.finding.reason in adversary.reasons
     if adversary.in_part:
-        positions = Random(INDEX).sample(range(len(lies)), lying_rows(len(lies), TENTH))
-        mixed = lie_in_part(lies, honest, positions)
+        positions = Random(INDEX).sample(range(len(made.rows)), lying_rows(len(made.rows), TENTH))
+        mixed = lie_in_part(made.rows, honest, positions)
         inspection = await inspect(bench, workshop, job, submit(adversary, job, mixed, honest))
         if inspection.finding is not None:
             assert inspection.finding.reason in adversary.reasons

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from benchmarks.report import alternate, document, line, slower
+from benchmarks.report import MISSED, alternate, document, figure, line, show, slower
 
 
 def test_less_is_better_by_the_ratio_of_medians() -> None:
@@ -17,6 +17,29 @@ def test_less_is_better_by_the_ratio_of_medians() -> None:
     assert line(figure) == f"{'build':24} ours 2.0 s  peer 11.0  ratio 5.5 (target 5.0)"
     with pytest.raises(ValueError, match="nothing"):
         slower("build", [2.0], target=5.0, unit="s")
+
+
+def test_a_target_is_reached_or_not_exceeded() -> None:
+    assert figure("share", [1.0], ratio=1.0, target=1.0, unit="")["holds"]
+    assert not figure("share", [0.99], ratio=0.99, target=1.0, unit="")["holds"]
+    assert figure("memory", [127.0], ratio=127.0, target=128, unit="MiB", at_most=True)["holds"]
+    assert not figure("memory", [129.0], ratio=129.0, target=128, unit="MiB", at_most=True)["holds"]
+
+
+def test_numbers_keep_four_digits_and_what_is_before_the_point() -> None:
+    made = figure("speed", [0.000123456, 123456.7, 3.0], ratio=1.23456, target=1, unit="s", tokens=7)
+    assert (made["ours"], made["ours_range"], made["ratio"]) == (3.0, [0.0001235, 123457], 1.235)
+    assert (made["runs"], made["tokens"]) == (3, 7)
+
+
+def test_a_missed_target_is_the_program_s_status(capsys: pytest.CaptureFixture[str]) -> None:
+    good, bad = (slower(name, [2.0] * 3, limit=[limit], target=5.0, unit="s") for name, limit in (("a", 11), ("b", 9)))
+    assert show([good], as_json=False) == 0
+    assert "ratio 5.5 (target 5.0)" in capsys.readouterr().out
+    assert show([good, bad], as_json=True, about=["4 GiB"]) == MISSED
+    read = json.loads(capsys.readouterr().out)
+    assert (read["runs"], [one["name"] for one in read["figures"]]) == (3, ["a", "b"])
+    assert read["machine"].endswith("4 GiB")
 
 
 def test_runs_alternate() -> None:
