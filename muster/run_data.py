@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from muster.chain.reads import ChainReader
-from muster.errors import ConfigError, MismatchError
+from muster.errors import MismatchError, MusterError
 from muster.files import write_durably
 from muster.http import OrchestratorClient
 from muster.inspection import ModelFacts, Rules
 from muster.model_files import load_tokenizer, tokenizer_hash
+from muster.relays import Relays
 from muster.settings import ShardcastSettings
 from muster.shardcast.catch_up import fetch_step
 from muster.shardcast.client import limits_of
 from muster.shardcast.folder import prune, touch
+from muster.shardcast.sources import SourceReport
 from muster.tasks import TaskSet, load_task_set
 from muster.terms import Terms
 
@@ -65,16 +67,14 @@ class Checkpoints:
         chain: ChainReader,
         run: int,
         terms: Terms,
-        sources: Sequence[str],
+        relays: Relays,
         settings: ShardcastSettings,
         folder: Path,
     ) -> None:
-        if not sources:
-            raise ConfigError("no relay is known for this run", hint="set shardcast.relays")
         self._chain = chain
         self._run = run
         self._terms = terms
-        self._sources = list(sources)
+        self._relays = relays
         self._settings = settings
         self._folder = folder
         self._verified: dict[int, tuple[bytes, Path]] = {}
@@ -84,7 +84,8 @@ class Checkpoints:
     async def get(self, step: int) -> Path:
         """The folder of a step's checkpoint, verified against the chain.
 
-        Raises as `muster.shardcast.fetch`, and MismatchError when it is not of the model that the terms promise.
+        Raises as `muster.shardcast.fetch` and `Relays.urls`, and MismatchError when it is not of the model that the
+        terms promise.
         """
         root = await self._anchored(step)
         known = self._verified.get(step)
@@ -92,16 +93,33 @@ class Checkpoints:
             await asyncio.to_thread(touch, known[1])
             return known[1]
         with self.held(root):
-            limits = limits_of(self._settings)
-            fetched = await fetch_step(
-                root, self._run, step, self._sources, self._folder, anchored=self._anchored, limits=limits
-            )
-            path = fetched.path
+            path = await self._fetch(root, step)
             await asyncio.to_thread(touch, path)
             await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, set(self._wanted))
         await asyncio.to_thread(check_fixed, path, step, self._terms)
         self._verified[step] = root, path
         return path
+
+    async def _fetch(self, root: bytes, step: int) -> Path:
+        """Fetch from the relays of the moment, and tell who lied: also where nobody else delivered."""
+        liars: list[SourceReport] = []
+        try:
+            fetched = await fetch_step(
+                root,
+                self._run,
+                step,
+                await self._relays.urls(),
+                self._folder,
+                anchored=self._anchored,
+                limits=limits_of(self._settings),
+                lied=liars.append,
+            )
+        except MusterError:
+            self._relays.doubt()
+            await self._relays.report(root, liars)
+            raise
+        await self._relays.report(root, liars)
+        return fetched.path
 
     @contextmanager
     def held(self, root: bytes) -> Iterator[None]:
@@ -130,8 +148,3 @@ def check_fixed(checkpoint: Path, step: int, terms: Terms) -> None:
             f"the run's terms name 0x{terms.tokenizer_hash.hex()}",
             hint="the trainer publishes another model than it promised: do not work for this run",
         )
-
-
-async def sources_of(settings: ShardcastSettings, client: OrchestratorClient, run: int) -> list[str]:
-    """Where weights come from: the operator's own list, or else what the orchestrator tells."""
-    return list(settings.relays) or await client.relays(run)

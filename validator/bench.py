@@ -15,10 +15,11 @@ from muster.http import OrchestratorClient
 from muster.inspection import Commitment, Finding, Rules
 from muster.messages import Upload
 from muster.profiles import profile_by_hash
+from muster.relays import Relays
 from muster.rollouts.file import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
-from muster.run_data import Checkpoints, fetch_task_set, make_rules, sources_of
+from muster.run_data import Checkpoints, fetch_task_set, make_rules
 from muster.settings import Settings
 from validator.model import Model
 
@@ -69,8 +70,8 @@ async def make_bench(
     latest = await chain.latest_checkpoint(settings.run)
     if latest is None:
         raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
-    sources = await sources_of(settings.shardcast, client, settings.run)
-    checkpoints = Checkpoints(chain, settings.run, terms, sources, settings.shardcast, folder / "weights")
+    relays = Relays(settings.shardcast, client, settings.run)
+    checkpoints = Checkpoints(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
     task_set = await fetch_task_set(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, task_set, checkpoint)

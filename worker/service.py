@@ -15,7 +15,8 @@ from muster.errors import TRANSIENT
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
 from muster.process import run_together
-from muster.run_data import Checkpoints, sources_of
+from muster.relays import Relays
+from muster.run_data import Checkpoints
 from muster.settings import Settings
 from worker.defence import Defender
 from worker.delivery import Courier
@@ -53,7 +54,8 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
 async def _work(place: Workplace, engine: type[Engine]) -> None:
     """Make, deliver and defend until one of them fails."""
     pause = place.settings.worker.poll_seconds
-    newest = await _prepare(place)
+    relays = Relays(place.settings.shardcast, place.client, place.run)
+    newest = await _prepare(place, relays)
     producer, courier = Producer(place, newest, engine), Courier(place)
     try:
         jobs = [
@@ -63,23 +65,23 @@ async def _work(place: Workplace, engine: type[Engine]) -> None:
             take_turns(courier.turn, place.saved, pause),
         ]
         if place.settings.shardcast.share:
-            jobs.append(share(place.weights, place.run, place.settings.shardcast, place.client))
+            jobs.append(share(place.weights, place.run, place.settings.shardcast, place.client, relays))
         await run_together(*jobs)
     finally:
         await producer.close()
 
 
-async def _prepare(place: Workplace) -> NewestCheckpoint:
+async def _prepare(place: Workplace, relays: Relays) -> NewestCheckpoint:
     """What is needed once: an end to what an earlier life sent to the chain, an answer to cases that were opened
-    meanwhile (a retired node gets no further than this), and the sources of weights."""
+    meanwhile (a retired node gets no further than this), and somebody to fetch weights from."""
     shardcast, patience = place.settings.shardcast, Patience(place.settings.worker.poll_seconds)
     while True:
         try:
             await place.chain.settle()
             await Defender(place).look()
-            sources = await sources_of(shardcast, place.client, place.run)
+            await relays.urls()
         except TRANSIENT as error:
             await patience.wait(str(error))
             continue
-        checkpoints = Checkpoints(place.chain, place.run, place.terms, sources, shardcast, place.weights)
+        checkpoints = Checkpoints(place.chain, place.run, place.terms, relays, shardcast, place.weights)
         return NewestCheckpoint(place.chain, place.run, checkpoints, place.settings.chain.poll_seconds)

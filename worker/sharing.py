@@ -10,6 +10,7 @@ from muster import telemetry
 from muster.errors import TRANSIENT
 from muster.http import OrchestratorClient
 from muster.messages import RelayOffer
+from muster.relays import Relays
 from muster.settings import ShardcastSettings
 from muster.shardcast.origin import Holdings
 from muster.shardcast.server import FileServer, ServerLimits
@@ -25,8 +26,11 @@ RETRY_SECONDS: Final = 15.0
 log = telemetry.logger("worker")
 
 
-async def share(folder: Path, run: int, settings: ShardcastSettings, client: OrchestratorClient) -> None:
-    """Serve the versions in `folder` until cancelled. Raises ConfigError when the port is taken."""
+async def share(
+    folder: Path, run: int, settings: ShardcastSettings, client: OrchestratorClient, relays: Relays
+) -> None:
+    """Serve the versions in `folder` until cancelled; `relays` learns not to fetch from here. Raises ConfigError when
+    the port is taken."""
     service = Service("worker", Holdings(folder), Stats())
     limits = ServerLimits(
         idle_seconds=settings.idle_seconds, connections=settings.connections, rate=settings.upload_rate
@@ -35,6 +39,7 @@ async def share(folder: Path, run: int, settings: ShardcastSettings, client: Orc
     service.connections = lambda: server.connections
     port = await server.start(settings.host, settings.port)
     offer = RelayOffer(run=run, url=settings.url or f"http://{settings.host}:{port}")
+    relays.own = offer.url.rstrip("/")
     log.info("sharing weights", url=offer.url)
     try:
         while True:

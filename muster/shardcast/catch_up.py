@@ -34,7 +34,7 @@ from muster.shardcast.folder import Index, prune, read_manifest, touch, version_
 from muster.shardcast.manifest import Manifest
 from muster.shardcast.part import Part
 from muster.shardcast.route import Offer, Route, cheapest, offers_of, without
-from muster.shardcast.sources import FetchLimits, Pool
+from muster.shardcast.sources import FetchLimits, Pool, SourceReport
 from muster.shardcast.transfer import Download, Progress
 
 DELTAS: Final = ".deltas"
@@ -69,13 +69,15 @@ async def fetch_step(
     anchored: Anchored,
     limits: FetchLimits | None = None,
     progress: Callable[[Progress], None] | None = None,
+    lied: Callable[[SourceReport], None] | None = None,
 ) -> Fetched:
-    """The same as `fetch_with_report`, and raising the same, by way of differences where that costs fewer bytes."""
+    """The same as `fetch_with_report`, and raising the same, by way of differences where that costs fewer bytes. Who
+    lied about a difference has lied about no anchored root, and is only left aside."""
     bounds = limits or FetchLimits()
     catching_up = CatchUp(root, run, step, sources, dest, anchored, bounds)
     if not await asyncio.to_thread(version_path(dest, root).is_dir):
         await catching_up.run()
-    fetched = await fetch_with_report(root, run, step, sources, dest, limits=bounds, progress=progress)
+    fetched = await fetch_with_report(root, run, step, sources, dest, limits=bounds, progress=progress, lied=lied)
     return replace(fetched, delta_bytes=catching_up.fetched_bytes)
 
 

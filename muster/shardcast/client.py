@@ -96,8 +96,10 @@ async def fetch_with_report(
     timeout: float | None = None,  # noqa: ASYNC109 (part of the limits, which a caller need not build for this)
     progress: Callable[[Progress], None] | None = None,
     limits: FetchLimits | None = None,
+    lied: Callable[[SourceReport], None] | None = None,
 ) -> Fetched:
-    """The same as `fetch`, telling also what came from where and which sources lied."""
+    """The same as `fetch`, telling also what came from where and which sources lied; `lied` is called with each of
+    these at the end, also of a fetch that fails."""
     bounds = limits or FetchLimits()
     if timeout is not None:
         bounds = replace(bounds, timeout=timeout)
@@ -117,6 +119,10 @@ async def fetch_with_report(
                 f"({download.found_bytes + download.fetched_bytes} bytes are kept)",
                 hint="try again: it goes on where it was",
             ) from error
+        finally:
+            if lied is not None:
+                for liar in [source for source in pool.reports if source.dropped]:
+                    lied(liar)
     assert download.manifest is not None
     fetched = Fetched(
         path=path,

@@ -157,13 +157,17 @@ def settings_of(request: Request, name: str, run: int) -> dict[str, object]:
         "chain.poll_seconds": 0.5,
         "keys.raw_key_file": layout.key(name),
         "orchestrator.url": f"http://127.0.0.1:{ports.orchestrator}",
-        "shardcast.relays": relay_urls(request),
     }
     return common | _ROLES.get(role, _worker)(request, layout, name)
 
 
 def _worker(request: Request, layout: Layout, name: str) -> dict[str, object]:
-    return {"worker.state_dir": layout.state(name), "worker.poll_seconds": 0.5}
+    return {
+        "worker.state_dir": layout.state(name),
+        "worker.poll_seconds": 0.5,
+        "shardcast.share": True,
+        "shardcast.port": 0,
+    }
 
 
 def _validator(request: Request, layout: Layout, name: str) -> dict[str, object]:
@@ -192,6 +196,7 @@ def _orchestrator(request: Request, layout: Layout, name: str) -> dict[str, obje
         "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
         "orchestrator.run_folder": layout.run_folder,
         "orchestrator.batch_groups": GROUPS_PER_BATCH,
+        "shardcast.relays": relay_urls(request),
     }
 
 
@@ -232,7 +237,7 @@ MODULES: Final = {
 
 
 def relay_urls(request: Request) -> list[str]:
-    """Where weights are served: the relay first."""
+    """Where the owner serves weights: the relay first. Nodes learn of them from the orchestrator."""
     return [f"http://127.0.0.1:{request.ports.relay}", f"http://127.0.0.1:{request.ports.origin}"]
 
 

@@ -13,6 +13,7 @@ from muster.chain.contracts import runs
 from muster.errors import MismatchError
 from muster.model_files import tokenizer_hash
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from muster.relays import Relays
 from muster.run_data import Checkpoints
 from muster.settings import ShardcastSettings
 from muster.shardcast.publish import deltas_of, publish
@@ -36,8 +37,9 @@ async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment:
             await dev.advance(2)
             await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
         async with odd_source(served) as (url, _, _):
-            terms, settings = await trainer.terms(house.run), ShardcastSettings()
-            checkpoints = Checkpoints(trainer, house.run, terms, [url], settings, tmp_path / "node")
+            terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url])
+            relays = Relays(settings, None, house.run)
+            checkpoints = Checkpoints(trainer, house.run, terms, relays, settings, tmp_path / "node")
             assert tokenizer_hash(await checkpoints.get(0)) == promised
             with pytest.raises(MismatchError, match="step 1 has a tokenizer or configuration"):
                 await checkpoints.get(1)
@@ -52,10 +54,11 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
             next(model.parameters())[:2] += 1e-3
     promised = tokenizer_hash(models[0])
     house = await House.build(tmp_path, deployment.settings, seed="changes", workers=(), tokenizer_hash=promised)
-    served, settings = tmp_path / "published", ShardcastSettings()
+    served = tmp_path / "published"
     async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, stats):
-        terms = await trainer.terms(house.run)
-        checkpoints = Checkpoints(trainer, house.run, terms, [url], settings, tmp_path / "node")
+        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url])
+        relays = Relays(settings, None, house.run)
+        checkpoints = Checkpoints(trainer, house.run, terms, relays, settings, tmp_path / "node")
         for step, folder in enumerate(models):
             manifest = publish(folder, served, house.run, step, shard_bytes=1 << 16, deltas=deltas_of(settings))
             await dev.advance(2)
@@ -73,10 +76,11 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
     save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
     promised = tokenizer_hash(tmp_path / "model")
     house = await House.build(tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised)
-    served, settings = tmp_path / "published", ShardcastSettings(keep_versions=1)
+    served = tmp_path / "published"
     async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, _):
-        terms = await trainer.terms(house.run)
-        checkpoints = Checkpoints(trainer, house.run, terms, [url], settings, tmp_path / "node")
+        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url], keep_versions=1)
+        relays = Relays(settings, None, house.run)
+        checkpoints = Checkpoints(trainer, house.run, terms, relays, settings, tmp_path / "node")
 
         async def come(step: int) -> Path:
             manifest = publish(tmp_path / "model", served, house.run, step, shard_bytes=1 << 20)

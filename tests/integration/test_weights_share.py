@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 from pathlib import Path
 from typing import Any
 
+import pytest
 from house import House, Orchestrator
 from node_house import until
-from weights_house import contents, publish_step
+from weights_house import SHARD, contents, odd_source, publish_step
 
-from muster.messages import LieReport
+from muster.chain.contracts import runs
+from muster.errors import MusterError, UnreachableError
+from muster.messages import LieReport, RelayOffer
+from muster.model_files import tokenizer_hash
+from muster.relays import ASK_SECONDS, Relays
+from muster.run_data import Checkpoints
 from muster.settings import ShardcastSettings
 from muster.shardcast.client import fetch_with_report
+from muster.shardcast.folder import version_path
 from worker.sharing import share
 
 NOBODY = "http://127.0.0.1:9"
@@ -26,7 +34,8 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
     try:
         async with house.client(orchestrator.url, "w1") as client, asyncio.TaskGroup() as group:
             settings = ShardcastSettings(share=True, port=0)
-            sharing = group.create_task(share(tmp_path / "published", house.run, settings, client))
+            relays = Relays(settings, client, house.run)
+            sharing = group.create_task(share(tmp_path / "published", house.run, settings, client, relays))
 
             async def listed() -> bool:
                 return len(await client.relays(house.run)) == 2
@@ -34,6 +43,7 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             await until("the offer is listed", listed, 30)
             owners, shared = await client.relays(house.run)
             assert owners == NOBODY
+            assert await relays.urls() == [NOBODY]  # nobody fetches from itself
             fetched = await fetch_with_report(manifest.root, house.run, 3, [shared], tmp_path / "in")
             assert contents(fetched.path) == contents(tmp_path / "checkpoint-3")
 
@@ -46,5 +56,67 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             lies = [event["data"] for event in told["events"] if event["kind"] == "relay lied"]
             assert [line["by"] for line in lies] == [house.key(name).address for name in ("v1", "v2")]
             sharing.cancel()
+    finally:
+        await asyncio.to_thread(orchestrator.stop)
+
+
+def with_a_bit_flipped(published: Path) -> Path:
+    """A copy of a folder of versions with a bit of every shard changed."""
+    copy = shutil.copytree(published, published.parent / "flipped")
+    for file in copy.rglob("model.safetensors"):
+        data = bytearray(file.read_bytes())
+        data[::SHARD] = bytes(byte ^ 1 for byte in data[::SHARD])
+        file.write_bytes(data)
+    return copy
+
+
+async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tmp_path: Path) -> None:
+    """Two operators fetch from a member that flips a bit: neither keeps a byte of it, and then nobody is sent there."""
+    publish_step(tmp_path, 0)
+    promised = tokenizer_hash(tmp_path / "checkpoint-0")
+    house = await House.build(tmp_path, deployment.settings, seed="liar", workers=("w1",), tokenizer_hash=promised)
+    manifest = publish_step(tmp_path, 0, run=house.run)
+    orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
+    try:
+        async with house.chain("trainer") as chain, house.client(orchestrator.url, "w1") as member:
+            await chain.act(runs.publish_checkpoint(house.run, 0, manifest.root, bytes(32)))
+            terms = await chain.terms(house.run)
+            async with odd_source(with_a_bit_flipped(tmp_path / "published")) as (url, _, _):
+                await member.offer_relay(RelayOffer(run=house.run, url=url))
+                for name in ("v1", "v2"):
+                    async with house.client(orchestrator.url, name) as client:
+                        settings, folder = ShardcastSettings(patience_seconds=2), tmp_path / name
+                        relays = Relays(settings, client, house.run)
+                        checkpoints = Checkpoints(chain, house.run, terms, relays, settings, folder)
+                        with pytest.raises(MusterError, match="hashes to"):
+                            await checkpoints.get(0)
+                        assert not version_path(folder, manifest.root).exists()
+            assert await member.relays(house.run) == [NOBODY]
+            told = await member.events(house.run)
+            lies = [event["data"] for event in told["events"] if event["kind"] == "relay lied"]
+            assert [(line["by"], line["relay"]) for line in lies] == [
+                (house.key(name).address, url) for name in ("v1", "v2")
+            ]
+    finally:
+        await asyncio.to_thread(orchestrator.stop)
+
+
+async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deployment: Any, tmp_path: Path) -> None:
+    house = await House.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
+    orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
+    now, url = 0.0, "http://127.0.0.1:8799"
+    try:
+        async with house.client(orchestrator.url, "w1", timeout=2) as client:
+            relays = Relays(ShardcastSettings(), client, house.run, clock=lambda: now)
+            assert await relays.urls() == [NOBODY]
+            await client.offer_relay(RelayOffer(run=house.run, url=url))
+            assert await relays.urls() == [NOBODY]
+            now += ASK_SECONDS
+            assert await relays.urls() == [NOBODY, url]
+            await asyncio.to_thread(orchestrator.stop)
+            relays.doubt()
+            assert await relays.urls() == [NOBODY, url]
+            with pytest.raises(UnreachableError):
+                await Relays(ShardcastSettings(), client, house.run).urls()
     finally:
         await asyncio.to_thread(orchestrator.stop)

@@ -40,10 +40,13 @@ def test_every_settings_file_loads_and_says_what_the_plan_says(request_: Request
         assert (settings.run, settings.name) == (3, name)
         assert settings.chain.rpc_url == "http://127.0.0.1:1"
         assert settings.orchestrator.url == "http://127.0.0.1:2"
-        assert settings.shardcast.relays == ["http://127.0.0.1:4", "http://127.0.0.1:3"] == relay_urls(request_)
         assert settings.keys.raw_key_file == Layout(request_.folder).key(name)
     trainer = load_settings(Layout(request_.folder).config("trainer"))
     assert trainer.trainer.max_steps == 45
+    orchestrator = load_settings(Layout(request_.folder).config("orchestrator"))
+    assert orchestrator.shardcast.relays == ["http://127.0.0.1:4", "http://127.0.0.1:3"] == relay_urls(request_)
+    worker = load_settings(Layout(request_.folder).config("worker-1")).shardcast
+    assert (worker.share, worker.port, worker.relays) == (True, 0, [])
     assert trainer.shardcast.dir == load_settings(Layout(request_.folder).config("origin")).shardcast.dir
 
 
