@@ -8,7 +8,7 @@
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make coverage           lines and branches of contracts/ that the tests run; fails below 98 % of either
 #   make prove              halmos and slither over the contracts, in an environment of their own
-#   make bench-peers      what benchmarks/verification.py compares with, built from source into .peers
+#   make bench-peers        what benchmarks/ compares with, installed into .peers
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
 
@@ -59,13 +59,19 @@ prove: setup .proofs/bin/halmos
 	python -m venv .proofs
 	.proofs/bin/python -m pip install --quiet halmos==0.3.3 slither-analyzer==0.11.6
 
-bench-peers: setup .peers/toploc/bin/built
+bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built
 
 # The published wheel does not load with this torch; its source does. That takes some minutes.
 .peers/toploc/bin/built:
 	python -m venv .peers/toploc
 	.peers/toploc/bin/python -m pip install --quiet --constraint constraints.txt torch numpy setuptools wheel ninja
 	.peers/toploc/bin/python -m pip install --quiet --no-build-isolation --no-deps --no-binary toploc toploc==0.1.6
+	@touch $@
+
+.peers/shardcast/bin/built:
+	@command -v wget >/dev/null || { echo 'shardcast downloads with wget: install it'; exit 1; }
+	python -m venv .peers/shardcast
+	.peers/shardcast/bin/python -m pip install --quiet shardcast==0.3.2
 	@touch $@
 
 lint: setup

@@ -1,154 +1,273 @@
-"""How fast weights reach the clients, against a plain copy of the same bytes to the clients' disks.
+"""How fast weights reach the clients, against a plain copy to the clients' disks and against the `shardcast` package.
 
-    python benchmarks/broadcast.py [--json] [--mib 256] [--runs 3]
+    python benchmarks/broadcast.py [--json] [--runs 3] [--only relay_vs_peer_4g …]
 
-`limit` is sendfile from file to file with fsync, one process per client, on the same disk in the same run, alternating
-with ours: an origin process and as many client processes, each verifying every shard and syncing what it wrote.
-Figures are seconds from the word go until the last client is done; `ratio` is limit over ours, 1 being the limit.
-Everything is on one machine, so the clients' hashing and the origin's sending share its cores.
+Everything is on one machine, each origin, relay and client a process of its own, so that hashing, sending and writing
+share its cores and its disk. Clients verify every shard and sync what they wrote. Ours and its yardstick take turns:
+
+    limit   sendfile from file to file with fsync, one process per client
+    peer    shardcast 0.3.2 (`make bench-peers`) in the same set-up, at its defaults, but for a relay that looks for new
+            versions all the time instead of every thirty seconds, and clients that begin once the relay has all of it
+            (its clients' attempts fail before, and then rest for seconds)
+
+Seconds against the limit are from the word go until the last client is done; against the peer also cutting the file
+into shards counts, on both sides. A checkpoint is one file of random bytes: nothing here compresses. `delta` figures
+are those of benchmarks/deltas.py.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
+import socket
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import report  # noqa: E402
-from muster.shardcast import Manifest, publish  # noqa: E402
+from benchmarks import deltas, report  # noqa: E402
+from benchmarks.watched import Watch, expect, started, tell, together  # noqa: E402
 
-TARGETS = {1: ("one_client_vs_limit", 0.8), 4: ("four_clients_vs_limit", 0.6)}
-READY_SECONDS = 60
-
-CLIENT = """
-import asyncio, sys
-from pathlib import Path
-from muster import telemetry
-from muster.shardcast import fetch
-telemetry.configure("client", level="error")
-root, url, dest = sys.argv[1:]
-print("ready", flush=True)
-sys.stdin.readline()
-asyncio.run(fetch(bytes.fromhex(root[2:]), 1, 0, [url], Path(dest)))
-print("done", flush=True)
-"""
-
-COPIER = """
-import os, sys
-source, dest = sys.argv[1:]
-print("ready", flush=True)
-sys.stdin.readline()
-with open(source, "rb") as reader, open(dest, "wb") as writer:
-    left = os.fstat(reader.fileno()).st_size
-    while left:
-        left -= os.sendfile(writer.fileno(), reader.fileno(), None, min(left, 1 << 30))
-    os.fsync(writer.fileno())
-print("done", flush=True)
-"""
+PEER = ROOT / ".peers" / "shardcast"
+PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "shardcast_process.py"
+CLIENTS = 4
+POOL = 4
+"""Copies' worth of warm pages where there are relays, on both sides."""
+TREE = (2, 4)
+"""Relays, and clients of each."""
+GIB = 1 << 30
+MIB = 1 << 20
 
 
-def together(commands: list[list[str]]) -> float:
-    """Seconds that processes take together, from telling them to begin until the last says that it is done."""
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT)
-        for command in commands
-    ]
-    try:
-        for process in processes:
-            _expect(process, "ready")
-        started = time.perf_counter()
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        for process in processes:
-            _expect(process, "done")
-        return time.perf_counter() - started
-    finally:
-        for process in processes:
-            process.kill()
-            process.communicate()
+@dataclass(frozen=True)
+class Spread:
+    """One broadcast."""
+
+    seconds: list[float]
+    """Until each client was done."""
+    cpu: float
+    """Seconds of all processes together."""
+    memory: int
+    """Most bytes of any process above its idle."""
 
 
-def _expect(process: subprocess.Popen[str], word: str) -> None:
-    assert process.stdout is not None
-    line = process.stdout.readline().strip()
-    if line != word:
-        raise SystemExit(f"a client said {line!r} instead of {word!r}")
+# --- Set-ups
 
 
-@contextmanager
-def origin(folder: Path, published: Path) -> Iterator[str]:
-    """An origin process; its URL."""
-    log, config = folder / "log.jsonl", folder / "muster.toml"
-    config.write_text(f'[log]\nlevel = "error"\nfile = "{log}"\n[shardcast]\nport = 0\ndir = "{published}"\n')
-    process = subprocess.Popen([sys.executable, "-m", "muster.shardcast", "--config", str(config)], cwd=ROOT)
-    try:
-        deadline = time.monotonic() + READY_SECONDS
-        while not (log.exists() and '"listening"' in log.read_text()):
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise SystemExit("the origin did not come up")
-            time.sleep(0.05)
-        line = next(line for line in map(json.loads, log.read_text().splitlines()) if line["event"] == "listening")
-        yield f"http://127.0.0.1:{line['port']}"
-    finally:
-        process.terminate()
-        process.wait(timeout=READY_SECONDS)
+class Setups:
+    """Broadcasts of one checkpoint, each in an empty folder."""
 
+    def __init__(self, folder: Path, size: int) -> None:
+        self.folder = folder
+        self.size = size
+        self.checkpoint = folder / "checkpoint"
+        self.checkpoint.mkdir()
+        self.file = self.checkpoint / "model.safetensors"
+        with self.file.open("wb") as file:
+            for _ in range(size // MIB):
+                file.write(os.urandom(MIB))
 
-def measure(folder: Path, manifest: Manifest, model: Path, url: str, runs: int) -> list[report.Figure]:
-    """All figures; ours and the limit alternate, so that a busy moment hits both."""
+    def copy(self, clients: int) -> float:
+        """The limit: seconds."""
+        folder = self._emptied()
+        with ExitStack() as stack:
+            copiers = [stack.enter_context(_ours("copy", folder / str(i), self.file)) for i in range(clients)]
+            self._warm(folder, clients)
+            return max(together(copiers, "go"))
 
-    def emptied(name: str) -> Path:
-        shutil.rmtree(folder / name, ignore_errors=True)
-        (folder / name).mkdir()
+    def direct(self, clients: int) -> Spread:
+        """An origin that has published, and its clients."""
+        folder = self._emptied()
+        with ExitStack() as stack:
+            publisher = stack.enter_context(_ours("publish", folder / "published", self.checkpoint))
+            tell(publisher, "go")
+            root = expect(publisher, "done")
+            os.sync()
+            origin, url = _server(stack, "origin", folder / "published")
+            fetching = [stack.enter_context(_ours("client", folder / str(i), url)) for i in range(clients)]
+            self._warm(folder, clients)
+            with Watch([origin, *fetching]) as watch:
+                seconds = together(fetching, root)
+            return Spread(seconds, watch.cpu, watch.memory)
+
+    def tree(self, relays: int, clients: int) -> Spread:
+        """From a checkpoint on the origin's disk through relays to the clients of each."""
+        folder = self._emptied()
+        with ExitStack() as stack:
+            publisher = stack.enter_context(_ours("publish", folder / "published", self.checkpoint))
+            origin, url = _server(stack, "origin", folder / "published")
+            between = [_server(stack, "relay", folder / f"relay-{i}", url) for i in range(relays)]
+            fetching = [
+                stack.enter_context(_ours("client", folder / f"{i}-{j}", source))
+                for i, (_, source) in enumerate(between)
+                for j in range(clients)
+            ]
+            self._warm(folder, POOL)
+            with Watch([publisher, origin, *(relay for relay, _ in between), *fetching]) as watch:
+                begun = time.perf_counter()
+                tell(publisher, "go")
+                root = expect(publisher, "done")
+                published = time.perf_counter() - begun
+                seconds = together(fetching, root)
+            return Spread([published + each for each in seconds], watch.cpu, watch.memory)
+
+    def peer(self, clients: int) -> Spread:
+        """The package's own: through one relay."""
+        folder = self._emptied()
+        ports = _free_ports(2)
+        urls = [f"http://127.0.0.1:{port}" for port in ports]
+        with ExitStack() as stack:
+            origin = stack.enter_context(_peers(folder / "lib", "origin", folder / "origin", ports[0]))
+            relay = stack.enter_context(_peers(folder / "lib", "relay", folder / "relay", ports[1], urls[0]))
+            # Each with a copy of the package: clients write into its folder, under one and the same name.
+            fetching = [
+                stack.enter_context(_peers(folder / f"lib-{i}", "client", folder / str(i), urls[1]))
+                for i in range(clients)
+            ]
+            self._warm(folder, POOL)
+            with Watch([origin, relay, *fetching]) as watch:
+                begun = time.perf_counter()
+                tell(origin, str(self.file))
+                tell(relay, "go")
+                expect(relay, "done")
+                relayed = time.perf_counter() - begun
+                seconds = together(fetching, "go")
+            return Spread([relayed + each for each in seconds], watch.cpu, watch.memory)
+
+    def _warm(self, folder: Path, copies: int) -> None:
+        """Leave the kernel so many copies' worth of pages that were in use a moment ago. A virtual machine gives its
+        host back what has been free for a second or two, and taking a page anew costs several times what filling it
+        does: without this a run would measure what the run before it left behind."""
+        scratch, piece = folder / "scratch", bytes(MIB)
+        with scratch.open("wb", buffering=0) as file:
+            for _ in range(copies * self.size // MIB):
+                file.write(piece)
         os.sync()
-        return folder / name
+        scratch.unlink()
 
-    def ours(clients: int) -> float:
-        dest = emptied("ours")
-        client = [sys.executable, "-c", CLIENT, manifest.id, url]
-        return together([[*client, str(dest / str(i))] for i in range(clients)])
+    def _emptied(self) -> Path:
+        folder = self.folder / "work"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        os.sync()
+        return folder
 
-    def limit(clients: int) -> float:
-        dest = emptied("limit")
-        return together([[sys.executable, "-c", COPIER, str(model), str(dest / str(i))] for i in range(clients)])
 
-    figures = []
-    for clients, (name, target) in TARGETS.items():
-        mine, plain = report.alternate(runs, lambda n=clients: ours(n), lambda n=clients: limit(n))
-        figures.append(report.slower(name, mine, limit=plain, target=target, unit="s"))
-    return figures
+def _ours(role: str, *arguments: object):
+    return started([sys.executable, "-m", "benchmarks.broadcast_process", role, *map(str, arguments)])
+
+
+def _server(stack: ExitStack, role: str, *arguments: object) -> tuple[subprocess.Popen[str], str]:
+    """An origin or relay, and its URL."""
+    process = stack.enter_context(_ours(role, *arguments))
+    return process, f"http://127.0.0.1:{expect(process, 'port')}"
+
+
+def _peers(library: Path, *arguments: object):
+    python = PEER / "bin" / "python"
+    if not library.exists():
+        (package,) = PEER.glob("lib/python*/site-packages/shardcast")
+        shutil.copytree(package, library / "shardcast")
+    return started([str(python), str(PEER_SCRIPT), *map(str, arguments)], {"PYTHONPATH": str(library)})
+
+
+def _free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+# --- Figures
+
+
+def against_the_limit(setups: Setups, runs: int, name: str, clients: int, target: float) -> list[report.Figure]:
+    ours, limit = report.alternate(runs, lambda: max(setups.direct(clients).seconds), lambda: setups.copy(clients))
+    return [report.slower(name, ours, limit=limit, target=target, unit="s")]
+
+
+def against_the_peer(setups: Setups, runs: int, name: str, target: float) -> list[report.Figure]:
+    """Seconds; at 1 GiB also processor time and memory."""
+    if not (PEER / "bin" / "built").exists():
+        sys.exit("the shardcast package is not here to compare with\n  next: make bench-peers")
+    rows = [(setups.tree(1, CLIENTS), setups.peer(CLIENTS)) for _ in range(runs)]
+    ours, peer = [one for one, _ in rows], [other for _, other in rows]
+    last = [[max(one.seconds) for one in side] for side in (ours, peer)]
+    found = [report.slower(name, last[0], peer=last[1], target=target, unit="s")]
+    if setups.size == GIB:
+        per_client = CLIENTS * setups.size / GIB
+        cpu, their_cpu = ([one.cpu / per_client for one in side] for side in (ours, peer))
+        memory, their_memory = ([one.memory / MIB for one in side] for side in (ours, peer))
+        ratio = statistics.median(cpu) / statistics.median(their_cpu)
+        unit = "CPU s per GiB and client"
+        found += [
+            report.figure("cpu_vs_peer", cpu, peer=their_cpu, ratio=ratio, target=0.4, unit=unit, at_most=True),
+            report.figure(
+                "memory_mib", memory, peer=their_memory, ratio=max(memory), target=128, unit="MiB", at_most=True
+            ),
+        ]
+    return found
+
+
+def tail(setups: Setups, runs: int) -> list[report.Figure]:
+    """Eight clients in a tree: the last against the first, and against four clients of one relay."""
+    rows = [(setups.tree(*TREE), setups.tree(1, CLIENTS)) for _ in range(runs)]
+    first, last = ([pick(eight.seconds) for eight, _ in rows] for pick in (min, max))
+    four = [max(one.seconds) for _, one in rows]
+    middle = statistics.median
+    return [
+        report.figure(
+            "tail", last, limit=first, ratio=middle(last) / middle(first), target=1.3, unit="s", at_most=True
+        ),
+        report.figure(
+            "tail_vs_four", last, limit=four, ratio=middle(last) / middle(four), target=2.2, unit="s", at_most=True
+        ),
+    ]
+
+
+Measure = Callable[[Setups, int], list[report.Figure]]
+SMALL: dict[str, Measure] = {
+    "one_client_vs_limit": partial(against_the_limit, name="one_client_vs_limit", clients=1, target=0.8),
+    "four_clients_vs_limit": partial(against_the_limit, name="four_clients_vs_limit", clients=CLIENTS, target=0.6),
+    "relay_vs_peer_1g": partial(against_the_peer, name="relay_vs_peer_1g", target=4.0),
+    "tail": tail,
+}
+"""Of a checkpoint of 1 GiB."""
+LARGE: dict[str, Measure] = {"relay_vs_peer_4g": partial(against_the_peer, name="relay_vs_peer_4g", target=3.0)}
+"""Of one of 4 GiB."""
+
+
+def measure(size: int, measures: Sequence[Measure], runs: int) -> list[report.Figure]:
+    if not measures:
+        return []
+    with tempfile.TemporaryDirectory(prefix="muster-broadcast-") as name:
+        setups = Setups(Path(name), size)
+        return [figure for each in measures for figure in each(setups, runs)]
 
 
 def main() -> int:
+    names = [*SMALL, *LARGE, "deltas"]
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    parser.add_argument("--mib", type=int, default=256, help="size of the checkpoint")
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=names, default=names, help="these figures alone")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="muster-broadcast-") as name:
-        folder = Path(name)
-        model = folder / "checkpoint" / "model.safetensors"
-        model.parent.mkdir()
-        with model.open("wb") as file:
-            for _ in range(options.mib):
-                file.write(os.urandom(1 << 20))
-        manifest = publish(model.parent, folder / "published", 1, 0)
-        with origin(folder, folder / "published") as url:
-            figures = measure(folder, manifest, model, url, options.runs)
-    return report.show(figures, as_json=options.json, about=[f"{options.mib} MiB"])
+    figures = measure(GIB, [SMALL[name] for name in options.only if name in SMALL], options.runs)
+    figures += measure(4 * GIB, [LARGE[name] for name in options.only if name in LARGE], options.runs)
+    if "deltas" in options.only:
+        figures += deltas.figures(options.runs)
+    return report.show(figures, as_json=options.json)
 
 
 if __name__ == "__main__":

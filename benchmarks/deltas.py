@@ -189,13 +189,13 @@ def _size_figure(name: str, pair: Pair, target: float) -> report.Figure:
     _, times = np.unique((after - before)[changed], return_counts=True)
     places = -share * math.log2(share) - (1 - share) * math.log2(1 - share)
     bits = len(before) * places - float((times * np.log2(times / count)).sum())
-    return _more(name, [pair.ratio], [2 * len(before) / (bits / 8)], target, "times", changed=round(share, 5))
+    return _more(name, [pair.ratio], [2 * len(before) / (bits / 8)], target, "times") | {"changed": round(share, 5)}
 
 
-def _more(name: str, ours: list[float], limit: list[float], target: float, unit: str, **more: float) -> report.Figure:
+def _more(name: str, ours: list[float], limit: list[float], target: float, unit: str) -> report.Figure:
     """A figure of which more is better, and whose target speaks of the number itself."""
     middle = statistics.median(ours)
-    return report.figure(name, ours, limit=limit, ratio=middle, target=target, unit=unit, **more)
+    return report.figure(name, ours, limit=limit, ratio=middle, target=target, unit=unit)
 
 
 def _values(step: Step) -> np.ndarray:

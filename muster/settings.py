@@ -84,6 +84,8 @@ class WorkerSettings(Section):
     """Journal, lock and weights of this worker."""
     poll_seconds: float = Field(default=2, gt=0, le=600)
     """Pause between two looks at whether work is wanted, or at whatever else is waited for."""
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """GPUs that the model is split over; its attention heads must divide evenly."""
 
 
 class ValidatorSettings(Section):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import torch
 
 
-def read_weights(model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything in the folder's safetensors files, one at a time.
+def read_weights(model_dir: Path, only: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
+    """Name and tensor of everything in the folder's safetensors files, or of the names in `only`, one at a time.
 
     Raises MalformedError when there is none, or one that is not safetensors.
     """
@@ -26,6 +26,7 @@ def read_weights(model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
         try:
             with safe_open(path, framework="pt") as tensors:
                 for name in tensors.keys():  # noqa: SIM118 (not a dict)
-                    yield name, tensors.get_tensor(name)
+                    if only is None or name in only:
+                        yield name, tensors.get_tensor(name)
         except SafetensorError as error:
             raise MalformedError(f"{path} is not a safetensors file: {error}") from error

@@ -7,14 +7,17 @@ model. Its answers are still good, its files well-formed, its rewards true: only
 from __future__ import annotations
 
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 
 from muster.process import run_process
 from muster.profiles import Profile
 from muster.settings import Settings
+from muster.weights import read_weights
 from worker.engine import Engine, EngineLimits
 from worker.service import serve
 
@@ -28,11 +31,18 @@ class NoisyEngine(Engine):
         super().__init__(model_dir, profile, limits)  # which reads the folder itself
         self.load_weights(model_dir)
 
-    def read_weights(self, model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
-        generator = torch.Generator().manual_seed(0)
-        for name, tensor in super().read_weights(model_dir):
-            noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std(correction=0) * NOISE
-            yield name, (tensor.float() + noise).to(tensor.dtype)
+    def load_weights(self, model_dir: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="muster-noisy-") as folder:
+            save_file(dict(noisy(model_dir)), Path(folder) / "model.safetensors")
+            super().load_weights(Path(folder))
+
+
+def noisy(model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
+    """The checkpoint's tensors plus noise, the same each time."""
+    generator = torch.Generator().manual_seed(0)
+    for name, tensor in read_weights(model_dir):
+        noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std(correction=0) * NOISE
+        yield name, (tensor.float() + noise).to(tensor.dtype)
 
 
 async def cheat(settings: Settings) -> None:

@@ -15,7 +15,7 @@ import json
 import logging
 import os
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -27,7 +27,6 @@ from muster.errors import ConfigError, MusterError
 from muster.inspection import ModelFacts
 from muster.profiles import Profile
 from muster.terms import Terms
-from muster.weights import read_weights
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, RequestOutput, SamplingParams
@@ -69,12 +68,15 @@ class EngineLimits:
     cache_blocks: int | None = None
     """The same as a number of blocks, which then wins over `cache_bytes`."""
     prefix_caching: bool = True
+    ranks: int = 1
+    """Processes, each with a device of its own, that the model is split over (tensor parallelism)."""
     threads: int = 1
     """CPU threads. More than there are idle cores is ruinous: they wait for each other by spinning."""
 
     @classmethod
-    def of_terms(cls, terms: Terms) -> EngineLimits:
+    def of_terms(cls, terms: Terms, *, ranks: int = 1) -> EngineLimits:
         return cls(
+            ranks=ranks,
             temperature=terms.temperature,
             max_prompt_tokens=terms.max_prompt_tokens,
             max_completion_tokens=terms.max_completion_tokens,
@@ -138,16 +140,12 @@ class Engine:
         ]
 
     def load_weights(self, model_dir: Path) -> None:
-        """Put a checkpoint's weights into the running engine and forget everything computed with the old ones."""
+        """Put a checkpoint's weights into the running engine and forget everything computed with the old ones. Each of
+        the engine's processes reads the folder itself, and of a version only what differs from the last one."""
         _set_threads(self.limits.threads)
-        self._engine.collective_rpc("reload_weights", kwargs={"weights_iterator": self.read_weights(model_dir)})
-        self._engine.collective_rpc("muster_refresh_head")
+        self._engine.collective_rpc("muster_load", args=(str(model_dir),))
         if not self._engine.reset_prefix_cache():
             raise EngineError("the prefix cache is in use while weights are loaded")
-
-    def read_weights(self, model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
-        """Names and tensors of a checkpoint; the seam where a subclass can run other weights than it should."""
-        return read_weights(model_dir)
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
@@ -229,6 +227,7 @@ def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> 
         "kv_cache_memory_bytes": limits.cache_bytes,
         "num_gpu_blocks_override": limits.cache_blocks,
         "enable_prefix_caching": limits.prefix_caching,
+        "tensor_parallel_size": limits.ranks,
         "enforce_eager": True,
         "disable_log_stats": True,
         "use_tqdm_on_load": False,

@@ -8,16 +8,23 @@ eager and compiled alike. Calls with another number of rows (profiling, prompt l
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import numpy as np
 import torch
 
+from muster.shardcast.contents import Fingerprint, fingerprints
 from muster.toploc import CODECS
+from muster.weights import read_weights
 from worker.sampler import Capture, SeededSampler
 
 if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+_LAYER: Final = re.compile(r"(.+?\.\d+)\.")
 
 
 class CaptureExtension:
@@ -45,7 +52,31 @@ class CaptureExtension:
         proofs = CODECS[codec].encode_batch(states, seeds)
         return proofs, [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)]
 
-    def muster_refresh_head(self) -> None:
+    def muster_load(self, folder: str) -> int:
+        """Put a checkpoint's weights into the model; returns how many tensors were read.
+
+        What the manifests of this version and of the one before say is the same is not read again: layer by layer,
+        since vLLM fuses tensors (q, k and v; all experts) and takes what it fuses together or not at all.
+        """
+        path, before = Path(folder), getattr(self, "_muster_weights", {})
+        self._muster_weights: dict[str, Fingerprint] = {}  # unknown, should this fail half-way
+        now = fingerprints(path)
+        changed = {_layer(name) for name in now.keys() | before.keys() if now.get(name) != before.get(name)}
+        names = {name for name in now if _layer(name) in changed} if now else None
+        read: list[str] = []
+
+        def weights() -> Iterator[tuple[str, torch.Tensor]]:
+            for name, tensor in read_weights(path, names):
+                read.append(name)
+                yield name, tensor
+
+        if names is None or names:
+            self.model_runner.reload_weights(weights_iterator=weights())
+            self._muster_refresh_head()
+        self._muster_weights = now
+        return len(read)
+
+    def _muster_refresh_head(self) -> None:
         """Finish `reload_weights` for a model whose head is tied to its embedding.
 
         The head gets no weights of its own there, so vLLM 0.32 leaves it alone; but on CPU it computes with a packed
@@ -66,6 +97,12 @@ class CaptureExtension:
         states = arguments[1]
         if states.shape[0] == self.model_runner.input_batch.num_reqs:
             self._muster_sampler().capture.pending = states
+
+
+def _layer(name: str) -> str:
+    """What vLLM may have fused a tensor with: `model.layers.0` of `model.layers.0.self_attn.q_proj.weight`."""
+    layer = _LAYER.match(name)
+    return layer[1] if layer else name.rpartition(".")[0]
 
 
 def rows_of_tokens(capture: Capture, lengths: list[int]) -> np.ndarray:

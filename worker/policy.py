@@ -7,6 +7,7 @@ between two calls, never within one.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
@@ -23,6 +24,9 @@ from worker.engine import Engine, Generation, GenerationRequest
 
 log = telemetry.logger("worker")
 STEP = telemetry.gauge("worker_policy_step", "Checkpoint that the engine generates with")
+PAUSE = telemetry.histogram(
+    "worker_reload_seconds", "Pause of generation for new weights", (0.03, 0.1, 0.3, 1, 3, 10, 30, 100)
+)
 
 T = TypeVar("T")
 
@@ -83,15 +87,16 @@ class Policy:
         """Run this checkpoint from now on."""
         if self.loaded is not None and self.loaded.checkpoint == fetched.checkpoint:
             return
-        self.loaded = None
+        self.loaded, begun = None, time.monotonic()
         if self._engine is None:
             log.info("starting the engine", step=fetched.checkpoint.step)
             self._engine = await self._do(self._make_engine, fetched.path)
         else:
             await self._do(self._engine.load_weights, fetched.path)
+            PAUSE.observe(time.monotonic() - begun)
         self.loaded = fetched
         STEP.set(fetched.checkpoint.step)
-        log.info("loaded", step=fetched.checkpoint.step)
+        log.info("loaded", step=fetched.checkpoint.step, seconds=round(time.monotonic() - begun, 3))
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         assert self._engine is not None, "load a checkpoint first"

@@ -30,7 +30,11 @@ class Producer:
         self._place = place
         self._newest = newest
         profile = profile_by_hash(place.terms.profile)
-        self._policy = Policy(lambda path: engine(path, profile, EngineLimits.of_terms(place.terms)))
+        self._policy = Policy(
+            lambda path: engine(
+                path, profile, EngineLimits.of_terms(place.terms, ranks=place.settings.worker.tensor_parallel)
+            )
+        )
         self._rules: Rules | None = None
 
     async def close(self) -> None:

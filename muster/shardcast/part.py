@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Self
 
 from muster.errors import CheckError, StorageError
-from muster.files import sync
+from muster.files import sync, write_at
 from muster.shardcast.folder import (
     disk_error,
     part_path,
@@ -106,13 +106,10 @@ class Part:
     def write(self, shard: Shard, data: memoryview) -> None:
         """Put a verified shard in its place. Raises StorageError."""
         name = self.manifest.files[shard.file].name
-        rest, offset = data, shard.offset
         try:
             descriptor = self._open(name)
             try:
-                while rest:
-                    written = os.pwrite(descriptor, rest, offset)
-                    rest, offset = rest[written:], offset + written
+                write_at(descriptor, data, shard.offset)
             finally:
                 os.close(descriptor)
         except OSError as error:

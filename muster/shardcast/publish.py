@@ -18,7 +18,7 @@ from pydantic import ValidationError
 
 from muster.errors import CheckError, StorageError, UsageError
 from muster.failpoints import failpoint
-from muster.files import sync
+from muster.files import sync, write_at
 from muster.settings import ShardcastSettings
 from muster.shardcast.delta_version import Difference, Step, write_difference
 from muster.shardcast.folder import (
@@ -135,17 +135,20 @@ def _build(
 def _copy(source: Path, target: Path, shard_bytes: int) -> list[tuple[int, bytes]]:
     """Copy a file and return (size, blake3) of each shard of what was written."""
     shards: list[tuple[int, bytes]] = []
-    with source.open("rb") as reader, target.open("wb") as writer:
+    buffer = memoryview(bytearray(READ_BYTES))
+    with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
+        offset = 0
         while True:
             hasher, size = blake3(), 0
-            while size < shard_bytes and (piece := reader.read(min(READ_BYTES, shard_bytes - size))):
+            while size < shard_bytes and (count := reader.readinto(buffer[: shard_bytes - size])):
+                piece = buffer[:count]
                 hasher.update(piece)
-                writer.write(piece)
-                size += len(piece)
+                write_at(writer.fileno(), piece, offset + size)
+                size += count
             if not size:
                 break
             shards.append((size, hasher.digest()))
-        writer.flush()
+            offset += size
         os.fsync(writer.fileno())
     return shards
 

@@ -10,8 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
+import select
+import socket
+import time
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import BinaryIO, Final, Protocol, cast
@@ -24,6 +29,11 @@ from muster.shardcast.bucket import Bucket
 
 PIECE_BYTES: Final = 1 << 20
 """Sent under one time-out."""
+RUN_BYTES: Final = 8 << 20
+"""Sent by a thread in one go, where nothing caps the rate."""
+
+SEND_BYTES: Final = 4 << 20
+"""Asked of the kernel as a socket's buffer: how much leaves while the loop does something else."""
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _READ_BYTES: Final = 4096
@@ -142,6 +152,7 @@ class FileServer:
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
         self._bucket = Bucket(self.limits.rate)
+        self._threads = ThreadPoolExecutor(self.limits.connections, thread_name_prefix="sendfile")
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port (the one chosen, where 0 was asked for). Raises ConfigError when it is taken."""
@@ -160,6 +171,7 @@ class FileServer:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def connections(self) -> int:
@@ -171,8 +183,10 @@ class FileServer:
             writer.transport.abort()
             return
         self._open.add(task)
+        with contextlib.suppress(OSError):
+            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         try:
-            await self._converse(_Connection(reader, writer, self.limits, self._bucket))
+            await self._converse(_Connection(reader, writer, self.limits, self._bucket, self._threads))
         except (ConnectionError, TimeoutError, h11.RemoteProtocolError):
             writer.transport.abort()
         except asyncio.CancelledError:  # by close(); streams would report it as an accident otherwise
@@ -206,15 +220,21 @@ class FileServer:
 
 
 class _Connection:
-    """h11 on a pair of asyncio streams."""
+    """h11 on a pair of asyncio streams; files leave in threads, past both."""
 
     def __init__(
-        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, limits: ServerLimits, bucket: Bucket
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        limits: ServerLimits,
+        bucket: Bucket,
+        threads: ThreadPoolExecutor,
     ) -> None:
         self._reader = reader
         self._writer = writer
         self._limits = limits
         self._bucket = bucket
+        self._threads = threads
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
 
     @property
@@ -284,22 +304,81 @@ class _Connection:
         self._protocol.send(h11.EndOfMessage())
 
     async def _send_file(self, body: Body, position: int, stop: int, count: Callable[[int], None]) -> None:
-        loop = asyncio.get_running_loop()
+        most = PIECE_BYTES if self._limits.rate else RUN_BYTES
         available = position
+        await self._emptied()
         while position < stop:
             if position >= available:
                 available = await body.ready(position, stop)
-            size = min(PIECE_BYTES, available - position)
+            size = min(most, available - position)
             # h11 only keeps the count here: sendfile moves the bytes.
             self._protocol.send_with_data_passthrough(h11.Data(data=cast("bytes", range(size))))
-            async with asyncio.timeout(self._limits.stall_seconds):
-                sent = await loop.sendfile(self._writer.transport, body.file, position, size)
+            sent = await self._in_thread(body.file.fileno(), position, size)
             count(sent)
             if sent != size:
                 raise Problem(500, f"the file ends at byte {position + sent}")
             position += size
             if wait := self._bucket.spend(size):
                 await asyncio.sleep(wait)
+
+    async def _emptied(self) -> None:
+        """Wait until the stream itself has nothing left to send: the answer's head."""
+        transport = self._writer.transport
+        low, high = transport.get_write_buffer_limits()
+        transport.set_write_buffer_limits(0)
+        try:
+            async with asyncio.timeout(self._limits.stall_seconds):
+                await self._writer.drain()
+        finally:
+            transport.set_write_buffer_limits(high, low)
+
+    async def _in_thread(self, file: int, position: int, size: int) -> int:
+        """Send `size` bytes of a file; returns how many there were. Blocking calls in a thread take half the processor
+        time of the loop's own, which goes round for every buffer that the other side has emptied.
+
+        Raises TimeoutError, ConnectionError.
+        """
+        sock = self._writer.get_extra_info("socket")
+        # A descriptor of its own: should the loop close the connection meanwhile, the number could be another's next.
+        descriptor = os.dup(sock.fileno())
+        stall = self._limits.stall_seconds
+        sending = asyncio.get_running_loop().run_in_executor(
+            self._threads, _send, descriptor, file, position, size, stall
+        )
+        try:
+            return await asyncio.shield(sending)
+        except asyncio.CancelledError:
+            with contextlib.suppress(OSError):
+                sock.shutdown(socket.SHUT_RDWR)  # which ends the thread's wait
+            await asyncio.wait([sending])
+            raise
+        finally:
+            os.close(descriptor)
+
+
+def _send(descriptor: int, file: int, position: int, size: int, stall: float) -> int:
+    """Send bytes of a file into a socket that does not block; how many, fewer where the file ends. Blocks.
+
+    Raises TimeoutError when PIECE_BYTES take longer than `stall` seconds, ConnectionError when the other side is gone.
+    """
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    sent = piece = 0
+    deadline = time.monotonic() + stall
+    while sent < size:
+        try:
+            count = os.sendfile(descriptor, file, position + sent, size - sent)
+        except BlockingIOError:
+            left = deadline - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                raise TimeoutError("an answer is read too slowly") from None
+            continue
+        if count == 0:
+            break
+        sent += count
+        if sent - piece >= PIECE_BYTES:
+            piece, deadline = sent, time.monotonic() + stall
+    return sent
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

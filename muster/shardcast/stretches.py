@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,18 +21,30 @@ _MAX_HEADER_BYTES: Final = 100_000_000
 """safetensors' own bound."""
 
 
+@dataclass(frozen=True)
+class Tensor:
+    """Where a tensor lies in its file: bytes `start` to `stop`."""
+
+    name: str
+    dtype: str
+    """As safetensors calls it."""
+    start: int
+    stop: int
+
+
 def stretches_of(path: Path) -> list[Stretch]:
     """The stretches of a whole file: numbers where it is safetensors, bytes otherwise."""
     size = path.stat().st_size
-    tensors: list[tuple[int, int, int]] = []
+    tensors: list[Tensor] = []
     if path.suffix == ".safetensors":
         try:
-            tensors = _tensors(path)
+            tensors = tensors_of(path)
         except (ValueError, KeyError, TypeError, AttributeError):  # it is something else, and travels all the same
             tensors = []
     found: list[Stretch] = []
     at = 0
-    for start, stop, width in sorted(tensors):
+    for tensor in sorted(tensors, key=lambda tensor: tensor.start):
+        start, stop, width = tensor.start, tensor.stop, _WIDTHS.get(tensor.dtype, 1)
         if at <= start <= stop <= size and not (stop - start) % width:
             _add(found, 1, start - at)
             _add(found, width, stop - start)
@@ -65,14 +78,18 @@ def _add(stretches: list[Stretch], width: int, size: int) -> None:
     stretches.append(Stretch(width, size))
 
 
-def _tensors(path: Path) -> list[tuple[int, int, int]]:
-    """(start, stop, width) of each tensor in a safetensors file."""
+def tensors_of(path: Path) -> list[Tensor]:
+    """The tensors of a safetensors file, as its head names them; what that says need not be true. Raises ValueError,
+    KeyError, TypeError or AttributeError for another file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _MAX_HEADER_BYTES:
             raise ValueError("no safetensors header is so long")
         header: dict[str, Any] = json.loads(file.read(length))
     begin = 8 + length
-    described = [entry for name, entry in header.items() if name != "__metadata__"]
-    offsets = [(entry["dtype"], *map(int, entry["data_offsets"])) for entry in described]
-    return [(begin + start, begin + stop, _WIDTHS.get(dtype, 1)) for dtype, start, stop in offsets]
+    found = []
+    for name, entry in header.items():
+        if name != "__metadata__":
+            start, stop = map(int, entry["data_offsets"])
+            found.append(Tensor(name, str(entry["dtype"]), begin + start, begin + stop))
+    return found

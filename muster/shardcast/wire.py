@@ -22,7 +22,7 @@ from urllib.request import getproxies, proxy_bypass
 
 from muster.errors import MalformedError, UnreachableError
 
-PIECE_BYTES: Final = 1 << 20
+PIECE_BYTES: Final = 1 << 18
 """Received, then hashed, then the next: small enough to stay in a core's cache."""
 
 _RECEIVE_BYTES: Final = 4 << 20

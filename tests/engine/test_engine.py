@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from muster.errors import ConfigError, MalformedError
 from muster.models import load_model
 from muster.profiles import CPU_FP32
 from muster.rollouts.schema import Rollout
 from muster.sampling import choose
+from muster.shardcast.folder import version_path
+from muster.shardcast.publish import publish
+from muster.weights import read_weights
 from tests.adversaries.weights import save_changed, with_noise
 from tests.adversaries.workshop import LIMITS, bare_rows, tempered
 from tests.engine.conftest import Requests, UsingWeights
@@ -260,20 +265,35 @@ def test_a_reloaded_engine_equals_one_that_was_started_with_the_weights(
     assert same(reloaded, tight_engine.generate(requests))
 
 
-def test_a_subclass_can_run_other_weights(
-    engine: Engine, requests_for: Requests, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_two_versions_share_is_read_once(
+    engine: Engine, requests_for: Requests, model_dir: Path, other_dir: Path, tmp_path: Path
 ) -> None:
-    """The seam that the demo's cheater uses."""
-    honest_weights = engine.read_weights
-    monkeypatch.setattr(engine, "read_weights", lambda folder: ((n, t * 1.5) for n, t in honest_weights(folder)))
-    requests = requests_for(8, seed=10)
-    before = engine.generate(requests)
-    engine.load_weights(model_dir)
-    changed = engine.generate(requests)
-    monkeypatch.undo()
-    engine.load_weights(model_dir)
-    assert not same(before, changed)
-    assert same(before, engine.generate(requests))
+    """By the manifests: of a step in which one layer's queries changed, that layer is read, and counts."""
+    tensors = dict(read_weights(other_dir))
+    steps = []
+    for step, scale in enumerate((1.0, 1.5)):
+        checkpoint = shutil.copytree(other_dir, tmp_path / f"checkpoint-{step}")
+        tensors["model.layers.1.self_attn.q_proj.weight"] *= scale
+        save_file(tensors, checkpoint / "model.safetensors")
+        manifest = publish(checkpoint, tmp_path / "published", 1, step, shard_bytes=4096)
+        steps.append(version_path(tmp_path / "published", manifest.root))
+    load, requests = engine._engine.collective_rpc, requests_for(8, seed=10)
+
+    def read(folder: Path) -> int:
+        return load("muster_load", args=(str(folder),))[0]
+
+    try:
+        assert read(steps[0]) == len(tensors)
+        before = engine.generate(requests)
+        assert read(steps[1]) == sum(name.startswith("model.layers.1.") for name in tensors)
+        assert read(steps[1]) == 0
+        engine._engine.reset_prefix_cache()
+        partly = engine.generate(requests)
+        engine.load_weights(tmp_path / "checkpoint-1")  # no version: all of it is read
+        assert same(partly, engine.generate(requests))
+        assert not same(partly, before)
+    finally:
+        engine.load_weights(model_dir)
 
 
 def test_no_requests_no_generations(engine: Engine) -> None:

@@ -1,0 +1,110 @@
+"""Processes that are told to begin together, and watched while they work.
+
+Each says "ready" on stdout, waits for a line on stdin, works, and says "done". It lives on until it is ended here, so
+that what it used can be read from /proc at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+ROOT = Path(__file__).resolve().parent.parent
+END_SECONDS = 30
+SAMPLE_SECONDS = 0.02
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@contextmanager
+def started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
+    """A process that has said that it is ready; ended at the end."""
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, **(environment or {})},
+    )
+    try:
+        expect(process, "ready")
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=END_SECONDS)
+
+
+def expect(process: subprocess.Popen[str], word: str) -> str:
+    """Wait until a process says `word`, and return what it says after it."""
+    assert process.stdout is not None
+    line = process.stdout.readline().strip()
+    if not line.startswith(word):
+        raise SystemExit(f"{process.args[:4]} said {line!r} instead of {word!r}")  # type: ignore[index]
+    return line.removeprefix(word).strip()
+
+
+def tell(process: subprocess.Popen[str], line: str) -> None:
+    assert process.stdin is not None
+    process.stdin.write(line + "\n")
+    process.stdin.flush()
+
+
+def together(processes: Sequence[subprocess.Popen[str]], line: str) -> list[float]:
+    """Tell all of them to begin; after how many seconds each was done."""
+    begun = time.perf_counter()
+    for process in processes:
+        tell(process, line)
+
+    def finish(process: subprocess.Popen[str]) -> float:
+        expect(process, "done")
+        return time.perf_counter() - begun
+
+    with ThreadPoolExecutor(len(processes)) as threads:
+        return list(threads.map(finish, processes))
+
+
+class Watch:
+    """What some processes use between entering and leaving."""
+
+    def __init__(self, processes: Sequence[subprocess.Popen[str]]) -> None:
+        self.cpu = 0.0
+        """Seconds of all of them and of their children that have ended."""
+        self.memory = 0
+        """Bytes: the most that any of them held above what it held at the beginning."""
+        self._pids = [process.pid for process in processes]
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._sample)
+        self._idle: dict[int, int] = {}
+
+    def __enter__(self) -> Self:
+        self._idle = {pid: _memory(pid) for pid in self._pids}
+        self.cpu = -sum(map(_cpu, self._pids))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.cpu += sum(map(_cpu, self._pids))
+
+    def _sample(self) -> None:
+        while not self._stop.wait(SAMPLE_SECONDS):
+            self.memory = max(self.memory, *(_memory(pid) - idle for pid, idle in self._idle.items()))
+
+
+def _cpu(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return sum(map(int, fields[11:15])) / TICKS
+
+
+def _memory(pid: int) -> int:
+    """RssAnon + RssShmem, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith(("RssAnon:", "RssShmem:")))

@@ -1,0 +1,35 @@
+"""Which tensors of two versions are the same, by what their manifests say: nothing is read but the files' heads."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from pathlib import Path
+
+from muster.errors import CheckError, StorageError
+from muster.shardcast.folder import read_manifest
+from muster.shardcast.manifest import Shard
+from muster.shardcast.stretches import tensors_of
+
+Fingerprint = tuple[str, int, int, tuple[tuple[int, bytes], ...]]
+"""dtype, first byte and end in its file, and offset and hash of every shard it lies in: equal ones are equal bytes."""
+
+
+def fingerprints(version: Path) -> dict[str, Fingerprint]:
+    """The fingerprint of each tensor by name; empty for a folder that is no version, of which nothing is known."""
+    try:
+        manifest = read_manifest(version)
+    except (StorageError, CheckError):
+        return {}
+    shards: list[list[Shard]] = [[] for _ in manifest.files]
+    for shard in manifest.shards:
+        shards[shard.file].append(shard)
+    found: dict[str, Fingerprint] = {}
+    for file, covering in zip(manifest.files, shards, strict=True):
+        if not file.name.endswith(".safetensors"):
+            continue
+        starts = [shard.offset for shard in covering]
+        for tensor in tensors_of(version / file.name):
+            lies_in = covering[max(0, bisect_right(starts, tensor.start) - 1) : bisect_right(starts, tensor.stop - 1)]
+            hashes = tuple((shard.offset, shard.digest) for shard in lies_in)
+            found[tensor.name] = tensor.dtype, tensor.start, tensor.stop, hashes
+    return found
