@@ -13,7 +13,7 @@ trained model at temperature 1. A limit that accuses is at least twice as far ou
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from eth_utils.crypto import keccak
@@ -79,7 +79,17 @@ BF16: Final = Profile(
     logprobs=Limit(reject=0.3, accuse=0.6),
 )
 
-PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16)}
+# With TOPLOC's published form instead. Its distance jumps: an entry that only one side keeps, at a tie, costs a
+# completion of one chunk up to 0.07, however close the states are. So the limits leave room for one of these before
+# they reject and for two before they accuse, and less is seen of cheaper weights (docs/verification.md).
+CPU_FP32_TOPLOC: Final = replace(
+    CPU_FP32, name="cpu-fp32-toploc-v1", codec="toploc", activation=Limit(reject=0.1, accuse=0.2)
+)
+BF16_TOPLOC: Final = replace(BF16, name="bf16-toploc-v1", codec="toploc", activation=Limit(reject=0.13, accuse=0.26))
+
+PROFILES: Final[dict[str, Profile]] = {
+    profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC, BF16_TOPLOC)
+}
 
 
 def profile_hash(name: str) -> bytes:
