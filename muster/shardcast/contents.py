@@ -15,11 +15,16 @@ Fingerprint = tuple[str, int, int, tuple[tuple[int, bytes], ...]]
 
 
 def fingerprints(version: Path) -> dict[str, Fingerprint]:
-    """The fingerprint of each tensor by name; empty for a folder that is no version, of which nothing is known."""
+    """The fingerprint of each tensor by name; empty for a folder of which nothing is known: no version, or one whose
+    files are not what they are called."""
     try:
-        manifest = read_manifest(version)
-    except (StorageError, CheckError):
+        return _fingerprints(version)
+    except (StorageError, CheckError, ValueError, OSError):
         return {}
+
+
+def _fingerprints(version: Path) -> dict[str, Fingerprint]:
+    manifest = read_manifest(version)
     shards: list[list[Shard]] = [[] for _ in manifest.files]
     for shard in manifest.shards:
         shards[shard.file].append(shard)

@@ -39,7 +39,7 @@ def stretches_of(path: Path) -> list[Stretch]:
     if path.suffix == ".safetensors":
         try:
             tensors = tensors_of(path)
-        except (ValueError, KeyError, TypeError, AttributeError):  # it is something else, and travels all the same
+        except ValueError:  # it is something else, and travels all the same
             tensors = []
     found: list[Stretch] = []
     at = 0
@@ -79,8 +79,8 @@ def _add(stretches: list[Stretch], width: int, size: int) -> None:
 
 
 def tensors_of(path: Path) -> list[Tensor]:
-    """The tensors of a safetensors file, as its head names them; what that says need not be true. Raises ValueError,
-    KeyError, TypeError or AttributeError for another file."""
+    """The tensors of a safetensors file, as its head names them; what that says need not be true. Raises ValueError for
+    another file."""
     with path.open("rb") as file:
         length = int.from_bytes(file.read(8), "little")
         if length > _MAX_HEADER_BYTES:
@@ -88,8 +88,11 @@ def tensors_of(path: Path) -> list[Tensor]:
         header: dict[str, Any] = json.loads(file.read(length))
     begin = 8 + length
     found = []
-    for name, entry in header.items():
-        if name != "__metadata__":
-            start, stop = map(int, entry["data_offsets"])
-            found.append(Tensor(name, str(entry["dtype"]), begin + start, begin + stop))
+    try:
+        for name, entry in header.items():
+            if name != "__metadata__":
+                start, stop = map(int, entry["data_offsets"])
+                found.append(Tensor(name, str(entry["dtype"]), begin + start, begin + stop))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{path} has no safetensors header") from error
     return found

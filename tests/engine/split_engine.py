@@ -1,0 +1,40 @@
+"""python -m tests.engine.split_engine FOLDER: an engine in two processes works, takes new weights, and works again.
+
+A program of its own, because vLLM starts its processes from the main module. FOLDER has two checkpoints, `1` and `2`;
+prints, for each, the file of rows that were made with it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from muster.profiles import CPU_FP32
+from muster.rollouts.file import write_rollouts
+from tests.adversaries.workshop import bare_rows
+from worker.engine import Engine, EngineLimits, GenerationRequest
+
+LIMITS = EngineLimits(1.0, 64, 48, cache_bytes=64 << 20, ranks=2)
+REQUESTS = 16
+
+
+def main() -> None:
+    folder, random = Path(sys.argv[1]), np.random.default_rng(0)
+    requests = [
+        GenerationRequest(random.integers(20, 100, 24).astype(np.int32), int(random.integers(1 << 62)), 40)
+        for _ in range(REQUESTS)
+    ]
+    engine = Engine(folder / "1", CPU_FP32, LIMITS)
+    try:
+        for name in ("1", "2"):
+            if name == "2":
+                engine.load_weights(folder / name)
+            (folder / f"{name}.parquet").write_bytes(write_rollouts(bare_rows(requests, engine.generate(requests))))
+    finally:
+        engine.close()
+
+
+if __name__ == "__main__":
+    main()

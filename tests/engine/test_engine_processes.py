@@ -1,0 +1,31 @@
+"""An engine that is split over several processes proves its work like any other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from muster.profiles import CPU_FP32
+from muster.rollouts.file import read_rollouts
+from tests.engine.split_engine import REQUESTS
+from validator.replay import Replayer, judge
+
+SECONDS = 300
+
+
+def test_two_ranks_prove_one_work_and_both_take_new_weights(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer()
+    for seed in (1, 2):
+        save_model(make_model(tokenizer, ModelShape(), seed=seed), tokenizer, tmp_path / str(seed))
+    command = [sys.executable, "-m", "tests.engine.split_engine", str(tmp_path)]
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for name, other in (("1", "2"), ("2", "1")):
+        rows = read_rollouts((tmp_path / f"{name}.parquet").read_bytes())
+        assert len(rows) == REQUESTS
+        assert judge(Replayer(tmp_path / name, CPU_FP32, 1.0).replay(rows), CPU_FP32) is None
+        assert judge(Replayer(tmp_path / other, CPU_FP32, 1.0).replay(rows), CPU_FP32) is not None
