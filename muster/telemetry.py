@@ -43,6 +43,11 @@ _QUIET_ENVIRONMENT: Final = {
 }
 """Defaults for libraries that read the environment when imported; a value the user set is kept."""
 
+WEIGHTS_ARRIVED: Final = "weights arrived"
+WEIGHTS_LOADED: Final = "weights loaded"
+"""Events of a worker's log that a swarm's report reads: how long weights travelled (`seconds`), how much of that the
+engine generated (`generating`), and how long it paused to take them."""
+
 _SHARED: Final[list[Processor]] = [
     structlog.contextvars.merge_contextvars,
     structlog.stdlib.add_log_level,

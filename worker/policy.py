@@ -39,6 +39,26 @@ class Fetched:
     path: Path
 
 
+class Stopwatch:
+    """How long something has been going on, all times together."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._since: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        return self._before + (time.monotonic() - self._since if self._since is not None else 0.0)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._since = time.monotonic()
+        try:
+            yield
+        finally:
+            self._before, self._since = self.seconds, None
+
+
 class NewestCheckpoint:
     """Keeps the newest checkpoint on disk, while `follow` runs."""
 
@@ -48,6 +68,8 @@ class NewestCheckpoint:
         self._checkpoints = checkpoints
         self._poll_seconds = poll_seconds
         self._newest: Fetched | None = None
+        self.generating = Stopwatch()
+        """Of whoever generates meanwhile."""
 
     @contextmanager
     def held(self) -> Iterator[Fetched | None]:
@@ -70,15 +92,19 @@ class NewestCheckpoint:
         latest = await self._chain.latest_checkpoint(self._run)
         if latest is None or (self._newest and self._newest.checkpoint == latest):
             return
+        begun, generated = time.monotonic(), self.generating.seconds
         path = await self._checkpoints.get(latest.step)
+        seconds, meanwhile = time.monotonic() - begun, self.generating.seconds - generated
+        log.info(telemetry.WEIGHTS_ARRIVED, step=latest.step, seconds=round(seconds, 3), generating=round(meanwhile, 3))
         self._newest = Fetched(latest, path)
 
 
 class Policy:
     """The engine, in a thread of its own, and the checkpoint it runs."""
 
-    def __init__(self, make_engine: Callable[[Path], Engine]) -> None:
+    def __init__(self, make_engine: Callable[[Path], Engine], generating: Stopwatch) -> None:
         self._make_engine = make_engine
+        self._generating = generating
         self._engine: Engine | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
         self.loaded: Fetched | None = None
@@ -93,14 +119,16 @@ class Policy:
             self._engine = await self._do(self._make_engine, fetched.path)
         else:
             await self._do(self._engine.load_weights, fetched.path)
-            PAUSE.observe(time.monotonic() - begun)
+            pause = time.monotonic() - begun
+            PAUSE.observe(pause)
+            log.info(telemetry.WEIGHTS_LOADED, step=fetched.checkpoint.step, seconds=round(pause, 3))
         self.loaded = fetched
         STEP.set(fetched.checkpoint.step)
-        log.info("loaded", step=fetched.checkpoint.step, seconds=round(time.monotonic() - begun, 3))
 
     async def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
         assert self._engine is not None, "load a checkpoint first"
-        return await self._do(self._engine.generate, requests)
+        with self._generating.running():
+            return await self._do(self._engine.generate, requests)
 
     async def close(self) -> None:
         """Wait for what the engine is doing, and free it."""

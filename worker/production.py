@@ -33,7 +33,8 @@ class Producer:
         self._policy = Policy(
             lambda path: engine(
                 path, profile, EngineLimits.of_terms(place.terms, ranks=place.settings.worker.tensor_parallel)
-            )
+            ),
+            newest.generating,
         )
         self._rules: Rules | None = None
 

@@ -34,7 +34,6 @@ from muster.swarm.plan import (
     chain_process,
     nodes,
     process,
-    relay_urls,
 )
 from muster.swarm.report import write_report
 from muster.swarm.state import check_free
@@ -240,6 +239,8 @@ class Swarm:
         """Everything the summary needs, while chain and services still run."""
         events = await facts.chain_events(chain)
         times = await facts.block_times(chain, events)
+        async with self.client(chain) as client:
+            relays = await client.relays(self.run)
         agreed, info = await chain.terms(self.run), await chain.ask(runs.run_info(self.run))
         lines = {line["address"]: line for line in document["nodes"]}
         pay = {who.node: agreed.pay_of(0) for who in self.participants}
@@ -255,7 +256,7 @@ class Swarm:
             used={address: line["used"] for address, line in lines.items()},
             books=await facts.books(chain),
             published=await facts.published(events, self.layout.shards),
-            bytes_broadcast=await facts.bytes_served(relay_urls(self.request)),
+            bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
             stage_seconds=self.clock.seconds,
             seals=facts.seal_pay(events),
@@ -263,6 +264,9 @@ class Swarm:
             run=self.run,
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
+            travels=facts.travels(
+                {who.name: self.layout.log(who.name) for who in self.participants if who.role == "worker"}
+            ),
         )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,8 @@ from muster.chain.contracts.registry import Convicted, Registered
 from muster.chain.contracts.runs import CheckpointPublished, Claimed, HourSealed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError
 from muster.shardcast.folder import verify_folder, version_path
-from muster.swarm.summary import Books, Committed, Judged, Published, Settled, Update
+from muster.swarm.summary import Books, Committed, Judged, Published, Settled, Travel, Update
+from muster.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 
 KINDS = (
     CaseOpened,
@@ -193,10 +196,23 @@ def root_of_files(version: Path) -> str:
     return verification.problems[0] if verification.problems else "0x" + verification.manifest.root.hex()
 
 
+def travels(logs: Mapping[str, Path]) -> list[Travel]:
+    """How weights came to each worker, by what its log says."""
+    found = []
+    for name, path in logs.items():
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        arrived = [line for line in lines if line["event"] == WEIGHTS_ARRIVED][1:]
+        pauses = [line["seconds"] for line in lines if line["event"] == WEIGHTS_LOADED]
+        seconds, generating = ([line[key] for line in arrived] for key in ("seconds", "generating"))
+        found.append(Travel(name, seconds, generating, pauses))
+    return found
+
+
 async def bytes_served(urls: Sequence[str]) -> int:
-    """Bytes of weights that these sources have sent, by their own count."""
+    """Bytes of weights that these sources have sent, by their own count; those that have left do not count."""
     total = 0
     async with httpx2.AsyncClient(timeout=5, trust_env=False) as client:
         for url in urls:
-            total += (await client.get(f"{url}/v1/stats")).json()["served_bytes"]
+            with suppress(httpx2.TransportError):
+                total += (await client.get(f"{url}/v1/stats")).json()["served_bytes"]
     return total

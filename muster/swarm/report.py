@@ -103,7 +103,28 @@ def book_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
     return heads, [*rows, ("all", amount(summary["balances"]), amount(summary["books"]))]
 
 
-TABLES: Final = {"Nodes": node_table, "Slashes": slash_table, "Claims": claim_table, "Books": book_table}
+def weight_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
+    heads = ("weights to", "fetches", "seconds", "generating meanwhile", "median pause")
+    rows = [
+        (
+            row["node"],
+            str(row["fetches"]),
+            f"{row['seconds']:.2f}",
+            f"{row['generating']:.0%}" if row["generating"] is not None else "",
+            f"{row['pause_seconds']:.3f} s" if row["pause_seconds"] is not None else "",
+        )
+        for row in summary["weights"]
+    ]
+    return heads, rows
+
+
+TABLES: Final = {
+    "Nodes": node_table,
+    "Slashes": slash_table,
+    "Claims": claim_table,
+    "Books": book_table,
+    "Weights": weight_table,
+}
 
 
 def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:

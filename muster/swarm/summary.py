@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any, Final
 
 LAST_CHECKPOINTS: Final = 3
@@ -99,6 +99,19 @@ class Published:
 
 
 @dataclass(frozen=True)
+class Travel:
+    """How weights came to one worker."""
+
+    name: str
+    seconds: Sequence[float]
+    """Of every fetch but the first, before which there is nothing to generate with."""
+    generating: Sequence[float]
+    """Seconds of each in which the engine generated."""
+    pauses: Sequence[float]
+    """Seconds for which the engine stopped to take them."""
+
+
+@dataclass(frozen=True)
 class Facts:
     """Everything the summary is made of."""
 
@@ -127,6 +140,7 @@ class Facts:
     used: Mapping[str, int] = field(default_factory=dict)
     """Commitments that went into a batch, by node."""
     restarts: Mapping[str, int] = field(default_factory=dict)
+    travels: Sequence[Travel] = ()
 
 
 def summarise(facts: Facts) -> dict[str, Any]:
@@ -158,7 +172,21 @@ def summarise(facts: Facts) -> dict[str, Any]:
         "contracts": [asdict(one) for one in facts.books],
         "checkpoints": [asdict(one) for one in facts.published],
         "bytes_broadcast": facts.bytes_broadcast,
+        "weights": [travel_row(travel) for travel in facts.travels],
         "restarts": dict(facts.restarts),
+    }
+
+
+def travel_row(travel: Travel) -> dict[str, Any]:
+    """What weights cost a worker: seconds under way, the share of them in which it generated all the same, and the
+    median pause."""
+    under_way = sum(travel.seconds)
+    return {
+        "node": travel.name,
+        "fetches": len(travel.seconds),
+        "seconds": round(under_way, 2),
+        "generating": round(sum(travel.generating) / under_way, 3) if under_way else None,
+        "pause_seconds": round(median(travel.pauses), 3) if travel.pauses else None,
     }
 
 

@@ -95,6 +95,15 @@ def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[
     assert summary["bytes_broadcast"] > 1_000_000
 
 
+def test_weights_travelled_while_the_engines_generated(summary: dict[str, Any]) -> None:
+    honest = [row for row in summary["weights"] if row["node"].startswith("worker-")]
+    assert len(honest) == 2
+    for row in honest:
+        assert row["fetches"] >= STEPS / 2
+        assert 0 <= row["generating"] <= 1
+        assert 0 < row["pause_seconds"] < 5
+
+
 def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, _ = finished
     page = (folder / "report.html").read_text()

@@ -17,6 +17,7 @@ from muster.swarm.summary import (
     Participant,
     Published,
     Settled,
+    Travel,
     Update,
     held_out,
     problems,
@@ -64,6 +65,7 @@ def facts(**changes: object) -> Facts:
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,
         "seals": {JUDGE: 7},
+        "travels": [Travel("worker-1", [0.5, 1.5], [0.25, 1.25], [0.02, 0.08, 0.04]), Travel("cheater", [], [], [])],
     }
     return Facts(**(values | changes))  # type: ignore[arg-type]
 
@@ -151,6 +153,10 @@ def test_the_whole_document() -> None:
             {"step": 1, "root_on_chain": "0x02", "root_of_files": "0x02"},
         ],
         "bytes_broadcast": 12_345,
+        "weights": [
+            {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
+            {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
+        ],
         "restarts": {},
     }
 
