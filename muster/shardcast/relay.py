@@ -1,13 +1,14 @@
 """The relay: fetches versions from upstream, checks every shard, and serves what it has checked while more arrives.
 
 A version is named by its root, so whatever upstream sends, a relay serves bytes that belong under that root or none.
-It fetches a version when upstream's index shows a new one, or when it is first asked for. Its disk is bounded: the
-versions asked for last stay.
+It fetches a version when upstream's index shows a new one, or when it is first asked for. Of a new step it makes what
+it can out of the one before and their difference. Its disk is bounded: the versions asked for last stay.
 """
 
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
@@ -17,8 +18,10 @@ from typing import Final
 
 from muster import telemetry
 from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, StorageError, UnreachableError
+from muster.shardcast.catch_up import DELTAS, CatchUp
 from muster.shardcast.folder import (
     Index,
+    IndexEntry,
     disk_error,
     folder_bytes,
     incomplete,
@@ -140,6 +143,7 @@ class Relay:
         """When, and how, a version failed; the latest MAX_FAILURES."""
         self._upstream_answers = not follow
         self._room = asyncio.Lock()
+        self._making = asyncio.Lock()
         self._stack = ExitStack()
         self._follower: asyncio.Task[None] | None = None
 
@@ -221,26 +225,27 @@ class Relay:
                 await asyncio.wait([pull.task])  # one after the other: this hashes what is on disk
         async with Pool(self.upstreams, self.limits.fetch) as pool:
             while self._follow:
-                for root in await self._newest(pool):
+                for root, entry in (await self._newest(pool)).items():
                     if root not in self._pulls:
-                        self._start(root)
+                        self._start(root, entry)
                 await asyncio.sleep(self.limits.poll_seconds)
 
-    async def _newest(self, pool: Pool) -> set[bytes]:
-        """The newest step of our run that each upstream says it has, and its differences."""
-        found: set[bytes] = set()
+    async def _newest(self, pool: Pool) -> dict[bytes, IndexEntry]:
+        """The newest step of our run that each upstream says it has, and its differences, by root."""
+        found: dict[bytes, IndexEntry] = {}
         answers = await asyncio.gather(*(source.index() for source in pool.sources), return_exceptions=True)
         for answer in answers:
             if isinstance(answer, Index):
                 entries = [entry for entry in answer.versions if self.run in (None, entry.run)]
                 newest = [entry for entry in entries if entry.step == entries[0].step]
-                found |= {bytes.fromhex(entry.root[2:]) for entry in newest[:MAX_OF_A_STEP]}
+                found |= {bytes.fromhex(entry.root[2:]): entry for entry in newest[:MAX_OF_A_STEP]}
             elif not isinstance(answer, MusterError):
                 raise answer
         self._upstream_answers = any(isinstance(answer, Index) for answer in answers)
         return found
 
-    def _start(self, root: bytes) -> Pull:
+    def _start(self, root: bytes, entry: IndexEntry | None = None) -> Pull:
+        """Fetch a version; `entry` is what an upstream says of it."""
         pool = Pool(self.upstreams, self.limits.fetch)
         download = Download(
             root,
@@ -251,12 +256,27 @@ class Relay:
             wait_for_sources=False,
         )
         pull = self._pulls[root] = Pull(download)
-        pull.task = asyncio.create_task(self._run(root, pull, pool))
+        pull.task = asyncio.create_task(self._run(root, pull, pool, entry))
         return pull
 
-    async def _run(self, root: bytes, pull: Pull, pool: Pool) -> None:
+    async def _make(self, root: bytes, entry: IndexEntry) -> None:
+        """Make what shards of a step can be made of the one that is here and a difference: the download finds them, and
+        gets the rest. Nothing that goes wrong here does more than cost time."""
+        async with self._making:
+            making = CatchUp(
+                root, entry.run, entry.step, self.upstreams, self.folder, _only_what_is_here, self.limits.fetch
+            )
+            try:
+                await making.run()
+            finally:
+                self.stats.fetched(making.fetched_bytes)
+                await asyncio.to_thread(shutil.rmtree, self.folder / DELTAS, ignore_errors=True)
+
+    async def _run(self, root: bytes, pull: Pull, pool: Pool, entry: IndexEntry | None) -> None:
         complete = False
         try:
+            if entry is not None and entry.base_step is None and not part_path(self.folder, root).exists():
+                await self._make(root, entry)
             async with pool:
                 await pull.download.run()
             complete = True
@@ -314,6 +334,11 @@ class Relay:
         if used + manifest.total_bytes > self.limits.cache_bytes:
             raise StorageError(f"no room for {manifest.id} while other versions are on their way")
         return removed
+
+
+async def _only_what_is_here(step: int) -> bytes:
+    """A relay fetches no older step to begin with: its clients ask for the newest."""
+    raise UnreachableError(f"step {step} is not here")
 
 
 def _problem_of(error: MusterError, pool: Pool) -> Problem:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weights_house import QUICK, Server, contents, ended, odd_source, relaying, until
+from weights_house import QUICK, Broken, Server, contents, ended, odd_source, relaying, until
 
 from muster.chain.anvil import free_port
 from muster.errors import ChainError, UnreachableError
@@ -152,6 +152,31 @@ async def test_a_relay_passes_differences_on(house: Path, made: list[Manifest], 
         fetched = await get(made, 5, tmp_path / "client", url)
         assert stats.served_bytes < made[5].total_bytes / 20
     assert (fetched.fetched_bytes, contents(fetched.path)) == (0, contents(house / "checkpoint-5"))
+
+
+async def test_a_relay_makes_a_step_out_of_the_one_before(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    """Over its own line comes a hundredth of the step; whoever has nothing gets all of it from the relay."""
+    give(house, made[4], tmp_path / "relayed")
+    async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
+        await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
+        fetched = await get(made, 5, tmp_path / "client", url)
+        assert 0 < stats.fetched_bytes < made[5].total_bytes / 20
+    assert (fetched.fetched_bytes, contents(fetched.path)) == (made[5].total_bytes, contents(house / "checkpoint-5"))
+    assert not (tmp_path / "relayed" / DELTAS).exists()
+
+
+async def test_a_relay_whose_upstream_lies_about_a_difference_fetches_the_step(
+    house: Path, made: list[Manifest], tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path / "relayed")
+    async with odd_source(house / "published") as (upstream, shelf, _):
+        shelf.bend = lambda name, item: Broken(item.file, item.size) if name.endswith(".delta") else item
+        async with relaying(tmp_path / "relayed", upstream, follow=True) as (_, stats):
+            await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
+            assert stats.fetched_bytes >= made[5].total_bytes
+    assert contents(version_path(tmp_path / "relayed", made[5].root)) == contents(house / "checkpoint-5")
 
 
 # What goes wrong
