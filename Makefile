@@ -8,6 +8,7 @@
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make coverage           lines and branches of contracts/ that the tests run; fails below 98 % of either
 #   make prove              halmos and slither over the contracts, in an environment of their own
+#   make bench              all benchmarks, about two hours; rewrites docs/benchmarks.md and docs/verification.md
 #   make bench-peers        what benchmarks/ compares with, installed into .peers
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
@@ -21,7 +22,7 @@ export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 
-.PHONY: setup demo test test-all test-contracts gas coverage prove bench-peers lint clean
+.PHONY: setup demo test test-all test-contracts gas coverage prove bench bench-peers lint clean
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -58,6 +59,13 @@ prove: setup .proofs/bin/halmos
 .proofs/bin/halmos:
 	python -m venv .proofs
 	.proofs/bin/python -m pip install --quiet halmos==0.3.3 slither-analyzer==0.11.6
+
+bench: bench-peers
+	@mkdir -p cache/bench
+	python benchmarks/gas.py --json > cache/bench/gas.json
+	python benchmarks/broadcast.py --json > cache/bench/broadcast.json || test $$? -eq 3
+	python benchmarks/verification.py --json --write > cache/bench/verification.json || test $$? -eq 3
+	for part in gas broadcast verification; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
 
 bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built
 

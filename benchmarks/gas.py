@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from eth_utils.crypto import keccak
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.report import document  # noqa: E402
+from benchmarks.report import Figure, document, figure  # noqa: E402
 
 SNAPSHOT = Path(__file__).with_name("gas.snapshot.json")
 TESTS = "tests/contracts/Gas.t.sol"
@@ -48,22 +47,11 @@ class Target:
     peer: int
     worst: bool = False
 
-    def figure(self, samples: Samples) -> dict[str, object]:
+    def figure(self, samples: Samples) -> Figure:
         values = samples[self.operation]
-        ours = max(values) if self.worst else round(statistics.median(values))
-        return {
-            "name": self.name,
-            "ours": ours,
-            "min": min(values),
-            "max": max(values),
-            "samples": len(values),
-            "peer": self.peer,
-            "limit": self.limit,
-            "ratio": round(self.limit / ours, 3),
-            "target": 1.0,
-            "holds": ours <= self.limit,
-            "unit": "gas",
-        }
+        ours = [max(values)] if self.worst else values
+        ratio = self.limit / statistics.median(ours)
+        return figure(self.name, ours, ratio=ratio, target=1.0, unit="gas", peer=[self.peer], limit=[self.limit])
 
 
 TARGETS = (
@@ -130,13 +118,12 @@ def main() -> None:
     if options.update:
         SNAPSHOT.write_text(json.dumps(snapshot(samples), indent=1) + "\n")
     if options.json:
-        machine = f"{platform.machine()}, forge's EVM"
-        print(document(figures, runs=1, machine=machine))
+        print(document(figures, runs=1, machine="forge's EVM"))
         return
-    for figure in figures:
-        print("{name:16} ours {ours:>12,}  limit {limit:>12,}  peer {peer:>12,}".format(**figure))
+    for one in figures:
+        print("{name:16} ours {ours:>12,}  limit {limit:>12,}  peer {peer:>12,}".format(**one))
     if options.check:
-        bad = [f"{figure['name']} is above its limit" for figure in figures if not figure["holds"]]
+        bad = [f"{one['name']} is above its limit" for one in figures if not one["holds"]]
         bad += regressions(snapshot(samples), json.loads(SNAPSHOT.read_text()))
         if bad:
             sys.exit("gas: " + "\n     ".join(bad) + "\n  next: python benchmarks/gas.py --update, if that is meant")

@@ -48,6 +48,7 @@ def figure(
         **_spread("limit", limit),
         "ratio": _rounded(ratio),
         "target": target,
+        "at_most": at_most,
         "holds": ratio <= target if at_most else ratio >= target,
         "unit": unit,
         "runs": len(ours),
