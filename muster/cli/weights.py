@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,7 +17,6 @@ from muster.errors import CheckError, ConfigError, MusterError
 if TYPE_CHECKING:
     from muster.chain.client import Chain
     from muster.chain.types import Checkpoint
-    from muster.shardcast.transfer import Progress
 
 app = typer.Typer(help="Weights: every shard is checked against the root on chain.", no_args_is_help=True)
 
@@ -32,27 +33,25 @@ async def fetch(
     from muster.shardcast.catch_up import fetch_step
     from muster.shardcast.client import limits_of
 
-    run, shown = session.settings.run, session.stderr.is_terminal
+    run = session.settings.run
     async with session.chain() as chain:
         checkpoint = await _checkpoint(chain, run, step)
         relays = await _relays(session, chain, run)
 
-        def progress(state: Progress) -> None:
-            session.stderr.print(f"  {state}", end="\r")
-
         async def anchored(step: int) -> bytes:
             return (await chain.checkpoint(run, step)).manifest_root
 
-        fetched = await fetch_step(
-            checkpoint.manifest_root,
-            run,
-            checkpoint.step,
-            relays,
-            out,
-            anchored=anchored,
-            progress=progress if shown else None,
-            limits=limits_of(session.settings.shardcast),
-        )
+        with bar(session, f"step {checkpoint.step}") as show:
+            fetched = await fetch_step(
+                checkpoint.manifest_root,
+                run,
+                checkpoint.step,
+                relays,
+                out,
+                anchored=anchored,
+                progress=lambda state: show(state.done, state.total),
+                limits=limits_of(session.settings.shardcast),
+            )
     session.result(
         {
             "step": checkpoint.step,
@@ -80,18 +79,41 @@ async def verify(
     step: StepOption = None,
 ) -> None:
     """Hash a folder of weights and compare it with the root on chain. Exit code 3 when it is something else."""
-    from muster.shardcast.folder import verify_folder
+    from muster.shardcast.folder import read_manifest, verify_folder
 
     async with session.chain() as chain:
         checkpoint = await _checkpoint(chain, session.settings.run, step)
+    hashed = 0
     try:
-        problems = (await asyncio.to_thread(verify_folder, folder, checkpoint.manifest_root)).problems
+        total = (await asyncio.to_thread(read_manifest, folder, checkpoint.manifest_root)).total_bytes
+        with bar(session, f"step {checkpoint.step}") as show:
+
+            def count(size: int) -> None:
+                nonlocal hashed
+                hashed += size
+                show(hashed, total)
+
+            problems = (await asyncio.to_thread(verify_folder, folder, checkpoint.manifest_root, count)).problems
     except CheckError as error:
         problems = (str(error),)
     good = not problems
     session.result({"step": checkpoint.step, "root": checkpoint.manifest_root, "good": good, "problems": problems})
     if not good:
         raise typer.Exit(EXIT_CHECK)
+
+
+@contextmanager
+def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
+    """A progress bar on a terminal's stderr, and nothing anywhere else. What it gives is told bytes done and in all."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+    columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
+    console = session.stderr
+    with Progress(
+        TextColumn("{task.description}"), *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as shown:
+        task = shown.add_task(what, total=None)
+        yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
 async def _checkpoint(chain: Chain, run: int, step: int | None) -> Checkpoint:

@@ -1,4 +1,4 @@
-"""docs/verification.md is what the commands write: it knows every adversary there is."""
+"""docs/verification.md is what the commands write: it knows every adversary and every limit there is."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.page import DOCS, rewrite
+from benchmarks.calibrate import STATISTICS, WORDS, plot_path
+from benchmarks.page import DOCS, rewrite, small
+from muster.profiles import PROFILES, Profile
 from tests.adversaries.kinds import ADVERSARIES
 
 PAGE = DOCS / "verification.md"
@@ -16,6 +18,20 @@ def test_every_adversary_is_told_of() -> None:
     lines = PAGE.read_text(encoding="utf-8").splitlines()
     for adversary in ADVERSARIES:
         assert any(line.startswith(f"| {adversary.name} |") for line in lines), adversary.name
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+def test_the_limits_in_force_are_those_measured_and_far_enough_out(profile: Profile) -> None:
+    """Honest work is never rejected, and the limit that accuses is twice as far out as the worst of it."""
+    _, part = PAGE.read_text(encoding="utf-8").split(f"### {profile.name}\n", 1)
+    for statistic in STATISTICS:
+        line = next(line for line in part.splitlines() if line.startswith(f"| {WORDS[statistic]} |"))
+        *_, worst, rejects, accuses, _margin = (cell.strip() for cell in line.strip("|").split("|"))
+        limit = getattr(profile, statistic)
+        assert (rejects, accuses) == (small(limit.reject), small(limit.accuse))
+        assert float(worst) < limit.reject < limit.accuse
+        assert limit.accuse >= 2 * float(worst)
+    assert plot_path(profile).is_file()
 
 
 def test_a_command_rewrites_its_own_part(tmp_path: Path) -> None:
