@@ -41,8 +41,8 @@ from benchmarks.watched import Watch, expect, started, tell, together  # noqa: E
 PEER = ROOT / ".peers" / "shardcast"
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "shardcast_process.py"
 CLIENTS = 4
-POOL = 4
-"""Copies' worth of warm pages where there are relays, on both sides."""
+MOST_WARM = 8 << 30
+"""Bytes of warm pages at most; a run that fills more takes the rest anew, on either side."""
 TREE = (2, 4)
 """Relays, and clients of each."""
 GIB = 1 << 30
@@ -112,7 +112,7 @@ class Setups:
                 for i, (_, source) in enumerate(between)
                 for j in range(clients)
             ]
-            self._warm(folder, POOL)
+            self._warm(folder, 1 + relays + relays * clients)
             with Watch([publisher, origin, *(relay for relay, _ in between), *fetching]) as watch:
                 begun = time.perf_counter()
                 tell(publisher, "go")
@@ -134,7 +134,7 @@ class Setups:
                 stack.enter_context(_peers(folder / f"lib-{i}", "client", folder / str(i), urls[1]))
                 for i in range(clients)
             ]
-            self._warm(folder, POOL)
+            self._warm(folder, 2 + 2 * clients)
             with Watch([origin, relay, *fetching]) as watch:
                 begun = time.perf_counter()
                 tell(origin, str(self.file))
@@ -150,7 +150,7 @@ class Setups:
         does: without this a run would measure what the run before it left behind."""
         scratch, piece = folder / "scratch", bytes(MIB)
         with scratch.open("wb", buffering=0) as file:
-            for _ in range(copies * self.size // MIB):
+            for _ in range(min(copies * self.size, MOST_WARM) // MIB):
                 file.write(piece)
         os.sync()
         scratch.unlink()

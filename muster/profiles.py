@@ -85,11 +85,7 @@ BF16: Final = Profile(
 CPU_FP32_TOPLOC: Final = replace(
     CPU_FP32, name="cpu-fp32-toploc-v1", codec="toploc", activation=Limit(reject=0.1, accuse=0.2)
 )
-BF16_TOPLOC: Final = replace(BF16, name="bf16-toploc-v1", codec="toploc", activation=Limit(reject=0.13, accuse=0.26))
-
-PROFILES: Final[dict[str, Profile]] = {
-    profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC, BF16_TOPLOC)
-}
+PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC)}
 
 
 def profile_hash(name: str) -> bytes:

@@ -7,9 +7,12 @@ sent something else is reported to it, signed.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
+
+from pydantic import ValidationError
 
 from muster import telemetry
 from muster.errors import TRANSIENT, MusterError, UnreachableError
@@ -17,9 +20,13 @@ from muster.http import OrchestratorClient
 from muster.messages import LieReport
 from muster.settings import ShardcastSettings
 from muster.shardcast.sources import SourceReport
+from muster.shardcast.wire import url_problem
 
 ASK_SECONDS: Final = 60.0
 """An answer of the directory is used this long."""
+
+REPORT_SECONDS: Final = 5.0
+"""The longest that reporting may keep a node from its new weights."""
 
 _MAX_REPORTED: Final = 256
 """Lies remembered, so that none is reported twice."""
@@ -40,7 +47,7 @@ class Relays:
     ) -> None:
         """Without a client there is no directory: `settings.relays` must then name one at least."""
         self.own = ""
-        """Where this node serves weights itself, if it does: it does not fetch from there."""
+        """Where this node serves weights itself, if it does: what the directory sends there is not fetched."""
         self._chosen = list(settings.relays)
         self._client = client
         self._run = run
@@ -65,29 +72,42 @@ class Relays:
         self._fresh_until = -float("inf")
 
     async def report(self, root: bytes, liars: Iterable[SourceReport]) -> None:
-        """Tell the directory of sources that sent something else than the root says, of each once. Never raises for
-        want of an answer: who else is lied to reports it too."""
-        for liar in liars:
-            if self._client is None or (liar.url, root) in self._reported:
-                continue
-            self._reported[liar.url, root] = None
-            while len(self._reported) > _MAX_REPORTED:
-                del self._reported[next(iter(self._reported))]
+        """Tell the directory of sources that sent something else than the root says, of each once. Takes
+        REPORT_SECONDS at most, and never raises for want of an answer: who else is lied to reports it too."""
+        new = [liar for liar in liars if (liar.url, root) not in self._reported]
+        if not new or self._client is None:
+            return
+        self.doubt()
+        try:
+            async with asyncio.timeout(REPORT_SECONDS):
+                await asyncio.gather(*(self._tell(self._client, root, liar) for liar in new))
+        except TimeoutError:
+            _log.warning("the directory does not answer reports", run=self._run)
+
+    async def _tell(self, client: OrchestratorClient, root: bytes, liar: SourceReport) -> None:
+        try:
             lie = LieReport(run=self._run, url=liar.url, root=f"0x{root.hex()}", why=liar.dropped[:300])
-            try:
-                await self._client.report_lie(lie)
-            except MusterError as error:
-                _log.warning("the directory did not take a report", url=liar.url, error=str(error))
-            self.doubt()
+            await client.report_lie(lie)
+        except (MusterError, ValidationError) as error:  # its operator may have set a URL that no directory takes
+            _log.warning("the directory did not take a report", url=liar.url, error=str(error))
+            return
+        self._reported[liar.url, root] = None
+        while len(self._reported) > _MAX_REPORTED:
+            del self._reported[next(iter(self._reported))]
 
     async def _directory(self) -> list[str]:
         if self._client is None or self._clock() < self._fresh_until:
             return self._listed
         try:
-            self._listed = await self._client.relays(self._run)
+            listed = await self._client.relays(self._run)
         except TRANSIENT as error:
             if not self._listed:
                 raise
             _log.warning("the directory does not answer; using what it said before", error=str(error))
-        self._fresh_until = self._clock() + ASK_SECONDS
+        else:
+            self._listed = [url for url in listed if not url_problem(url)]
+            if strange := set(listed) - set(self._listed):
+                _log.warning("the directory names what is no base URL", urls=sorted(strange)[:8])
+        if any(url != self.own for url in self._listed):
+            self._fresh_until = self._clock() + ASK_SECONDS
         return self._listed

@@ -141,9 +141,17 @@ class Engine:
 
     def load_weights(self, model_dir: Path) -> None:
         """Put a checkpoint's weights into the running engine and forget everything computed with the old ones. Each of
-        the engine's processes reads the folder itself, and of a version only what differs from the last one."""
+        the engine's processes reads the folder itself, and of a version only what differs from the last one.
+
+        Raises EngineError when that fails: the model is then half old and half new, and the engine must be made anew.
+        """
         _set_threads(self.limits.threads)
-        self._engine.collective_rpc("muster_load", args=(str(model_dir),))
+        try:
+            self._engine.collective_rpc("muster_load", args=(str(model_dir),))
+        except Exception as error:
+            raise EngineError(
+                f"the weights in {model_dir} could not be loaded: {error}", hint="start the worker again"
+            ) from error
         if not self._engine.reset_prefix_cache():
             raise EngineError("the prefix cache is in use while weights are loaded")
 

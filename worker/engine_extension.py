@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
 
 _LAYER: Final = re.compile(r"(.+?\.\d+)\.")
+_ALONE: Final = ("embed_tokens", "norm", "lm_head")
+"""Modules outside the layers that vLLM fuses with nothing."""
 
 
 class CaptureExtension:
@@ -100,9 +102,12 @@ class CaptureExtension:
 
 
 def _layer(name: str) -> str:
-    """What vLLM may have fused a tensor with: `model.layers.0` of `model.layers.0.self_attn.q_proj.weight`."""
-    layer = _LAYER.match(name)
-    return layer[1] if layer else name.rpartition(".")[0]
+    """What vLLM may have fused a tensor with: `model.layers.0` of `model.layers.0.self_attn.q_proj.weight`, the module
+    of embedding, last norm and head, and whatever else there is together."""
+    if layer := _LAYER.match(name):
+        return layer[1]
+    module = name.rpartition(".")[0]
+    return module if module.rpartition(".")[2] in _ALONE else ""
 
 
 def rows_of_tokens(capture: Capture, lengths: list[int]) -> np.ndarray:

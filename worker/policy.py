@@ -93,10 +93,11 @@ class NewestCheckpoint:
         if latest is None or (self._newest and self._newest.checkpoint == latest):
             return
         begun, generated = time.monotonic(), self.generating.seconds
-        path = await self._checkpoints.get(latest.step)
+        with self.held():  # until another one stands in its place, an engine may start from it
+            path = await self._checkpoints.get(latest.step)
+            self._newest = Fetched(latest, path)
         seconds, meanwhile = time.monotonic() - begun, self.generating.seconds - generated
         log.info(telemetry.WEIGHTS_ARRIVED, step=latest.step, seconds=round(seconds, 3), generating=round(meanwhile, 3))
-        self._newest = Fetched(latest, path)
 
 
 class Policy:

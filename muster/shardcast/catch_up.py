@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,9 +99,13 @@ class CatchUp:
         step: int,
         sources: Sequence[str],
         dest: Path,
-        anchored: Anchored,
+        anchored: Anchored | None,
         limits: FetchLimits,
+        *,
+        accept: Callable[[Manifest], Awaitable[None]] | None = None,
     ) -> None:
+        """Without `anchored` only steps that are here are begun with. accept: called with the manifest that differences
+        lead to, the right one by its root, before anything is laid out for it; raises a MusterError to refuse it."""
         self.fetched_bytes = 0
         """Of differences, and of a step to begin with."""
         self._root = root
@@ -111,11 +115,15 @@ class CatchUp:
         self._dest = dest
         self._anchored = anchored
         self._limits = limits
+        self._accept = accept
         self._quick = replace(limits, patience=min(limits.patience, PATIENCE_SECONDS))
 
-    async def run(self) -> None:
-        """Make as many shards of the step as differences give. Raises ConfigError for sources that are none."""
-        offers = offers_of(await self._indexes(), self._run)
+    async def run(self, indexes: Mapping[str, Index] | None = None) -> None:
+        """Make as many shards of the step as differences give. indexes: what each source says it has, where that is
+        known. Raises ConfigError for sources that are none."""
+        offers = offers_of(await self._indexes() if indexes is None else indexes, self._run)
+        if self._anchored is None:
+            offers = [offer for offer in offers if offer.base_step is not None]
         for _ in range(ATTEMPTS):
             held = await asyncio.to_thread(self._held)
             route = cheapest(offers, held, self._step, self._limit(offers, held))
@@ -123,7 +131,7 @@ class CatchUp:
                 return
             doubted = [*route.chain]
             try:
-                if route.anchor is not None and route.anchor.root != await self._anchored(route.start):
+                if route.anchor is not None and route.anchor.root != await self._anchor(route.start):
                     doubted = [route.anchor]
                     raise MismatchError(f"somebody offers another step {route.start} than the chain has")
                 applied = await self._follow(route, held)
@@ -172,6 +180,11 @@ class CatchUp:
         await asyncio.to_thread(touch, start.path)
         async with asyncio.timeout(self._limits.timeout):
             folders = [await self._fetch_difference(offer, start.manifest) for offer in route.chain]
+            target = await asyncio.to_thread(_target_of, folders[-1])
+            if target.root != self._root:
+                raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._root.hex()}")
+            if self._accept is not None:
+                await self._accept(target)
             stop = threading.Event()
             async with exclusive(self._dest, self._root):
                 try:
@@ -181,10 +194,14 @@ class CatchUp:
                     await asyncio.to_thread(prune, self._dest / DELTAS, KEPT_DELTAS)
 
     async def _fetch_start(self, step: int) -> Step:
-        root = await self._anchored(step)
+        root = await self._anchor(step)
         fetched = await fetch_with_report(root, self._run, step, self._sources, self._dest, limits=self._limits)
         self.fetched_bytes += fetched.fetched_bytes
         return Step(fetched.path, fetched.manifest)
+
+    async def _anchor(self, step: int) -> bytes:
+        assert self._anchored is not None, "a way that begins with a step that is not here"
+        return await self._anchored(step)
 
     async def _fetch_difference(self, offer: Offer, start: Manifest) -> Path:
         """The folder of a difference: what was offered, and small enough."""
@@ -207,8 +224,6 @@ class CatchUp:
         with ExitStack() as stack:
             chain = [stack.enter_context(Difference(folder)) for folder in folders]
             target = chain[-1].target
-            if target.root != self._root:
-                raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._root.hex()}")
             if not all(same_tiling(start.manifest, difference.target) for difference in chain):
                 raise MalformedError("differences between steps that are cut differently")
             part = Part.prepare(self._dest, target)
@@ -225,6 +240,12 @@ class CatchUp:
                 good += 1
                 failpoint("shardcast.shard_made")
         return _Applied(good, bad)
+
+
+def _target_of(difference: Path) -> Manifest:
+    """The manifest of the step that a difference says it leads to."""
+    with Difference(difference) as opened:
+        return opened.target
 
 
 def _reason(error: Exception) -> str:

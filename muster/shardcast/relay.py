@@ -46,6 +46,10 @@ MAX_PULLS: Final = 4
 MAX_OF_A_STEP: Final = 2
 """Versions that are fetched because an upstream shows them: its newest step, and one difference that leads there."""
 
+MAKE_SECONDS: Final = 10.0
+MAKE_RATE: Final = 200e6
+"""A step is made out of a difference within these seconds, and one more for so many bytes of it; else it is fetched."""
+
 FAILURE_SECONDS: Final = 5.0
 """A version that could not be fetched is not tried again for this long, however often it is asked for."""
 
@@ -144,6 +148,8 @@ class Relay:
         self._upstream_answers = not follow
         self._room = asyncio.Lock()
         self._making = asyncio.Lock()
+        self._indexes: dict[str, Index] = {}
+        """What each upstream said last that it has."""
         self._stack = ExitStack()
         self._follower: asyncio.Task[None] | None = None
 
@@ -234,6 +240,8 @@ class Relay:
         """The newest step of our run that each upstream says it has, and its differences, by root."""
         found: dict[bytes, IndexEntry] = {}
         answers = await asyncio.gather(*(source.index() for source in pool.sources), return_exceptions=True)
+        told = zip(pool.sources, answers, strict=True)
+        self._indexes = {source.url: answer for source, answer in told if isinstance(answer, Index)}
         for answer in answers:
             if isinstance(answer, Index):
                 entries = [entry for entry in answer.versions if self.run in (None, entry.run)]
@@ -260,14 +268,21 @@ class Relay:
         return pull
 
     async def _make(self, root: bytes, entry: IndexEntry) -> None:
-        """Make what shards of a step can be made of the one that is here and a difference: the download finds them, and
-        gets the rest. Nothing that goes wrong here does more than cost time."""
+        """Make what shards of a step can be made of one that is here and a difference: the download finds them, and
+        gets the rest. What goes wrong here costs some seconds, and no more."""
+        stored = await asyncio.to_thread(versions, self.folder)
+        largest = max((version.bytes_on_disk for version in stored), default=0)
+        if not largest:
+            return
+        making = CatchUp(
+            root, entry.run, entry.step, self.upstreams, self.folder, None, self.limits.fetch, accept=self._accept
+        )
         async with self._making:
-            making = CatchUp(
-                root, entry.run, entry.step, self.upstreams, self.folder, _only_what_is_here, self.limits.fetch
-            )
             try:
-                await making.run()
+                async with asyncio.timeout(MAKE_SECONDS + largest / MAKE_RATE):
+                    await making.run(self._indexes)
+            except TimeoutError:
+                _log.warning("a difference came too slowly", root=root)
             finally:
                 self.stats.fetched(making.fetched_bytes)
                 await asyncio.to_thread(shutil.rmtree, self.folder / DELTAS, ignore_errors=True)
@@ -334,11 +349,6 @@ class Relay:
         if used + manifest.total_bytes > self.limits.cache_bytes:
             raise StorageError(f"no room for {manifest.id} while other versions are on their way")
         return removed
-
-
-async def _only_what_is_here(step: int) -> bytes:
-    """A relay fetches no older step to begin with: its clients ask for the newest."""
-    raise UnreachableError(f"step {step} is not here")
 
 
 def _problem_of(error: MusterError, pool: Pool) -> Problem:

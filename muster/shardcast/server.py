@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import json
 import os
 import re
 import select
 import socket
+import sys
+import termios
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -32,13 +35,13 @@ PIECE_BYTES: Final = 1 << 20
 RUN_BYTES: Final = 8 << 20
 """Sent by a thread in one go, where nothing caps the rate."""
 
-SEND_BYTES: Final = 4 << 20
-"""Asked of the kernel as a socket's buffer: how much leaves while the loop does something else."""
-
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _READ_BYTES: Final = 4096
 _LINGER_READS: Final = 64
 _CLOSE_SECONDS: Final = 2.0
+_LOOK_SECONDS: Final = 1.0
+"""Between two looks at how much of an answer has arrived."""
+
 _log = telemetry.logger("shardcast")
 
 
@@ -93,7 +96,7 @@ class Reply:
     start: int = 0
     stop: int = 0
     count: Callable[[int], None] = _ignore
-    """Told how many bytes of the body have been handed to the kernel, as they go."""
+    """Told how many bytes of the body have been handed to the kernel, after each run of RUN_BYTES."""
 
     @property
     def length(self) -> int:
@@ -183,8 +186,6 @@ class FileServer:
             writer.transport.abort()
             return
         self._open.add(task)
-        with contextlib.suppress(OSError):
-            writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BYTES)
         try:
             await self._converse(_Connection(reader, writer, self.limits, self._bucket, self._threads))
         except (ConnectionError, TimeoutError, h11.RemoteProtocolError):
@@ -333,52 +334,67 @@ class _Connection:
             transport.set_write_buffer_limits(high, low)
 
     async def _in_thread(self, file: int, position: int, size: int) -> int:
-        """Send `size` bytes of a file; returns how many there were. Blocking calls in a thread take half the processor
-        time of the loop's own, which goes round for every buffer that the other side has emptied.
+        """Send `size` bytes of a file; returns how many there were. In a thread, because the loop would go round for
+        every buffer that the other side has emptied.
 
         Raises TimeoutError, ConnectionError.
         """
         sock = self._writer.get_extra_info("socket")
-        # A descriptor of its own: should the loop close the connection meanwhile, the number could be another's next.
-        descriptor = os.dup(sock.fileno())
-        stall = self._limits.stall_seconds
-        sending = asyncio.get_running_loop().run_in_executor(
-            self._threads, _send, descriptor, file, position, size, stall
-        )
+        # Descriptors of its own: whatever is closed meanwhile, their numbers cannot become another connection's.
+        owned: list[int] = []
+        try:
+            owned.append(os.dup(sock.fileno()))
+            owned.append(os.dup(file))
+            doing = self._threads.submit(_send, owned[0], owned[1], position, size, self._limits.stall_seconds)
+        except (OSError, RuntimeError) as error:  # the connection is gone, or there are no descriptors or threads left
+            _close_all(owned)
+            raise ConnectionAbortedError(str(error)) from error
+        doing.add_done_callback(lambda _: _close_all(owned))
+        sending = asyncio.wrap_future(doing)
         try:
             return await asyncio.shield(sending)
         except asyncio.CancelledError:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)  # which ends the thread's wait
-            await asyncio.wait([sending])
+            await asyncio.wait([sending], timeout=_CLOSE_SECONDS)
             raise
-        finally:
-            os.close(descriptor)
+
+
+def _close_all(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)
 
 
 def _send(descriptor: int, file: int, position: int, size: int, stall: float) -> int:
     """Send bytes of a file into a socket that does not block; how many, fewer where the file ends. Blocks.
 
-    Raises TimeoutError when PIECE_BYTES take longer than `stall` seconds, ConnectionError when the other side is gone.
+    Raises TimeoutError when the other side takes longer than `stall` seconds to receive PIECE_BYTES, ConnectionError
+    when it is gone.
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    sent = piece = 0
+    sent = received = 0
     deadline = time.monotonic() + stall
     while sent < size:
         try:
             count = os.sendfile(descriptor, file, position + sent, size - sent)
         except BlockingIOError:
-            left = deadline - time.monotonic()
-            if left <= 0 or not poll.poll(left * 1000):
+            # Room in the buffer shows only when a good part of it is free: what has left it is asked for by itself.
+            if (now := sent - _unsent(descriptor)) - received >= PIECE_BYTES:
+                received, deadline = now, time.monotonic() + stall
+            if (left := deadline - time.monotonic()) <= 0:
                 raise TimeoutError("an answer is read too slowly") from None
+            poll.poll(min(left, _LOOK_SECONDS) * 1000)
             continue
         if count == 0:
             break
         sent += count
-        if sent - piece >= PIECE_BYTES:
-            piece, deadline = sent, time.monotonic() + stall
     return sent
+
+
+def _unsent(descriptor: int) -> int:
+    """Bytes in a socket's buffer that the other side has not acknowledged."""
+    return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:

@@ -85,14 +85,15 @@ def tensors_of(path: Path) -> list[Tensor]:
         length = int.from_bytes(file.read(8), "little")
         if length > _MAX_HEADER_BYTES:
             raise ValueError("no safetensors header is so long")
-        header: dict[str, Any] = json.loads(file.read(length))
+        head = file.read(length)
     begin = 8 + length
     found = []
     try:
+        header: dict[str, Any] = json.loads(head)
         for name, entry in header.items():
             if name != "__metadata__":
                 start, stop = map(int, entry["data_offsets"])
                 found.append(Tensor(name, str(entry["dtype"]), begin + start, begin + stop))
-    except (KeyError, TypeError, AttributeError) as error:
+    except (KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ValueError(f"{path} has no safetensors header") from error
     return found

@@ -57,7 +57,7 @@ class Adversary:
 
 
 SAMPLING: tuple[Reason, ...] = ("sampling_mismatch",)
-OTHER_WEIGHTS: tuple[Reason, ...] = ("activation_mismatch", "sampling_mismatch")
+OTHER_WEIGHTS: tuple[Reason, ...] = ("activation_mismatch", "sampling_mismatch", "wrong_logprobs")
 PROOFS: tuple[Reason, ...] = ("activation_mismatch",)
 
 

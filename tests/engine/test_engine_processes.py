@@ -7,9 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import torch
+
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
 from muster.profiles import CPU_FP32
 from muster.rollouts.file import read_rollouts
+from muster.shardcast.folder import version_path
+from muster.shardcast.publish import publish
 from tests.engine.split_engine import REQUESTS
 from validator.replay import Replayer, judge
 
@@ -17,9 +21,13 @@ SECONDS = 300
 
 
 def test_two_ranks_prove_one_work_and_both_take_new_weights(tmp_path: Path) -> None:
-    tokenizer = make_tokenizer()
-    for seed in (1, 2):
-        save_model(make_model(tokenizer, ModelShape(), seed=seed), tokenizer, tmp_path / str(seed))
+    tokenizer, model = make_tokenizer(), make_model(make_tokenizer(), ModelShape(), seed=1)
+    for step in (0, 1):
+        save_model(model, tokenizer, tmp_path / "checkpoint")
+        manifest = publish(tmp_path / "checkpoint", tmp_path / "published", 1, step, shard_bytes=4096)
+        (tmp_path / str(step + 1)).symlink_to(version_path(tmp_path / "published", manifest.root))
+        with torch.no_grad():
+            model.get_submodule("model.layers.1").mlp.down_proj.weight *= 2  # of all layers, one is read again
     command = [sys.executable, "-m", "tests.engine.split_engine", str(tmp_path)]
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weights_house import QUICK, Broken, Server, contents, ended, odd_source, relaying, until
+from weights_house import QUICK, Server, contents, ended, odd_source, relaying, until
 
 from muster.chain.anvil import free_port
 from muster.errors import ChainError, UnreachableError
@@ -167,18 +167,6 @@ async def test_a_relay_makes_a_step_out_of_the_one_before(
     assert not (tmp_path / "relayed" / DELTAS).exists()
 
 
-async def test_a_relay_whose_upstream_lies_about_a_difference_fetches_the_step(
-    house: Path, made: list[Manifest], tmp_path: Path
-) -> None:
-    give(house, made[4], tmp_path / "relayed")
-    async with odd_source(house / "published") as (upstream, shelf, _):
-        shelf.bend = lambda name, item: Broken(item.file, item.size) if name.endswith(".delta") else item
-        async with relaying(tmp_path / "relayed", upstream, follow=True) as (_, stats):
-            await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
-            assert stats.fetched_bytes >= made[5].total_bytes
-    assert contents(version_path(tmp_path / "relayed", made[5].root)) == contents(house / "checkpoint-5")
-
-
 # What goes wrong
 
 
@@ -211,6 +199,39 @@ def liar(house: Path, made: list[Manifest], tmp_path: Path) -> Path:
     shutil.copytree(house / "published", folder)
     forge_difference(folder, made[4], made[5])
     return folder
+
+
+async def test_a_relay_whose_upstream_lies_about_a_difference_fetches_the_step(
+    house: Path, made: list[Manifest], liar: Path, tmp_path: Path
+) -> None:
+    give(house, made[4], tmp_path / "relayed")
+    async with (
+        odd_source(liar) as (upstream, _, _),
+        relaying(tmp_path / "relayed", upstream, follow=True) as (_, stats),
+    ):
+        await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
+        assert stats.fetched_bytes > made[5].total_bytes / 2
+    assert contents(version_path(tmp_path / "relayed", made[5].root)) == contents(house / "checkpoint-5")
+
+
+async def test_a_relay_makes_nothing_that_the_chain_does_not_have(
+    house: Path, made: list[Manifest], tmp_path: Path
+) -> None:
+    refused: list[int] = []
+
+    async def anchor(manifest: Manifest) -> None:
+        if manifest.step == 5:
+            refused.append(manifest.step)
+            raise ChainError("step 5 is not published")
+
+    give(house, made[4], tmp_path / "relayed")
+    async with (
+        odd_source(house / "published") as (upstream, _, _),
+        relaying(tmp_path / "relayed", upstream, follow=True, anchor=anchor),
+    ):
+        await until(lambda: len(refused) >= 2)
+        assert not list((tmp_path / "relayed").glob(".0x*.part"))
+    assert {version.root for version in versions(tmp_path / "relayed")} == {made[4].root}
 
 
 async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(

@@ -102,6 +102,7 @@ def test_weights_travelled_while_the_engines_generated(summary: dict[str, Any]) 
         assert row["fetches"] >= STEPS / 2
         assert 0 <= row["generating"] <= 1
         assert 0 < row["pause_seconds"] < 5
+    assert any(row["generating"] > 0 for row in honest)
 
 
 def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) -> None:

@@ -13,6 +13,7 @@ from muster.shardcast.folder import version_path
 from muster.shardcast.publish import publish
 
 SHARD = 256
+INFINITE = b"\x37" + bytes(7) + b'{"a": {"dtype": "F32", "data_offsets": [0, Infinity]}}   '
 
 
 def version(folder: Path, step: int, tensors: dict[str, torch.Tensor]) -> Path:
@@ -51,7 +52,7 @@ def test_another_dtype_of_the_same_bytes_is_another_tensor(tmp_path: Path) -> No
     assert before["a"] != after["a"]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x08" + bytes(7) + b'{"a":1}!', b"\x09" + bytes(7) + b'{"a": {}}'])
+@pytest.mark.parametrize("data", [b"", b"\x08" + bytes(7) + b'{"a":1}!', b"\x09" + bytes(7) + b'{"a": {}}', INFINITE])
 def test_a_folder_that_is_no_version_of_a_model_tells_nothing(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(data)
     assert fingerprints(tmp_path) == {}
