@@ -278,13 +278,13 @@ def page(cells: Sequence[dict[str, Any]]) -> str:
     """The part of docs/verification.md: counts, quantiles, margins, the worst of every cell; and its plots beside."""
     tokens, rollouts = sum(cell["tokens"] for cell in cells), count_rollouts(cells)
     rejected, accused = (sum(cell[name] for cell in cells) for name in ("rejected", "accused"))
-    bound = f"{rule_of_three(rollouts):.1e} per rollout (three over {rollouts:,})"
-    text = [
-        f"{tokens:,} honest tokens in {rollouts:,} rollouts; rejected {rejected}, accused {accused}. "
-        + (f"So the rate of false rejections is below {bound} with 95% confidence, " if not rejected else "")
-        + "for machines, models and settings like those of the grid: its rollouts share one machine, and the bound "
-        "says nothing about another kind of processor."
-    ]
+    text = [f"{tokens:,} honest tokens in {rollouts:,} rollouts; rejected {rejected}, accused {accused}."]
+    if not rejected:
+        text[0] += (
+            f" So the rate of false rejections is below {rule_of_three(rollouts):.1e} per rollout (three over "
+            f"{rollouts:,}) with 95% confidence, for machines, models and settings like those of the grid: its "
+            "rollouts share one machine, and the bound says nothing about another kind of processor."
+        )
     for profile in PROFILES.values():
         mine = [one for one in margins(cells) if one.profile is profile]
         if not mine:

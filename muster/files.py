@@ -39,7 +39,7 @@ def sync(path: Path) -> None:
 
 WRITE_BYTES: Final = 1 << 16
 """Written at a time by `write_at`. For more at once Linux takes larger pages, and a virtual machine has few of these
-that its host has not taken back: getting one costs ten times what filling it does (`benchmarks/broadcast.py`)."""
+that its host has not taken back: getting one anew costs several times what filling it does."""
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:

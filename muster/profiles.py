@@ -4,11 +4,9 @@ A run's terms name its profile by hash; worker and validators then compute in th
 and judge by its limits. The limits are protocol constants with a calibration behind them. Changing one changes who is
 rejected, so a changed profile gets a new name, never new numbers.
 
-The numbers beside the limits are what `benchmarks/calibrate.py` found on a CPU: vLLM against the transformers forward
-of `validator.replay`, a trained model of 0.34M parameters at temperatures 1 and 0.6 and random ones of 0.34M and 20M,
-prompts of 20 to 330 tokens, completions of 1 to 96, with and without a warm prefix cache. "Honest" is the largest value
-of any rollout in these and earlier runs; an adversary's values are the least and the median of its 256 rollouts on the
-trained model at temperature 1. A limit that accuses is at least twice as far out as the worst honest value.
+What honest work measures under each profile, how far beyond that the limits are, and what every known cheat measures
+is in docs/verification.md, which `benchmarks/calibrate.py` and `benchmarks/adversaries.py` write. A limit that accuses
+is at least twice as far out as the worst honest value there.
 """
 
 from __future__ import annotations
@@ -50,16 +48,12 @@ CPU_FP32: Final = Profile(
     name="cpu-fp32-projection-v1",
     codec="projection",
     dtype="float32",
-    # Honest 0 and 0: where logits agree to 1e-5, a near-tie falls the other way once in 100,000 tokens, by about 1e-5.
-    # One edited token has a worst gap of 1.9 (median 8.1). Greedy, a temperature of 1.2 and another seed have mean gaps
-    # of 0 (median 0.23, 0.044, 0.54): a completion that the model is sure of is the same however it is sampled.
+    # Where logits agree to 1e-5, a near-tie falls the other way once in 100,000 tokens, by about 1e-5. A completion
+    # that the model is sure of is the same however it is sampled: no limit tells these apart, and none needs to.
     mean_gap=Limit(reject=5e-4, accuse=1e-3),
     worst_gap=Limit(reject=1e-3, accuse=5e-3),
-    # Honest 4.1e-4, all of it the proof's rounding to float16, which cannot exceed 4.9e-4. Noise of 2% 5.4e-3 (median
-    # 3.4e-2); weights one step old at a learning rate of 3e-4 1.1e-2, in the ramp before it 3.2e-3; int8 weights 1.7e-3
-    # (9.9e-3); constant, random and shuffled proofs 0.66.
+    # Honest is the proof's rounding to float16, which cannot exceed 4.9e-4.
     activation=Limit(reject=1e-3, accuse=2e-3),
-    # Honest 1.2e-5. Log-probabilities scaled by 0.9: 1.9e-2 (median 0.23).
     logprobs=Limit(reject=1e-3, accuse=5e-3),
 )
 
@@ -67,15 +61,12 @@ BF16: Final = Profile(
     name="bf16-projection-v1",
     codec="projection",
     dtype="bfloat16",
-    # Honest 5.0e-3 and 5.5e-2: bfloat16 logits differ by up to some hundredths. One edited token 1.9; a mean gap of
-    # greedy sampling has a median of 0.23, of a temperature of 1.2 0.045.
+    # bfloat16 logits differ by up to some hundredths.
     mean_gap=Limit(reject=2e-2, accuse=4e-2),
     worst_gap=Limit(reject=0.25, accuse=0.5),
-    # Honest 2.7e-2. Constant, random and shuffled proofs 0.66. What changes a small model less than bfloat16 does goes
-    # unseen in a single rollout of it: noise of 2% 1.3e-2 (median 3.5e-2), one step old 1.7e-2 (5.4e-2), int8 6.1e-3
-    # (1.3e-2). Where that matters, compute in float32.
+    # What changes a small model less than bfloat16 does goes unseen in a single rollout of it, such as int8 weights.
+    # Where that matters, compute in float32.
     activation=Limit(reject=5e-2, accuse=0.1),
-    # Honest 8.9e-2. Log-probabilities scaled by 0.9: 5.0e-2 (median 0.23), so caught where a token was unlikely.
     logprobs=Limit(reject=0.3, accuse=0.6),
 )
 
@@ -85,6 +76,7 @@ BF16: Final = Profile(
 CPU_FP32_TOPLOC: Final = replace(
     CPU_FP32, name="cpu-fp32-toploc-v1", codec="toploc", activation=Limit(reject=0.1, accuse=0.2)
 )
+
 PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC)}
 
 
