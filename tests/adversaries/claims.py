@@ -9,6 +9,8 @@ import numpy as np
 
 from muster.constants import MICRO
 from muster.rollouts.schema import Rollout
+from muster.toploc import PROJECTION
+from muster.toploc.published import CHUNK_BYTES
 
 
 def edit_one_token(rows: Sequence[Rollout], *, vocabulary: int, end: int) -> list[Rollout]:
@@ -49,7 +51,7 @@ def shift_one_logprob(rows: Sequence[Rollout]) -> list[Rollout]:
     return shifted
 
 
-# Proofs, of the `projection` codec: float16 numbers, four a token
+# Proofs; where it is not said, of the `projection` codec: float16 numbers, four a token
 
 
 def zero_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
@@ -68,12 +70,18 @@ def random_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
 
 
 def shuffled_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
-    """The numbers of each completion's tokens moved on by one token."""
+    """The numbers of each completion's proof in another order: moved on by a token, or in TOPLOC's form, where each
+    chunk is a modulus and its coefficients, by a coefficient."""
     shuffled = []
     for row in rows:
-        numbers = np.frombuffer(row.proof, "<f2").reshape(len(row.completion_tokens), -1)
-        moved = np.roll(numbers, 1, axis=0)
-        shuffled.append(row if len(numbers) == 1 else replace(row, proof=moved.tobytes()))
+        tokens = len(row.completion_tokens)
+        if len(row.proof) == PROJECTION.bytes_per_token * tokens:
+            moved = np.roll(np.frombuffer(row.proof, "<f2").reshape(tokens, -1), 1, axis=0)
+        else:
+            moved = np.frombuffer(row.proof, ">u2").reshape(-1, CHUNK_BYTES // 2).copy()
+            moved[:, 1:] = np.roll(moved[:, 1:], 1, axis=1)
+        proof = moved.tobytes()
+        shuffled.append(row if proof == row.proof else replace(row, proof=proof))
     return shuffled
 
 
