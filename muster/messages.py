@@ -55,7 +55,7 @@ class Receipt(Message):
     index: UInt32
     root: Hash
     file_hash: Hash
-    size: int = Field(ge=1)
+    size: int = Field(ge=1, lt=1 << 63)
     signature: Signature
 
 

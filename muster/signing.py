@@ -88,7 +88,10 @@ def _word(kind: str, value: object) -> bytes:
     if isinstance(value, bytes) and kind == "bytes32" and len(value) == 32:
         return value
     if isinstance(value, int) and kind.lstrip("u").startswith(("int", "bool")):
-        return value.to_bytes(32, "big", signed=value < 0)
+        try:
+            return value.to_bytes(32, "big", signed=value < 0)
+        except OverflowError as error:
+            raise MalformedError(f"a number of {value.bit_length()} bits is no {kind}") from error
     raise MalformedError(f"{value!r} is no {kind}")
 
 

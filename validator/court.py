@@ -21,7 +21,7 @@ from muster.chain.contracts import court, registry, runs
 from muster.chain.contracts.court import BallotState, CaseOpened, Kind, Outcome
 from muster.chain.contracts.registry import Status
 from muster.chain.types import Block, kind_of
-from muster.errors import CheckError, MalformedError, RevertError, UnreachableError
+from muster.errors import CheckError, MalformedError, MusterError, RevertError, UnreachableError
 from muster.evidence import EvidenceBundle, Ruling, parse_bundle, read_rows, verify_evidence
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
@@ -201,7 +201,13 @@ class Court:
         cure = self.rules.terms.commit_phase // CURE_SHARE if case.kind == Kind.DATA_MISSING else case.commit_ends
         if head.timestamp < case.commit_ends - cure or time.monotonic() < self._not_before.get(case.case_id, 0):
             return None
-        ruling = await self.rule(case)
+        try:
+            ruling = await self.rule(case)
+        except MusterError:
+            raise
+        except Exception as error:  # whoever brings evidence chooses it: it may cost this case its vote, and no other
+            log.exception("the evidence of a case cannot be looked at", case=case.case_id)
+            ruling = Ruling(None, f"{type(error).__name__}: {error}")
         if ruling.guilty is None:
             log.warning("cannot tell yet", case=case.case_id, why=ruling.why)
             self._not_before[case.case_id] = time.monotonic() + RETRY_SECONDS / 6

@@ -7,9 +7,10 @@ The signs follow from the completion's seed, so a proof fits one position of one
     sign[i, k] = -1 where bit n mod 32 of word n div 32 is set, n = k * H + i; else 1
 
 Four random signs per entry preserve relative distances on average (Johnson-Lindenstrauss); over a completion of 20
-tokens the distance is measured by 80 numbers. Sums are float32 whatever the states are. Building reads each state once,
-in the kernel muster/native/projection.c or, where there is none and on a GPU, in one [4, H] x [H, T] product per
-completion; the two differ by no more than the order of float32 additions does.
+tokens the distance is measured by 80 numbers. It is relative to their size, or to the size that the states let expect
+where that is larger. Sums are float32 whatever the states are. Building reads each state once, in the kernel
+muster/native/projection.c or, where there is none and on a GPU, in one [4, H] x [H, T] product per completion; the two
+differ by no more than the order of float32 additions does.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Projection:
         self, proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]
     ) -> list[Comparison]:
         numbers = _project(states, seeds)
-        return [_distance(proof, values) for proof, values in zip(proofs, numbers, strict=True)]
+        sizes = [PROJECTIONS * float(rows.float().square().mean()) if len(rows) else 0.0 for rows in states]
+        return [_distance(*one) for one in zip(proofs, numbers, sizes, strict=True)]
 
 
 PROJECTION = Projection()
@@ -120,8 +122,10 @@ def sums_by_torch(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.nd
     return torch.cat(products).cpu().numpy()
 
 
-def _distance(proof: bytes, expected: np.ndarray) -> Comparison:
-    """The relative distance between a proof's numbers and those expected, float32 [T, 4]."""
+def _distance(proof: bytes, expected: np.ndarray, usual: float) -> Comparison:
+    """The relative distance between a proof's numbers and those expected, float32 [T, 4]; `usual` is the size that
+    these have on average over all signs. One or two tokens' numbers may all be small by chance: against these alone,
+    honest work would look far off."""
     if len(proof) != expected.size * 2:
         return Comparison.malformed(f"{len(proof)} bytes for {len(expected)} tokens, {expected.size * 2} expected")
     claimed = np.frombuffer(proof, dtype="<f2").astype(np.float32).reshape(expected.shape)
@@ -131,5 +135,5 @@ def _distance(proof: bytes, expected: np.ndarray) -> Comparison:
         return Comparison(error=0.0, worst=0.0)
     off = np.square(claimed.astype(np.float64) - expected).sum(axis=1)
     size = np.square(expected.astype(np.float64)).sum(axis=1)
-    floor = max(size.mean(), _SMALLEST_SIZE)
+    floor = max(size.mean(), usual, _SMALLEST_SIZE)
     return Comparison(error=math.sqrt(off.sum() / (floor * len(off))), worst=math.sqrt(off.max() / floor))

@@ -280,6 +280,23 @@ async def test_a_bundle_shows_a_bounded_number_of_rows() -> None:
     assert bundle.proofs[3] == ["0x" + node.hex() for node in tree.proof(3)]
 
 
+@pytest.mark.parametrize("text", ["é", "\u0000", "====", "AAA", "AAAA" * 9, "Zm9v\n"])
+async def test_rows_that_are_no_rows_convict_nobody_and_end_no_juror(text: str) -> None:
+    bundle, commitment = accuse(honest_rows(), sampling_mismatch(0), 0)
+    ruling = await rule(bundle.model_copy(update={"rows": text}), commitment)
+    assert ruling.guilty is False
+
+
+def test_numbers_that_no_signature_can_hold_are_refused() -> None:
+    rows = honest_rows()
+    document = json.loads(accuse(rows, sampling_mismatch(0), 0)[0].to_bytes())
+    receipt = {"run": 1, "node": ACCUSER, "index": 0, "root": "0x" + "11" * 32, "file_hash": "0x" + "11" * 32}
+    signature = "0x" + "11" * 65
+    upload = {"receipt": receipt | {"size": 10**100, "signature": signature}, "signature": signature}
+    with pytest.raises(MalformedError, match=r"receipt\.size"):
+        parse_bundle(json.dumps(document | {"upload": upload}).encode())
+
+
 def test_bundles_are_canonical_and_strict() -> None:
     bundle, _ = accuse(changed(4, budget=9), Finding("activation_mismatch", 4, float("inf"), 0.5), 4)
     data = bundle.to_bytes()

@@ -24,6 +24,7 @@ from muster.signing import (
     REQUEST,
     UNSIGNED,
     VERDICT,
+    Struct,
     check_receipt,
     check_upload,
     check_verdict,
@@ -369,3 +370,8 @@ def test_a_thousand_requests_a_minute_cost_little():
     for _ in range(50):
         verified(signed())
     assert time.perf_counter() - started < 1.5
+
+
+def test_a_number_that_no_word_holds_is_malformed() -> None:
+    with pytest.raises(MalformedError, match="a number of 333 bits is no uint64"):
+        Struct("Made", (("size", "uint64"),)).hash({"size": 10**100})
