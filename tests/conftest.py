@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 
 from muster.chain.anvil import Anvil
 from muster.chain.deploy import deploy
@@ -25,6 +26,9 @@ from muster.settings import ChainSettings
 
 if TYPE_CHECKING:
     from tests.adversaries.workshop import Workshop
+
+settings.register_profile("muster", deadline=None)  # how fast the machine is today is nothing that a test asserts
+settings.load_profile("muster")
 
 ROOT = Path(__file__).resolve().parent.parent
 ETHER = 10**18
