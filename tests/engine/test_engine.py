@@ -13,7 +13,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from muster.errors import ConfigError, MalformedError
+from muster.errors import ConfigError
 from muster.models import load_model
 from muster.profiles import CPU_FP32
 from muster.rollouts.schema import Rollout
@@ -334,9 +334,11 @@ def test_a_failed_call_leaves_a_working_engine(
     assert same(before, engine.generate(requests))
 
 
-def test_weights_that_are_not_there_are_an_error(engine: Engine, tmp_path: Path) -> None:
-    with pytest.raises(MalformedError, match="no safetensors"):
+def test_weights_that_are_not_there_leave_an_engine_in_doubt(engine: Engine, model_dir: Path, tmp_path: Path) -> None:
+    with pytest.raises(EngineError, match="could not be loaded: no safetensors") as caught:
         engine.load_weights(tmp_path)
+    assert caught.value.hint == "start the worker again"
+    engine.load_weights(model_dir)  # here nothing had been taken yet
 
 
 def test_a_model_that_vllm_cannot_serve_is_a_configuration_error(tmp_path: Path) -> None:
