@@ -373,7 +373,7 @@ def _send(descriptor: int, file: int, position: int, size: int, stall: float) ->
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    sent = received = 0
+    sent, received = 0, -_unsent(descriptor)  # what is left of the run before goes first
     deadline = time.monotonic() + stall
     while sent < size:
         try:

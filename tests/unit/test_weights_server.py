@@ -6,8 +6,11 @@ import asyncio
 import json
 import os
 import shutil
+import socket
+import struct
 import time
 from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +26,17 @@ from muster.errors import ConfigError
 from muster.shardcast.manifest import Manifest
 from muster.shardcast.origin import Origin
 from muster.shardcast.publish import publish
-from muster.shardcast.server import FileServer, Problem, Request, ServerLimits, requested_range
+from muster.shardcast.server import (
+    PIECE_BYTES,
+    FileServer,
+    Problem,
+    Reply,
+    Request,
+    ServerLimits,
+    _send,
+    _unsent,
+    requested_range,
+)
 from muster.shardcast.service import Service
 from muster.shardcast.shelf import Stats
 
@@ -237,6 +250,62 @@ async def test_who_does_not_read_is_hung_up_on(origin: Running) -> None:
         request = f"GET {origin.target('model.safetensors')} HTTP/1.1\r\nHost: x\r\n\r\n"
         writer.write(4 * request.encode())  # more than the buffers between us hold
         assert await all_gone(origin.server)
+
+
+def test_who_takes_each_piece_in_time_gets_every_run(tmp_path: Path) -> None:
+    """However much the kernel still holds of the run before: that is the time of the bytes in it, not of a piece."""
+    path, stall, run = tmp_path / "file", 0.5, 8 << 20
+    path.write_bytes(os.urandom(2 * run))
+    received = bytearray()
+    reader, writer = socket.socketpair()
+
+    def read() -> None:
+        while piece := reader.recv(PIECE_BYTES, socket.MSG_WAITALL):
+            received.extend(piece)
+            time.sleep(stall / 2)  # a reader of a certain speed
+
+    with ThreadPoolExecutor(1) as threads, reader, path.open("rb") as file:
+        with writer:
+            writer.setblocking(False)
+            writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, run // 2)
+            reading = threads.submit(read)
+            for position in (0, run):
+                assert _send(writer.fileno(), file.fileno(), position, run, stall) == run
+                assert _unsent(writer.fileno()) > 2 * PIECE_BYTES  # which is what the next run finds before it
+        reading.result(30)
+    assert bytes(received) == path.read_bytes()
+
+
+async def test_a_reset_while_bytes_are_still_on_their_way_is_no_accident(tmp_path: Path) -> None:
+    path, arrived = tmp_path / "file", asyncio.Event()
+    path.write_bytes(bytes(1 << 20))
+    accidents: list[dict[str, object]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: accidents.append(context))
+
+    class Late:
+        file = path.open("rb")
+
+        async def ready(self, start: int, stop: int) -> int:
+            await arrived.wait()
+            return stop
+
+    async def answer(_: Request) -> Reply:
+        return Reply(200, body=Late(), stop=1 << 20)
+
+    server = FileServer(answer, LIMITS)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        async with connected(port) as (reader, writer):
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            sock = writer.get_extra_info("socket")
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        await asyncio.sleep(0)
+        arrived.set()
+        assert await all_gone(server)
+    finally:
+        await server.close()
+    assert accidents == []
 
 
 async def test_one_connection_carries_many_requests(origin: Running) -> None:
