@@ -12,7 +12,7 @@ import typer
 
 from muster.cli.execute import become
 from muster.cli.session import EXIT_CHECK, Session, command
-from muster.errors import CheckError, ConfigError, MusterError
+from muster.errors import CheckError
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
@@ -30,13 +30,15 @@ async def fetch(
     out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
 ) -> None:
     """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
+    from muster.relays import Relays
     from muster.shardcast.catch_up import fetch_step
     from muster.shardcast.client import limits_of
 
     run = session.settings.run
     async with session.chain() as chain:
         checkpoint = await _checkpoint(chain, run, step)
-        relays = await _relays(session, chain, run)
+        async with session.orchestrator(chain) as client:
+            relays = await Relays(session.settings.shardcast, client, run).urls()
 
         async def anchored(step: int) -> bytes:
             return (await chain.checkpoint(run, step)).manifest_root
@@ -127,17 +129,3 @@ async def _checkpoint(chain: Chain, run: int, step: int | None) -> Checkpoint:
     if step >= (await chain.ask(runs.run_state(run))).steps:
         raise CheckError(f"run {run} has not published step {step}", hint=f"muster run show {run}")
     return await chain.checkpoint(run, step)
-
-
-async def _relays(session: Session, chain: Chain, run: int) -> list[str]:
-    """Those of the settings, else those that the orchestrator names."""
-    if session.settings.shardcast.relays:
-        return session.settings.shardcast.relays
-    try:
-        async with session.orchestrator(chain) as client:
-            relays = await client.relays(run)
-    except MusterError as error:
-        raise ConfigError(f"no relays are set, and {error}", hint="set shardcast.relays") from error
-    if not relays:
-        raise ConfigError("neither the settings nor the orchestrator name a relay", hint="set shardcast.relays")
-    return relays
