@@ -43,6 +43,7 @@ from muster.tasks import TaskSet, length_reward, make_task_set, verify
 from muster.terms import Terms
 from trainer.batches import BatchTerms, FileRef, WorkFile, batch_metrics, close_batch, samples_of
 from trainer.learner import Recipe, update_metrics
+from trainer.policy import Policy
 from trainer.update import UpdateReport, make_optimizer, update
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ SHOWN = (
     "staleness/mean",
     "grad_norm",
     "entropy",
-    "kl",
+    "mismatch_kl",
     "clip_ratio/low_mean",
     "clip_ratio/high_mean",
 )
@@ -202,7 +203,8 @@ def last_three(updates: int) -> range:
 def train(folder: Path, tasks: TaskSet, seed: int, terms: Terms, recipe: Recipe, lengths: Sequence[int]) -> Run:
     """Train as long as the longest of `lengths` says, and score as a run of each length would."""
     model, tokenizer = load_model(folder), load_tokenizer(folder)
-    optimizer = make_optimizer(model, recipe.update)
+    policy = Policy(model, temperature=recipe.update.temperature)
+    optimizer = make_optimizer(policy, recipe.update)
     sampler = Sampler(model, tokenizer, tasks, terms, seed)
     scored = {0, *range(0, max(lengths) + 1, 10), *(step for updates in lengths for step in last_three(updates))}
     closing = BatchTerms(plan.GROUPS_PER_BATCH, plan.GROUPS_PER_BATCH // terms.groups_per_commitment, terms.async_level)
@@ -232,22 +234,21 @@ def train(folder: Path, tasks: TaskSet, seed: int, terms: Terms, recipe: Recipe,
         assert batch is not None, "a batch in which no group teaches anything"
         files = [file for file in waiting if file.ref in batch.files]
         waiting = [file for file in waiting if file.ref not in batch.files]
-        report = timed("update", lambda f=files, s=step: learn(model, optimizer, f, recipe, s, pad_token(tokenizer)))
+        report = timed("update", lambda f=files, s=step: learn(policy, optimizer, f, recipe, s))
         metrics = batch_metrics(files, step) | update_metrics(report)
         run.metrics.append({name: round(metrics[name], 5) for name in SHOWN})
     return run
 
 
 def learn(
-    model: PreTrainedModel,
+    policy: Policy,
     optimizer: torch.optim.Optimizer,
     files: Sequence[WorkFile],
     recipe: Recipe,
     step: int,
-    pad: int,
 ) -> UpdateReport:
     """What `trainer.learner` does with a batch."""
-    return update(model, optimizer, samples_of(files, recipe.advantages), recipe.update, step=step + 1, pad=pad)
+    return update(policy, optimizer, samples_of(files, recipe.advantages), recipe.update, step=step + 1)
 
 
 def held_out(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tasks: TaskSet, terms: Terms) -> float:

@@ -36,12 +36,13 @@ from benchmarks.page import DOCS, rewrite, small, table
 from muster.model_files import load_tokenizer
 from muster.models import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
 from muster.profiles import CPU_FP32, PROFILES, Profile
-from muster.prompts import pad_token, prompt_tokens
+from muster.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.tasks import TaskSet, make_task_set
 from muster.toploc import CODECS
 from tests.adversaries.workshop import bare_rows, tempered
 from trainer.layout import Sample
+from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Measurement, Replayer, judge
 from worker.engine import Engine, EngineLimits, GenerationRequest
@@ -390,10 +391,11 @@ def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> t
     """The last two checkpoints after some updates at a constant learning rate."""
     model, tokenizer, random = load_model(source), load_tokenizer(source), np.random.default_rng(3)
     terms = UpdateTerms(learning_rate=rate, ramp_steps=0)
-    optimizer, kept = make_optimizer(model, terms), (folder / f"{source.name}-older", folder / f"{source.name}-newer")
+    policy = Policy(model, temperature=terms.temperature)
+    optimizer, kept = make_optimizer(policy, terms), (folder / f"{source.name}-older", folder / f"{source.name}-newer")
     for step in range(1, UPDATES + 1):
         batch = [Sample(row, float(random.standard_normal())) for row in rows]
-        update(model, optimizer, batch, terms, step=step, pad=pad_token(tokenizer))
+        update(policy, optimizer, batch, terms, step=step)
         if step >= UPDATES - 1:
             save_model(model, tokenizer, kept[step - UPDATES + 1])
     return kept

@@ -43,6 +43,7 @@ from muster.shardcast.folder import read_manifest, version_path, versions  # noq
 from muster.shardcast.retention import Deltas  # noqa: E402
 from trainer.layout import Sample  # noqa: E402
 from trainer.loss import LossTerms  # noqa: E402
+from trainer.policy import Policy  # noqa: E402
 from trainer.update import UpdateTerms, make_optimizer, update  # noqa: E402
 
 SHAPE = ModelShape(hidden=768, layers=7, heads=12, intermediate=3072)
@@ -86,9 +87,10 @@ def make_pairs(folder: Path) -> dict[str, Pair]:
     torch.set_num_threads(1)
     model = make_model(make_tokenizer(), SHAPE, seed=1)
     rng = np.random.default_rng(0)
-    optimizer = make_optimizer(model, _terms(USUAL_RATE))
+    policy = Policy(model, temperature=1.0)
+    optimizer = make_optimizer(policy, _terms(USUAL_RATE))
     for _ in range(WARM_STEPS):
-        update(model, optimizer, _samples(rng), _terms(USUAL_RATE), step=1, pad=0)
+        update(policy, optimizer, _samples(rng), _terms(USUAL_RATE), step=1)
     weights, moments, batch = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict()), _samples(rng)
     before = _bf16(model)
 
@@ -96,7 +98,7 @@ def make_pairs(folder: Path) -> dict[str, Pair]:
         """Take the same step at another learning rate; the share of bf16 values that it changed."""
         model.load_state_dict(weights)
         optimizer.load_state_dict(copy.deepcopy(moments))
-        update(model, optimizer, batch, _terms(rate), step=1, pad=0)
+        update(policy, optimizer, batch, _terms(rate), step=1)
         return float((_bf16(model) != before).float().mean())
 
     pairs = {}

@@ -13,13 +13,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, Literal, get_origin
+from typing import Any, Final, Literal, Self, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError
+from muster.recipes import RECIPES, Recipe
 
 
 class Section(BaseModel):
@@ -108,6 +109,8 @@ class ValidatorSettings(Section):
 
 
 class TrainerSettings(Section):
+    recipe: Recipe = "muster"
+    """What all that is not set below begins with: muster, intellect2, grpo, dr_grpo, dapo or gspo."""
     state_dir: Path = Path(".muster/trainer")
     """Optimiser state, batches and resumable checkpoints."""
     model: Path = Path(".muster/run/model")
@@ -137,24 +140,59 @@ class TrainerSettings(Section):
     """Of matrices only."""
     gradient_clip: float = Field(default=0.1, gt=0)
     """Largest norm of the gradient."""
-    micro_batch_area: int = Field(default=4096, ge=64)
-    """Tokens in one forward pass, padding included."""
+    optimiser_steps: int = Field(default=1, ge=1, le=1000)
+    """Equal parts that a batch is cut into, one optimiser step each."""
+    micro_batch_tokens: int = Field(default=4096, ge=64)
+    """Tokens in one forward pass; a longer rollout has one for itself."""
+    old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
+    """What the ratio is taken against: behaviour, the samplers' own log-probabilities, which corrects for staleness and
+    for the engine; recomputed, the trainer's before the batch's first optimiser step."""
+    ratio: Literal["token", "sequence"] = "token"
+    """sequence: the geometric mean of a rollout's ratios stands for each of its tokens."""
     epsilon: float = Field(default=0.2, gt=0, lt=1)
-    """Clip of the ratio around 1."""
-    delta: float = Field(default=4.0, gt=1)
-    """Bound of the ratio where the advantage is negative."""
+    """Clip of the ratio below 1, and above unless epsilon_high says otherwise."""
+    epsilon_high: float = Field(default=0.0, ge=0)
+    """Clip of the ratio above 1; 0: the same as epsilon."""
+    delta: float = Field(default=4.0, ge=0)
+    """Bound of the ratio where the advantage is negative, above 1 + epsilon_high; 0 for none."""
+    normaliser: Literal["tokens", "rollouts", "constant"] = "tokens"
+    """What is weighted alike: tokens, every token of the batch; rollouts, every rollout; constant, every token, by the
+    longest completion possible."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
     """Weight of the entropy bonus."""
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    """Weight of the divergence from the model the run began with; above 0 that model is kept in memory too."""
     mismatch_bound: float = Field(default=1.0, gt=0)
     """Rollouts whose log-probabilities differ from the trainer's by more, in nats per token, are left out."""
+    mismatch_alarm: float = Field(default=0.1, gt=0)
+    """Divergence of the trainer from the samplers, in nats per token, from which on every step logs a warning."""
     length_weight: float = Field(default=0.5, ge=0)
-    """Advantage per relative distance from the thinking budget."""
+    """What missing the thinking budget costs, in full task rewards per length_unit."""
+    length_unit: Literal["budget", "token"] = "budget"
+    """What length_weight counts: budgets missed, or tokens."""
     scale_by_std: bool = True
     """Divide the task part of advantages by the group's standard deviation."""
+    scale_length_by_std: bool = False
+    """Divide the length part by its own."""
+    add_rewards_first: bool = False
+    """Add the length part to the task part before anything is divided, as INTELLECT-2 did."""
     eval_every: int = Field(default=10, ge=0)
     """Checkpoints between two held-out scores; 0 scores only the last three."""
     eval_tasks: int = Field(default=0, ge=0)
     """Held-out tasks to score; 0 takes all."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_the_recipe(cls, values: Any) -> Any:
+        """A recipe's values stand behind those that are set."""
+        recipe = values.get("recipe") if isinstance(values, Mapping) else None
+        return {**RECIPES.get(recipe, {}), **values} if isinstance(recipe, str) else values
+
+    @model_validator(mode="after")
+    def _bounds_in_order(self) -> Self:
+        if self.delta and self.delta <= 1 + (self.epsilon_high or self.epsilon):
+            raise ValueError("delta must be above 1 + epsilon_high, or 0 for none")
+        return self
 
 
 class ShardcastSettings(Section):
@@ -246,14 +284,17 @@ class Settings(Section):
 
 @dataclass(frozen=True)
 class Loaded:
-    """Settings, and where each value came from: `flag`, `MUSTER_X__Y`, the file's path, or `default`."""
+    """Settings, and where each value came from: `flag`, `MUSTER_X__Y`, the file's path, `recipe X` or `default`."""
 
     settings: Settings
     sources: dict[str, str]
     """By dotted key; keys that are not listed have their default."""
 
     def source(self, key: str) -> str:
-        return self.sources.get(key, "default")
+        section, _, name = key.partition(".")
+        recipe = self.settings.trainer.recipe
+        unset = f"recipe {recipe}" if section == "trainer" and name in RECIPES[recipe] else "default"
+        return self.sources.get(key, unset)
 
 
 PROCESS_VARIABLES: Final = {

@@ -19,7 +19,7 @@ from muster.constants import MICRO
 from muster.hashes import hash_bytes
 from muster.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
-from trainer.advantages import AdvantageTerms, group_advantages, teaches
+from trainer.advantages import AdvantageTerms, group_advantages, length_parts, task_rewards, teaches
 from trainer.layout import Sample
 
 
@@ -114,11 +114,6 @@ def close_batch(files: Sequence[WorkFile], step: int, terms: BatchTerms, *, at_l
     return Batch(step, tuple(chosen)) if at_last and teaching else None
 
 
-def task_rewards(group: Sequence[Rollout]) -> np.ndarray:
-    """int64 micro [samples]"""
-    return np.asarray([rollout.task_reward for rollout in group], dtype=np.int64)
-
-
 def samples_of(files: Sequence[WorkFile], terms: AdvantageTerms) -> list[Sample]:
     """The rollouts that an update trains on, with their advantages: those of the groups that teach."""
     samples: list[Sample] = []
@@ -127,9 +122,11 @@ def samples_of(files: Sequence[WorkFile], terms: AdvantageTerms) -> list[Sample]
             rewards = task_rewards(group)
             if not teaches(rewards):
                 continue
-            lengths = np.asarray([rollout.length_reward for rollout in group], dtype=np.int64)
-            advantages = group_advantages(rewards, lengths, terms)
-            samples += [Sample(rollout, float(value)) for rollout, value in zip(group, advantages, strict=True)]
+            advantages = group_advantages(rewards, length_parts(group, terms.length_unit), terms)
+            samples += [
+                Sample(rollout, float(value), file.ref.file_hash)
+                for rollout, value in zip(group, advantages, strict=True)
+            ]
     return samples
 
 

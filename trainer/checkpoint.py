@@ -5,6 +5,7 @@ STATE/000012/
     weights.safetensors     float32 master weights
     optimizer.safetensors   AdamW's moments, by parameter
     note.json               step, the batch that led here, files used lately, metrics, hashes of the two above
+STATE/skipped/000012.json   the batch of an update that was not finite, and which rollouts it may be the fault of
 STATE/batch.json            the batch closed last: an update that was interrupted is done again on the same files
 """
 
@@ -13,7 +14,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -25,6 +26,8 @@ from muster.errors import MismatchError, StorageError
 from muster.files import sync, write_durably
 from muster.model_files import FIXED_FILES
 from trainer.batches import Batch
+from trainer.layout import Sample
+from trainer.update import UpdateReport
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,6 +36,7 @@ WEIGHTS: Final = "weights.safetensors"
 OPTIMIZER: Final = "optimizer.safetensors"
 NOTE: Final = "note.json"
 MODEL: Final = "model"
+SKIPPED: Final = "skipped"
 KEEP: Final = 2
 """Steps that are kept: the last may be all that a power failure leaves unpublished."""
 
@@ -127,6 +131,20 @@ class Checkpoints:
             return None
         batch = Batch.from_json(path.read_text())
         return batch if batch.step == step else None
+
+    def keep_evidence(self, batch: Batch, samples: Sequence[Sample], report: UpdateReport) -> Path:
+        """Write down what an update was trained on that could not be taken; where."""
+        path = self.folder / SKIPPED / f"{batch.step:06d}.json"
+        suspects = [samples[place] for place in report.suspects]
+        value = {
+            "batch": json.loads(batch.to_json()),
+            "loss": repr(report.loss),
+            "grad_norm": repr(report.grad_norm),
+            "suspects": [{"file": suspect.file, "position": suspect.rollout.position} for suspect in suspects],
+        }
+        path.parent.mkdir(exist_ok=True)
+        write_durably(path, json.dumps(value, indent=1).encode())
+        return path
 
     def drop_batch(self) -> None:
         """Forget the closed batch: its files cannot be had any more."""

@@ -1,13 +1,14 @@
-"""How a batch's rollouts lie in tensors: padded micro-batches of rollouts of similar length.
+"""How a batch's rollouts lie in tensors: end to end in rows without padding, by first fit.
 
-Rollouts are sorted by length and cut into micro-batches of a bounded area, so little of it is padding. Padding is on
-the right, where causal attention never looks, so no mask is needed, and only completion tokens get logits.
+A micro-batch is one row of whole sequences (prompt and completion). Positions begin anew with each sequence, attention
+never looks across a boundary (trainer/policy.py), and only completion tokens get logits; so a packed batch has the loss
+of its rollouts one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -21,68 +22,126 @@ class Sample:
 
     rollout: Rollout
     advantage: float
+    file: str = ""
+    """Hash of the file it came in."""
 
     @property
     def length(self) -> int:
         """Prompt and completion, in tokens."""
         return len(self.rollout.prompt_tokens) + len(self.rollout.completion_tokens)
 
+    @property
+    def completion_length(self) -> int:
+        return len(self.rollout.completion_tokens)
+
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rollouts side by side. `places` picks, from the flattened [rows × width], the states that predict completions."""
+    """Sequences end to end. `places` picks the states that predict completion tokens."""
 
     ids: torch.Tensor
-    """int64 [rows, width], padded on the right"""
+    """int64 [1, width]"""
+    positions: torch.Tensor
+    """int64 [1, width]: place of each token in its own sequence"""
+    boundaries: tuple[int, ...]
+    """Where each sequence begins, and the width: ascending, one more than there are sequences"""
     places: torch.Tensor
-    """int64 [tokens]: flat index of the state whose logits predict each completion token"""
+    """int64 [tokens]: index of the state whose logits predict each completion token"""
     targets: torch.Tensor
     """int64 [tokens]: the completion tokens, rollout after rollout"""
     behaviour_logprobs: torch.Tensor
     """float32 [tokens]"""
     advantages: torch.Tensor
     """float32 [tokens]"""
+    weights: torch.Tensor
+    """float32 [tokens]: share of each token in the global batch"""
     rollouts: torch.Tensor
-    """int64 [tokens]: row of each completion token"""
+    """int64 [tokens]: which sequence each completion token belongs to"""
+    members: tuple[int, ...]
+    """Which samples of the batch these are, by place in it"""
+
+    def to(self, device: torch.device) -> MicroBatch:
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, torch.Tensor)}
+        return replace(self, **moved)
 
 
 def completion_tokens(samples: Sequence[Sample]) -> int:
-    """Number of tokens the loss is normalised by."""
-    return sum(len(sample.rollout.completion_tokens) for sample in samples)
+    """Completion tokens of a batch: what `token_weight` calls its tokens."""
+    return sum(sample.completion_length for sample in samples)
 
 
-def micro_batches(samples: Sequence[Sample], *, area: int, pad: int) -> Iterator[MicroBatch]:
-    """Cut `samples` into micro-batches of at most `area` tokens, padding included (at least one rollout each).
+def first_fit(lengths: Sequence[int], width: int) -> list[list[int]]:
+    """Places of `lengths` by row, each row at most `width` long (at least one sequence each), longest first.
 
-    The order depends only on the samples, so equal batches give equal updates.
+    First fit decreasing needs at most 11/9 of the fewest rows possible, and one more (D. Johnson, 1973). Depends on
+    the lengths alone, so equal batches give equal updates.
     """
-    ordered = sorted(samples, key=lambda sample: sample.length)
-    chunk: list[Sample] = []
-    for sample in ordered:
-        if chunk and (len(chunk) + 1) * sample.length > area:
-            yield _collate(chunk, pad)
-            chunk = []
-        chunk.append(sample)
-    if chunk:
-        yield _collate(chunk, pad)
+    rows: list[list[int]] = []
+    room: list[int] = []
+    for place in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
+        length = lengths[place]
+        row = next((row for row, left in enumerate(room) if left >= length), None)
+        if row is None:
+            row = len(rows)
+            rows.append([])
+            room.append(width)
+        rows[row].append(place)
+        room[row] -= length
+    return rows
 
 
-def _collate(samples: list[Sample], pad: int) -> MicroBatch:
-    width = max(sample.length for sample in samples)
-    ids = np.full((len(samples), width), pad, dtype=np.int64)
-    places, counts = [], []
-    for row, sample in enumerate(samples):
-        start, end = len(sample.rollout.prompt_tokens), sample.length
-        ids[row, :start] = sample.rollout.prompt_tokens
-        ids[row, start:end] = sample.rollout.completion_tokens
-        places.append(np.arange(row * width + start - 1, row * width + end - 1))
-        counts.append(end - start)
-    advantages = np.asarray([sample.advantage for sample in samples], dtype=np.float32)
+def share_out(rows: Sequence[Sequence[int]], lengths: Sequence[int], ranks: int) -> list[list[list[int]]]:
+    """Rows by rank, the same number for each, as even in tokens as going from the longest to the emptiest makes it.
+
+    Ranks that would have fewer get rows without sequences: under sharded training all must compute equally often.
+    """
+    shares: list[list[list[int]]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    most = -(-len(rows) // ranks)
+    totals = [sum(lengths[place] for place in row) for row in rows]
+    for row in sorted(range(len(rows)), key=lambda i: (-totals[i], i)):
+        rank = min((r for r in range(ranks) if len(shares[r]) < most), key=lambda r: (loads[r], r))
+        shares[rank].append(list(rows[row]))
+        loads[rank] += totals[row]
+    for share in shares:
+        share += [[] for _ in range(most - len(share))]
+    return shares
+
+
+def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequence[int]) -> MicroBatch:
+    """A micro-batch of the samples at `members`, whose tokens have their sample's weight; of no members, one token that
+    nothing is learnt from."""
+    chosen = [samples[place] for place in members]
+    if not chosen:
+        return _nothing()
+    ids, positions, places, boundaries = [], [], [], [0]
+    for sample in chosen:
+        start, begin = boundaries[-1], len(sample.rollout.prompt_tokens)
+        ids += [sample.rollout.prompt_tokens, sample.rollout.completion_tokens]
+        positions.append(np.arange(sample.length))
+        places.append(np.arange(start + begin - 1, start + sample.length - 1))
+        boundaries.append(start + sample.length)
+    counts = [sample.completion_length for sample in chosen]
+    advantages = np.asarray([sample.advantage for sample in chosen], dtype=np.float32)
     return MicroBatch(
-        ids=torch.from_numpy(ids),
-        places=torch.from_numpy(np.concatenate(places)),
-        targets=torch.from_numpy(np.concatenate([s.rollout.completion_tokens for s in samples]).astype(np.int64)),
-        behaviour_logprobs=torch.from_numpy(np.concatenate([s.rollout.logprobs for s in samples])),
+        ids=_int64(ids)[None],
+        positions=_int64(positions)[None],
+        boundaries=tuple(boundaries),
+        places=_int64(places),
+        targets=_int64([sample.rollout.completion_tokens for sample in chosen]),
+        behaviour_logprobs=torch.from_numpy(np.concatenate([sample.rollout.logprobs for sample in chosen])),
         advantages=torch.from_numpy(np.repeat(advantages, counts)),
-        rollouts=torch.from_numpy(np.repeat(np.arange(len(samples)), counts)),
+        weights=torch.from_numpy(np.repeat(np.asarray([weights[place] for place in members], np.float32), counts)),
+        rollouts=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)),
+        members=tuple(members),
     )
+
+
+def _nothing() -> MicroBatch:
+    one, none = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
+    empty = torch.zeros(0)
+    return MicroBatch(one, one, (0, 1), none, none, empty, empty, empty, none, ())
+
+
+def _int64(parts: Sequence[np.ndarray]) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate(parts).astype(np.int64))

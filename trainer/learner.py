@@ -18,14 +18,15 @@ from muster.errors import ConfigError
 from muster.evaluation import greedy_score
 from muster.model_files import load_tokenizer, model_hash, tokenizer_hash
 from muster.models import load_model
-from muster.prompts import pad_token
 from muster.settings import TrainerSettings
 from muster.tasks import Task
 from muster.terms import Terms
 from trainer.advantages import AdvantageTerms
 from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
 from trainer.checkpoint import Checkpoints, Note
+from trainer.fitness import check_context
 from trainer.loss import LossTerms
+from trainer.policy import Policy, check_model
 from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
 
 NO_BATCH = "0x" + "00" * 32
@@ -45,8 +46,12 @@ class Recipe:
     def of(cls, settings: TrainerSettings, terms: Terms) -> Recipe:
         loss = LossTerms(
             epsilon=settings.epsilon,
-            delta=settings.delta,
+            epsilon_high=settings.epsilon_high or None,
+            delta=settings.delta or None,
+            ratio=settings.ratio,
+            normaliser=settings.normaliser,
             entropy_coefficient=settings.entropy_coefficient,
+            kl_coefficient=settings.kl_coefficient,
             mismatch_bound=settings.mismatch_bound,
         )
         step = UpdateTerms(
@@ -55,11 +60,21 @@ class Recipe:
             betas=(settings.beta1, settings.beta2),
             weight_decay=settings.weight_decay,
             gradient_clip=settings.gradient_clip,
-            micro_batch_area=settings.micro_batch_area,
+            optimiser_steps=settings.optimiser_steps,
+            recompute_old=settings.old_logprobs == "recomputed",
+            micro_batch_tokens=settings.micro_batch_tokens,
             temperature=terms.temperature,
+            max_completion=terms.max_completion_tokens,
             loss=loss,
         )
-        return cls(step, AdvantageTerms(settings.length_weight, settings.scale_by_std), terms.async_level)
+        advantages = AdvantageTerms(
+            length_weight=settings.length_weight,
+            length_unit=settings.length_unit,
+            scale_by_std=settings.scale_by_std,
+            scale_length_by_std=settings.scale_length_by_std,
+            together=settings.add_rewards_first,
+        )
+        return cls(step, advantages, terms.async_level)
 
 
 class Learner:
@@ -78,8 +93,12 @@ class Learner:
         self._initial = initial
         self.tokenizer = load_tokenizer(initial)
         self.model = load_model(initial, dtype=torch.float32)
-        self.model.train()
-        self.optimizer = make_optimizer(self.model, recipe.update)
+        check_context(terms, self.model.config)
+        self.policy = Policy(self.model, temperature=recipe.update.temperature)
+        check_model(self.policy)
+        self.policy.train()
+        self.optimizer = make_optimizer(self.policy, recipe.update)
+        self.reference = _reference(initial, recipe.update)
         step = self.checkpoints.latest()
         if step is None:
             self.note = Note(step=0, batch_root=NO_BATCH)
@@ -101,15 +120,18 @@ class Learner:
         started = time.monotonic()
         samples = samples_of(files, self.recipe.advantages)
         report = update(
-            self.model,
+            self.policy,
             self.optimizer,
             samples,
             self.recipe.update,
             step=self.step + 1,
-            pad=pad_token(self.tokenizer),
+            reference=self.reference,
         )
         if report.skipped:
-            log.error("the update was skipped: its loss or gradient is not finite", step=self.step + 1)
+            kept = self.checkpoints.keep_evidence(batch, samples, report)
+            log.error(
+                "an optimiser step was skipped: its loss or gradient is not finite", step=batch.step, see=str(kept)
+            )
         updated = time.monotonic()
         used = dict(self.note.used) | {ref.file_hash: ref.step for ref in batch.files}
         oldest = self.step + 1 - self.recipe.async_level
@@ -136,9 +158,9 @@ class Learner:
 
     def evaluate(self, tasks: Sequence[Task], budgets: Sequence[int], max_tokens: int) -> dict[str, float]:
         """The held-out metrics of this step."""
-        self.model.eval()
+        self.policy.eval()
         score = greedy_score(self.model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens)
-        self.model.train()
+        self.policy.train()
         return {
             "held_out/reward": score.reward,
             "held_out/tasks": float(score.tasks),
@@ -151,11 +173,21 @@ class Learner:
 
 
 def update_metrics(report: UpdateReport) -> dict[str, float]:
-    """An update's numbers by TRL's names; `kl` is the mismatch between the samplers and the trainer."""
-    values = {name: float(value) for name, value in asdict(report).items()}
+    """An update's numbers by TRL's names, where it has one; `kl` is the divergence from the reference, `mismatch_kl`
+    that between samplers and trainer."""
+    values = {name: float(value) for name, value in asdict(report).items() if name != "suspects"}
+    values["kl"] = values.pop("reference_kl")
     values["clip_ratio/low_mean"] = values.pop("clip_low")
     values["clip_ratio/high_mean"] = values.pop("clip_high")
     return values
+
+
+def _reference(initial: Path, terms: UpdateTerms) -> Policy | None:
+    """The model the run began with, if the loss asks for it."""
+    if not terms.loss.kl_coefficient:
+        return None
+    policy = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
+    return policy.eval().requires_grad_(False)
 
 
 def _check_initial(initial: Path, terms: Terms) -> None:

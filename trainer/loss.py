@@ -1,18 +1,22 @@
 """The policy loss as a pure function on flat tensors of completion tokens.
 
-The default is INTELLECT-2's two-sided clip with one correction: the ratio is taken against the log-probabilities the
-*samplers* reported (and validators checked), so that staleness and the difference between engines are both corrected.
+One function computes every recipe's loss; `LossTerms` says which. The default is INTELLECT-2's two-sided clip with one
+correction: the ratio is taken against the log-probabilities the *samplers* reported (and validators checked), so that
+staleness and the difference between engines are both corrected.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal
 
 import torch
 
 MAX_LOG_RATIO: Final = 20.0
-"""Far beyond δ, so it changes no loss, and far below where float32's exp overflows and its gradient with it."""
+"""Far beyond any δ, so it changes no loss, and far below where float32's exp overflows and its gradient with it."""
+
+RatioLevel = Literal["token", "sequence"]
+Normaliser = Literal["tokens", "rollouts", "constant"]
 
 
 @dataclass(frozen=True)
@@ -25,27 +29,47 @@ class TokenBatch:
     """float32 [tokens]: the sampler's"""
     advantages: torch.Tensor
     """float32 [tokens]"""
+    weights: torch.Tensor
+    """float32 [tokens]: share of each token in the global batch, from `token_weight`"""
     entropy: torch.Tensor
     """float32 [tokens]: entropy of the trainer's distribution in nats; with gradient if a coefficient is set"""
     rollouts: torch.Tensor
     """int64 [tokens]: which rollout of the micro-batch a token belongs to, ascending from 0"""
+    old_logprobs: torch.Tensor | None = None
+    """float32 [tokens]: the trainer's before this batch's first optimiser step; None: the ratio is to the sampler's"""
+    reference_logprobs: torch.Tensor | None = None
+    """float32 [tokens]: those of the model the run began with; None where no KL term is asked for"""
 
 
 @dataclass(frozen=True)
 class LossTerms:
     epsilon: float = 0.2
-    """Clip of the ratio around 1."""
-    delta: float = 4.0
+    """Lower clip of the ratio, 1 − ε; also the upper one unless `epsilon_high` is set."""
+    epsilon_high: float | None = None
+    """Upper clip of the ratio, 1 + ε_high (DAPO's clip-higher, arXiv 2503.14476, section 3.1)."""
+    delta: float | None = 4.0
     """Upper bound of the ratio where the advantage is negative: without it one token can dominate the batch."""
+    ratio: RatioLevel = "token"
+    """`sequence`: the geometric mean of a rollout's ratios stands for each of its tokens (GSPO, arXiv 2507.18071)."""
+    normaliser: Normaliser = "tokens"
+    """What a token's loss is divided by: see `token_weight`."""
     entropy_coefficient: float = 0.0
+    kl_coefficient: float = 0.0
+    """Weight of KL(trainer ‖ reference), by its k3 estimate, with a gradient."""
     mismatch_bound: float = 1.0
     """A rollout whose log-probabilities differ from the trainer's by more than this, in the mean of the absolute
     differences per token in nats, is left out."""
 
+    @property
+    def clip(self) -> tuple[float, float]:
+        """Least and largest ratio that is not clipped."""
+        high = self.epsilon if self.epsilon_high is None else self.epsilon_high
+        return 1 - self.epsilon, 1 + high
+
 
 @dataclass(frozen=True)
 class LossReport:
-    """`loss` is this micro-batch's share of the batch's loss; the rest are sums, to be divided by `tokens`."""
+    """`loss` is this micro-batch's share of the batch's loss; the rest are sums over tokens that were trained on."""
 
     loss: torch.Tensor
     tokens: int
@@ -53,49 +77,97 @@ class LossReport:
     dropped_rollouts: int
     """Rollouts beyond the mismatch bound."""
     entropy: float
-    kl: float
-    """k3 estimate of KL(sampler ‖ trainer): sum of ratio − 1 − log ratio."""
+    mismatch_kl: float
+    """k3 estimate of KL(sampler ‖ trainer): sum of ratio − 1 − log ratio, the ratio to the samplers."""
+    reference_kl: float
+    """k3 estimate of KL(trainer ‖ reference); 0 without a reference."""
     clipped_low: float
-    """Tokens whose gradient the lower clip removed (ratio below 1−ε, advantage negative)."""
+    """Tokens whose gradient the lower clip removed (ratio below it, advantage negative)."""
     clipped_high: float
-    """Tokens whose gradient the upper clip removed (ratio above 1+ε and advantage positive, or above δ)."""
+    """Tokens whose gradient the upper clip removed (ratio above it and advantage positive, or above δ)."""
 
 
-def policy_loss(batch: TokenBatch, terms: LossTerms, *, normaliser: int) -> LossReport:
-    """Two-sided clipped GRPO loss: −min(min(r, δ)·A, clip(r, 1±ε)·A), summed over tokens and divided by `normaliser`.
+def token_weight(normaliser: Normaliser, *, tokens: int, length: int, rollouts: int, limit: int) -> float:
+    """Weight of each token of a completion of `length`, in a global batch of `tokens` completion tokens in `rollouts`.
 
-    `normaliser` is the number of completion tokens in the global batch, so the shares of micro-batches and ranks add
-    up to the batch's loss and every token weighs the same. Source: INTELLECT-2 report, section 4.1.
+    tokens:   1 / tokens: every token weighs the same (DAPO; INTELLECT-2's intent)
+    rollouts: 1 / (length · rollouts): every rollout weighs the same (GRPO, arXiv 2402.03300)
+    constant: 1 / (limit · rollouts), `limit` the longest completion possible: no length is favoured (Dr. GRPO, arXiv
+              2503.20783; INTELLECT-2's code)
     """
-    log_ratio = batch.logprobs - batch.behaviour_logprobs
-    keep = _agreeing(log_ratio.detach(), batch.rollouts, terms.mismatch_bound)
+    match normaliser:
+        case "tokens":
+            return 1 / tokens
+        case "rollouts":
+            return 1 / (length * rollouts)
+        case "constant":
+            return 1 / (limit * rollouts)
+
+
+def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
+    """Clipped policy-gradient loss with a lower, an upper and a second upper bound, summed with the tokens' weights.
+
+    Per token −min(min(r, δ)·A, clip(r, 1−ε, 1+ε_high)·A) − c·H + β·k3. Weights speak of the global batch, so the
+    shares of micro-batches and ranks add up to its loss. Source: INTELLECT-2 report, section 4.1; for β, GRPO.
+    """
+    mismatch = batch.logprobs.detach() - batch.behaviour_logprobs
+    keep = _agreeing(mismatch, batch.rollouts, terms.mismatch_bound)
     # Left out before anything is computed from it: the gradient of what is not a number is none either.
-    log_ratio = torch.where(keep, log_ratio, torch.zeros_like(log_ratio))
+    old = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
+    log_ratio = _kept(batch.logprobs - old, keep)
+    if terms.ratio == "sequence":
+        log_ratio = _rollout_means(log_ratio, batch.rollouts)[batch.rollouts]
     ratio = torch.exp(torch.clamp(log_ratio, max=MAX_LOG_RATIO))
-    capped = torch.clamp(ratio, max=terms.delta)
-    clipped = torch.clamp(ratio, 1 - terms.epsilon, 1 + terms.epsilon)
+    capped = ratio if terms.delta is None else torch.clamp(ratio, max=terms.delta)
+    low, high = terms.clip
+    clipped = torch.clamp(ratio, low, high)
     per_token = -torch.minimum(capped * batch.advantages, clipped * batch.advantages)
-    per_token = per_token - terms.entropy_coefficient * batch.entropy
-    loss = torch.where(keep, per_token, torch.zeros_like(per_token)).sum() / normaliser
+    if terms.entropy_coefficient:
+        per_token = per_token - terms.entropy_coefficient * batch.entropy
+    reference_kl = _zero(per_token)
+    if batch.reference_logprobs is not None:
+        reference_kl = _k3(_kept(batch.reference_logprobs - batch.logprobs, keep))
+        per_token = per_token + terms.kl_coefficient * reference_kl
+    loss = (_kept(per_token, keep) * batch.weights).sum()
 
     with torch.no_grad():
-        kept_ratio, kept_log_ratio, advantages = ratio[keep], log_ratio[keep], batch.advantages[keep]
-        low = (kept_ratio < 1 - terms.epsilon) & (advantages < 0)
-        high = ((kept_ratio > 1 + terms.epsilon) & (advantages > 0)) | ((kept_ratio > terms.delta) & (advantages < 0))
+        r, good = ratio[keep], batch.advantages[keep] > 0
+        bad = batch.advantages[keep] < 0
+        beyond = torch.zeros_like(good) if terms.delta is None else r > terms.delta
         return LossReport(
             loss=loss,
             tokens=int(keep.sum()),
             dropped_rollouts=int(batch.rollouts[~keep].unique().numel()),
             entropy=float(batch.entropy[keep].sum()),
-            kl=float((kept_ratio - 1 - kept_log_ratio).sum()),
-            clipped_low=float(low.sum()),
-            clipped_high=float(high.sum()),
+            mismatch_kl=float(_k3(mismatch[keep]).sum()),
+            reference_kl=float(reference_kl.sum()),
+            clipped_low=float(((r < low) & bad).sum()),
+            clipped_high=float((((r > high) & good) | (beyond & bad)).sum()),
         )
+
+
+def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
+    """exp(x) − 1 − x: from samples of q an unbiased estimate, never negative, of KL(q ‖ p), x = log p − log q.
+    Source: J. Schulman, Approximating KL Divergence, 2020."""
+    return torch.expm1(torch.clamp(log_ratio, max=MAX_LOG_RATIO)) - log_ratio
+
+
+def _kept(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
+    return torch.where(keep, values, _zero(values))
+
+
+def _zero(values: torch.Tensor) -> torch.Tensor:
+    return torch.zeros_like(values)
 
 
 def _agreeing(log_ratio: torch.Tensor, rollouts: torch.Tensor, bound: float) -> torch.Tensor:
     """bool [tokens]: whether the token's rollout is within the bound; one that is not a number never is."""
+    return (_rollout_means(log_ratio.abs(), rollouts) <= bound)[rollouts]
+
+
+def _rollout_means(values: torch.Tensor, rollouts: torch.Tensor) -> torch.Tensor:
+    """float32 [rollouts]: the mean over the tokens of each."""
     count = int(rollouts.max()) + 1 if rollouts.numel() else 0
-    total = log_ratio.new_zeros(count).index_add_(0, rollouts, log_ratio.abs())
-    tokens = log_ratio.new_zeros(count).index_add_(0, rollouts, torch.ones_like(log_ratio))
-    return ((total / tokens) <= bound)[rollouts]
+    total = values.new_zeros(count).index_add(0, rollouts, values)
+    tokens = values.new_zeros(count).index_add(0, rollouts, torch.ones_like(values))
+    return total / tokens

@@ -34,6 +34,7 @@ from muster.shardcast.publish import deltas_of, publish
 from muster.tasks import Task, TaskSet
 from muster.terms import Terms
 from trainer.batches import Batch, BatchTerms, WorkFile, close_batch, too_stale
+from trainer.fitness import check_tasks, check_terms
 from trainer.intake import Intake
 from trainer.learner import Learner, Recipe
 
@@ -43,7 +44,7 @@ ATTEMPTS: Final = 20
 log = telemetry.logger("trainer")
 STEP = telemetry.gauge("trainer_step", "Newest checkpoint that is on chain")
 REWARD = telemetry.gauge("trainer_reward", "Mean task reward of the last batch")
-KL = telemetry.gauge("trainer_kl", "Mismatch between samplers and trainer in the last batch, nats per token")
+MISMATCH = telemetry.gauge("trainer_mismatch_kl", "Divergence of the trainer from the samplers, nats per token")
 
 T = TypeVar("T")
 
@@ -66,6 +67,7 @@ async def serve(settings: Settings) -> None:
                     f"run {settings.run} is trained by {terms.trainer}, this key is {signer.address}",
                     hint="set keys to the trainer's, or run to the run this key trains",
                 )
+            check_terms(terms, settings.trainer)
             trainer = Trainer(settings, chain, client, Intake(chain, client, reader, settings.run, terms), terms)
             try:
                 await trainer.run()
@@ -95,6 +97,9 @@ class Trainer:
 
     async def run(self) -> None:
         tasks = await self._patiently(self._fetch_tasks)
+        check_tasks(tasks)
+        if not tasks.held_out:
+            log.warning("the run's task set holds no tasks out: no score will be taken")
         learner = await self._do(self._make_learner)
         log.info("ready", run=self.settings.run, step=learner.step)
         await self._settle(learner, tasks)
@@ -130,8 +135,15 @@ class Trainer:
         note = await self._do(learner.learn, batch, files, waited)
         failpoint("trainer.written")
         self.intake.forget(note.batch, oldest_step=note.step - self.terms.async_level)
-        shown = {name: round(note.metrics[name], 4) for name in ("reward", "kl", "grad_norm", "entropy")}
+        shown = {name: round(note.metrics[name], 4) for name in ("reward", "mismatch_kl", "grad_norm", "entropy")}
         log.info("updated", step=note.step, files=len(files), **shown)
+        if note.metrics["mismatch_kl"] > self.options.mismatch_alarm:
+            log.warning(
+                "the samplers' log-probabilities are far from the trainer's",
+                mismatch_kl=round(note.metrics["mismatch_kl"], 4),
+                alarm=self.options.mismatch_alarm,
+                hint="stale work, another engine or dtype than the profile's, or a temperature that differs",
+            )
 
     async def _closed_batch(self, learner: Learner) -> tuple[Batch, list[WorkFile]] | None:
         """The batch that an earlier life closed for this step, or a new one; None when there is no work at all."""
@@ -199,17 +211,19 @@ class Trainer:
         await self._report(learner, dict(learner.note.metrics), stages, finished=False)
         STEP.set(learner.step)
         REWARD.set(learner.note.metrics.get("reward", math.nan))
-        KL.set(learner.note.metrics.get("kl", math.nan))
+        MISMATCH.set(learner.note.metrics.get("mismatch_kl", math.nan))
         finished = self._finished(learner.step)
-        if not (self._evaluates(learner.step) or finished):
+        metrics = dict(learner.note.metrics)
+        if tasks.held_out and (self._evaluates(learner.step) or finished):
+            started = time.monotonic()
+            metrics |= await self._do(
+                learner.evaluate, self._held_out(tasks), self._budgets(), self.terms.max_completion_tokens
+            )
+            log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
+            stages["evaluate"] = time.monotonic() - started
+        elif not finished:
             return
-        started = time.monotonic()
-        score = await self._do(
-            learner.evaluate, self._held_out(tasks), self._budgets(), self.terms.max_completion_tokens
-        )
-        log.info("evaluated", step=learner.step, held_out=round(score["held_out/reward"], 4))
-        stages["evaluate"] = time.monotonic() - started
-        await self._report(learner, dict(learner.note.metrics) | score, stages, finished=finished)
+        await self._report(learner, metrics, stages, finished=finished)
 
     def _evaluates(self, step: int) -> bool:
         """The first checkpoint, every `eval_every`th, and the last three, whose mean is the run's result."""

@@ -1,19 +1,19 @@
-"""One optimiser step on one closed batch."""
+"""An update on one closed batch: one optimiser step, or several on equal parts of it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Final, Protocol
 
 import torch
+from torch.distributed.tensor import DTensor
 
-from trainer.layout import MicroBatch, Sample, completion_tokens, micro_batches
-from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from trainer.layout import MicroBatch, Sample, collate, completion_tokens, first_fit, share_out
+from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
+from trainer.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -25,104 +25,227 @@ class UpdateTerms:
     weight_decay: float = 0.01
     gradient_clip: float = 0.1
     """Largest norm of the gradient; a larger one is scaled down to it."""
-    micro_batch_area: int = 4096
-    """Tokens per micro-batch, padding included."""
+    optimiser_steps: int = 1
+    """Parts of the batch, one optimiser step each."""
+    recompute_old: bool = False
+    """Take the ratio against the trainer's own log-probabilities before the batch's first optimiser step."""
+    micro_batch_tokens: int = 4096
+    """Tokens of one forward pass."""
     temperature: float = 1.0
     """What the samplers divide the logits by."""
+    max_completion: int = 0
+    """Longest completion possible, for the loss that divides by it."""
     loss: LossTerms = field(default_factory=LossTerms)
 
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update did. All values are finite unless `skipped`."""
+    """What an update did: means over the tokens it trained on, of all its optimiser steps."""
 
     loss: float
     grad_norm: float
+    """Largest of the optimiser steps, before clipping."""
     learning_rate: float
     tokens: int
     dropped_rollouts: int
     entropy: float
-    kl: float
+    mismatch_kl: float
+    """KL(sampler ‖ trainer), k3 estimate, nats per token."""
+    reference_kl: float
     clip_low: float
     clip_high: float
     skipped: bool
-    """The loss or the gradient was not finite, so the weights are unchanged."""
+    """The loss or the gradient of an optimiser step was not finite: that one, and those after it, were not taken."""
+    suspects: tuple[int, ...] = ()
+    """Of a skipped one: samples of the micro-batches whose loss was not finite, by place in the batch."""
 
 
-def make_optimizer(model: PreTrainedModel, terms: UpdateTerms) -> torch.optim.AdamW:
-    """AdamW that decays matrices only: gains and biases have nothing to be regularised."""
-    matrices = [p for p in model.parameters() if p.ndim >= 2]
-    vectors = [p for p in model.parameters() if p.ndim < 2]
+class Ranks(Protocol):
+    """The processes that compute one update together; `Alone` is the only one of them."""
+
+    rank: int
+    world: int
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """float64 [n], added up over all ranks."""
+        ...
+
+
+class Alone:
+    """One process."""
+
+    rank, world = 0, 1
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+
+def make_optimizer(model: torch.nn.Module, terms: UpdateTerms) -> torch.optim.AdamW:
+    """AdamW over what is trained, that decays matrices only: gains and biases have nothing to be regularised."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices, vectors = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": terms.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
-    return torch.optim.AdamW(groups, lr=terms.learning_rate, betas=terms.betas)
+    return torch.optim.AdamW([g for g in groups if g["params"]], lr=terms.learning_rate, betas=terms.betas)
 
 
 def update(
-    model: PreTrainedModel,
+    policy: Policy,
     optimizer: torch.optim.Optimizer,
     samples: Sequence[Sample],
     terms: UpdateTerms,
     *,
     step: int,
-    pad: int,
+    reference: Policy | None = None,
+    ranks: Ranks | None = None,
 ) -> UpdateReport:
-    """Train on `samples` with one optimiser step; `step` counts from 1 and sets the ramp.
+    """Train on `samples`; `step` counts from 1 and sets the ramp. All ranks call it with the same samples.
 
-    Changes model and optimiser in place, unless the loss or the gradient is not finite.
+    Changes the policy and the optimiser in place, as far as losses and gradients are finite.
     """
+    ranks = ranks or Alone()
     rate = terms.learning_rate * min(1.0, step / max(1, terms.ramp_steps))
     for group in optimizer.param_groups:
         group["lr"] = rate
-    optimizer.zero_grad(set_to_none=True)
-    normaliser = completion_tokens(samples)
-    reports = []
-    for micro in micro_batches(samples, area=terms.micro_batch_area, pad=pad):
-        report = policy_loss(token_batch(model, micro, terms), terms.loss, normaliser=normaliser)
-        report.loss.backward()
-        reports.append(report)
-    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), terms.gradient_clip))
-    loss = sum(float(report.loss.detach()) for report in reports)
-    skipped = not (math.isfinite(loss) and math.isfinite(norm))
-    if not skipped:
+    parts = [_rows(samples, places, terms, ranks) for places in split(len(samples), terms.optimiser_steps)]
+    if terms.recompute_old:
+        parts = [[replace(row, old=_logprobs(policy, row)) for row in part] for part in parts]
+    if reference is not None:
+        parts = [[replace(row, reference=_logprobs(reference, row)) for row in part] for part in parts]
+    sums, norms, suspects = torch.zeros(len(_SUMS), dtype=torch.float64), [], torch.zeros(len(samples))
+    skipped = False
+    for part in parts:
+        optimizer.zero_grad(set_to_none=True)
+        sums += _backward(policy, part, terms, ranks, suspects)
+        norms.append(_clip(policy, terms.gradient_clip))
+        skipped = not (math.isfinite(sums[0]) and math.isfinite(norms[-1]))
+        if skipped:
+            break
         optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    return _summary(reports, loss=loss, grad_norm=norm, learning_rate=rate, skipped=skipped)
+    sums[0] /= len(norms)
+    blamed = ranks.sum(suspects.double()).nonzero()[:, 0].tolist() if skipped else []
+    return _report(sums, grad_norm=norms[-1] if skipped else max(norms), rate=rate, skipped=skipped, suspects=blamed)
 
 
-def token_batch(model: PreTrainedModel, micro: MicroBatch, terms: UpdateTerms) -> TokenBatch:
-    """Forward a micro-batch: log-probabilities and entropy of its completion tokens under `logits / temperature`."""
-    states = model.base_model(input_ids=micro.ids.to(model.device), use_cache=False).last_hidden_state
-    chosen = states.flatten(0, 1)[micro.places.to(model.device)]
-    head = model.get_output_embeddings()
-    assert head is not None, "a causal language model has a head"
-    logits = head(chosen).float() / terms.temperature
-    logprobs = torch.log_softmax(logits, dim=-1)
-    with torch.set_grad_enabled(terms.loss.entropy_coefficient != 0.0):
-        entropy = -(logprobs.exp() * logprobs).sum(-1)
-    device = logits.device
+def split(count: int, parts: int) -> list[range]:
+    """Places of a batch in so many parts of nearly equal size, in order; no part is empty."""
+    parts = max(1, min(parts, count))
+    ends = [count * part // parts for part in range(parts + 1)]
+    return [range(start, stop) for start, stop in pairwise(ends)]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A micro-batch, and what other policies say of its tokens: float32 [tokens] each."""
+
+    micro: MicroBatch
+    old: torch.Tensor | None = None
+    reference: torch.Tensor | None = None
+
+
+def _rows(samples: Sequence[Sample], places: Sequence[int], terms: UpdateTerms, ranks: Ranks) -> list[_Row]:
+    """This rank's micro-batches of one optimiser step over the samples at `places`."""
+    lengths = [samples[place].length for place in places]
+    tokens = completion_tokens([samples[place] for place in places])
+    weights = [
+        token_weight(
+            terms.loss.normaliser,
+            tokens=tokens,
+            length=sample.completion_length,
+            rollouts=len(places),
+            limit=terms.max_completion,
+        )
+        for sample in samples
+    ]
+    mine = share_out(first_fit(lengths, terms.micro_batch_tokens), lengths, ranks.world)[ranks.rank]
+    return [_Row(collate(samples, weights, [places[i] for i in row])) for row in mine]
+
+
+@torch.no_grad()
+def _logprobs(policy: Policy, row: _Row) -> torch.Tensor:
+    return policy(row.micro.to(policy.device))[0]
+
+
+def _backward(
+    policy: Policy, rows: Sequence[_Row], terms: UpdateTerms, ranks: Ranks, suspects: torch.Tensor
+) -> torch.Tensor:
+    """Gradients of one optimiser step, and the sums of its loss reports over all ranks; marks suspects."""
+    sums = torch.zeros(len(_SUMS), dtype=torch.float64)
+    for row in rows:
+        batch = token_batch(policy, row.micro, terms, old=row.old, reference=row.reference)
+        report = policy_loss(batch, terms.loss)
+        (report.loss * ranks.world).backward()  # sharded gradients are averaged over the ranks
+        one = _sums(report)
+        if not math.isfinite(one[0]):
+            suspects[list(row.micro.members)] = 1
+        sums += one
+    return ranks.sum(sums)
+
+
+def token_batch(
+    policy: Policy,
+    micro: MicroBatch,
+    terms: UpdateTerms,
+    *,
+    old: torch.Tensor | None = None,
+    reference: torch.Tensor | None = None,
+) -> TokenBatch:
+    """What the loss sees of a micro-batch: one forward pass."""
+    micro = micro.to(policy.device)
+    logprobs, entropy = policy(micro, entropy_gradient=terms.loss.entropy_coefficient != 0.0)
     return TokenBatch(
-        logprobs=logprobs.gather(-1, micro.targets.to(device)[:, None]).squeeze(-1),
-        behaviour_logprobs=micro.behaviour_logprobs.to(device),
-        advantages=micro.advantages.to(device),
+        logprobs=logprobs,
+        behaviour_logprobs=micro.behaviour_logprobs,
+        advantages=micro.advantages,
+        weights=micro.weights,
         entropy=entropy,
-        rollouts=micro.rollouts.to(device),
+        rollouts=micro.rollouts,
+        old_logprobs=old,
+        reference_logprobs=reference,
     )
 
 
-def _summary(
-    reports: Sequence[LossReport], *, loss: float, grad_norm: float, learning_rate: float, skipped: bool
+_SUMS: Final = (
+    "loss",
+    "tokens",
+    "dropped_rollouts",
+    "entropy",
+    "mismatch_kl",
+    "reference_kl",
+    "clipped_low",
+    "clipped_high",
+)
+"""Numbers of a `LossReport`, which add up over micro-batches and ranks."""
+
+
+def _sums(report: LossReport) -> torch.Tensor:
+    """float64 [numbers]"""
+    report = replace(report, loss=report.loss.detach())
+    return torch.tensor([float(getattr(report, name)) for name in _SUMS], dtype=torch.float64)
+
+
+def _report(
+    sums: torch.Tensor, *, grad_norm: float, rate: float, skipped: bool, suspects: Sequence[int]
 ) -> UpdateReport:
-    tokens = sum(report.tokens for report in reports)
-    share = 1 / max(1, tokens)
+    of = dict(zip(_SUMS, sums.tolist(), strict=True))
+    share = 1 / max(1.0, of["tokens"])
     return UpdateReport(
-        loss=loss,
+        loss=of["loss"],
         grad_norm=grad_norm,
-        learning_rate=learning_rate,
-        tokens=tokens,
-        dropped_rollouts=sum(report.dropped_rollouts for report in reports),
-        entropy=share * sum(report.entropy for report in reports),
-        kl=share * sum(report.kl for report in reports),
-        clip_low=share * sum(report.clipped_low for report in reports),
-        clip_high=share * sum(report.clipped_high for report in reports),
+        learning_rate=rate,
+        tokens=int(of["tokens"]),
+        dropped_rollouts=int(of["dropped_rollouts"]),
+        entropy=share * of["entropy"],
+        mismatch_kl=share * of["mismatch_kl"],
+        reference_kl=share * of["reference_kl"],
+        clip_low=share * of["clipped_low"],
+        clip_high=share * of["clipped_high"],
         skipped=skipped,
+        suspects=tuple(suspects),
     )
+
+
+def _clip(policy: Policy, largest: float) -> float:
+    """Scale the gradient down to a norm; its norm before."""
+    norm = torch.nn.utils.clip_grad_norm_((p for p in policy.parameters() if p.requires_grad), largest)
+    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

@@ -21,14 +21,15 @@ from muster.inspection import Commitment, ModelFacts, Rules
 from muster.model_files import load_tokenizer
 from muster.models import init_model, load_model, save_model
 from muster.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
-from muster.prompts import completion_text, pad_token
+from muster.prompts import completion_text
 from muster.rollouts.schema import Rollout
 from muster.sampling import chosen_logprobs, scale
 from muster.swarm.plan import terms as demo_terms
 from muster.tasks import TaskSet, length_reward, make_task_set, verify
 from muster.toploc import CODECS
-from trainer.advantages import AdvantageTerms, group_advantages, teaches
+from trainer.advantages import AdvantageTerms, group_advantages, length_parts, task_rewards, teaches
 from trainer.layout import Sample
+from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Measurement, Replayer
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
@@ -254,23 +255,23 @@ def train_history(shop: Workshop, updates: int, *, learning_rate: float | None =
     source = shop.checkpoints[0]
     model, tokenizer = load_model(source), load_tokenizer(source)
     terms = UpdateTerms() if learning_rate is None else UpdateTerms(learning_rate=learning_rate)
-    optimizer = make_optimizer(model, terms)
+    policy = Policy(model, temperature=terms.temperature)
+    optimizer = make_optimizer(policy, terms)
     size, paths = shop.rules.terms.group_size, [source]
     for step in range(1, updates + 1):
         job = shop.job(step, node=OTHER_NODE, step=0)
         rows = shop.generate(job, weights=paths[-1])
         groups = [rows[i : i + size] for i in range(0, len(rows), size)]
         samples = [sample for group in groups for sample in _samples(group)]
-        update(model, optimizer, samples, terms, step=step, pad=pad_token(tokenizer))
+        update(policy, optimizer, samples, terms, step=step)
         paths.append(shop.folder / f"step-{step}")
         save_model(model, tokenizer, paths[-1])
     return paths
 
 
 def _samples(group: Sequence[Rollout]) -> list[Sample]:
-    rewards = np.array([row.task_reward for row in group])
+    rewards, terms = task_rewards(group), AdvantageTerms()
     if not teaches(rewards):
         return []
-    lengths = np.array([row.length_reward for row in group])
-    advantages = group_advantages(rewards, lengths, AdvantageTerms())
+    advantages = group_advantages(rewards, length_parts(group, terms.length_unit), terms)
     return [Sample(row, float(advantage)) for row, advantage in zip(group, advantages, strict=True)]

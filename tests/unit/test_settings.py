@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError
+from muster.recipes import RECIPES
 from muster.settings import Settings, known_keys, load_settings, mask, read_settings, value_of
 
 
@@ -132,3 +133,37 @@ def test_every_setting_is_documented_and_reachable() -> None:
 )
 def test_mask_hides_secrets_in_urls(value: object, shown: str) -> None:
     assert mask(value) == shown
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_every_recipe_is_a_set_of_settings_that_can_be_loaded(recipe: str, tmp_path: Path) -> None:
+    loaded = read_settings(write(tmp_path, f"[trainer]\nrecipe = '{recipe}'\n"))
+    assert {key: getattr(loaded.settings.trainer, key) for key in RECIPES[recipe]} == RECIPES[recipe]
+    assert {loaded.source(f"trainer.{key}") for key in RECIPES[recipe]} <= {f"recipe {recipe}"}
+
+
+def test_a_recipe_stands_behind_what_is_set_and_before_the_default(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path, "[trainer]\nrecipe = 'intellect2'\ndelta = 5.0\n")
+    monkeypatch.setenv("MUSTER_TRAINER__RAMP_STEPS", "7")
+    loaded = read_settings(path)
+    trainer = loaded.settings.trainer
+    assert (trainer.delta, trainer.ramp_steps, trainer.learning_rate, trainer.patience_seconds) == (5.0, 7, 3e-7, 600)
+    keys = ("delta", "ramp_steps", "learning_rate", "patience_seconds")
+    assert [loaded.source(f"trainer.{key}") for key in keys] == [
+        str(path),
+        "MUSTER_TRAINER__RAMP_STEPS",
+        "recipe intellect2",
+        "default",
+    ]
+
+
+def test_a_bound_of_the_ratio_below_its_clip_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"delta must be above 1 \+ epsilon_high"):
+        load_settings(write(tmp_path, "[trainer]\nepsilon_high = 0.5\ndelta = 1.4\n"))
+
+
+def test_an_unknown_recipe_is_refused_with_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'muster', 'intellect2', 'grpo', 'dr_grpo', 'dapo' or 'gspo'"):
+        load_settings(write(tmp_path, "[trainer]\nrecipe = 'intellect3'\n"))

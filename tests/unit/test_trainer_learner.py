@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,8 @@ from muster.errors import ConfigError, MismatchError
 from muster.model_files import model_hash, tokenizer_hash
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
 from muster.settings import TrainerSettings
-from tests.unit.test_trainer_batches import work_file
+from muster.swarm import plan
+from tests.unit.test_trainer_batches import NODE, work_file
 from trainer.batches import Batch, WorkFile
 from trainer.learner import Learner, Recipe
 
@@ -30,11 +32,16 @@ def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def learner_at(initial: Path, folder: Path) -> Learner:
-    terms = SimpleNamespace(
-        model_hash=model_hash(initial), tokenizer_hash=tokenizer_hash(initial), temperature=1.0, async_level=2
+    terms = plan.terms(
+        trainer=NODE,
+        storage_key=NODE,
+        task_count=1,
+        task_root=bytes(32),
+        model=model_hash(initial),
+        tokenizer=tokenizer_hash(initial),
     )
-    recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms)  # type: ignore[arg-type]
-    return Learner(initial, folder, terms, recipe, torch.float32)  # type: ignore[arg-type]
+    recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms)
+    return Learner(initial, folder, terms, recipe, torch.float32)
 
 
 def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
@@ -118,6 +125,21 @@ def test_a_closed_batch_is_found_again_for_its_step_only(initial: Path, tmp_path
     assert checkpoints.closed_batch(1) is None
     checkpoints.drop_batch()
     assert checkpoints.closed_batch(0) is None
+
+
+def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial: Path, tmp_path: Path):
+    learner = learner_at(initial, tmp_path)
+    before = weights(learner)
+    with torch.no_grad():
+        learner.model.model.norm.weight[0] = float("nan")  # no rollout that is read can do this: a broken machine can
+    batch, files = batch_of(0)
+    note = learner.learn(batch, files, {})
+    assert note.metrics["skipped"] == 1.0
+    kept = json.loads((tmp_path / "skipped" / "000000.json").read_text())
+    assert kept["batch"] == json.loads(batch.to_json())
+    assert kept["grad_norm"] == "nan"
+    after = weights(learner)
+    assert all(torch.equal(after[name], before[name]) for name in before if name != "model.norm.weight")
 
 
 def test_old_steps_are_removed(initial: Path, tmp_path: Path):

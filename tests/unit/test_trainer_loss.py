@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,28 +11,30 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.tasks import LENGTH_ALPHA
 from trainer.advantages import AdvantageTerms, group_advantages, teaches
-from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss
+from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
 
 TERMS = LossTerms(epsilon=0.2, delta=4.0, mismatch_bound=10.0)
 
 
-def batch(ratios: list[float], advantages: list[float], rollouts: list[int] | None = None) -> TokenBatch:
-    """Tokens whose ratio to the sampler is given; the sampler said -1 everywhere."""
+def batch(
+    ratios: list[float], advantages: list[float], rollouts: list[int] | None = None, *, tokens: int = 1
+) -> TokenBatch:
+    """Tokens whose ratio to the sampler is given, in a global batch of so many; the sampler said -1 everywhere."""
     behaviour = torch.full((len(ratios),), -1.0)
     logprobs = (behaviour + torch.tensor(ratios).log()).requires_grad_()
     return TokenBatch(
         logprobs=logprobs,
         behaviour_logprobs=behaviour,
         advantages=torch.tensor(advantages),
+        weights=torch.full((len(ratios),), 1 / tokens),
         entropy=torch.full((len(ratios),), 0.5),
         rollouts=torch.tensor(rollouts or [0] * len(ratios)),
     )
 
 
-def loss_and_gradient(tokens: TokenBatch, terms: LossTerms = TERMS, normaliser: int = 1) -> tuple[float, list[float]]:
-    report = policy_loss(tokens, terms, normaliser=normaliser)
+def loss_and_gradient(tokens: TokenBatch, terms: LossTerms = TERMS) -> tuple[float, list[float]]:
+    report = policy_loss(tokens, terms)
     report.loss.backward()
     assert tokens.logprobs.grad is not None
     return float(report.loss.detach()), tokens.logprobs.grad.tolist()
@@ -57,22 +60,22 @@ def test_two_sided_clip_by_hand(ratio: float, advantage: float, loss: float, gra
 
 def test_every_token_of_the_global_batch_weighs_the_same() -> None:
     ratios, advantages = [1.0, 1.1, 0.9, 1.5, 0.5], [1.0, -1.0, 0.5, 1.0, -2.0]
-    whole, gradient = loss_and_gradient(batch(ratios, advantages, [0, 0, 1, 1, 1]), normaliser=5)
-    first, gradient_a = loss_and_gradient(batch(ratios[:2], advantages[:2]), normaliser=5)
-    second, gradient_b = loss_and_gradient(batch(ratios[2:], advantages[2:]), normaliser=5)
-    assert whole == pytest.approx((-1.0 + 1.1 - 0.45 - 1.2 + 1.6) / 5)
-    assert first + second == pytest.approx(whole)
+    whole, gradient = loss_and_gradient(batch(ratios, advantages, [0, 0, 1, 1, 1], tokens=5))
+    first, gradient_a = loss_and_gradient(batch(ratios[:2], advantages[:2], tokens=5))
+    second, gradient_b = loss_and_gradient(batch(ratios[2:], advantages[2:], tokens=5))
+    assert whole == pytest.approx((-1.0 + 1.1 - 0.45 - 1.2 + 1.6) / 5, rel=1e-5)
+    assert first + second == pytest.approx(whole, rel=1e-5)
     assert gradient_a + gradient_b == pytest.approx(gradient)
 
 
 def test_metrics_by_hand() -> None:
-    report = policy_loss(batch([1.0, 1.5, 1.5, 0.5, 5.0], [1.0, 1.0, -1.0, -1.0, -1.0]), TERMS, normaliser=5)
+    report = policy_loss(batch([1.0, 1.5, 1.5, 0.5, 5.0], [1.0, 1.0, -1.0, -1.0, -1.0]), TERMS)
     assert (report.tokens, report.dropped_rollouts) == (5, 0)
     assert report.clipped_high == 2  # 1.5 with a good advantage, 5.0 beyond δ with a bad one
     assert report.clipped_low == 1
     assert report.entropy == pytest.approx(2.5)
     k3 = [r - 1 - math.log(r) for r in (1.0, 1.5, 1.5, 0.5, 5.0)]
-    assert report.kl == pytest.approx(sum(k3), rel=1e-5)
+    assert report.mismatch_kl == pytest.approx(sum(k3), rel=1e-5)
 
 
 def test_a_rollout_that_disagrees_beyond_the_bound_is_left_out_whole() -> None:
@@ -80,7 +83,7 @@ def test_a_rollout_that_disagrees_beyond_the_bound_is_left_out_whole() -> None:
     far = math.exp(1.2)
     # Rollout 1 disagrees by 1.2 and 0 nats: 0.6 in the mean. Rollout 2 by 0.4 in the mean.
     tokens = batch([1.0, far, 1.0, math.exp(0.4), math.exp(-0.4)], [1.0] * 5, [0, 1, 1, 2, 2])
-    report = policy_loss(tokens, terms, normaliser=5)
+    report = policy_loss(tokens, terms)
     report.loss.backward()
     assert (report.tokens, report.dropped_rollouts) == (3, 1)
     assert tokens.logprobs.grad is not None
@@ -90,11 +93,11 @@ def test_a_rollout_that_disagrees_beyond_the_bound_is_left_out_whole() -> None:
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 def test_a_rollout_that_is_not_a_number_poisons_nobody(poison: float) -> None:
-    clean = batch([1.0, 1.1], [1.0, 1.0], [0, 1])
+    clean = batch([1.0, 1.1], [1.0, 1.0], [0, 1], tokens=2)
     behaviour = clean.behaviour_logprobs.clone()
     behaviour[1] = poison
-    tokens = TokenBatch(clean.logprobs, behaviour, clean.advantages, clean.entropy, clean.rollouts)
-    report = policy_loss(tokens, TERMS, normaliser=2)
+    tokens = replace(clean, behaviour_logprobs=behaviour)
+    report = policy_loss(tokens, TERMS)
     assert float(report.loss.detach()) == pytest.approx(-0.5)
     assert (report.tokens, report.dropped_rollouts) == (1, 1)
     report.loss.backward()
@@ -106,10 +109,9 @@ def test_one_absurd_token_within_the_bound_keeps_the_gradient_finite() -> None:
     count = 100
     behaviour = torch.zeros(count)
     behaviour[7] = -300.0
-    clean = batch([1.0] * count, [1.0] * count)
     logprobs = torch.zeros(count, requires_grad=True)
-    tokens = TokenBatch(logprobs, behaviour, clean.advantages, clean.entropy, clean.rollouts)
-    report = policy_loss(tokens, TERMS, normaliser=count)
+    even = batch([1.0] * count, [1.0] * count, tokens=count)
+    report = policy_loss(replace(even, logprobs=logprobs, behaviour_logprobs=behaviour), TERMS)
     report.loss.backward()
     assert (report.tokens, float(report.loss.detach())) == (count, pytest.approx(-(99 + 1.2) / 100))
     assert logprobs.grad is not None
@@ -118,19 +120,69 @@ def test_one_absurd_token_within_the_bound_keeps_the_gradient_finite() -> None:
 
 def test_entropy_bonus() -> None:
     terms = LossTerms(entropy_coefficient=0.1, mismatch_bound=10.0)
-    assert loss_and_gradient(batch([1.0, 1.0], [0.0, 0.0]), terms, normaliser=2)[0] == pytest.approx(-0.05)
+    assert loss_and_gradient(batch([1.0, 1.0], [0.0, 0.0], tokens=2), terms)[0] == pytest.approx(-0.05)
+
+
+def test_the_upper_clip_may_be_wider_than_the_lower() -> None:
+    terms = replace(TERMS, epsilon_high=0.28)
+    assert loss_and_gradient(batch([1.27], [1.0]), terms) == (pytest.approx(-1.27), [pytest.approx(-1.27)])
+    assert loss_and_gradient(batch([1.5], [1.0]), terms) == (pytest.approx(-1.28), [0.0])
+    assert loss_and_gradient(batch([0.75], [-1.0]), terms) == (pytest.approx(0.8), [0.0])
+
+
+def test_without_delta_a_bad_token_that_became_likelier_keeps_its_weight() -> None:
+    loss, gradient = loss_and_gradient(batch([9.0], [-1.0]), replace(TERMS, delta=None))
+    assert (loss, gradient[0]) == (pytest.approx(9.0), pytest.approx(9.0))
+
+
+def test_the_ratio_of_a_sequence_is_the_geometric_mean_of_its_tokens() -> None:
+    # Ratios 4 and 1/4 cancel; 1.21 and 1 have mean 1.1. Each token then has its rollout's ratio, and the gradient of
+    # the mean goes to all of them alike.
+    terms = replace(TERMS, ratio="sequence", mismatch_bound=10.0)
+    loss, gradient = loss_and_gradient(batch([4.0, 0.25, 1.21, 1.0], [1.0, 1.0, 2.0, 2.0], [0, 0, 1, 1]), terms)
+    assert loss == pytest.approx(-(1 + 1 + 2.2 + 2.2))
+    assert gradient == pytest.approx([-1.0, -1.0, -2.2, -2.2])
+
+
+def test_the_ratio_may_be_to_the_trainers_own_old_policy() -> None:
+    tokens = batch([1.5], [2.0])
+    old = tokens.logprobs.detach() - math.log(1.1)
+    assert loss_and_gradient(replace(tokens, old_logprobs=old))[0] == pytest.approx(-2.2)
+    # Whether a rollout is left out is still decided by what the sampler said.
+    assert policy_loss(replace(tokens, old_logprobs=old), replace(TERMS, mismatch_bound=0.1)).dropped_rollouts == 1
+
+
+def test_the_kl_term_has_a_gradient() -> None:
+    """INTELLECT-2's had none. k3 = r − 1 − log r with r = reference / policy; its slope is 1 − r."""
+    terms = replace(TERMS, kl_coefficient=0.5)
+    tokens = batch([1.0, 1.0], [0.0, 0.0])
+    reference = tokens.logprobs.detach() + torch.tensor([math.log(2.0), math.log(0.5)])
+    report = policy_loss(replace(tokens, reference_logprobs=reference), terms)
+    report.loss.backward()
+    k3 = (2 - 1 - math.log(2)) + (0.5 - 1 + math.log(2))
+    assert float(report.loss.detach()) == pytest.approx(0.5 * k3)
+    assert report.reference_kl == pytest.approx(k3)
+    assert tokens.logprobs.grad is not None
+    assert tokens.logprobs.grad.tolist() == pytest.approx([-0.5, 0.25])
+
+
+def test_what_a_token_weighs_by_hand() -> None:
+    batch_of = {"tokens": 100, "rollouts": 4, "limit": 50}
+    assert token_weight("tokens", length=10, **batch_of) == 0.01
+    assert token_weight("rollouts", length=10, **batch_of) == 0.025
+    assert token_weight("constant", length=10, **batch_of) == 0.005
 
 
 def test_no_tokens_is_no_loss() -> None:
     empty = torch.zeros(0)
-    report: LossReport = policy_loss(TokenBatch(empty, empty, empty, empty, empty.long()), TERMS, normaliser=1)
+    report: LossReport = policy_loss(TokenBatch(empty, empty, empty, empty, empty, empty.long()), TERMS)
     assert (float(report.loss), report.tokens) == (0.0, 0)
 
 
 # --- Advantages
 
 MICRO_REWARDS = np.asarray([1_000_000, 0, 0, 0], dtype=np.int64)
-NO_LENGTH = np.zeros(4, dtype=np.int64)
+NO_LENGTH = np.zeros(4)
 
 
 def test_advantages_of_one_right_answer_in_four() -> None:
@@ -143,10 +195,10 @@ def test_advantages_of_one_right_answer_in_four() -> None:
 
 def test_the_length_part_is_centred_but_never_scaled_up() -> None:
     terms = AdvantageTerms(length_weight=0.5, scale_by_std=False)
-    lengths = np.asarray([0, -LENGTH_ALPHA, 0, -LENGTH_ALPHA], dtype=np.int64)
+    lengths = np.asarray([0.0, -1.0, 0.0, -1.0])
     assert group_advantages(MICRO_REWARDS, lengths, terms).tolist() == pytest.approx([1.0, -0.5, 0.0, -0.5])
     # A hundredth of that noise stays a hundredth, whatever the spread of the lengths is.
-    tiny = group_advantages(MICRO_REWARDS, lengths // 100, terms) - group_advantages(MICRO_REWARDS, NO_LENGTH, terms)
+    tiny = group_advantages(MICRO_REWARDS, lengths / 100, terms) - group_advantages(MICRO_REWARDS, NO_LENGTH, terms)
     assert tiny.tolist() == pytest.approx([0.0025, -0.0025, 0.0025, -0.0025], abs=1e-7)
 
 
@@ -156,9 +208,27 @@ def test_lengths_alone_teach_nothing() -> None:
     assert teaches(MICRO_REWARDS)
 
 
-@given(st.lists(st.tuples(st.sampled_from([0, 1_000_000]), st.integers(-500_000, 0)), min_size=2, max_size=32))
-def test_advantages_are_finite_and_sum_to_nothing(rewards: list[tuple[int, int]]) -> None:
-    task, length = np.asarray(rewards, dtype=np.int64).T
+@given(st.lists(st.tuples(st.sampled_from([0, 1_000_000]), st.floats(-5, 0)), min_size=2, max_size=32))
+def test_advantages_are_finite_and_sum_to_nothing(rewards: list[tuple[int, float]]) -> None:
+    task, length = np.asarray([r for r, _ in rewards]), np.asarray([missed for _, missed in rewards])
     values = group_advantages(task, length, AdvantageTerms())
     assert np.isfinite(values).all()
     assert abs(values.sum()) < 1e-3
+
+
+def test_added_first_the_lengths_of_an_all_but_solved_group_drown_the_task() -> None:
+    """What INTELLECT-2 did, by hand: r + w·l = (1, 1 − 0.3, 1, 1), so one answer that is a little long is worth −√3
+    as if it were wrong. Kept apart, it is worth what its length costs."""
+    right, lengths = np.full(4, 1_000_000), np.asarray([0.0, -1000.0, 0.0, 0.0])
+    together = AdvantageTerms(length_weight=3e-4, length_unit="token", together=True, std_floor=0.0)
+    third = 1 / math.sqrt(3)
+    assert group_advantages(right, lengths, together).tolist() == pytest.approx([third, -math.sqrt(3), third, third])
+    apart = replace(together, together=False)
+    assert group_advantages(MICRO_REWARDS, lengths, apart).tolist() == pytest.approx(
+        [math.sqrt(3) + 0.075, -third - 0.225, -third + 0.075, -third + 0.075]
+    )
+
+
+def test_the_spread_of_a_sample_is_a_little_larger_than_that_of_a_population() -> None:
+    terms = AdvantageTerms(sample_std=True, std_floor=0.0)
+    assert group_advantages(MICRO_REWARDS, NO_LENGTH, terms).tolist() == pytest.approx([1.5, -0.5, -0.5, -0.5])

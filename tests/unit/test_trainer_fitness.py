@@ -1,0 +1,60 @@
+"""What cannot work is refused at the start, with what to change."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+
+from muster.errors import ConfigError
+from muster.settings import TrainerSettings
+from muster.swarm import plan
+from muster.tasks import TaskSet, make_task_set
+from muster.terms import Terms
+from tests.unit.test_trainer_batches import NODE
+from trainer.fitness import check_context, check_tasks, check_terms
+
+
+def terms(**changes: object) -> Terms:
+    nothing = bytes(32)
+    made = plan.terms(trainer=NODE, storage_key=NODE, task_count=1, task_root=nothing, model=nothing, tokenizer=nothing)
+    return replace(made, **changes)  # type: ignore[arg-type]
+
+
+def test_the_demos_own_settings_are_fit() -> None:
+    local = terms()
+    files = plan.GROUPS_PER_BATCH // local.groups_per_commitment
+    check_terms(local, TrainerSettings(batch_groups=plan.GROUPS_PER_BATCH, max_files=files))
+    check_tasks(make_task_set(0, train=2, held_out=1))
+    check_context(local, SimpleNamespace(max_position_embeddings=512))  # type: ignore[arg-type]
+
+
+def test_a_batch_that_can_never_fill_is_refused_with_the_numbers_that_would() -> None:
+    with pytest.raises(ConfigError, match="a batch of 33 groups can never fill: 4 files hold 32") as caught:
+        check_terms(terms(groups_per_commitment=8), TrainerSettings(batch_groups=33, max_files=4))
+    assert caught.value.hint == "set trainer.max_files to 5 or more, or trainer.batch_groups to 32 or fewer"
+
+
+def test_a_group_of_one_is_refused() -> None:
+    with pytest.raises(ConfigError, match="groups have one sample"):
+        check_terms(SimpleNamespace(group_size=1), TrainerSettings())  # type: ignore[arg-type]
+
+
+def test_more_optimiser_steps_than_rollouts_are_refused() -> None:
+    options = TrainerSettings(batch_groups=1, max_files=1, optimiser_steps=1000)
+    with pytest.raises(ConfigError, match="cannot be cut into 1000 optimiser steps"):
+        check_terms(terms(), options)
+
+
+def test_an_empty_task_set_is_refused() -> None:
+    with pytest.raises(ConfigError, match="no training tasks"):
+        check_tasks(TaskSet((), ()))
+
+
+def test_rollouts_beyond_the_context_are_refused() -> None:
+    local = terms()
+    longest = local.max_prompt_tokens + local.max_completion_tokens
+    check_context(local, SimpleNamespace(max_position_embeddings=longest))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"rollouts of up to {longest} tokens do not fit"):
+        check_context(local, SimpleNamespace(max_position_embeddings=longest - 1))  # type: ignore[arg-type]

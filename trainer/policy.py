@@ -1,0 +1,278 @@
+"""The model as the trainer sees it: packed sequences in, log-probabilities of their completion tokens out.
+
+Two things are ours, since they decide what a large vocabulary and ragged lengths cost:
+
+    attention   each sequence of a packed row attends to itself alone, without a mask: one flash-attention call over all
+                of them on GPUs (bf16, fp16), one call a sequence elsewhere
+    head        logits are made for a few hundred tokens at a time and never kept; the backward pass makes them again
+
+`check_model` compares both with the model's own way before the first update, so a model whose logits are more than a
+linear map of its states is refused rather than trained on something else.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, cast
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from muster.errors import ConfigError
+from trainer.layout import MicroBatch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ATTENTION: Final = "muster_packed"
+HEAD_BYTES: Final = 64 << 20
+"""Of one piece of logits in float32: 110 tokens of a vocabulary of 152,000, 16,000 of one of 1,000."""
+SAME_NATS: Final = 1e-3
+"""Log-probabilities in float32 by two ways that mean the same differ by less."""
+
+
+class Policy(nn.Module):
+    """A causal language model whose forward pass is what the loss needs; wraps it, and shares its parameters."""
+
+    def __init__(self, model: PreTrainedModel, *, temperature: float) -> None:
+        super().__init__()
+        self.model = model
+        self.temperature = temperature
+        use_packed_attention(model)
+
+    @property
+    def device(self) -> torch.device:
+        return self.model.device
+
+    def forward(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+        """Log-probabilities and entropies, float32 [tokens] each, of completion tokens under softmax(logits / T)."""
+        states = self.model.base_model(
+            input_ids=micro.ids,
+            position_ids=micro.positions,
+            attention_mask=micro.ids.new_ones(1, 1, 1, 1),  # keeps transformers from making one of width × width
+            use_cache=False,
+            boundaries=micro.boundaries,
+        ).last_hidden_state[0, micro.places]
+        head = cast(nn.Linear, self.model.get_output_embeddings())
+        return token_logprobs(
+            states, head.weight, micro.targets, temperature=self.temperature, entropy_gradient=entropy_gradient
+        )
+
+
+# --- Attention
+
+
+def use_packed_attention(model: PreTrainedModel) -> None:
+    """Have a model attend within the boundaries its forward pass is told; without any it attends as it always did."""
+    from transformers import AttentionInterface, AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    AttentionInterface.register(ATTENTION, packed_attention)
+    AttentionMaskInterface.register(ATTENTION, sdpa_mask)
+    model.set_attn_implementation(ATTENTION)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    boundaries: tuple[int, ...] | None = None,
+    dropout: float = 0.0,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """Causal attention of each sequence to itself.
+
+    query [1, heads, width, dim], key and value [1, fewer heads, width, dim]; returns [1, width, heads, dim]. The
+    signature is that of transformers' attention functions.
+    """
+    if boundaries is None:
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        return sdpa_attention_forward(
+            module, query, key, value, attention_mask, scaling=scaling, dropout=dropout, **kwargs
+        )
+    if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
+        return _flash(query, key, value, boundaries, scaling, sliding_window)[None], None
+    outputs = []
+    for start, stop in pairwise(boundaries):
+        parts = (tensor[:, :, start:stop] for tensor in (query, key, value))
+        outputs.append(_attend(*parts, scaling=scaling, window=sliding_window))
+    return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
+
+
+def _attend(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *, scaling: float | None, window: int | None
+) -> torch.Tensor:
+    groups = query.shape[1] // key.shape[1]
+    key, value = (tensor.repeat_interleave(groups, 1) if groups > 1 else tensor for tensor in (key, value))
+    length = query.shape[2]
+    if window is None or window >= length:
+        return functional.scaled_dot_product_attention(query, key, value, is_causal=True, scale=scaling)
+    at = torch.arange(length, device=query.device)
+    distance = at[:, None] - at[None, :]
+    near = (distance >= 0) & (distance < window)
+    return functional.scaled_dot_product_attention(query, key, value, attn_mask=near, scale=scaling)
+
+
+def _flash(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    boundaries: tuple[int, ...],
+    scaling: float | None,
+    window: int | None,
+) -> torch.Tensor:
+    """[width, heads, dim]"""
+    from torch.nn.attention.varlen import varlen_attn
+
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    starts = torch.tensor(boundaries, dtype=torch.int32, device=query.device)
+    longest = max(stop - start for start, stop in pairwise(boundaries))
+    size = (-1 if window is None else window - 1, 0)
+    attended = varlen_attn(
+        query,
+        key,
+        value,
+        starts,
+        starts,
+        longest,
+        longest,
+        scale=scaling,
+        window_size=size,
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
+    assert isinstance(attended, torch.Tensor)
+    return attended
+
+
+# --- Head
+
+
+def token_logprobs(
+    states: torch.Tensor,
+    head: torch.Tensor,
+    targets: torch.Tensor,
+    *,
+    temperature: float = 1.0,
+    entropy_gradient: bool = False,
+    chunk: int | None = None,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Log-probability of each target and entropy in nats under softmax(states · headᵀ / temperature).
+
+    states [tokens, width], head [vocabulary, width], targets int64 [tokens]; returns float32 [tokens] twice. At most
+    `chunk` tokens' logits exist at a time, in either direction; what they are computed from is kept instead. The
+    entropy has a gradient if asked for one.
+    """
+    chunk = max(1, HEAD_BYTES // (4 * head.shape[0])) if chunk is None else chunk
+    logprobs, entropy = _TokenLogprobs.apply(states, head, targets, temperature, entropy_gradient, chunk)
+    return logprobs, entropy
+
+
+class _TokenLogprobs(torch.autograd.Function):
+    """d logp(t) / d logits = [v = t] − p(v); d H / d logits = −p(v) (log p(v) + H); each over the temperature."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        states: torch.Tensor,
+        head: torch.Tensor,
+        targets: torch.Tensor,
+        temperature: float,
+        entropy_gradient: bool,
+        chunk: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        logprobs = states.new_empty(len(states), dtype=torch.float32)
+        totals, entropy = torch.empty_like(logprobs), torch.empty_like(logprobs)
+        for part in _parts(len(states), chunk):
+            logits = _logits(states[part], head, temperature)
+            totals[part] = logits.logsumexp(-1)
+            logprobs[part] = logits.gather(-1, targets[part, None])[:, 0] - totals[part]
+            logits -= totals[part, None]
+            entropy[part] = -(logits.exp() * logits).sum(-1)
+        ctx.save_for_backward(states, head, targets, totals, entropy)
+        ctx.terms = temperature, entropy_gradient, chunk
+        if not entropy_gradient:
+            ctx.mark_non_differentiable(entropy)
+        return logprobs, entropy
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        states, head, targets, totals, entropy = ctx.saved_tensors
+        temperature, entropy_gradient, chunk = ctx.terms
+        by_logprob, by_entropy = gradients
+        to_states, to_head = torch.empty_like(states), torch.zeros_like(head, dtype=torch.float32)
+        for part in _parts(len(states), chunk):
+            logits = _logits(states[part], head, temperature)
+            logits -= totals[part, None]
+            slope = logits.exp()
+            if entropy_gradient:
+                factor = by_logprob[part, None] + (logits + entropy[part, None]) * by_entropy[part, None]
+                slope.mul_(factor).neg_()
+            else:
+                slope.mul_(-by_logprob[part, None])
+            slope.scatter_add_(1, targets[part, None], by_logprob[part, None])
+            slope /= temperature
+            narrow = slope.to(head.dtype)
+            to_states[part] = narrow @ head
+            if head.dtype == torch.float32:
+                to_head.addmm_(narrow.t(), states[part])
+            else:
+                to_head += narrow.t() @ states[part]
+        return to_states, to_head.to(head.dtype), None, None, None, None
+
+
+def _logits(states: torch.Tensor, head: torch.Tensor, temperature: float) -> torch.Tensor:
+    """float32 [tokens, vocabulary], over the temperature"""
+    return (states @ head.t()).float().div_(temperature)
+
+
+def _parts(count: int, size: int) -> list[slice]:
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+# --- Fitness
+
+
+@torch.no_grad()
+def check_model(policy: Policy) -> None:
+    """Raises ConfigError when a model's own log-probabilities of two short sequences are not those of `policy`."""
+    model = policy.model
+    vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
+    draw = torch.Generator().manual_seed(0)
+    rows = [torch.randint(vocabulary, (length,), generator=draw).to(model.device) for length in (5, 8)]
+    own = torch.cat([_own_logprobs(model, row, policy.temperature) for row in rows])
+    boundaries = (0, 5, 13)
+    ids = torch.cat(rows)[None]
+    places = torch.cat([torch.arange(0, 4), torch.arange(5, 12)]).to(model.device)
+    micro = MicroBatch(
+        ids=ids,
+        positions=torch.cat([torch.arange(5), torch.arange(8)])[None].to(model.device),
+        boundaries=boundaries,
+        places=places,
+        targets=ids[0, places + 1],
+        behaviour_logprobs=own,
+        advantages=own,
+        weights=own,
+        rollouts=torch.cat([torch.zeros(4), torch.ones(7)]).long(),
+        members=(0, 1),
+    )
+    ours, _ = policy(micro)
+    worst = float((ours - own).abs().max())
+    if not worst <= SAME_NATS:
+        raise ConfigError(
+            f"{type(model).__name__} computes log-probabilities that differ from its head's over its last states by "
+            f"{worst:.3g}: it scales or caps its logits, or attends in a way that cannot be packed",
+            hint="train a model of another architecture",
+        )
+
+
+def _own_logprobs(model: PreTrainedModel, row: torch.Tensor, temperature: float) -> torch.Tensor:
+    """float32 [length − 1]: by the model's own forward pass of one sequence."""
+    logits = model(row[None], use_cache=False).logits[0, :-1].float() / temperature
+    return logits.log_softmax(-1).gather(-1, row[1:, None])[:, 0]
