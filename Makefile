@@ -67,7 +67,7 @@ bench: bench-peers
 	python benchmarks/verification.py --json --write > cache/bench/verification.json || test $$? -eq 3
 	for part in gas broadcast verification; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
 
-bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built
+bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl/bin/built
 
 # The published wheel does not load with this torch; its source does. That takes some minutes.
 .peers/toploc/bin/built:
@@ -80,6 +80,13 @@ bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built
 	@command -v wget >/dev/null || { echo 'shardcast downloads with wget: install it'; exit 1; }
 	python -m venv .peers/shardcast
 	.peers/shardcast/bin/python -m pip install --quiet shardcast==0.3.2
+	@touch $@
+
+# On the same torch, transformers and numpy as ours, so that only the trainers differ. Without Liger's kernels: they need
+# Triton, and Triton a GPU.
+.peers/trl/bin/built:
+	python -m venv .peers/trl
+	.peers/trl/bin/python -m pip install --quiet --constraint constraints.txt torch numpy transformers trl==1.16.0
 	@touch $@
 
 lint: setup

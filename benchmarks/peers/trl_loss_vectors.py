@@ -1,0 +1,303 @@
+"""What TRL's own GRPOTrainer makes of small fixed batches: the vectors that our losses are tested against.
+
+    .peers/trl/bin/python benchmarks/peers/trl_loss_vectors.py [FILE]       default: tests/unit/vectors/trl_loss.json
+
+Every figure is computed by TRL's code (`make bench-peers`): a GRPOTrainer is made from a GRPOConfig for each case, its
+forward pass is replaced by given log-probabilities and entropies, and what `compute_loss` returns is written down with
+its gradient, all in float64. Advantages go through `_generate_and_score_completions` with given rewards; there TRL
+computes in float32. The inputs are drawn from a fixed seed and written down as well, so the file is all a test needs:
+
+    {
+      "peer": "trl 1.16.0",
+      "batches": {NAME: {
+        "logprobs": [[…], …],       one list of floats per rollout, as long as its completion: the trainer's, in nats
+        "behaviour": [[…], …],      the sampler's, likewise (TRL: old_per_token_logps)
+        "reference": [[…], …],      the reference model's, likewise
+        "entropy": [[…], …],        of the trainer's distribution, likewise, in nats
+        "advantages": [a, …]        one per rollout
+      }},
+      "losses": [{
+        "batch": NAME,
+        "loss_type": "grpo" | "bnpo" | "dapo" | "dr_grpo",
+        "importance_sampling_level": "token" | "sequence",
+        "epsilon": e, "epsilon_high": e, "delta": d or null,
+        "beta": b, "use_bias_correction_kl": true | false, "entropy_coef": c,
+        "max_completion_length": n,  dr_grpo divides by rollouts × n
+        "tokens": n,                 of the global batch, which dapo divides by; more than the batch's own where the
+                                     batch is a micro-batch of a larger one
+        "loss": l,
+        "gradient": [[…], …]         of the loss with respect to `logprobs`
+      }, …],
+      "advantages": [{
+        "scale_rewards": "group" | "none" | "batch",
+        "rewards": [[…], …],         one list per group
+        "advantages": [[…], …]
+      }, …]
+    }
+
+`grpo` is the mean over rollouts of their means over tokens; `bnpo` divides the sum over tokens by the batch's tokens,
+`dapo` by `tokens`, `dr_grpo` by a constant. `delta` bounds the ratio from above before the minimum is taken. `sequence`
+is GSPO: one ratio per rollout, the exponential of its mean log-ratio. `beta` adds the k3 estimate of the distance to
+the reference, with its gradient; `use_bias_correction_kl`, TRL's default, multiplies it by the ratio before any clip,
+with the ratio's gradient. The entropy bonus is a mean over the tokens of the (micro-)batch whatever the type.
+TRL divides advantages by the sample's deviation (n − 1) plus 1e-4, of the group or of the batch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+os.environ["HF_HUB_OFFLINE"] = os.environ["HF_HUB_DISABLE_TELEMETRY"] = os.environ["TRL_EXPERIMENTAL_SILENCE"] = "1"
+
+import torch
+import transformers
+import trl
+from datasets import Dataset
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
+from trl import GRPOConfig, GRPOTrainer
+
+FILE = Path(__file__).resolve().parents[2] / "tests/unit/vectors/trl_loss.json"
+GROUP = 4
+INPUT_DECIMALS, OUTPUT_DECIMALS = 6, 12
+"""Inputs are rounded before they are used, so what is written down is what was used."""
+Rows = list[torch.Tensor]
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")
+    transformers.utils.logging.disable_progress_bar()
+    torch.set_num_threads(1)
+    file = Path(sys.argv[1]) if len(sys.argv) > 1 else FILE
+    with tempfile.TemporaryDirectory(prefix="muster-trl-") as scratch:
+        peer = Peer(Path(scratch))
+        batches = make_batches()
+        losses = [case(peer, name, batches[name], **terms) for name, terms in loss_cases(batches)]
+        advantages = [advantage_case(peer, scale, rewards) for scale, rewards in advantage_cases()]
+    document = {
+        "peer": f"trl {trl.__version__}",
+        "batches": {name: written(batch) for name, batch in batches.items()},
+        "losses": losses,
+        "advantages": advantages,
+    }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(document) + "\n")
+    print(f"{file}: {len(losses)} losses, {len(advantages)} sets of advantages, {file.stat().st_size} bytes")
+
+
+# --- What is put in
+
+
+def make_batches() -> dict[str, dict[str, Any]]:
+    """Ragged batches, float64. The names say how far the trainer has moved from the sampler."""
+    generator = torch.Generator().manual_seed(20260)
+    ragged = list(range(1, 18))
+    batches = {
+        "near": _batch(ragged, 0.05, generator),
+        "off": _batch(ragged, 0.4, generator),
+        "far": _batch(ragged, 1.5, generator),
+        "even": _batch([6] * 8, 0.4, generator),
+        "single": _batch([1] * 5, 1.0, generator),
+        "same": _batch([3, 1, 12, 7], 0.0, generator),
+        "extreme": _extreme(),
+    }
+    return {name: _rounded(batch) for name, batch in batches.items()}
+
+
+def _batch(lengths: Sequence[int], distance: float, generator: torch.Generator) -> dict[str, Any]:
+    def rows(scale: float, around: Rows | None = None) -> Rows:
+        drawn = [scale * torch.randn(n, generator=generator, dtype=torch.float64) for n in lengths]
+        return drawn if around is None else [d + a for d, a in zip(drawn, around, strict=True)]
+
+    def below_zero(rows: Rows) -> Rows:
+        return [-row.abs() - 0.01 for row in rows]
+
+    behaviour = below_zero(rows(2.0))
+    # Every second rollout has moved as a whole, so that some ratios of whole sequences are clipped too.
+    shifts = [distance * (-1) ** (i // 2) * (i % 2) for i in range(len(lengths))]
+    moved = zip(rows(distance, behaviour), shifts, strict=True)
+    logprobs = [(row + shift).clamp(max=-0.001) for row, shift in moved]
+    advantages = torch.randn(len(lengths), generator=generator, dtype=torch.float64)
+    if len(lengths) > 4:
+        advantages[3] = 0.0
+    return {
+        "logprobs": logprobs,
+        "behaviour": behaviour,
+        "reference": rows(0.3, behaviour),
+        "entropy": [row.abs() for row in rows(2.0)],
+        "advantages": advantages,
+    }
+
+
+def _extreme() -> dict[str, Any]:
+    """Every ratio that is a different case of clipping, under advantages of both signs: a rollout of each sign."""
+    ratios = torch.tensor([0.01, 0.5, 0.79, 0.81, 1.0, 1.19, 1.21, 1.27, 1.29, 3.9, 4.1, 50.0], dtype=torch.float64)
+    behaviour = -torch.linspace(0.1, 6.0, len(ratios), dtype=torch.float64)
+    rows = [behaviour + ratios.log()] * 2
+    return {
+        "logprobs": rows,
+        "behaviour": [behaviour] * 2,
+        "reference": [behaviour - 0.2] * 2,
+        "entropy": [-behaviour] * 2,
+        "advantages": torch.tensor([1.5, -0.7], dtype=torch.float64),
+    }
+
+
+def loss_cases(batches: dict[str, dict[str, Any]]) -> list[tuple[str, dict[str, Any]]]:
+    clips = [
+        {"epsilon": 0.2, "epsilon_high": 0.2, "delta": None},
+        {"epsilon": 0.2, "epsilon_high": 0.28, "delta": None},
+        {"epsilon": 0.2, "epsilon_high": 0.2, "delta": 4.0},
+        {"epsilon": 0.1, "epsilon_high": 0.3, "delta": 1.5},
+    ]
+    types, levels = ("grpo", "bnpo", "dapo", "dr_grpo"), ("token", "sequence")
+    plain = {
+        "beta": 0.0,
+        "use_bias_correction_kl": False,
+        "entropy_coef": 0.0,
+        "max_completion_length": 32,
+        "more_tokens": 0,
+    }
+    two_sided = {**plain, **clips[2]}
+    cases = [
+        (name, {**two_sided, "loss_type": loss_type, "importance_sampling_level": level})
+        for name, loss_type, level in itertools.product(batches, types, levels)
+    ]
+    for name, clip in itertools.product(batches, clips):
+        if clip is not clips[2]:
+            cases.append((name, {**plain, **clip, "loss_type": "dapo", "importance_sampling_level": "token"}))
+            cases.append((name, {**plain, **clip, "loss_type": "grpo", "importance_sampling_level": "sequence"}))
+    for name, loss_type, level in itertools.product(("off", "even"), types, levels):
+        chosen = {**two_sided, "loss_type": loss_type, "importance_sampling_level": level}
+        cases.append((name, {**chosen, "beta": 0.05}))
+        cases.append((name, {**chosen, "beta": 0.05, "use_bias_correction_kl": True}))
+        cases.append((name, {**chosen, "entropy_coef": 0.01}))
+        cases.append((name, {**chosen, "more_tokens": 1000, "max_completion_length": 100}))
+    return cases
+
+
+def advantage_cases() -> list[tuple[str, list[list[float]]]]:
+    generator = torch.Generator().manual_seed(7)
+    solved = torch.randint(0, 2, (6, GROUP), generator=generator).tolist()
+    graded = torch.rand(6, GROUP, generator=generator).tolist()
+    alike = [[1.0] * GROUP, [0.0] * GROUP, [0.0] * (GROUP - 1) + [1.0]]
+    rewards = [[list(map(float, group)) for group in groups] for groups in (solved, graded, alike)]
+    return list(itertools.product(("group", "none", "batch"), rewards))
+
+
+def written(batch: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: value.tolist() if isinstance(value, torch.Tensor) else [row.tolist() for row in value]
+        for name, value in batch.items()
+    }
+
+
+def _rounded(batch: dict[str, Any]) -> dict[str, Any]:
+    def nearest(value: torch.Tensor) -> torch.Tensor:
+        return torch.round(value, decimals=INPUT_DECIMALS)
+
+    return {
+        name: nearest(value) if isinstance(value, torch.Tensor) else [nearest(row) for row in value]
+        for name, value in batch.items()
+    }
+
+
+# --- What comes out
+
+
+class Peer:
+    """TRL trainers of a tiny model."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        words = Tokenizer(WordLevel({"<pad>": 0, "<eos>": 1, "a": 2}, unk_token="a"))
+        self.tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="<eos>")
+        shape: dict[str, Any] = {
+            "hidden_size": 16,
+            "intermediate_size": 16,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 1,
+        }
+        config = Qwen2Config(vocab_size=3, num_key_value_heads=1, pad_token_id=0, eos_token_id=1, **shape)
+        Qwen2ForCausalLM(config).save_pretrained(folder)
+
+    def trainer(self, reward: Any = None, rollout: Any = None, *, rows: int = GROUP, **terms: Any) -> GRPOTrainer:
+        config = GRPOConfig(
+            output_dir=str(self.folder / "out"),
+            use_cpu=True,
+            bf16=False,
+            report_to="none",
+            num_generations=GROUP,
+            per_device_train_batch_size=rows,
+            gradient_accumulation_steps=1,
+            **terms,
+        )
+        trainer = GRPOTrainer(
+            model=str(self.folder),
+            reward_funcs=reward or (lambda completions, **_: [0.0] * len(completions)),
+            args=config,
+            train_dataset=Dataset.from_dict({"prompt": ["a"] * rows}),
+            processing_class=self.tokenizer,
+            rollout_func=rollout,
+        )
+        trainer.model.train()
+        trainer.current_gradient_accumulation_steps = 1  # what Trainer.train sets
+        return trainer
+
+
+def case(peer: Peer, name: str, batch: dict[str, Any], *, more_tokens: int, **terms: Any) -> dict[str, Any]:
+    lengths = [len(row) for row in batch["logprobs"]]
+    trainer = peer.trainer(**terms)
+    padded = {
+        key: pad_sequence(batch[key], batch_first=True) for key in ("logprobs", "behaviour", "reference", "entropy")
+    }
+    logprobs = padded["logprobs"].clone().requires_grad_()
+    trainer._get_per_token_logps_and_entropies = lambda *_, **__: (logprobs, padded["entropy"], None)
+    mask = pad_sequence([torch.ones(n, dtype=torch.long) for n in lengths], batch_first=True)
+    tokens = sum(lengths) + more_tokens
+    inputs = {
+        "prompt_ids": torch.full((len(lengths), 1), 2),
+        "prompt_mask": torch.ones(len(lengths), 1, dtype=torch.long),
+        "completion_ids": torch.full_like(mask, 2),
+        "completion_mask": mask,
+        "advantages": batch["advantages"],
+        "num_items_in_batch": torch.tensor(tokens),
+        "old_per_token_logps": padded["behaviour"],
+        "ref_per_token_logps": padded["reference"],
+    }
+    loss = trainer.compute_loss(trainer.model, inputs)
+    loss.backward()
+    assert loss.dtype == torch.float64
+    assert logprobs.grad is not None
+    gradient = [
+        [round(value, OUTPUT_DECIMALS) for value in row[:n].tolist()]
+        for row, n in zip(logprobs.grad, lengths, strict=True)
+    ]
+    return {"batch": name, **terms, "tokens": tokens, "loss": round(loss.item(), OUTPUT_DECIMALS), "gradient": gradient}
+
+
+def advantage_case(peer: Peer, scale: str, rewards: list[list[float]]) -> dict[str, Any]:
+    given = [reward for group in rewards for reward in group]
+
+    def rollout(prompts: Sequence[str], _: GRPOTrainer) -> dict[str, Any]:
+        tokens = [[2, 1]] * len(prompts)
+        return {"prompt_ids": tokens, "completion_ids": tokens, "logprobs": [[-1.0, -1.0]] * len(prompts)}
+
+    trainer = peer.trainer(lambda completions, **_: given, rollout, rows=len(given), scale_rewards=scale)
+    output = trainer._generate_and_score_completions([{"prompt": "a"}] * len(given))
+    advantages = output["advantages"].view(-1, GROUP).tolist()
+    return {"scale_rewards": scale, "rewards": rewards, "advantages": advantages}
+
+
+if __name__ == "__main__":
+    main()
