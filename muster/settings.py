@@ -140,6 +140,10 @@ class TrainerSettings(Section):
     """Of matrices only."""
     gradient_clip: float = Field(default=0.1, gt=0)
     """Largest norm of the gradient."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """What several ranks under torchrun compute in; weights, moments and sums of gradients are float32 either way."""
+    activation_checkpointing: bool = False
+    """Keep only each layer's input in the forward pass and compute the rest again: less memory, a third more time."""
     optimiser_steps: int = Field(default=1, ge=1, le=1000)
     """Equal parts that a batch is cut into, one optimiser step each."""
     micro_batch_tokens: int = Field(default=4096, ge=64)

@@ -1,5 +1,7 @@
 """python -m trainer --config FILE: train one run until `trainer.max_steps`, or until SIGTERM or SIGINT.
 
+torchrun --nproc-per-node=N -m trainer --config FILE: the same on N GPUs, or in N processes.
+
 Ends with 0 when finished or told to stop, 3 when what is on disk or on chain is not what it must be, 4 when the chain
 refuses, 5 when it cannot be reached for long, 78 when the settings cannot work.
 """
@@ -9,7 +11,7 @@ from __future__ import annotations
 import sys
 
 from muster.process import run_process
-from trainer.service import serve
+from trainer.together import serve
 
 if __name__ == "__main__":
     sys.exit(run_process("trainer", "train one run's model on accepted work", serve))

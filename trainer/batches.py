@@ -123,10 +123,8 @@ def samples_of(files: Sequence[WorkFile], terms: AdvantageTerms) -> list[Sample]
             if not teaches(rewards):
                 continue
             advantages = group_advantages(rewards, length_parts(group, terms.length_unit), terms)
-            samples += [
-                Sample(rollout, float(value), file.ref.file_hash)
-                for rollout, value in zip(group, advantages, strict=True)
-            ]
+            name = file.ref.file_hash
+            samples += [Sample.of(row, value, name) for row, value in zip(group, advantages, strict=True)]
     return samples
 
 

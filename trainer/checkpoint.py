@@ -1,12 +1,11 @@
 """The trainer's memory: one folder per step that is there whole or not at all, and enough to go on bit for bit.
 
 STATE/000012/
-    model/                  what is published: safetensors in the profile's dtype, config.json, tokenizer
-    weights.safetensors     float32 master weights
-    optimizer.safetensors   AdamW's moments, by parameter
-    note.json               step, the batch that led here, files used lately, metrics, hashes of the two above
+    model/      what is published: safetensors in the profile's dtype, config.json, tokenizer
+    state/      float32 master weights and AdamW's moments, as torch.distributed.checkpoint writes them
+    note.json   step, the batch that led here, files used lately, metrics, hashes of the files in state/
+STATE/batches/000012.json   the batch closed for step 12: an update that was interrupted is done again on the same files
 STATE/skipped/000012.json   the batch of an update that was not finite, and which rollouts it may be the fault of
-STATE/batch.json            the batch closed last: an update that was interrupted is done again on the same files
 """
 
 from __future__ import annotations
@@ -15,12 +14,11 @@ import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
-from safetensors.torch import load_file, save_file
 
 from muster.errors import MismatchError, StorageError
 from muster.files import sync, write_durably
@@ -32,10 +30,10 @@ from trainer.update import UpdateReport
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-WEIGHTS: Final = "weights.safetensors"
-OPTIMIZER: Final = "optimizer.safetensors"
+STATE: Final = "state"
 NOTE: Final = "note.json"
 MODEL: Final = "model"
+BATCHES: Final = "batches"
 SKIPPED: Final = "skipped"
 KEEP: Final = 2
 """Steps that are kept: the last may be all that a power failure leaves unpublished."""
@@ -52,12 +50,14 @@ class Note:
     """File hashes of the batch."""
     used: Mapping[str, int] = field(default_factory=dict)
     """File hash → policy step of every file that is used up and could still come again."""
+    moments: bool = False
+    """Whether the optimiser had taken a step."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
 
 
 class Checkpoints:
-    """The folders of a trainer. Calls block; use them from a thread."""
+    """The folders of a trainer. Calls block; use them from a thread. Of several ranks only the first has one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -76,61 +76,79 @@ class Checkpoints:
         """The newest step that is there."""
         return max((int(path.name) for path in self.folder.iterdir() if path.name.isdigit()), default=None)
 
-    def save(
-        self,
-        note: Note,
-        model: PreTrainedModel,
-        optimizer: torch.optim.Optimizer,
-        fixed: Path,
-        dtype: torch.dtype,
-    ) -> None:
-        """Write a step whole, then let it appear; `fixed` is a folder with what is not weights. Raises StorageError."""
-        build = self.folder / f".writing-{note.step:06d}"
+    def building(self, step: int) -> Path:
+        """Where the ranks write the weights and moments of a step that is not there yet."""
+        return self.folder / f".writing-{step:06d}" / STATE
+
+    def settle(self, note: Note, weights: Mapping[str, torch.Tensor], model: PreTrainedModel, fixed: Path) -> None:
+        """Complete a step whose ranks have written `building`, and let it appear. Raises StorageError.
+
+        `weights`: what is published, in its dtype; `fixed` is a folder with what is not weights.
+        """
+        build = self.building(note.step).parent
         try:
-            _write(build, note, model, optimizer, fixed, dtype)
+            _write_model(build / MODEL, weights, model, fixed)
+            hashes = {path.name: _sha256(path) for path in sorted((build / STATE).iterdir())}
+            (build / NOTE).write_text(json.dumps(asdict(note) | {"hashes": hashes}))
+            for path in [build / NOTE, build / STATE, *(build / STATE).iterdir(), *(build / MODEL).iterdir()]:
+                sync(path)
+            sync(build)
             shutil.rmtree(self.path(note.step), ignore_errors=True)
             build.rename(self.path(note.step))
             sync(self.folder)
         except OSError as error:
             raise StorageError(f"cannot write step {note.step} to {self.folder}: {error.strerror}") from error
 
-    def load(self, step: int, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Note:
-        """Put a step's weights and moments into `model` and `optimizer`.
+    def read(self, step: int) -> Note:
+        """A step's note, if its files are what was written.
 
-        Raises MismatchError when the files are not the ones that were written, StorageError when they are not there.
+        Raises MismatchError when they are not, StorageError when they cannot be read.
         """
         folder = self.path(step)
         try:
             value = json.loads((folder / NOTE).read_text())
-        except (OSError, ValueError) as error:
-            raise StorageError(f"{folder} has no readable note: {error}") from error
-        for name, expected in value.pop("hashes").items():
-            if _sha256(folder / name) != expected:
-                raise MismatchError(
-                    f"{folder / name} is not what was written", hint=f"delete {folder} to go on from the step before"
-                )
-        model.load_state_dict(load_file(folder / WEIGHTS), strict=False)
-        model.tie_weights()
-        _restore(optimizer, model, load_file(folder / OPTIMIZER))
-        return Note(**value | {"batch": tuple(value["batch"])})
+            for name, expected in value.pop("hashes").items():
+                if _sha256(folder / STATE / name) != expected:
+                    raise MismatchError(
+                        f"{folder / STATE / name} is not what was written",
+                        hint=f"delete {folder} to go on from the step before",
+                    )
+            return Note(**value | {"batch": tuple(value["batch"])})
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{folder} cannot be read: {error}", hint=f"delete {folder} to go on from the step before"
+            ) from error
+
+    def state(self, step: int) -> Path:
+        """Weights and moments of a step, as the ranks wrote them."""
+        return self.path(step) / STATE
 
     def prune(self, newest: int) -> None:
-        """Remove all but the newest steps."""
+        """Remove all but the newest steps, and the batches that only led to those."""
         for path in self.folder.iterdir():
             if path.name.isdigit() and int(path.name) <= newest - KEEP:
                 shutil.rmtree(path)
+        for path in (self.folder / BATCHES).glob("*.json"):
+            if int(path.stem) < newest - KEEP:
+                path.unlink()
 
     def close_batch(self, batch: Batch) -> None:
-        """Note, durably, that the next update trains on exactly this batch."""
-        write_durably(self.folder / "batch.json", batch.to_json().encode())
+        """Note, durably, that the update of its step trains on exactly this batch."""
+        path = self._batch_path(batch.step)
+        path.parent.mkdir(exist_ok=True)
+        write_durably(path, batch.to_json().encode())
 
     def closed_batch(self, step: int) -> Batch | None:
         """The batch closed for `step`, if one was."""
-        path = self.folder / "batch.json"
-        if not path.exists():
-            return None
-        batch = Batch.from_json(path.read_text())
-        return batch if batch.step == step else None
+        path = self._batch_path(step)
+        return Batch.from_json(path.read_text()) if path.exists() else None
+
+    def drop_batch(self, step: int) -> None:
+        """Forget a closed batch: its files cannot be had any more."""
+        self._batch_path(step).unlink(missing_ok=True)
+
+    def _batch_path(self, step: int) -> Path:
+        return self.folder / BATCHES / f"{step:06d}.json"
 
     def keep_evidence(self, batch: Batch, samples: Sequence[Sample], report: UpdateReport) -> Path:
         """Write down what an update was trained on that could not be taken; where."""
@@ -140,74 +158,22 @@ class Checkpoints:
             "batch": json.loads(batch.to_json()),
             "loss": repr(report.loss),
             "grad_norm": repr(report.grad_norm),
-            "suspects": [{"file": suspect.file, "position": suspect.rollout.position} for suspect in suspects],
+            "suspects": [{"file": suspect.file, "position": suspect.position} for suspect in suspects],
         }
         path.parent.mkdir(exist_ok=True)
         write_durably(path, json.dumps(value, indent=1).encode())
         return path
 
-    def drop_batch(self) -> None:
-        """Forget the closed batch: its files cannot be had any more."""
-        (self.folder / "batch.json").unlink(missing_ok=True)
 
-
-def _write(
-    build: Path,
-    note: Note,
-    model: PreTrainedModel,
-    optimizer: torch.optim.Optimizer,
-    fixed: Path,
-    dtype: torch.dtype,
-) -> None:
-    shutil.rmtree(build, ignore_errors=True)
-    build.mkdir(parents=True)
-    weights = {name: value.detach() for name, value in model.named_parameters()}
-    save_file(weights, build / WEIGHTS)
-    save_file(_moments(optimizer, model), build / OPTIMIZER)
-    _write_model(build / MODEL, model, fixed, dtype)
-    value: dict[str, Any] = {
-        "step": note.step,
-        "batch_root": note.batch_root,
-        "batch": list(note.batch),
-        "used": dict(note.used),
-        "metrics": dict(note.metrics),
-        "stages": dict(note.stages),
-        "hashes": {name: _sha256(build / name) for name in (WEIGHTS, OPTIMIZER)},
-    }
-    (build / NOTE).write_text(json.dumps(value))
-    for path in [*build.iterdir(), *(build / MODEL).iterdir()]:
-        sync(path)
-    sync(build)
-
-
-def _write_model(folder: Path, model: PreTrainedModel, fixed: Path, dtype: torch.dtype) -> None:
+def _write_model(folder: Path, weights: Mapping[str, torch.Tensor], model: PreTrainedModel, fixed: Path) -> None:
     """The published form. Tied weights are written once, as transformers does; all that is not weights is copied byte
     for byte, since the run's terms name its hash."""
-    state = {name: value.detach().to(dtype) for name, value in model.state_dict().items()}
-    model.save_pretrained(folder, state_dict=state)
+    model.save_pretrained(folder, state_dict=dict(weights))
     for name in FIXED_FILES:
         if (fixed / name).is_file():
             shutil.copyfile(fixed / name, folder / name)
         else:
             (folder / name).unlink(missing_ok=True)
-
-
-def _moments(optimizer: torch.optim.Optimizer, model: PreTrainedModel) -> dict[str, torch.Tensor]:
-    """AdamW's state by `PARAMETER/KEY`; tensors only, so that no pickle is ever read."""
-    names = {id(value): name for name, value in model.named_parameters()}
-    return {
-        f"{names[id(parameter)]}/{key}": torch.as_tensor(value)
-        for parameter, state in optimizer.state.items()
-        for key, value in state.items()
-    }
-
-
-def _restore(optimizer: torch.optim.Optimizer, model: PreTrainedModel, moments: Mapping[str, torch.Tensor]) -> None:
-    parameters = dict(model.named_parameters())
-    optimizer.state.clear()
-    for key, value in moments.items():
-        name, _, part = key.rpartition("/")
-        optimizer.state[parameters[name]][part] = value.clone()
 
 
 def _sha256(path: Path) -> str:

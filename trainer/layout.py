@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 import torch
@@ -18,21 +19,33 @@ from muster.rollouts.schema import Rollout
 
 @dataclass(frozen=True)
 class Sample:
-    """A rollout and its advantage."""
+    """What an update needs of a rollout."""
 
-    rollout: Rollout
+    prompt: np.ndarray
+    """int32 [prompt tokens]"""
+    completion: np.ndarray
+    """int32 [completion tokens]"""
+    logprobs: np.ndarray
+    """float32 [completion tokens]: the sampler's"""
     advantage: float
     file: str = ""
     """Hash of the file it came in."""
+    position: int = 0
+    """Its row there."""
+
+    @classmethod
+    def of(cls, rollout: Rollout, advantage: float, file: str = "") -> Self:
+        tokens = rollout.prompt_tokens, rollout.completion_tokens, rollout.logprobs
+        return cls(*tokens, float(advantage), file, rollout.position)
 
     @property
     def length(self) -> int:
         """Prompt and completion, in tokens."""
-        return len(self.rollout.prompt_tokens) + len(self.rollout.completion_tokens)
+        return len(self.prompt) + len(self.completion)
 
     @property
     def completion_length(self) -> int:
-        return len(self.rollout.completion_tokens)
+        return len(self.completion)
 
 
 @dataclass(frozen=True)
@@ -116,8 +129,8 @@ def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequen
         return _nothing()
     ids, positions, places, boundaries = [], [], [], [0]
     for sample in chosen:
-        start, begin = boundaries[-1], len(sample.rollout.prompt_tokens)
-        ids += [sample.rollout.prompt_tokens, sample.rollout.completion_tokens]
+        start, begin = boundaries[-1], len(sample.prompt)
+        ids += [sample.prompt, sample.completion]
         positions.append(np.arange(sample.length))
         places.append(np.arange(start + begin - 1, start + sample.length - 1))
         boundaries.append(start + sample.length)
@@ -128,8 +141,8 @@ def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequen
         positions=_int64(positions)[None],
         boundaries=tuple(boundaries),
         places=_int64(places),
-        targets=_int64([sample.rollout.completion_tokens for sample in chosen]),
-        behaviour_logprobs=torch.from_numpy(np.concatenate([sample.rollout.logprobs for sample in chosen])),
+        targets=_int64([sample.completion for sample in chosen]),
+        behaviour_logprobs=torch.from_numpy(np.concatenate([sample.logprobs for sample in chosen])),
         advantages=torch.from_numpy(np.repeat(advantages, counts)),
         weights=torch.from_numpy(np.repeat(np.asarray([weights[place] for place in members], np.float32), counts)),
         rollouts=torch.from_numpy(np.repeat(np.arange(len(chosen)), counts)),

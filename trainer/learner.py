@@ -1,15 +1,17 @@
-"""The model in training: everything that touches torch, so that the service can keep it in one thread.
+"""The model in training and its steps on disk: what the service does one after the other, in one thread.
 
-A `Learner` is at a step; `learn` takes it to the next one and has it on disk before it returns. Training the same
-batch from the same step twice gives the same bytes on the same machine.
+A `Learner` is at a step; `learn` takes it to the next one, whose checkpoint is written while the one after is on its
+way. Training the same batch from the same step twice gives the same bytes on the same machine.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
@@ -26,8 +28,12 @@ from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
 from trainer.checkpoint import Checkpoints, Note
 from trainer.fitness import check_context
 from trainer.loss import LossTerms
-from trainer.policy import Policy, check_model
-from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
+from trainer.ranks import Ranks
+from trainer.replica import Replica
+from trainer.update import UpdateReport, UpdateTerms
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 NO_BATCH = "0x" + "00" * 32
 
@@ -63,6 +69,7 @@ class Recipe:
             optimiser_steps=settings.optimiser_steps,
             recompute_old=settings.old_logprobs == "recomputed",
             micro_batch_tokens=settings.micro_batch_tokens,
+            activation_checkpointing=settings.activation_checkpointing,
             temperature=terms.temperature,
             max_completion=terms.max_completion_tokens,
             loss=loss,
@@ -76,63 +83,73 @@ class Recipe:
         )
         return cls(step, advantages, terms.async_level)
 
+    def words(self) -> dict[str, Any]:
+        """As JSON can say it, for the other ranks."""
+        return asdict(self)
+
+    @classmethod
+    def of_words(cls, words: dict[str, Any]) -> Self:
+        """The inverse of `words`."""
+        step = words["update"]
+        step |= {"loss": LossTerms(**step["loss"]), "betas": tuple(step["betas"])}
+        return cls(UpdateTerms(**step), AdvantageTerms(**words["advantages"]), words["async_level"])
+
 
 class Learner:
-    """Model, optimiser and tokenizer at one step."""
+    """The model at one step, what is on disk of it, and how it comes to the next. Belongs to one thread, but for
+    `written`."""
 
-    def __init__(self, initial: Path, folder: Path, terms: Terms, recipe: Recipe, dtype: torch.dtype) -> None:
-        """Go on from the newest step in `folder`, or write step 0 of the checkpoint in `initial`. Blocks.
+    def __init__(
+        self, initial: Path, folder: Path, terms: Terms, recipe: Recipe, dtype: torch.dtype, ranks: Ranks
+    ) -> None:
+        """Go on from the newest step in `folder`, or begin with step 0, the checkpoint in `initial`. Blocks.
 
         Raises ConfigError when `initial` is not the model of the run's terms.
         """
         _check_initial(initial, terms)
-        torch.set_num_threads(1)
         self.checkpoints = Checkpoints(folder)
         self.recipe = recipe
         self.dtype = dtype
         self._initial = initial
         self.tokenizer = load_tokenizer(initial)
-        self.model = load_model(initial, dtype=torch.float32)
-        check_context(terms, self.model.config)
-        self.policy = Policy(self.model, temperature=recipe.update.temperature)
-        check_model(self.policy)
-        self.policy.train()
-        self.optimizer = make_optimizer(self.policy, recipe.update)
-        self.reference = _reference(initial, recipe.update)
+        ranks.tell("begin", **recipe.words())
+        self.replica = Replica(initial, recipe.update, ranks)
+        check_context(terms, self.replica.model.config)
+        self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
+        self._writing: Future[None] = Future()
         step = self.checkpoints.latest()
         if step is None:
             self.note = Note(step=0, batch_root=NO_BATCH)
             self._save(self.note)
         else:
-            self.note = self.checkpoints.load(step, self.model, self.optimizer)
+            self.note = self.checkpoints.read(step)
+            self.replica.load(self.checkpoints.state(step), moments=self.note.moments)
+            self._writing.set_result(None)
 
     @property
     def step(self) -> int:
         return self.note.step
 
-    @property
-    def published_form(self) -> Path:
-        """The folder of this step that is published."""
-        return self.checkpoints.model_dir(self.step)
+    def written(self) -> None:
+        """Wait until the step is on disk, whole. Raises StorageError when it could not be written."""
+        self._writing.result()
+
+    def close(self) -> None:
+        """Ends when what is being written is."""
+        self._writer.shutdown(wait=True)
 
     def learn(self, batch: Batch, files: Sequence[WorkFile], waited: dict[str, float]) -> Note:
-        """One update on a closed batch, written to disk. `waited`: seconds by stage so far."""
+        """One update on a closed batch. Returns when what came of it is safe from the next one; it reaches the disk
+        later (`written`). `waited`: seconds by stage so far."""
         started = time.monotonic()
         samples = samples_of(files, self.recipe.advantages)
-        report = update(
-            self.policy,
-            self.optimizer,
-            samples,
-            self.recipe.update,
-            step=self.step + 1,
-            reference=self.reference,
-        )
+        prepared = time.monotonic()
+        report = self.replica.update(samples, self.step + 1)
         if report.skipped:
             kept = self.checkpoints.keep_evidence(batch, samples, report)
             log.error(
                 "an optimiser step was skipped: its loss or gradient is not finite", step=batch.step, see=str(kept)
             )
-        updated = time.monotonic()
         used = dict(self.note.used) | {ref.file_hash: ref.step for ref in batch.files}
         oldest = self.step + 1 - self.recipe.async_level
         note = Note(
@@ -141,26 +158,20 @@ class Learner:
             batch=tuple(ref.file_hash for ref in batch.files),
             used={name: step for name, step in used.items() if step >= oldest},
             metrics=batch_metrics(files, batch.step) | update_metrics(report),
-            stages=waited | {"update": updated - started},
+            stages=waited | {"prepare": prepared - started, "update": time.monotonic() - prepared},
         )
-        self._save(note)
-        self.note = note
-        self.checkpoints.prune(self.step)
-        return note
+        return self._save(note)
 
     def renew(self) -> Note:
-        """The next step with the same weights, written to disk: nobody's work led to it."""
-        note = Note(step=self.step + 1, batch_root=NO_BATCH, used=self.note.used)
-        self._save(note)
-        self.note = note
-        self.checkpoints.prune(self.step)
-        return note
+        """The next step with the same weights: nobody's work led to it."""
+        return self._save(Note(step=self.step + 1, batch_root=NO_BATCH, used=self.note.used))
 
     def evaluate(self, tasks: Sequence[Task], budgets: Sequence[int], max_tokens: int) -> dict[str, float]:
         """The held-out metrics of this step."""
-        self.policy.eval()
-        score = greedy_score(self.model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens)
-        self.policy.train()
+        model = self._whole_model()
+        model.eval()
+        score = greedy_score(model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens)
+        model.train()
         return {
             "held_out/reward": score.reward,
             "held_out/tasks": float(score.tasks),
@@ -168,8 +179,32 @@ class Learner:
             "held_out/length_error": score.length_error,
         }
 
-    def _save(self, note: Note) -> None:
-        self.checkpoints.save(note, self.model, self.optimizer, self._initial, self.dtype)
+    def _whole_model(self) -> PreTrainedModel:
+        """A model that generates on this rank alone: the one in training, unless others hold parts of it."""
+        if self.replica.ranks.world == 1:
+            return self.replica.model
+        self.written()
+        model = load_model(self.checkpoints.model_dir(self.step), dtype=self.dtype)
+        torch.nn.Module.to(model, self.replica.ranks.device)
+        return model
+
+    def _save(self, note: Note) -> Note:
+        """Begin to write the step that the replica is at. One is written at a time."""
+        started = time.monotonic()
+        if note.step:
+            self.written()
+        note = replace(note, moments=bool(self.replica.optimizer.state))
+        weights = self.replica.published(self.dtype)
+        ranks_write = self.replica.save(self.checkpoints.building(note.step))
+        note = replace(note, stages={**note.stages, "stall": time.monotonic() - started})
+        self._writing = self._writer.submit(self._write, note, weights, ranks_write)
+        self.note = note
+        return note
+
+    def _write(self, note: Note, weights: Mapping[str, torch.Tensor], ranks_write: Future[Any]) -> None:
+        ranks_write.result()
+        self.checkpoints.settle(note, weights, self.replica.model, self._initial)
+        self.checkpoints.prune(note.step)
 
 
 def update_metrics(report: UpdateReport) -> dict[str, float]:
@@ -180,14 +215,6 @@ def update_metrics(report: UpdateReport) -> dict[str, float]:
     values["clip_ratio/low_mean"] = values.pop("clip_low")
     values["clip_ratio/high_mean"] = values.pop("clip_high")
     return values
-
-
-def _reference(initial: Path, terms: UpdateTerms) -> Policy | None:
-    """The model the run began with, if the loss asks for it."""
-    if not terms.loss.kl_coefficient:
-        return None
-    policy = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
-    return policy.eval().requires_grad_(False)
 
 
 def _check_initial(initial: Path, terms: Terms) -> None:

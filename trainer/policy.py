@@ -42,6 +42,11 @@ class Policy(nn.Module):
         use_packed_attention(model)
 
     @property
+    def layers(self) -> nn.ModuleList:
+        """The blocks of the model, each of which is sharded by itself."""
+        return max((m for m in self.model.modules() if isinstance(m, nn.ModuleList)), key=len)
+
+    @property
     def device(self) -> torch.device:
         return self.model.device
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Final, Protocol
+from typing import Final
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -14,6 +14,7 @@ from torch.distributed.tensor import DTensor
 from trainer.layout import MicroBatch, Sample, collate, completion_tokens, first_fit, share_out
 from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
 from trainer.policy import Policy
+from trainer.ranks import Alone, Ranks
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,8 @@ class UpdateTerms:
     """Take the ratio against the trainer's own log-probabilities before the batch's first optimiser step."""
     micro_batch_tokens: int = 4096
     """Tokens of one forward pass."""
+    activation_checkpointing: bool = False
+    """Keep only each layer's input, and compute the rest again in the backward pass."""
     temperature: float = 1.0
     """What the samplers divide the logits by."""
     max_completion: int = 0
@@ -58,26 +61,6 @@ class UpdateReport:
     """The loss or the gradient of an optimiser step was not finite: that one, and those after it, were not taken."""
     suspects: tuple[int, ...] = ()
     """Of a skipped one: samples of the micro-batches whose loss was not finite, by place in the batch."""
-
-
-class Ranks(Protocol):
-    """The processes that compute one update together; `Alone` is the only one of them."""
-
-    rank: int
-    world: int
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """float64 [n], added up over all ranks."""
-        ...
-
-
-class Alone:
-    """One process."""
-
-    rank, world = 0, 1
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        return values
 
 
 def make_optimizer(model: torch.nn.Module, terms: UpdateTerms) -> torch.optim.AdamW:

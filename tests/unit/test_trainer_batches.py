@@ -87,7 +87,7 @@ def test_the_batch_root_is_the_tree_over_its_files():
 
 def test_only_groups_that_teach_become_samples_and_their_advantages_are_exact():
     samples = samples_of([work_file([1, 0, 1, 1])], AdvantageTerms(length_weight=0.0))
-    assert [(s.rollout.position, round(s.advantage, 4)) for s in samples] == [(0, 1.0), (1, -1.0)]
+    assert [(s.position, round(s.advantage, 4)) for s in samples] == [(0, 1.0), (1, -1.0)]
 
 
 def test_metrics_are_over_all_rollouts():

@@ -15,7 +15,11 @@ from muster.errors import UnreachableError
 from muster.messages import AcceptedWork, StepReport
 from muster.rollouts.reader import RolloutReader
 from muster.settings import Settings
+from trainer.checkpoint import Note
 from trainer.intake import Intake
+from trainer.learner import NO_BATCH
+from trainer.publisher import Publisher
+from trainer.ranks import Alone
 from trainer.service import Trainer
 
 RUN, STEP = 1, 4
@@ -86,15 +90,22 @@ async def test_silence_is_no_refusal(intake: Intake, client: Orchestrator) -> No
     assert intake.refused == []
 
 
+def trainer_with(settings: Settings, client: Orchestrator, intake: Intake) -> Trainer:
+    """One that has an orchestrator, and no chain."""
+    terms = rules().terms
+    publisher = Publisher(settings, cast(Any, None), cast(Any, client), terms)
+    return Trainer(settings, publisher, intake, terms, Alone())
+
+
 async def test_refused_files_are_told_while_the_trainer_waits(
     intake: Intake, client: Orchestrator, tmp_path: Path
 ) -> None:
     """Demand counts a file until it is told to be spent: untold, enough of them would stop all work for good."""
     settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "poll_seconds": 0.01}})
-    trainer = Trainer(settings, cast(Any, None), cast(Any, client), intake, rules().terms)
-    note = SimpleNamespace(batch=(), used={})
+    trainer = trainer_with(settings, client, intake)
+    note = Note(step=STEP, batch_root=NO_BATCH)
     learner = cast(Any, SimpleNamespace(step=STEP, note=note))
-    await trainer._report(learner, {"reward": 0.5}, {"wait": 1.0}, finished=False)
+    await trainer.publisher.report(note, {"reward": 0.5}, {"wait": 1.0}, [], finished=False)
     waiting = asyncio.create_task(trainer._fill_batch(learner))
     try:
         async with asyncio.timeout(20):
@@ -113,9 +124,7 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
 ) -> None:
     """Nobody can begin in a run that publishes nothing: the trainer publishes the same weights once more."""
     options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 0.1}
-    trainer = Trainer(
-        Settings.model_validate({"trainer": options}), cast(Any, None), cast(Any, client), intake, rules().terms
-    )
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
     learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
     async with asyncio.timeout(20):
         assert await trainer._fill_batch(learner) is None

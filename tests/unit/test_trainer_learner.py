@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -20,6 +21,7 @@ from muster.swarm import plan
 from tests.unit.test_trainer_batches import NODE, work_file
 from trainer.batches import Batch, WorkFile
 from trainer.learner import Learner, Recipe
+from trainer.ranks import Alone
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +43,7 @@ def learner_at(initial: Path, folder: Path) -> Learner:
         tokenizer=tokenizer_hash(initial),
     )
     recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms)
-    return Learner(initial, folder, terms, recipe, torch.float32)
+    return Learner(initial, folder, terms, recipe, torch.float32, Alone())
 
 
 def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
@@ -52,8 +54,16 @@ def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
     return Batch(step, (file.ref,)), [replace(file, rollouts=rows)]
 
 
+def take(learner: Learner, step: int) -> None:
+    """One step, until it is on disk."""
+    learner.learn(*batch_of(step), {})
+    learner.written()
+
+
 def weights(learner: Learner) -> dict[str, torch.Tensor]:
-    return load_file(learner.checkpoints.path(learner.step) / "weights.safetensors")
+    """Of the published form, which is float32 here."""
+    learner.written()
+    return load_file(learner.checkpoints.model_dir(learner.step) / "model.safetensors")
 
 
 def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Path, tmp_path: Path):
@@ -64,35 +74,57 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Pat
     for step in range(3):
         resumed = learner_at(initial, tmp_path / "b")
         assert resumed.step == step
-        resumed.learn(*batch_of(step), {})
+        take(resumed, step)
     assert straight.note.batch_root == resumed.note.batch_root
     there, here = weights(straight), weights(resumed)
     assert there.keys() == here.keys()
     assert all(torch.equal(there[name], here[name]) for name in there)
     assert any(not torch.equal(there[name], before[name]) for name in there)
-    assert model_hash(straight.published_form) == model_hash(resumed.published_form)
-    assert tokenizer_hash(resumed.published_form) == tokenizer_hash(initial)
+    assert model_hash(straight.checkpoints.model_dir(3)) == model_hash(resumed.checkpoints.model_dir(3))
+    assert tokenizer_hash(resumed.checkpoints.model_dir(3)) == tokenizer_hash(initial)
+
+
+def test_what_is_written_is_the_step_however_far_training_is_by_then(initial: Path, tmp_path: Path):
+    """Steps are taken as fast as they can be; each that reaches the disk has the bits of a run that waited for it."""
+    waiting, hurrying = learner_at(initial, tmp_path / "a"), learner_at(initial, tmp_path / "b")
+    kept = {}
+    for step in range(4):
+        take(waiting, step)
+        kept[step + 1] = weights(waiting)
+    for step in range(4):
+        hurrying.learn(*batch_of(step), {})
+    hurrying.close()
+    for step in (3, 4):
+        model = load_file(hurrying.checkpoints.model_dir(step) / "model.safetensors")
+        assert all(torch.equal(value, model[name]) for name, value in kept[step].items())
+    shutil.rmtree(tmp_path / "b" / "000004")
+    resumed = learner_at(initial, tmp_path / "b")
+    take(resumed, 3)
+    assert all(torch.equal(value, kept[4][name]) for name, value in weights(resumed).items())
 
 
 def test_a_renewed_step_has_the_same_bits_and_training_goes_on_as_if_it_were_not_there(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
-    learner.learn(*batch_of(0), {})
+    take(learner, 0)
     before, used = weights(learner), dict(learner.note.used)
-    published = (learner.published_form / "model.safetensors").read_bytes()
+    published = (learner.checkpoints.model_dir(learner.step) / "model.safetensors").read_bytes()
     note = learner.renew()
+    learner.written()
     assert (note.step, note.batch, note.batch_root, dict(note.used)) == (2, (), "0x" + "00" * 32, used)
-    assert (learner.published_form / "model.safetensors").read_bytes() == published
+    assert (learner.checkpoints.model_dir(learner.step) / "model.safetensors").read_bytes() == published
     resumed = learner_at(initial, tmp_path)
     assert resumed.step == 2
     assert all(torch.equal(value, before[name]) for name, value in weights(resumed).items())
-    learner.learn(*batch_of(2), {})
-    resumed.learn(*batch_of(2), {})
-    assert all(torch.equal(value, weights(learner)[name]) for name, value in weights(resumed).items())
+    take(learner, 2)
+    folder = tmp_path / "000003" / "model"
+    there = load_file(folder / "model.safetensors")
+    take(resumed, 2)
+    assert all(torch.equal(value, there[name]) for name, value in weights(resumed).items())
 
 
 def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
-    learner.learn(*batch_of(0), {})
+    take(learner, 0)
     learner.checkpoints.path(1).rename(tmp_path / ".writing-000001")
     assert learner_at(initial, tmp_path).step == 0
     assert not (tmp_path / ".writing-000001").exists()
@@ -100,7 +132,8 @@ def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
 
 def test_a_damaged_step_is_refused_with_what_to_do(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
-    path = learner.checkpoints.path(0) / "weights.safetensors"
+    learner.written()
+    path = next(learner.checkpoints.state(0).glob("*.distcp"))
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
     path.write_bytes(data)
@@ -123,7 +156,7 @@ def test_a_closed_batch_is_found_again_for_its_step_only(initial: Path, tmp_path
     checkpoints.close_batch(batch)
     assert checkpoints.closed_batch(0) == batch
     assert checkpoints.closed_batch(1) is None
-    checkpoints.drop_batch()
+    checkpoints.drop_batch(0)
     assert checkpoints.closed_batch(0) is None
 
 
@@ -131,7 +164,9 @@ def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial
     learner = learner_at(initial, tmp_path)
     before = weights(learner)
     with torch.no_grad():
-        learner.model.model.norm.weight[0] = float("nan")  # no rollout that is read can do this: a broken machine can
+        learner.replica.model.model.norm.weight[0] = float(
+            "nan"
+        )  # no rollout that is read can do this: a broken machine can
     batch, files = batch_of(0)
     note = learner.learn(batch, files, {})
     assert note.metrics["skipped"] == 1.0
@@ -145,11 +180,11 @@ def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial
 def test_old_steps_are_removed(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
     for step in range(4):
-        learner.learn(*batch_of(step), {})
+        take(learner, step)
     assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == ["000003", "000004"]
 
 
 def test_another_model_than_the_terms_name_is_refused(initial: Path, tmp_path: Path):
     terms = SimpleNamespace(model_hash=bytes(32), tokenizer_hash=tokenizer_hash(initial), temperature=1.0)
     with pytest.raises(ConfigError, match="the model in"):
-        Learner(initial, tmp_path, terms, None, torch.float32)  # type: ignore[arg-type]
+        Learner(initial, tmp_path, terms, None, torch.float32, Alone())  # type: ignore[arg-type]

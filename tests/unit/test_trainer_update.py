@@ -14,7 +14,6 @@ from transformers import Qwen2ForCausalLM
 
 from muster.errors import ConfigError
 from muster.models import ModelShape, make_model, make_tokenizer
-from muster.rollouts.schema import Rollout
 from trainer.layout import Sample, collate, completion_tokens, first_fit, share_out
 from trainer.loss import LossTerms, Normaliser
 from trainer.policy import Policy, check_model, token_logprobs
@@ -27,24 +26,12 @@ TERMS = UpdateTerms(learning_rate=1e-3, ramp_steps=1, loss=LossTerms(mismatch_bo
 
 def sample(prompt: int, completion: int, advantage: float, seed: int) -> Sample:
     rng = np.random.default_rng(seed)
-    rollout = Rollout(
-        run=1,
-        step=0,
-        position=seed,
-        group=0,
-        sample=seed,
-        task=0,
-        seed=seed,
-        budget=8,
-        prompt_tokens=rng.integers(9, 105, prompt, dtype=np.int32),
-        completion_tokens=rng.integers(9, 105, completion, dtype=np.int32),
+    return Sample(
+        prompt=rng.integers(9, 105, prompt, dtype=np.int32),
+        completion=rng.integers(9, 105, completion, dtype=np.int32),
         logprobs=np.full(completion, -4.6, dtype=np.float32),
-        task_reward=0,
-        length_reward=0,
-        finish_reason="stop",
-        proof=b"",
+        advantage=advantage,
     )
-    return Sample(rollout, advantage)
 
 
 @pytest.fixture
@@ -92,7 +79,7 @@ def test_each_completion_token_stands_behind_the_place_that_predicts_it(samples:
     weights = [1.0 + place for place in range(len(samples))]
     rows = [collate(samples, weights, row) for row in first_fit([s.length for s in samples], width)]
     seen = sorted(token for m in rows for token in m.targets.tolist())
-    assert seen == sorted(token for s in samples for token in s.rollout.completion_tokens.tolist())
+    assert seen == sorted(token for s in samples for token in s.completion.tolist())
     assert sum(len(m.targets) for m in rows) == completion_tokens(samples) == 34
     for m in rows:
         assert torch.equal(m.ids[0, m.places + 1], m.targets)
@@ -114,9 +101,9 @@ def test_packed_logprobs_are_those_of_each_rollout_alone(
     model = Qwen2ForCausalLM(config)
     expected, entropies = [], []
     for s in samples:
-        ids = np.concatenate([s.rollout.prompt_tokens, s.rollout.completion_tokens])
+        ids = np.concatenate([s.prompt, s.completion])
         logits = model(torch.from_numpy(ids).long()[None]).logits[0] / temperature
-        start = len(s.rollout.prompt_tokens)
+        start = len(s.prompt)
         table = logits[start - 1 : -1].log_softmax(-1)
         expected.append(table.gather(1, torch.from_numpy(ids[start:]).long()[:, None])[:, 0])
         entropies.append(-(table.exp() * table).sum(-1))
@@ -130,8 +117,7 @@ def test_a_token_never_sees_the_sequence_before_its_own(samples: list[Sample]) -
     """Or the loss of a rollout would depend on its neighbours; and what a change in one does shows in it alone."""
     policy = fresh_policy()
     (before,) = first_fit([s.length for s in samples], 10_000)
-    other = replace(samples[before[0]].rollout, prompt_tokens=samples[before[0]].rollout.prompt_tokens[::-1].copy())
-    changed = [replace(s, rollout=other) if i == before[0] else s for i, s in enumerate(samples)]
+    changed = [replace(s, prompt=s.prompt[::-1].copy()) if i == before[0] else s for i, s in enumerate(samples)]
     first, second = (policy(collate(each, [1.0] * 7, before))[0] for each in (samples, changed))
     at = samples[before[0]].completion_length
     assert torch.equal(first[at:], second[at:])
@@ -192,7 +178,7 @@ def on_policy(policy: Policy, samples: list[Sample]) -> list[Sample]:
     with torch.no_grad():
         logprobs = policy(collate(samples, [1.0] * len(samples), range(len(samples))))[0]
     parts = logprobs.split([s.completion_length for s in samples])
-    return [replace(s, rollout=replace(s.rollout, logprobs=p.numpy())) for s, p in zip(samples, parts, strict=True)]
+    return [replace(s, logprobs=p.numpy()) for s, p in zip(samples, parts, strict=True)]
 
 
 def test_a_step_makes_good_rollouts_likelier_and_bad_ones_less(samples: list[Sample]) -> None:
@@ -202,7 +188,7 @@ def test_a_step_makes_good_rollouts_likelier_and_bad_ones_less(samples: list[Sam
     assert report.mismatch_kl == pytest.approx(0.0, abs=1e-6)
     assert (report.clip_low, report.clip_high, report.dropped_rollouts, report.skipped) == (0, 0, 0, False)
     gains = [
-        after.advantage * float((after.rollout.logprobs - before.rollout.logprobs).sum())
+        after.advantage * float((after.logprobs - before.logprobs).sum())
         for before, after in zip(sampled, on_policy(policy, samples), strict=True)
     ]
     assert sum(gains) > 0.1
@@ -225,9 +211,7 @@ def test_old_logprobs_are_those_before_the_first_step_not_before_each(samples: l
     """INTELLECT-2's way: stale rollouts have ratio 1 in the first optimiser step, and not in the second."""
     policy = fresh_policy()
     terms = replace(TERMS, optimiser_steps=2, recompute_old=True, learning_rate=0.05, gradient_clip=1e9)
-    stale = [
-        replace(s, rollout=replace(s.rollout, logprobs=s.rollout.logprobs - 0.5)) for s in on_policy(policy, samples)
-    ]
+    stale = [replace(s, logprobs=s.logprobs - 0.5) for s in on_policy(policy, samples)]
     one = update(fresh_policy(), make_optimizer(policy, terms), stale[:3], replace(terms, optimiser_steps=1), step=1)
     assert (one.clip_low, one.clip_high) == (0, 0)
     assert one.mismatch_kl == pytest.approx(np.expm1(0.5) - 0.5, rel=1e-4)

@@ -1,0 +1,99 @@
+"""Two processes that share a model's weights take the same update as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from trainer.layout import Sample
+from trainer.ranks import samples_of_tensors, samples_to_tensors
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("ranks_process.py")
+
+
+def ragged(count: int) -> list[Sample]:
+    """Completions of 1 to 60 tokens: more or fewer rows for one rank than for another."""
+    random = np.random.default_rng(5)
+    samples = []
+    for place in range(count):
+        prompt, length = int(random.integers(1, 9)), int(random.integers(1, 61))
+        tokens = random.integers(9, 105, prompt + length, dtype=np.int32)
+        logprobs = random.normal(-4.6, 0.1, length).astype(np.float32)
+        samples.append(Sample(tokens[:prompt], tokens[prompt:], logprobs, (-1.0) ** place * (1 + place / 4)))
+    return samples
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Two updates: their reports, and the weights after them."""
+
+    reports: list[dict[str, Any]]
+    weights: dict[str, torch.Tensor]
+
+
+@pytest.fixture(scope="module")
+def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
+    """`whole-N`: by N processes; `resumed-N`: the second by N, from what others wrote after the first."""
+    folder = tmp_path_factory.mktemp("ranks")
+    tokenizer = make_tokenizer()
+    shape = ModelShape(hidden=32, heads=1, intermediate=32)
+    save_model(make_model(tokenizer, shape, seed=2), tokenizer, folder / "model")
+    save_file(samples_to_tensors(ragged(13)), folder / "samples.safetensors")
+    one = [sys.executable]
+    two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    for command, state in ((one, ""), (two, ""), (one, "state-2"), (two, "state-1")):
+        done = subprocess.run(
+            [*command, str(SCRIPT), str(folder), *([state] if state else [])],
+            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            timeout=200,
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+    names = ("whole-1", "whole-2", "resumed-1", "resumed-2")
+    return {
+        name: Taken(json.loads((folder / f"{name}.json").read_text()), load_file(folder / f"{name}.safetensors"))
+        for name in names
+    }
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    """As equal as sums in another order are after Adam divided by them."""
+    return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=2e-5) for name in one)
+
+
+def test_two_ranks_give_the_same_update_as_one(taken: dict[str, Taken]) -> None:
+    assert same(taken["whole-1"].weights, taken["whole-2"].weights)
+    for alone, together in zip(taken["whole-1"].reports, taken["whole-2"].reports, strict=True):
+        assert together == {name: pytest.approx(value, rel=1e-4, abs=1e-7) for name, value in alone.items()}
+
+
+def test_no_token_of_ragged_groups_is_doubled_or_dropped(taken: dict[str, Taken]) -> None:
+    tokens = sum(sample.completion_length for sample in ragged(13))
+    assert {report["tokens"] for one in taken.values() for report in one.reports} == {tokens}
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_a_run_goes_on_with_another_number_of_ranks(taken: dict[str, Taken], world: int) -> None:
+    assert same(taken[f"resumed-{world}"].weights, taken["whole-1"].weights)
+
+
+def test_samples_travel_between_ranks_unchanged() -> None:
+    for sent, came in zip(ragged(13), samples_of_tensors(samples_to_tensors(ragged(13))), strict=True):
+        assert sent.prompt.tolist() == came.prompt.tolist()
+        assert sent.completion.tolist() == came.completion.tolist()
+        assert sent.logprobs.tolist() == came.logprobs.tolist()
+        assert sent.advantage == came.advantage
+    assert samples_of_tensors(samples_to_tensors([])) == []

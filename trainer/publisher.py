@@ -1,0 +1,140 @@
+"""What follows a step: its weights published and anchored, its numbers and its batch reported. Does nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from muster import telemetry
+from muster.chain.client import Chain
+from muster.chain.contracts import runs
+from muster.errors import MismatchError, RefusedError, RevertError, UnreachableError
+from muster.hashes import hash_bytes
+from muster.http import OrchestratorClient
+from muster.messages import StepReport
+from muster.settings import Settings
+from muster.shardcast.publish import deltas_of, publish
+from muster.terms import Terms
+from trainer.checkpoint import Note
+
+ATTEMPTS: Final = 20
+"""Times that something refused for the moment is tried again before the trainer gives up."""
+
+log = telemetry.logger("trainer")
+
+
+class Publisher:
+    """A run's steps, as the chain, the relays and the orchestrator come to know of them."""
+
+    def __init__(self, settings: Settings, chain: Chain, client: OrchestratorClient, terms: Terms) -> None:
+        self.settings = settings
+        self.options = settings.trainer
+        self.chain = chain
+        self.client = client
+        self.terms = terms
+        self._told: StepReport | None = None
+        """The last report."""
+
+    async def publish(self, note: Note, model: Path) -> None:
+        """Put a step's weights into the served folder and its roots on chain, unless they are there.
+
+        Raises MismatchError when others are, UnreachableError when the chain takes none for long.
+        """
+        run, step = self.settings.run, note.step
+        cast = self.settings.shardcast
+        manifest = await asyncio.to_thread(
+            publish,
+            model,
+            cast.dir,
+            run,
+            step,
+            shard_bytes=cast.shard_bytes,
+            keep=cast.published_versions,
+            deltas=deltas_of(cast),
+        )
+        batch_root = hash_bytes(note.batch_root)
+        deadline = time.monotonic() + self.terms.min_step_interval + ATTEMPTS * self._pause
+        while time.monotonic() < deadline:
+            await self.chain.settle()
+            if (await self.chain.ask(runs.run_state(run))).steps > step:
+                return await self._check_published(step, manifest.root)
+            try:
+                mined = await self.chain.act(runs.publish_checkpoint(run, step, manifest.root, batch_root))
+            except (RevertError, UnreachableError) as error:
+                if isinstance(error, RevertError) and error.name not in ("StepTooSoon", "StepOutOfOrder"):
+                    raise
+                log.info("publishing later", step=step, reason=str(error))
+                await asyncio.sleep(self.options.poll_seconds)
+                continue
+            log.info("published", step=step, root="0x" + manifest.root.hex(), tx=mined.hash)
+            return None
+        raise UnreachableError(f"step {step} could not be published for long")
+
+    async def report(
+        self,
+        note: Note,
+        metrics: Mapping[str, float],
+        stages: Mapping[str, float],
+        refused: list[str],
+        *,
+        finished: bool,
+    ) -> None:
+        """Tell the orchestrator; it needs to know which files are used up, so a refusal is not ignored."""
+        report = StepReport(
+            run=self.settings.run,
+            step=note.step,
+            metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
+            batch=list(note.batch),
+            dropped=refused,
+            stages={name: round(seconds, 3) for name, seconds in stages.items()},
+            finished=finished,
+        )
+        self._told = report
+        append_line(self.options.state_dir / "metrics.jsonl", report)
+        await self.patiently(lambda: self.client.post_step(report))
+
+    async def tell_refused(self, refused: list[str]) -> None:
+        """Report the step once more, with what was refused since.
+
+        Demand counts what waits for us: a file that will never be used must not keep new work away, or no step would
+        ever come after which it is too stale to count.
+        """
+        if self._told is not None:
+            report = self._told = self._told.model_copy(update={"dropped": refused})
+            await self.patiently(lambda: self.client.post_step(report))
+
+    async def patiently(self, call: Callable[[], Any]) -> Any:
+        """Repeat a call while the other side cannot be reached, or says that it is not ready, and say so."""
+        for attempt in range(ATTEMPTS):
+            try:
+                return await call()
+            except (UnreachableError, RefusedError) as error:
+                if isinstance(error, RefusedError) and error.status < 500 and error.status != 404:
+                    raise
+                if attempt == ATTEMPTS - 1:
+                    raise
+                log.warning("trying again", error=str(error))
+                await asyncio.sleep(self._pause)
+        raise AssertionError("unreachable")
+
+    @property
+    def _pause(self) -> float:
+        return max(1.0, self.options.poll_seconds)
+
+    async def _check_published(self, step: int, root: bytes) -> None:
+        anchored = (await self.chain.checkpoint(self.settings.run, step)).manifest_root
+        if anchored != root:
+            raise MismatchError(
+                f"step {step} on chain has manifest root 0x{anchored.hex()}, this folder's is 0x{root.hex()}",
+                hint="this state folder is not the one the run was trained from so far",
+            )
+
+
+def append_line(path: Path, report: StepReport) -> None:
+    """Keep a report as a line of JSON, for plots and for whoever comes later."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(report.model_dump_json(exclude={"batch", "dropped"}) + "\n")

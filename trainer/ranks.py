@@ -1,0 +1,215 @@
+"""Several processes train one model: torchrun starts them, rank 0 is the trainer, and the others do what it says.
+
+    torchrun --nproc-per-node=8 -m trainer --config FILE
+
+Weights, gradients and moments are sharded over the ranks (FSDP2); with bfloat16 the passes compute in it from float32
+master weights, and gradients are added up in float32. What rank 0 says to the others travels as tensors and JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import numpy as np
+import torch
+from torch import distributed
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
+from torch.distributed.checkpoint.state_dict_loader import load as load_state
+from torch.distributed.checkpoint.state_dict_saver import async_save
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+from trainer.layout import Sample
+from trainer.policy import Policy
+
+PASS_SECONDS: Final = 1800.0
+"""Longest that one rank waits for the others inside an update or a checkpoint."""
+
+
+class Ranks(Protocol):
+    """The processes that train one model together."""
+
+    rank: int
+    world: int
+    device: torch.device
+
+    def shard(self, policy: Policy) -> None:
+        """Divide a policy's parameters among the ranks, in place; all call it with equal weights."""
+        ...
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """float64 [n] on the CPU, added up over all ranks."""
+        ...
+
+    def tell(self, order: str, tensors: Mapping[str, torch.Tensor] | None = None, **words: Any) -> None:
+        """Have every other rank do something; for any rank but the first it does nothing."""
+        ...
+
+    def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
+        """Write tensors, as they are now, to files of torch.distributed.checkpoint; all ranks call it."""
+        ...
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        """Read what any number of ranks wrote into the tensors of `state`; all ranks call it."""
+        ...
+
+
+class Alone:
+    """One process, on the GPU if there is one."""
+
+    rank, world = 0, 1
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self.device = device or torch.device("cpu")
+
+    def shard(self, policy: Policy) -> None:
+        policy.to(self.device)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+    def tell(self, order: str, tensors: Mapping[str, torch.Tensor] | None = None, **words: Any) -> None:
+        pass
+
+    def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
+        _meet_oneself()
+        return _saving(async_save(state, storage_writer=_writer(folder)))
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        _meet_oneself()
+        load_state(state, checkpoint_id=folder)
+
+
+class Group:
+    """The processes that torchrun started, one a GPU or, without any, several on CPUs over gloo."""
+
+    def __init__(self, *, idle_seconds: float, dtype: torch.dtype = torch.float32) -> None:
+        """Meets the others. `idle_seconds`: the longest that rank 0 may have nothing to say."""
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        cuda = torch.cuda.is_available()
+        self.device = torch.device("cuda", local) if cuda else torch.device("cpu")
+        if cuda:
+            torch.cuda.set_device(self.device)
+        backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
+        distributed.init_process_group(backend, timeout=timedelta(seconds=PASS_SECONDS))
+        self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
+        self._orders = _group(idle_seconds + PASS_SECONDS)
+        self._files = _group(PASS_SECONDS)
+        """Of its own, since files are written while an update goes on."""
+        self._mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world,))
+        self._dtype = dtype
+
+    def shard(self, policy: Policy) -> None:
+        """FSDP2: each layer by itself, the rest together."""
+        policy.to(self.device)
+        narrow = None if self._dtype == torch.float32 else self._dtype
+        precision = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
+        for layer in policy.layers:
+            fully_shard(layer, mesh=self._mesh, mp_policy=precision)
+        fully_shard(policy, mesh=self._mesh, mp_policy=precision)
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        values = values.clone()
+        distributed.all_reduce(values)
+        return values
+
+    def tell(self, order: str, tensors: Mapping[str, torch.Tensor] | None = None, **words: Any) -> None:
+        from safetensors.torch import save
+
+        if self.rank:
+            return
+        data = save(dict(tensors or {}) | {"": torch.zeros(0)}, {"order": order, "words": json.dumps(words)})
+        size = torch.tensor([len(data)])
+        distributed.broadcast(size, 0, group=self._orders)
+        distributed.broadcast(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, group=self._orders)
+
+    def hear(self) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
+        """What rank 0 said next: order, tensors, words. Every other rank calls this."""
+        from safetensors.torch import load
+
+        size = torch.zeros(1, dtype=torch.int64)
+        distributed.broadcast(size, 0, group=self._orders)
+        buffer = torch.zeros(int(size), dtype=torch.uint8)
+        distributed.broadcast(buffer, 0, group=self._orders)
+        data = buffer.numpy().tobytes()
+        words = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        tensors = load(data)
+        del tensors[""]
+        return words["order"], tensors, json.loads(words["words"])
+
+    def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
+        return _saving(async_save(state, storage_writer=_writer(folder), process_group=self._files))
+
+    def load(self, state: dict[str, Any], folder: Path) -> None:
+        load_state(state, checkpoint_id=folder, process_group=self._files)
+
+    def close(self) -> None:
+        """Let the other ranks go, too."""
+        self.tell("stop")
+        distributed.destroy_process_group()
+
+
+def started_by_torchrun() -> bool:
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def samples_to_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
+    """What an update needs of its samples, end to end; the inverse of `samples_of_tensors`."""
+    return {
+        "tokens": _end_to_end([part for s in samples for part in (s.prompt, s.completion)], np.int32),
+        "lengths": torch.tensor([[len(s.prompt), len(s.completion)] for s in samples], dtype=torch.int64).reshape(
+            -1, 2
+        ),
+        "logprobs": _end_to_end([s.logprobs for s in samples], np.float32),
+        "advantages": torch.tensor([s.advantage for s in samples], dtype=torch.float64),
+    }
+
+
+def samples_of_tensors(tensors: Mapping[str, torch.Tensor]) -> list[Sample]:
+    """Without what only reports need: the files they came in."""
+    tokens, logprobs = tensors["tokens"].numpy(), tensors["logprobs"].numpy()
+    samples, at, place = [], 0, 0
+    for (prompt, completion), advantage in zip(
+        tensors["lengths"].tolist(), tensors["advantages"].tolist(), strict=True
+    ):
+        middle, end = at + prompt, at + prompt + completion
+        part = logprobs[place : place + completion]
+        samples.append(Sample(tokens[at:middle], tokens[middle:end], part, advantage))
+        at, place = end, place + completion
+    return samples
+
+
+def _group(seconds: float) -> distributed.ProcessGroup:
+    group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
+    assert isinstance(group, distributed.ProcessGroup)
+    return group
+
+
+def _meet_oneself() -> None:
+    """A group of one, without which torch.distributed.checkpoint warns that there is none."""
+    if not distributed.is_initialized():
+        distributed.init_process_group(
+            "gloo",
+            store=distributed.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
+            rank=0,
+            world_size=1,
+        )
+
+
+def _writer(folder: Path) -> FileSystemWriter:
+    return FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
+
+
+def _saving(begun: Any) -> Future[Any]:
+    assert isinstance(begun, Future)
+    return begun
+
+
+def _end_to_end(parts: Sequence[np.ndarray], dtype: type) -> torch.Tensor:
+    return torch.from_numpy(np.concatenate([np.zeros(0, dtype), *parts]).astype(dtype))

@@ -1,0 +1,118 @@
+"""The model in training as every rank has it: its share of the weights and moments, and what all ranks do together.
+
+Rank 0 calls the methods; each first has the other ranks do the same, in `follow`. Nothing here knows of batches, files
+or the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from muster.models import load_model
+from trainer.layout import Sample
+from trainer.policy import Policy, check_model
+from trainer.ranks import Group, Ranks, samples_of_tensors, samples_to_tensors
+from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+class Replica:
+    """One rank's part of the policy and its optimiser, and of the reference if the loss asks for one."""
+
+    def __init__(self, initial: Path, terms: UpdateTerms, ranks: Ranks) -> None:
+        """Raises ConfigError when the checkpoint in `initial` is of a model that cannot be packed."""
+        torch.set_num_threads(1)
+        self.ranks = ranks
+        self.terms = terms
+        self.policy = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
+        check_model(self.policy)
+        if terms.activation_checkpointing:
+            self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        ranks.shard(self.policy)
+        self.policy.train()
+        self.optimizer = make_optimizer(self.policy, terms)
+        self.reference: Policy | None = None
+        if terms.loss.kl_coefficient:
+            self.reference = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
+            ranks.shard(self.reference)
+            self.reference.eval().requires_grad_(False)
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return self.policy.model
+
+    def update(self, samples: Sequence[Sample], step: int) -> UpdateReport:
+        """`trainer.update.update`, by all ranks."""
+        self.ranks.tell("update", samples_to_tensors(samples), step=step)
+        return update(
+            self.policy,
+            self.optimizer,
+            samples,
+            self.terms,
+            step=step,
+            reference=self.reference,
+            ranks=self.ranks,
+        )
+
+    def save(self, folder: Path) -> Future[Any]:
+        """Write weights and moments as they are now to `folder`; what comes after does not change what is written."""
+        self.ranks.tell("save", folder=str(folder))
+        return self.ranks.save(self._state(moments=bool(self.optimizer.state)), folder)
+
+    def load(self, folder: Path, *, moments: bool) -> None:
+        """Take weights and moments from `folder`, by however many ranks they were written."""
+        self.ranks.tell("load", folder=str(folder), moments=moments)
+        self.optimizer.state.clear()
+        if moments:
+            for parameter in self._trained().values():
+                zeros = {name: torch.zeros_like(parameter) for name in MOMENTS}
+                self.optimizer.state[parameter] = {"step": torch.zeros(())} | zeros
+        with torch.no_grad():
+            self.ranks.load(self._state(moments=moments), folder)
+
+    def published(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        """Whole weights by the model's own names, copied to the CPU; tied ones once."""
+        self.ranks.tell("published")
+        parameters = {name.removeprefix("model."): value.detach() for name, value in self.policy.named_parameters()}
+        whole = {
+            name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in parameters.items()
+        }
+        return {name: value.to("cpu", dtype, copy=True) for name, value in whole.items()}
+
+    def _trained(self) -> dict[str, torch.nn.Parameter]:
+        return {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
+
+    def _state(self, *, moments: bool) -> dict[str, Any]:
+        """The tensors themselves, by parameter."""
+        trained = self._trained()
+        state: dict[str, Any] = {"weights": {name: value.detach() for name, value in trained.items()}}
+        if moments:
+            state["moments"] = {name: dict(self.optimizer.state[value]) for name, value in trained.items()}
+        return state
+
+
+def follow(replica: Replica, ranks: Group) -> None:
+    """Do what rank 0 does until it says that it is done. Blocks."""
+    while True:
+        order, tensors, words = ranks.hear()
+        match order:
+            case "update":
+                replica.update(samples_of_tensors(tensors), words["step"])
+            case "save":
+                replica.save(Path(words["folder"])).result()
+            case "load":
+                replica.load(Path(words["folder"]), moments=words["moments"])
+            case "published":
+                replica.published(torch.float32)
+            case "stop":
+                return
