@@ -30,7 +30,7 @@ from muster.terms import Terms
 
 async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path) -> TaskSet:
     """The run's task set, kept in `folder`. Raises as `OrchestratorClient.get_file` and `load_task_set`."""
-    path = folder / f"tasks-{terms.task_root.hex()}.jsonl"
+    path = task_set_path(terms, folder)
     if not path.exists():
         data = await client.get_file(terms.task_root)
         await asyncio.to_thread(write_durably, path, data)
@@ -38,6 +38,11 @@ async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path)
     if task_set.size != terms.task_count:
         raise MismatchError(f"the task set has {task_set.size} tasks, the run's terms say {terms.task_count}")
     return task_set
+
+
+def task_set_path(terms: Terms, folder: Path) -> Path:
+    """Where `fetch_task_set` keeps it."""
+    return folder / f"tasks-{terms.task_root.hex()}.jsonl"
 
 
 def make_rules(chain: ChainReader, run: int, terms: Terms, task_set: TaskSet, checkpoint: Path) -> Rules:

@@ -25,6 +25,7 @@ NOUNS: Final = (
     "weights",
     "tasks",
     "model",
+    "eval",
     "trainer",
     "orchestrator",
     "chain",
@@ -64,7 +65,7 @@ def root(
 def _add_nouns() -> None:
     for noun in NOUNS:
         module = import_module(f"muster.cli.{noun}")
-        if noun in ("doctor", "faucet"):
+        if noun in ("doctor", "faucet", "eval"):
             module.add_to(app)
         else:
             app.add_typer(module.app, name=noun)

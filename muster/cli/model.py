@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.session import Session, command
-from muster.cli.tasks import parse_numbers
+from muster.cli.session import Session, command, parse_numbers
 
 app = typer.Typer(help="Models.", no_args_is_help=True)
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.session import Session, command, parse_tokens, tokens
+from muster.cli.session import Session, command, parse_numbers, parse_tokens, tokens
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
-from muster.cli.tasks import parse_numbers
 from muster.errors import ConfigError, MismatchError, UsageError
 from muster.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS, read_terms, terms_document, write_terms
 

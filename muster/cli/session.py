@@ -237,6 +237,14 @@ def parse_tokens(text: str) -> int:
         raise UsageError(f"{text!r} is not an amount", hint="write it in tokens, for example 12.5") from error
 
 
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Comma-separated whole numbers. Raises UsageError."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise UsageError(f"{text!r} is no list of numbers", hint="write it like 8,12,16") from error
+
+
 def command(app: typer.Typer, name: str, *, spends: bool = False) -> Callable[[Callable], Callable]:
     """Register a function as a command of `app`. Its docstring is the help; `spends` adds --dry-run and --yes."""
 

@@ -1,16 +1,41 @@
-"""muster tasks: make the task set that a run's terms name."""
+"""muster tasks: make the task set that a run's terms name, and keep of it what a model can learn from."""
 
 from __future__ import annotations
 
+import asyncio
+import time
+from contextlib import aclosing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Group
+from rich.text import Text
 
-from muster.cli.session import Session, command
-from muster.errors import UsageError
+from muster.cli.asking import (
+    BudgetsOption,
+    MaxTokensOption,
+    ProfileOption,
+    SamplesOption,
+    SeedOption,
+    TemperatureOption,
+    as_json,
+    asked,
+    make_sampling,
+    model_hashes,
+)
+from muster.cli.session import Session, as_table, command, parse_numbers
+from muster.errors import CheckError, ConfigError, UsageError
+
+if TYPE_CHECKING:
+    from muster.answer_journal import AnswerJournal
+    from muster.pass_rates import Band, Sifted
+    from muster.questions import Questions
 
 app = typer.Typer(help="Task sets.", no_args_is_help=True)
+
+BAR_WIDTH = 40
+"""Columns of the longest bar of a histogram."""
 
 
 @command(app, "make")
@@ -31,9 +56,133 @@ def make(
     session.result({"path": str(path), "root": task_set.root, "train": train, "held_out": held_out})
 
 
-def parse_numbers(text: str) -> tuple[int, ...]:
-    """Comma-separated whole numbers. Raises UsageError."""
+@command(app, "filter")
+async def filter_(
+    session: Session,
+    tasks: Annotated[Path, typer.Argument(help="Task set (muster tasks make).")],
+    model: Annotated[Path, typer.Argument(help="Checkpoint folder of the model that a run would begin with.")],
+    out: Annotated[Path, typer.Argument(help="Task set to write.")],
+    low: Annotated[float, typer.Option(min=0, max=1, help="Lowest pass rate that is kept.")] = 0.1,
+    high: Annotated[float, typer.Option(min=0, max=1, help="Highest pass rate that is kept.")] = 0.8,
+    samples: SamplesOption = 8,
+    budgets: BudgetsOption = None,
+    temperature: TemperatureOption = None,
+    max_tokens: MaxTokensOption = None,
+    seed: SeedOption = 0,
+    profile: ProfileOption = None,
+) -> None:
+    """Keep the training tasks that a model solves now and then, from --low to --high, both included.
+
+    Held-out tasks stay as they are. Answers are kept in OUT.answers: an interrupted filter goes on where it was, and
+    another band of the same answers takes no time.
+    """
+    from muster.answer_journal import AnswerJournal
+    from muster.pass_rates import Band, sift
+    from muster.questions import Questions
+    from muster.tasks import load_task_set, save_task_set
+
+    band = Band(low, high)
+    band.check_reachable(samples)
+    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile)
+    _check_out(out, tasks)
+    task_set = await asyncio.to_thread(load_task_set, tasks)
+    identity = {name: value.hex() for name, value in (await asyncio.to_thread(model_hashes, model)).items()}
+    identity |= {"task_root": task_set.root.hex(), **as_json(sampling)}
+    questions = Questions(
+        model=model,
+        tasks=tasks,
+        root=task_set.root,
+        part="train",
+        count=task_set.size,
+        sampling=sampling,
+        ranks=session.settings.worker.tensor_parallel,
+    )
+    begun = time.monotonic()
+    with AnswerJournal(out.with_name(out.name + ".answers"), identity) as journal:
+        right = await _right(session, questions, journal)
+    sifted = sift(right, samples, band)
+    if not sifted.kept:
+        raise _nothing_left(sifted, band)
+    kept = task_set.choose(sifted.kept)
+    save_task_set(kept, out)
+    document = {
+        "path": str(out),
+        "root": kept.root,
+        "train": kept.size,
+        "held_out": len(kept.held_out),
+        "from_root": task_set.root,
+        "from_train": task_set.size,
+        "too_hard": sifted.too_hard,
+        "too_easy": sifted.too_easy,
+        "low": low,
+        "high": high,
+        "histogram": _histogram(sifted, samples, band),
+        **identity,
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    session.result(document, _for_people(document))
+
+
+async def _right(session: Session, questions: Questions, journal: AnswerJournal) -> list[int]:
+    """Right answers per task: those of the journal, and then new ones, each in it before it counts."""
+    known = journal.answers()
+    right = [one.right for one in known]
+    if known:
+        session.note(f"{len(known)} of {questions.count} tasks were answered before")
     try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError as error:
-        raise UsageError(f"{text!r} is no list of numbers", hint="write it like 8,12,16") from error
+        async with aclosing(asked(session, questions.starting_at(len(known)))) as answers:
+            async for one in answers:
+                journal.add(one)
+                right.append(one.right)
+    finally:
+        if 0 < len(right) < questions.count:
+            session.note(f"{len(right)} of {questions.count} tasks are answered; the same command goes on from there")
+    return right
+
+
+def _check_out(out: Path, tasks: Path) -> None:
+    if out.is_dir():
+        raise UsageError(f"{out} is a folder", hint="name the file to write")
+    if out.resolve() == tasks.resolve():
+        raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another file to write")
+    if not out.parent.is_dir():
+        raise ConfigError(
+            f"there is no folder {out.parent}", hint=f"make it, or write OUT elsewhere than in {out.parent}"
+        )
+
+
+def _nothing_left(sifted: Sifted, band: Band) -> CheckError:
+    hint = "begin with a better model or easier tasks (muster tasks make --levels), or lower --low"
+    if sifted.too_easy > sifted.too_hard:
+        hint = "make harder tasks (muster tasks make --levels), or raise --high"
+    return CheckError(
+        f"no task has a pass rate from {band.low:g} to {band.high:g}: "
+        f"{sifted.too_hard} are too hard, {sifted.too_easy} too easy",
+        hint=f"{hint}; the answers are kept, so another band takes no time",
+    )
+
+
+def _histogram(sifted: Sifted, samples: int, band: Band) -> list[dict[str, Any]]:
+    return [
+        {"pass_rate": right / samples, "tasks": tasks, "kept": right / samples in band}
+        for right, tasks in enumerate(sifted.histogram)
+    ]
+
+
+def _for_people(document: dict[str, Any]) -> Group:
+    highest = max(row["tasks"] for row in document["histogram"])
+    rows = [
+        {
+            "pass rate": f"{row['pass_rate']:.3f}",
+            "tasks": row["tasks"],
+            "": "█" * -(-BAR_WIDTH * row["tasks"] // highest),
+            "kept": "yes" if row["kept"] else "",
+        }
+        for row in document["histogram"]
+    ]
+    about = (
+        f"kept {document['train']} of {document['from_train']} training tasks; {document['too_hard']} too hard, "
+        f"{document['too_easy']} too easy; all {document['held_out']} held-out tasks"
+    )
+    where = f"wrote {document['path']}, root 0x{document['root'].hex()}"
+    return Group(as_table(rows), Text(about), Text(where))

@@ -36,7 +36,7 @@ async def fetch(
 
     run = session.settings.run
     async with session.chain() as chain:
-        checkpoint = await _checkpoint(chain, run, step)
+        checkpoint = await checkpoint_of(chain, run, step)
         async with session.orchestrator(chain) as client:
             relays = await Relays(session.settings.shardcast, client, run).urls()
 
@@ -84,7 +84,7 @@ async def verify(
     from muster.shardcast.folder import read_manifest, verify_folder
 
     async with session.chain() as chain:
-        checkpoint = await _checkpoint(chain, session.settings.run, step)
+        checkpoint = await checkpoint_of(chain, session.settings.run, step)
     hashed = 0
     try:
         total = (await asyncio.to_thread(read_manifest, folder, checkpoint.manifest_root)).total_bytes
@@ -118,7 +118,8 @@ def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-async def _checkpoint(chain: Chain, run: int, step: int | None) -> Checkpoint:
+async def checkpoint_of(chain: Chain, run: int, step: int | None) -> Checkpoint:
+    """A step's checkpoint, the newest without one. Raises CheckError when the run has not published it."""
     from muster.chain.contracts import runs
 
     if step is None:

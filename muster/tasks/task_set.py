@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from random import Random
@@ -51,6 +51,10 @@ class TaskSet:
         if not 0 <= index < self.size:
             raise IndexError(f"task {index} of {self.size}")
         return self.train[index]
+
+    def choose(self, indices: Sequence[int]) -> TaskSet:
+        """The set with these training tasks only, in this order, and all held-out ones."""
+        return replace(self, train=tuple(self.task(index) for index in indices))
 
     def canonical_bytes(self) -> bytes:
         """The file's content. Equal sets have equal bytes."""

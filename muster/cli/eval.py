@@ -1,0 +1,201 @@
+"""muster eval: how often a checkpoint is right, before, during and after a run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from muster.cli.asking import (
+    BudgetsOption,
+    MaxTokensOption,
+    ProfileOption,
+    SamplesOption,
+    SeedOption,
+    TemperatureOption,
+    Usual,
+    as_json,
+    asked,
+    make_sampling,
+    model_hashes,
+)
+from muster.cli.session import Session, as_table, command, parse_numbers, to_json
+from muster.errors import UsageError
+
+if TYPE_CHECKING:
+    from muster.questions import Answers, Sampling
+    from muster.tasks import TaskSet
+
+DEFAULT_K: Final = (1, 4, 8)
+RUN_FOLDER: Final = Path(".muster/eval")
+"""Where the weights and the task set of a run are kept."""
+
+
+class PartChoice(StrEnum):
+    HELD_OUT = "held-out"
+    TRAIN = "train"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Who is examined, and in what."""
+
+    model: Path
+    tasks: Path
+    task_set: TaskSet
+    usual: Usual
+    """How its tasks are asked where nothing else is said."""
+    of_run: dict[str, int] = field(default_factory=dict)
+
+
+def add_to(app: typer.Typer) -> None:
+    command(app, "eval")(evaluate)
+
+
+async def evaluate(
+    session: Session,
+    model: Annotated[Path | None, typer.Argument(help="Checkpoint folder; not with --run.")] = None,
+    tasks: Annotated[Path | None, typer.Argument(help="Task set (muster tasks make); not with --run.")] = None,
+    run: Annotated[int | None, typer.Option(min=1, help="Examine a step of this run instead.")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="Which step of the run; else the newest.")] = None,
+    part: Annotated[PartChoice, typer.Option(help="Which tasks.")] = PartChoice.HELD_OUT,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
+    samples: SamplesOption = 8,
+    k: Annotated[str | None, typer.Option("--k", help="For which k, comma-separated; else 1, 4 and 8.")] = None,
+    budgets: BudgetsOption = None,
+    temperature: TemperatureOption = None,
+    max_tokens: MaxTokensOption = None,
+    seed: SeedOption = 0,
+    profile: ProfileOption = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Write the result here too, with counts per task.")] = None,
+) -> None:
+    """Measure pass@k of a checkpoint on held-out tasks, with 95 % confidence intervals.
+
+    Of a run, budgets, temperature, length limit and profile are those of its terms where they are not given.
+    """
+    from muster.questions import Questions, part_of
+
+    ks = parse_ks(k, samples)
+    if out is not None and out.is_dir():
+        raise UsageError(f"{out} is a folder", hint="name a file with --out")
+    if run is None:
+        subject = await asyncio.to_thread(_of_files, model, tasks, step)
+    else:
+        if model is not None:
+            raise UsageError("--run brings model and tasks of its own", hint="leave out MODEL and TASKS, or --run")
+        subject = await _of_run(session, run, step)
+    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile, subject.usual)
+    hashes = await asyncio.to_thread(model_hashes, subject.model)
+    count = len(part_of(subject.task_set, part.value))
+    questions = Questions(
+        model=subject.model,
+        tasks=subject.tasks,
+        root=subject.task_set.root,
+        part=part.value,
+        count=count if limit is None else min(limit, count),
+        sampling=sampling,
+        ranks=session.settings.worker.tensor_parallel,
+    )
+    begun = time.monotonic()
+    answers = [one async for one in asked(session, questions)]
+    document = {
+        "model": str(subject.model),
+        **hashes,
+        **subject.of_run,
+        "task_set": str(subject.tasks),
+        "task_root": subject.task_set.root,
+        "part": part.value,
+        "tasks": len(answers),
+        **as_json(sampling),
+        **measured(answers, sampling, ks),
+        "seconds": round(time.monotonic() - begun, 1),
+    }
+    if out is not None:
+        _write(out, document, answers)
+    session.result(document, _for_people(document))
+
+
+def parse_ks(text: str | None, samples: int) -> tuple[int, ...]:
+    """The k of pass@k, ascending. Raises UsageError for one that so many samples cannot show."""
+    if text is None:
+        return tuple(k for k in DEFAULT_K if k <= samples)
+    ks = tuple(sorted(set(parse_numbers(text))))
+    if ks[0] < 1:
+        raise UsageError(f"pass@{ks[0]}", hint="give --k from 1 to the number of samples")
+    if ks[-1] > samples:
+        raise UsageError(
+            f"pass@{ks[-1]} takes at least {ks[-1]} answers to a task, and there are {samples}",
+            hint=f"add --samples {ks[-1]}, or ask for smaller --k",
+        )
+    return ks
+
+
+def measured(answers: Sequence[Answers], sampling: Sampling, ks: Sequence[int]) -> dict[str, Any]:
+    """What the answers show: pass@k with its interval, how long they are and how many ended by themselves."""
+    from muster.pass_rates import mean_pass_at_k
+
+    right = [one.right for one in answers]
+    estimates = [(k, mean_pass_at_k(right, sampling.samples, k)) for k in ks]
+    total = sampling.samples * len(answers)
+    return {
+        "pass_at_k": [{"k": k, "value": of.value, "low": of.low, "high": of.high} for k, of in estimates],
+        "mean_tokens": round(sum(one.tokens for one in answers) / total, 2),
+        "finished": sum(one.finished for one in answers) / total,
+    }
+
+
+def _of_files(model: Path | None, tasks: Path | None, step: int | None) -> Subject:
+    from muster.tasks import load_task_set
+
+    if step is not None:
+        raise UsageError("--step names a step of a run", hint="add --run")
+    if model is None or tasks is None:
+        raise UsageError("there is nothing to examine", hint="muster eval MODEL TASKS, or muster eval --run NUMBER")
+    return Subject(model, tasks, load_task_set(tasks), Usual())
+
+
+async def _of_run(session: Session, run: int, step: int | None) -> Subject:
+    """A step's weights and the run's tasks, both checked against the chain."""
+    from muster.cli.weights import checkpoint_of
+    from muster.relays import Relays
+    from muster.run_data import Checkpoints, fetch_task_set, task_set_path
+
+    folder = RUN_FOLDER / f"run-{run}"
+    async with session.chain() as chain, session.orchestrator(chain) as client:
+        checkpoint = await checkpoint_of(chain, run, step)
+        terms, settings = await chain.terms(run), session.settings.shardcast
+        task_set = await fetch_task_set(client, terms, folder)
+        session.note(f"fetching the weights of step {checkpoint.step} …")
+        checkpoints = Checkpoints(chain, run, terms, Relays(settings, client, run), settings, folder / "weights")
+        path = await checkpoints.get(checkpoint.step)
+    return Subject(
+        path, task_set_path(terms, folder), task_set, Usual.of_run(terms), {"run": run, "step": checkpoint.step}
+    )
+
+
+def _write(path: Path, document: dict[str, Any], answers: Sequence[Answers]) -> None:
+    from muster.files import write_durably
+
+    right = [one.right for one in answers]
+    write_durably(path, (to_json(document | {"right": right}) + "\n").encode())
+
+
+def _for_people(document: dict[str, Any]) -> Group:
+    rows = [
+        {"": f"pass@{row['k']}", "value": f"{row['value']:.3f}", "95 %": f"{row['low']:.3f} to {row['high']:.3f}"}
+        for row in document["pass_at_k"]
+    ]
+    of = f"step {document['step']} of run {document['run']}" if "run" in document else document["model"]
+    about = (
+        f"{document['tasks']} {document['part']} tasks, {document['samples']} answers each; "
+        f"{document['mean_tokens']:g} tokens in the mean, {document['finished']:.1%} ended by themselves"
+    )
+    return Group(Text(of), as_table(rows), Text(about))

@@ -1,0 +1,135 @@
+"""What a checkpoint is asked when somebody measures it, and what comes back.
+
+`muster.asking` starts the process that answers (`worker.answering`), hands it one line and reads one line per task. An
+answer's budget and sampling seed follow from the task's text and the number of the sample, as a run draws them: two
+checkpoints that are compared meet the same luck, and a task has the same answers whichever set it stands in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from muster.errors import UsageError
+from muster.tasks import Task, TaskSet, load_task_set
+
+Part = Literal["held-out", "train"]
+
+TAG: Final = "muster.questions.v1"
+MAX_BUDGET: Final = (1 << 16) - 1
+"""As in a run's terms."""
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How every task is asked. Raises UsageError when that makes no sense."""
+
+    samples: int
+    """Answers to a task."""
+    budgets: tuple[int, ...]
+    """Thinking budgets in tokens, one of which is drawn for each answer."""
+    max_tokens: int
+    """Where an answer is cut off, EOS included."""
+    temperature: float
+    seed: int
+    profile: str
+    """Name of a verification profile: the model computes in its dtype."""
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise UsageError(f"{self.samples} answers to a task", hint="give --samples 1 or more")
+        if not self.budgets or not all(1 <= budget <= MAX_BUDGET for budget in self.budgets):
+            raise UsageError(f"budgets {list(self.budgets)}", hint=f"give --budgets from 1 to {MAX_BUDGET} tokens")
+        if self.max_tokens < max(self.budgets):
+            raise UsageError(
+                f"no answer can keep a budget of {max(self.budgets)} tokens when it is cut off at {self.max_tokens}",
+                hint=f"raise --max-tokens to {max(self.budgets)} or more, or lower --budgets",
+            )
+        if not (math.isfinite(self.temperature) and self.temperature > 0):
+            raise UsageError(
+                f"a temperature of {self.temperature:g}",
+                hint="give --temperature above 0: at 0 every sample of a task would be the same",
+            )
+
+    def draw(self, task: Task, sample: int) -> tuple[int, int]:
+        """Seed (0 ≤ seed < 2^63) and thinking budget of one answer."""
+        text = f"{TAG}\0{self.seed}\0{sample}\0{task.prompt}"
+        word = int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest(), "big")
+        return word & (1 << 63) - 1, self.budgets[(word >> 128) % len(self.budgets)]
+
+
+@dataclass(frozen=True)
+class Questions:
+    """Some tasks of a set, for one checkpoint."""
+
+    model: Path
+    """Checkpoint folder."""
+    tasks: Path
+    """Task set file."""
+    root: bytes
+    """What the file hashes to."""
+    part: Part
+    count: int
+    """Tasks from the beginning of the part."""
+    sampling: Sampling
+    ranks: int = 1
+    """Devices that the model is split over."""
+    first: int = 0
+    """Tasks that need no answers any more."""
+
+    def load(self) -> tuple[Task, ...]:
+        """The tasks from `first` on. Raises as `load_task_set`."""
+        return part_of(load_task_set(self.tasks, self.root), self.part)[self.first : self.count]
+
+    def starting_at(self, first: int) -> Questions:
+        return replace(self, first=first)
+
+    def to_line(self) -> str:
+        """One line of ASCII, whatever bytes the names of the files are."""
+        document = asdict(self) | {"model": str(self.model), "tasks": str(self.tasks), "root": self.root.hex()}
+        return json.dumps(document)
+
+    @classmethod
+    def from_line(cls, line: str) -> Questions:
+        document: dict[str, Any] = json.loads(line)
+        sampling = document["sampling"]
+        return cls(
+            **document
+            | {
+                "model": Path(document["model"]),
+                "tasks": Path(document["tasks"]),
+                "root": bytes.fromhex(document["root"]),
+                "sampling": Sampling(**sampling | {"budgets": tuple(sampling["budgets"])}),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What became of one task."""
+
+    task: int
+    """Index into the part."""
+    right: int
+    """Answers that score, of `Sampling.samples`."""
+    finished: int
+    """Answers that ended before they were cut off."""
+    tokens: int
+    """Length of all answers together, EOS included."""
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any]) -> Answers:
+        return cls(**document)
+
+
+def part_of(task_set: TaskSet, part: Part) -> tuple[Task, ...]:
+    """The tasks of one part, in the set's order."""
+    return task_set.held_out if part == "held-out" else task_set.train

@@ -1,0 +1,230 @@
+"""muster eval and muster tasks filter as a person types them: real processes, a real engine, a half-trained model.
+
+What they find is compared with what the session's own engine finds, asked in this process.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import aclosing, closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from muster.asking import ask
+from muster.constants import MICRO
+from muster.errors import ConfigError, MusterError
+from muster.evaluation import greedy_completions
+from muster.models import load_model
+from muster.pass_rates import mean_pass_at_k
+from muster.prompts import completion_text, prompt_tokens
+from muster.questions import Answers, Questions, Sampling
+from muster.tasks import Task, TaskSet, load_task_set, save_task_set, verify
+from tests.adversaries.workshop import tempered
+from worker.answering import Examination
+from worker.engine import Engine
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 240.0
+"""Longest that any of these processes may take."""
+SAMPLING = Sampling(
+    samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v1"
+)
+OPTIONS = ("--samples", "4", "--seed", "3")
+TRAIN = 160
+HELD_OUT = 48
+
+
+@pytest.fixture(scope="module")
+def some_tasks(task_set: TaskSet) -> TaskSet:
+    """Part of the demo's tasks: three rounds of the engine's for a filter."""
+    return TaskSet(task_set.train[:TRAIN], task_set.held_out[:HELD_OUT])
+
+
+@pytest.fixture
+def tasks_file(some_tasks: TaskSet, tmp_path: Path) -> Path:
+    path = tmp_path / "tasks.jsonl"
+    save_task_set(some_tasks, path)
+    return path
+
+
+Examine = Callable[[tuple[Task, ...]], list[Answers]]
+
+
+@pytest.fixture(scope="module")
+def examine(engine: Engine, tokenizer: PreTrainedTokenizerBase, model_dir: Path) -> Examine:
+    """The answers of the model, by an engine in this process."""
+
+    def examine(tasks: tuple[Task, ...]) -> list[Answers]:
+        engine.load_weights(model_dir)
+        return list(Examination(engine, tokenizer, SAMPLING).answers(tasks))
+
+    return examine
+
+
+def start(folder: Path, *words: object) -> subprocess.Popen[str]:
+    """Type `muster` in a folder."""
+    command = [sys.executable, "-m", "muster", *map(str, words), "--json"]
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def typed(folder: Path, *words: object, status: int = 0) -> Any:
+    """What a command printed."""
+    process = start(folder, *words)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == status, out + err
+    return json.loads(out)
+
+
+def test_with_hardly_any_noise_the_answers_are_the_greedy_ones(
+    engine: Engine, tokenizer: PreTrainedTokenizerBase, model_dir: Path, some_tasks: TaskSet
+) -> None:
+    """What transformers makes of the same prompts, without this engine: a near-tie apart, and no more."""
+    engine.load_weights(model_dir)
+    examination = Examination(engine, tokenizer, SAMPLING)
+    with tempered(engine, 1e-4):
+        answers = list(examination.answers(some_tasks.held_out))
+    asked = [(task, SAMPLING.draw(task, sample)[1]) for task in some_tasks.held_out for sample in range(4)]
+    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long() for task, budget in asked]
+    greedy = greedy_completions(load_model(model_dir), tokenizer, prompts, max_tokens=32)
+    scores = [
+        verify(task, completion_text(tokenizer, tokens)) // MICRO
+        for (task, _), tokens in zip(asked, greedy, strict=True)
+    ]
+    differ = sum(
+        (one.right, one.tokens) != (sum(scores[i : i + 4]), sum(map(len, greedy[i : i + 4])))
+        for one, i in zip(answers, range(0, len(asked), 4), strict=True)
+    )
+    assert differ <= 1
+    assert HELD_OUT < sum(one.right for one in answers) < 3 * HELD_OUT, "the model is half-trained"
+
+
+def test_eval_finds_what_the_engine_finds(
+    tasks_file: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
+) -> None:
+    """In a folder with files that a careless process would import."""
+    for name in ("random.py", "worker.py", "torch.py"):
+        (tasks_file.parent / name).write_text("raise SystemExit('imported from where somebody stands')\n")
+    hostile = tasks_file.with_name("-t asks;$(touch x).jsonl")
+    tasks_file.rename(hostile)
+    command = [Path(sys.executable).with_name("muster"), "eval", *OPTIONS, "--k", "1,2,4", "--out", "result.json"]
+    done = subprocess.run(
+        [*command, "--json", "--", model_dir, hostile.name],
+        cwd=hostile.parent,
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    answers = examine(some_tasks.held_out)
+    right = [one.right for one in answers]
+    assert json.loads((tasks_file.parent / "result.json").read_text()) == told | {"right": right}
+    expected = [mean_pass_at_k(right, 4, k) for k in (1, 2, 4)]
+    assert [(row["k"], row["value"], row["low"], row["high"]) for row in told["pass_at_k"]] == [
+        (k, of.value, of.low, of.high) for k, of in zip((1, 2, 4), expected, strict=True)
+    ]
+    assert told["pass_at_k"][0]["value"] == sum(right) / (4 * HELD_OUT)
+    assert 0.05 < told["pass_at_k"][0]["value"] < 0.95, "the model is half-trained"
+    assert told["mean_tokens"] == round(sum(one.tokens for one in answers) / (4 * HELD_OUT), 2)
+    assert told["finished"] == sum(one.finished for one in answers) / (4 * HELD_OUT)
+    assert told["task_root"] == "0x" + some_tasks.root.hex()
+
+
+def test_a_filter_that_is_interrupted_and_goes_on_keeps_what_one_in_one_go_keeps(
+    tasks_file: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
+) -> None:
+    folder, journal = tasks_file.parent, tasks_file.parent / "kept.jsonl.answers" / "answers.sqlite"
+    words = ("tasks", "filter", tasks_file, model_dir, "kept.jsonl", *OPTIONS)
+    process = start(folder, *words)
+    deadline = time.monotonic() + SECONDS
+    while not (0 < answered(journal) < TRAIN):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    engines = engines_of(psutil.Process(process.pid))
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=SECONDS)
+    assert process.returncode == 130, out + err
+    assert "the same command goes on from there" in err
+    assert len(engines) == 1
+    assert not any(one.is_running() for one in engines)
+    assert not (folder / "kept.jsonl").exists()
+    before = answered(journal)
+    assert 0 < before < TRAIN
+
+    told = typed(folder, *words)
+    right = [one.right for one in examine(some_tasks.train)]
+    wanted = tuple(task for task, count in zip(some_tasks.train, right, strict=True) if 0.1 <= count / 4 <= 0.8)
+    kept = load_task_set(folder / "kept.jsonl", bytes.fromhex(told["root"][2:]))
+    assert kept == TaskSet(wanted, some_tasks.held_out)
+    assert told["histogram"] == [
+        {"pass_rate": count / 4, "tasks": right.count(count), "kept": count in (1, 2, 3)} for count in range(5)
+    ]
+    assert (told["too_hard"], told["too_easy"]) == (right.count(0), right.count(4))
+    assert min(told["train"], told["too_hard"], told["too_easy"]) > 0, "the model is half-trained"
+
+    # The terms of a run name the filtered set, and workers and validators load it by them.
+    nobody = "0x" + "00" * 20
+    places = ("--tasks", "kept.jsonl", "--model", model_dir, "--trainer", nobody, "--storage-key", nobody)
+    terms = typed(folder, "run", "template", *places)["terms"]
+    assert f"task_count = {len(wanted)}\n" in terms
+    assert told["root"] in terms
+
+    refused = typed(folder, *words, "--temperature", "0.5", status=78)
+    assert "answers to other questions: temperature differ" in refused["error"]
+
+
+def answered(journal: Path) -> int:
+    """Tasks in a journal that another process writes."""
+    try:
+        with closing(sqlite3.connect(f"file:{journal}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT count(*) FROM answers").fetchone()[0]
+    except sqlite3.OperationalError:  # it is not there yet
+        return 0
+
+
+def engines_of(process: psutil.Process) -> list[psutil.Process]:
+    """The answering processes that it started."""
+    return [child for child in process.children() if "worker.answering" in child.cmdline()]
+
+
+async def test_an_engine_that_is_killed_is_an_error_and_nothing_it_said_is_lost(
+    tasks_file: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
+) -> None:
+    questions = Questions(model_dir, tasks_file, some_tasks.root, "train", TRAIN, SAMPLING)
+    heard: list[Answers] = []
+
+    async def listen() -> None:
+        async with aclosing(ask(questions)) as answers:
+            async for one in answers:
+                if not heard:
+                    (engine,) = engines_of(psutil.Process())
+                    engine.kill()
+                heard.append(one)
+
+    with pytest.raises(MusterError, match=r"killed by SIGKILL after \d+ of 160 tasks"):
+        await listen()
+    assert 0 < len(heard) < TRAIN
+    assert heard == examine(some_tasks.train[: len(heard)])
+
+
+async def test_what_cannot_be_asked_is_refused_before_an_engine_starts(
+    tasks_file: Path, some_tasks: TaskSet, model_dir: Path
+) -> None:
+    sampling = replace(SAMPLING, budgets=(600,), max_tokens=600)
+    questions = Questions(model_dir, tasks_file, some_tasks.root, "train", TRAIN, sampling)
+    with pytest.raises(ConfigError, match="do not fit the model's context of 512") as caught:
+        await anext(ask(questions))
+    assert "lower --max-tokens" in caught.value.hint
