@@ -394,7 +394,7 @@ def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> t
     policy = Policy(model, temperature=terms.temperature)
     optimizer, kept = make_optimizer(policy, terms), (folder / f"{source.name}-older", folder / f"{source.name}-newer")
     for step in range(1, UPDATES + 1):
-        batch = [Sample(row, float(random.standard_normal())) for row in rows]
+        batch = [Sample.of(row, random.standard_normal()) for row in rows]
         update(policy, optimizer, batch, terms, step=step)
         if step >= UPDATES - 1:
             save_model(model, tokenizer, kept[step - UPDATES + 1])

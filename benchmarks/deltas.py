@@ -140,7 +140,7 @@ def _terms(rate: float) -> UpdateTerms:
 
 def _samples(rng: np.random.Generator) -> list[Sample]:
     """Rollouts of random characters, the frequent ones more often, with random advantages."""
-    return [Sample(_rollout(rng, position), float(rng.normal())) for position in range(8)]
+    return [Sample.of(_rollout(rng, position), rng.normal()) for position in range(8)]
 
 
 def _rollout(rng: np.random.Generator, position: int) -> Rollout:

@@ -274,4 +274,4 @@ def _samples(group: Sequence[Rollout]) -> list[Sample]:
     if not teaches(rewards):
         return []
     advantages = group_advantages(rewards, length_parts(group, terms.length_unit), terms)
-    return [Sample(row, float(advantage)) for row, advantage in zip(group, advantages, strict=True)]
+    return [Sample.of(row, advantage) for row, advantage in zip(group, advantages, strict=True)]
