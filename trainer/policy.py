@@ -104,10 +104,10 @@ def packed_attention(
         )
     if query.is_cuda and query.dtype in (torch.bfloat16, torch.float16):
         return _flash(query, key, value, boundaries, scaling, sliding_window)[None], None
-    outputs = []
-    for start, stop in pairwise(boundaries):
-        parts = (tensor[:, :, start:stop] for tensor in (query, key, value))
-        outputs.append(_attend(*parts, scaling=scaling, window=sliding_window))
+    # Split, not sliced: the gradient of a slice is as large as what it was taken from.
+    lengths = [stop - start for start, stop in pairwise(boundaries)]
+    parts = zip(*(tensor.split(lengths, 2) for tensor in (query, key, value)), strict=True)
+    outputs = [_attend(*part, scaling=scaling, window=sliding_window) for part in parts]
     return torch.cat(outputs, 2).transpose(1, 2).contiguous(), None
 
 
