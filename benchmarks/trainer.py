@@ -1,0 +1,209 @@
+"""How fast the trainer trains, and in how much memory, against TRL's GRPOTrainer; what data and checkpoints cost.
+
+    python benchmarks/trainer.py [--json] [--runs 3] [--only tokens_vs_trl memory_vs_trl …]
+
+The same model with random weights and the same ragged batch for both (benchmarks/ragged.py: 64 groups × 8, completions
+log-normal around 200 tokens, capped at 1,024), one thread each, taking turns. TRL runs at the fastest of its settings
+(benchmarks/peers/trl_trainer.py says what was tried, and what of it is replaced: only generation). Both compute the
+same loss, one optimiser step on the whole batch; that they do is checked by how far the weights move.
+
+    tokens_vs_trl      completion tokens trained on per second
+    memory_vs_trl      most anonymous memory above what the process held before its first update
+    data_overhead      reading the batch's files in the bounded reader, checking their roots and packing them, against
+                       the update
+    checkpoint_stall   how much longer a step takes when the checkpoint of each is written during the next
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks import ragged, report  # noqa: E402
+from benchmarks.watched import Watch, expect, started, tell  # noqa: E402
+from muster.rollouts.file import FileLimits, write_rollouts  # noqa: E402
+from muster.rollouts.leaves import rollout_tree  # noqa: E402
+from muster.rollouts.reader import RolloutReader  # noqa: E402
+from muster.rollouts.schema import Rollout  # noqa: E402
+from trainer.advantages import AdvantageTerms  # noqa: E402
+from trainer.batches import FileRef, WorkFile, samples_of  # noqa: E402
+from trainer.layout import collate, first_fit  # noqa: E402
+
+PEER = ROOT / ".peers" / "trl"
+PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "trl_trainer.py"
+THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+GROUPS_PER_FILE = 8
+SAME_STEP = 0.02
+"""How far apart the lengths of the two first steps may be for both to have computed the same."""
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """What benchmarks/ragged.py made."""
+
+    model: Path
+    batch: Path
+    folder: Path
+
+
+def ours(prepared: Prepared, role: str = "update") -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "benchmarks.trainer_process", role, prepared.model, prepared.batch]
+    return started([*map(str, command), str(prepared.folder / "checkpoints")], THREADS)
+
+
+def trls(prepared: Prepared) -> AbstractContextManager[subprocess.Popen[str]]:
+    python = PEER / "bin" / "python"
+    return started([str(python), str(PEER_SCRIPT), str(prepared.model), str(prepared.batch)], THREADS)
+
+
+def against_trl(prepared: Prepared, runs: int) -> list[report.Figure]:
+    """tokens_vs_trl, memory_vs_trl"""
+    if not (PEER / "bin" / "built").exists():
+        sys.exit("TRL is not here to compare with\n  next: make bench-peers")
+    with ours(prepared) as one, trls(prepared) as other, Watch([one]) as mine, Watch([other]) as theirs:
+        sides: list[list[dict[str, float]]] = [[], []]
+        for _ in range(1 + runs):
+            for process, answers in zip((one, other), sides, strict=True):
+                tell(process, "go")
+                answers.append(json.loads(expect(process, "done")))
+        memory = mine.memory / MIB, theirs.memory / MIB
+    lengths = [answers[0]["moved"] for answers in sides]
+    if abs(lengths[0] - lengths[1]) > SAME_STEP * lengths[1]:
+        sys.exit(f"the first steps moved the weights by {lengths[0]:.5g} and {lengths[1]:.5g}: not the same update")
+    rates = [[answer["tokens"] / answer["seconds"] for answer in answers[1:]] for answers in sides]
+    ratio = statistics.median(rates[0]) / statistics.median(rates[1])
+    return [
+        report.figure("tokens_vs_trl", rates[0], peer=rates[1], ratio=ratio, target=1.5, unit="tokens/s"),
+        report.figure(
+            "memory_vs_trl",
+            [memory[0]],
+            peer=[memory[1]],
+            ratio=memory[0] / memory[1],
+            target=0.8,
+            unit="MiB",
+            at_most=True,
+        ),
+    ]
+
+
+def data_overhead(prepared: Prepared, runs: int) -> list[report.Figure]:
+    files, limits = rollout_files(prepared.batch)
+    loading = [asyncio.run(load(files, limits)) for _ in range(runs)]
+    with ours(prepared) as process:
+        updates = [update(process)["seconds"] for _ in range(1 + runs)][1:]
+    ratio = statistics.median(loading) / statistics.median(updates)
+    return [
+        report.figure("data_overhead", loading, limit=updates, ratio=ratio, target=0.05, unit="s", at_most=True),
+    ]
+
+
+async def load(files: Sequence[bytes], limits: FileLimits) -> float:
+    """Seconds from files in memory to micro-batches."""
+    async with RolloutReader() as reader:
+        await reader.read(files[0], limits)  # starts the process
+        begun = time.perf_counter()
+        batch = []
+        for index, data in enumerate(files):
+            rollouts = await reader.read(data, limits)
+            root = "0x" + rollout_tree(rollouts).root.hex()
+            batch.append(WorkFile(FileRef(0, NODE, index, str(index), root), tuple(rollouts)))
+        samples = samples_of(batch, AdvantageTerms())
+        for row in first_fit([sample.length for sample in samples], 4096):
+            collate(samples, [1.0] * len(samples), row)
+        return time.perf_counter() - begun
+
+
+NODE = "0x" + "11" * 20
+
+
+def rollout_files(file: Path) -> tuple[list[bytes], FileLimits]:
+    """The batch as workers send it, with proofs of 8 bytes a token."""
+    batch = ragged.RaggedBatch.load(file)
+    size, random = int(batch.group_size), np.random.default_rng(0)
+    per_file = size * GROUPS_PER_FILE
+    files = []
+    rows = batch.rollouts()
+    for start in range(0, len(rows), per_file):
+        rollouts = []
+        for position, (prompt, completion, logprobs, advantage) in enumerate(rows[start : start + per_file]):
+            rollout = Rollout(
+                run=1,
+                step=0,
+                position=position,
+                group=position // size,
+                sample=position % size,
+                task=position // size,
+                seed=position,
+                budget=200,
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                logprobs=logprobs,
+                task_reward=1_000_000 if advantage > 0 else 0,
+                length_reward=0,
+                finish_reason="stop",
+                proof=random.bytes(8 * len(completion)),
+            )
+            rollouts.append(rollout)
+        files.append(write_rollouts(rollouts))
+    return files, FileLimits(rows=per_file)
+
+
+def checkpoint_stall(prepared: Prepared, runs: int) -> list[report.Figure]:
+    with ours(prepared, "stall") as process:
+        update(process, "plain")
+        plain, written = [], []
+        for _ in range(runs):
+            plain.append(update(process, "plain")["seconds"])
+            update(process)
+            written.append(update(process)["seconds"])  # while the checkpoint of the one before is written
+    stall = statistics.median(written) / statistics.median(plain) - 1
+    return [
+        report.figure("checkpoint_stall", written, limit=plain, ratio=stall, target=0.10, unit="s", at_most=True),
+    ]
+
+
+def update(process: subprocess.Popen[str], line: str = "go") -> dict[str, float]:
+    tell(process, line)
+    return json.loads(expect(process, "done"))
+
+
+Measure = Callable[[Prepared, int], list[report.Figure]]
+FIGURES: dict[str, Measure] = {
+    "tokens_vs_trl": against_trl,
+    "data_overhead": data_overhead,
+    "checkpoint_stall": checkpoint_stall,
+}
+"""tokens_vs_trl brings memory_vs_trl with it."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="one document on stdout")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", nargs="+", choices=FIGURES, default=list(FIGURES), help="these figures alone")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="muster-trainer-") as name:
+        model, batch = ragged.make(Path(name))
+        prepared = Prepared(model, batch, Path(name))
+        figures = [figure for each in options.only for figure in FIGURES[each](prepared, options.runs)]
+    return report.show(figures, as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
