@@ -326,7 +326,7 @@ def plot(cells: Sequence[dict[str, Any]], profile: Profile) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from muster.swarm.plots import BAD, GOOD, GRID, QUIET, STYLE, svg_text
+    from muster.charts import BAD, GOOD, GRID, QUIET, STYLE, svg_text
 
     with rc_context(STYLE):
         drawing = Figure(figsize=(9.6, 4.8), layout="constrained", facecolor="white")

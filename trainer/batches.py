@@ -145,9 +145,15 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
         "completions/length_error": float(np.mean(np.abs(lengths - budgets) / budgets)),
         "num_tokens": float(lengths.sum()),
+        **_staleness_shares([staleness(step, file.ref.step) for file in files]),
         "staleness/mean": float(np.mean([staleness(step, file.ref.step) for file in files])),
         "staleness/max": float(max(staleness(step, file.ref.step) for file in files)),
         "batch/files": float(len(files)),
         "batch/groups": float(len(groups)),
         "batch/rollouts": float(len(rollouts)),
     }
+
+
+def _staleness_shares(values: Sequence[int]) -> dict[str, float]:
+    """`staleness/N`: the share of files that were N steps stale, up to the stalest."""
+    return {f"staleness/{n}": values.count(n) / len(values) for n in range(max(values) + 1)}

@@ -20,6 +20,7 @@ from muster.settings import Settings
 from muster.shardcast.publish import deltas_of, publish
 from muster.terms import Terms
 from trainer.checkpoint import Note
+from trainer.metrics import Metrics
 
 ATTEMPTS: Final = 20
 """Times that something refused for the moment is tried again before the trainer gives up."""
@@ -36,6 +37,7 @@ class Publisher:
         self.chain = chain
         self.client = client
         self.terms = terms
+        self.metrics = Metrics(settings.trainer, settings.run)
         self._told: StepReport | None = None
         """The last report."""
 
@@ -94,7 +96,7 @@ class Publisher:
             finished=finished,
         )
         self._told = report
-        append_line(self.options.state_dir / "metrics.jsonl", report)
+        await asyncio.to_thread(self.metrics.record, report)
         await self.patiently(lambda: self.client.post_step(report))
 
     async def tell_refused(self, refused: list[str]) -> None:
@@ -132,9 +134,3 @@ class Publisher:
                 f"step {step} on chain has manifest root 0x{anchored.hex()}, this folder's is 0x{root.hex()}",
                 hint="this state folder is not the one the run was trained from so far",
             )
-
-
-def append_line(path: Path, report: StepReport) -> None:
-    """Keep a report as a line of JSON, for plots and for whoever comes later."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(report.model_dump_json(exclude={"batch", "dropped"}) + "\n")

@@ -7,7 +7,6 @@ So a kill costs time and changes no weight. One step is being settled at most wh
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,9 +37,6 @@ from trainer.publisher import Publisher
 from trainer.ranks import Alone, Ranks
 
 log = telemetry.logger("trainer")
-STEP = telemetry.gauge("trainer_step", "Newest checkpoint that is on chain")
-REWARD = telemetry.gauge("trainer_reward", "Mean task reward of the last batch")
-MISMATCH = telemetry.gauge("trainer_mismatch_kl", "Divergence of the trainer from the samplers, nats per token")
 
 EVALUATE = "evaluate"
 """Of a score: the seconds it took."""
@@ -102,6 +98,7 @@ class Trainer:
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._learner is not None:
             self._learner.close()
+        self.publisher.metrics.close()
 
     async def run(self) -> None:
         tasks = await self.publisher.patiently(self._fetch_tasks)
@@ -239,9 +236,6 @@ class Trainer:
         failpoint("trainer.published")
         stages = {**note.stages, "write": written - started, "publish": time.monotonic() - written}
         await self.publisher.report(note, note.metrics, stages, self.intake.refused, finished=False)
-        STEP.set(note.step)
-        REWARD.set(note.metrics.get("reward", math.nan))
-        MISMATCH.set(note.metrics.get("mismatch_kl", math.nan))
         score = await scored
         finished = self._finished(note.step)
         if score:

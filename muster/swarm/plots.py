@@ -1,39 +1,23 @@
-"""The plots of a swarm's report, each an SVG. Drawn without pyplot: no display, no global state."""
+"""The plots of a swarm's report, each an SVG."""
 
 from __future__ import annotations
 
-import io
-import re
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from muster.charts import BAD, GOOD, INK, STYLE, lines_behind, svg_text, title
 from muster.constants import TOKEN
-from muster.swarm.summary import HELD_OUT, LENGTH, REWARD, Facts, paid
-
-INK, GRID, GOOD, BAD, QUIET = "#1f2937", "#e5e7eb", "#0f766e", "#b91c1c", "#9ca3af"
-STYLE: Final[dict[Any, Any]] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "muster",
-    "font.family": "sans-serif",
-    "font.size": 9,
-    "axes.edgecolor": QUIET,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "text.color": INK,
-}
+from muster.swarm.summary import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD, Facts, paid
 
 
 def draw(axes: Axes, facts: Facts, which: str) -> None:
     """Draw one plot, by its name in PLOTS."""
     PLOTS[which](axes, facts)
-    axes.set_title(which, loc="left", fontsize=10, fontweight="bold")
+    title(axes, which)
 
 
 def _by_step(axes: Axes, facts: Facts, metric: str, label: str, colour: str) -> None:
@@ -42,8 +26,7 @@ def _by_step(axes: Axes, facts: Facts, metric: str, label: str, colour: str) -> 
     axes.plot(steps, values, color=colour, linewidth=1.6, marker="o", markersize=2.5)
     axes.set_xlabel("step")
     axes.set_ylabel(label)
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
+    lines_behind(axes)
 
 
 def _reward(axes: Axes, facts: Facts) -> None:
@@ -51,7 +34,7 @@ def _reward(axes: Axes, facts: Facts) -> None:
     axes.plot([one.step for one in trained], [one.metrics[REWARD] for one in trained], color=GOOD, linewidth=1.6)
     axes.set_xlabel("step")
     axes.set_ylabel("mean reward of the batch")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    lines_behind(axes)
 
 
 def _held_out(axes: Axes, facts: Facts) -> None:
@@ -61,6 +44,19 @@ def _held_out(axes: Axes, facts: Facts) -> None:
 
 def _length(axes: Axes, facts: Facts) -> None:
     _by_step(axes, facts, LENGTH, "mean completion, tokens", INK)
+
+
+def _budget_missed(axes: Axes, facts: Facts) -> None:
+    """How well the announced thinking budget is kept: what the length part of the advantage is for."""
+    for metric, label, colour in ((LENGTH_ERROR, "batches", GOOD), (HELD_OUT_LENGTH_ERROR, "unseen tasks", INK)):
+        points = sorted((one.step, 100 * one.metrics[metric]) for one in facts.updates if metric in one.metrics)
+        if points:
+            axes.plot(*zip(*points, strict=True), color=colour, linewidth=1.6, marker="o", markersize=2.5, label=label)
+            axes.legend(frameon=False, fontsize=8)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel("step")
+    axes.set_ylabel("mean distance, % of the budget")
+    lines_behind(axes)
 
 
 def window(facts: Facts) -> list[tuple[float, float]]:
@@ -91,7 +87,7 @@ def _window(axes: Axes, facts: Facts) -> None:
             axes.annotate("voided", (minute, 0), xytext=(3, 4), textcoords="offset points", color=BAD, fontsize=8)
     axes.set_xlabel("minutes of chain time (claims 24 h later, at the right edge)")
     axes.set_ylabel("tokens reserved")
-    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    lines_behind(axes)
 
 
 def _earned(axes: Axes, facts: Facts) -> None:
@@ -112,6 +108,7 @@ PLOTS: Final = {
     "Reward": _reward,
     "Held-out score": _held_out,
     "Length": _length,
+    "Thinking budget missed by": _budget_missed,
     "Reward window": _window,
     "Who earned what": _earned,
 }
@@ -134,10 +131,3 @@ def picture(
         for axes, name in zip(figure.subplots(2, 2).flat, names, strict=True):
             draw(axes, facts, name)
         return svg_text(figure)
-
-
-def svg_text(figure: Figure) -> str:
-    """The figure as an SVG element, the same bytes for the same figure. Draw it under `rc_context(STYLE)`."""
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "muster"})
-    return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)

@@ -16,6 +16,7 @@ LAST_CHECKPOINTS: Final = 3
 
 REWARD, LENGTH, HELD_OUT = "reward", "completions/mean_length", "held_out/reward"
 HELD_OUT_TASKS: Final = "held_out/tasks"
+LENGTH_ERROR, HELD_OUT_LENGTH_ERROR = "completions/length_error", "held_out/length_error"
 
 
 @dataclass(frozen=True)

@@ -100,3 +100,4 @@ def test_metrics_are_over_all_rollouts():
     assert metrics["completions/length_error"] == 0.25
     assert metrics["num_tokens"] == 20.0
     assert metrics["staleness/mean"] == 1.0
+    assert (metrics["staleness/0"], metrics["staleness/1"], "staleness/2" in metrics) == (0.0, 1.0, False)
