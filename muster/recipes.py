@@ -46,7 +46,15 @@ RECIPES: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "grpo": _GRPO | {"normaliser": "rollouts", "kl_coefficient": 0.04},
         "dr_grpo": _GRPO | {"normaliser": "constant", "scale_by_std": False},
         "dapo": _GRPO | {"normaliser": "tokens", "epsilon_high": 0.28},
-        "gspo": _GRPO | {"normaliser": "rollouts", "ratio": "sequence", "epsilon": 3e-4, "epsilon_high": 4e-4},
+        "gspo": _GRPO
+        | {
+            "normaliser": "rollouts",
+            "ratio": "sequence",
+            "epsilon": 3e-4,
+            "epsilon_high": 4e-4,
+            "optimiser_steps": 4,
+            "old_logprobs": "recomputed",
+        },
     }
 )
 """Values of `TrainerSettings` by recipe."""

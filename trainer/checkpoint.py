@@ -36,7 +36,7 @@ MODEL: Final = "model"
 BATCHES: Final = "batches"
 SKIPPED: Final = "skipped"
 KEEP: Final = 2
-"""Steps that are kept: the last may be all that a power failure leaves unpublished."""
+"""Steps that are kept: the newest, and the one that may still be on its way to the chain beside it."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,13 @@ class Checkpoints:
         """What is published of a step."""
         return self.path(step) / MODEL
 
+    def steps(self) -> list[int]:
+        """Those that are there, in order."""
+        return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
+
     def latest(self) -> int | None:
         """The newest step that is there."""
-        return max((int(path.name) for path in self.folder.iterdir() if path.name.isdigit()), default=None)
+        return max(self.steps(), default=None)
 
     def building(self, step: int) -> Path:
         """Where the ranks write the weights and moments of a step that is not there yet."""

@@ -16,7 +16,7 @@ from muster import telemetry
 from muster.chain.contracts import runs
 from muster.chain.contracts.registry import Role, Status
 from muster.chain.reads import ChainReader
-from muster.errors import CheckError, MismatchError, UnreachableError
+from muster.errors import ChainError, CheckError, MismatchError, RefusedError, UnreachableError
 from muster.hashes import hash_bytes
 from muster.http import OrchestratorClient
 from muster.messages import AcceptedWork
@@ -76,6 +76,13 @@ class Intake:
             self._files.pop(name, None)
         self._refused = {name: step for name, step in self._refused.items() if step >= oldest_step}
 
+    def give_up(self) -> int:
+        """Never use the files that are here, since nothing can be learnt from them; how many they were."""
+        count = len(self._files)
+        self._refused |= {name: file.ref.step for name, file in self._files.items()}
+        self._files.clear()
+        return count
+
     async def look(self, min_step: int, used: Iterable[str]) -> Looked:
         """Fetch whatever was accepted since the last look, and let go of what is accepted no more.
 
@@ -115,7 +122,7 @@ class Intake:
             try:
                 await self._check_claim(work)
                 return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
-            except UnreachableError as error:
+            except (UnreachableError, ChainError, RefusedError) as error:  # nothing that the file says of itself
                 log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
                 return None
             except CheckError as error:

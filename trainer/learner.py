@@ -181,7 +181,7 @@ class Learner:
 
     def _whole_model(self) -> PreTrainedModel:
         """A model that generates on this rank alone: the one in training, unless others hold parts of it."""
-        if self.replica.ranks.world == 1:
+        if not self.replica.ranks.sharded:
             return self.replica.model
         self.written()
         model = load_model(self.checkpoints.model_dir(self.step), dtype=self.dtype)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+import secrets
 from pathlib import Path
 from typing import Any
 
 from muster import telemetry
-from muster.errors import ConfigError
+from muster.errors import ConfigError, StorageError
 from muster.messages import StepReport
 from muster.settings import TrainerSettings
 
@@ -22,12 +23,16 @@ class Metrics:
     def __init__(self, options: TrainerSettings, run: int) -> None:
         """Raises ConfigError when Weights & Biases is asked for and not installed."""
         self.path = options.state_dir / "metrics.jsonl"
+        _end_last_line(self.path)
         self._wandb = _wandb(options, run)
 
     def record(self, report: StepReport) -> None:
         """Write a report's numbers down; of two about the same step the later one holds. Blocks."""
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(report.model_dump_json(exclude={"batch", "dropped"}) + "\n")
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(report.model_dump_json(exclude={"batch", "dropped"}) + "\n")
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be written: {error.strerror}", hint="is the disk full?") from error
         finite = {name: value for name, value in report.metrics.items() if value is not None}
         STEP.set(report.step)
         for name, value in finite.items():
@@ -44,6 +49,15 @@ class Metrics:
             self._wandb.finish()
 
 
+def _end_last_line(path: Path) -> None:
+    """Cut off what a kill left of a line, or the next one would be glued to it."""
+    if path.exists():
+        data = path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            path.write_bytes(whole)
+
+
 def _wandb(options: TrainerSettings, run: int) -> Any:
     """A run of Weights & Biases that goes on where an earlier life of this trainer left it; its key is its own affair
     (WANDB_API_KEY, or WANDB_MODE=offline)."""
@@ -58,6 +72,21 @@ def _wandb(options: TrainerSettings, run: int) -> Any:
         ) from error
     folder = Path(options.state_dir)
     chosen = options.model_dump(mode="json")
-    began = wandb.init(project=options.wandb_project, name=f"run-{run}", dir=str(folder), resume="allow", config=chosen)
+    began = wandb.init(
+        project=options.wandb_project,
+        name=f"run-{run}",
+        dir=str(folder),
+        id=_wandb_id(folder),
+        resume="allow",
+        config=chosen,
+    )
     began.define_metric("*", step_metric="step")
     return began
+
+
+def _wandb_id(folder: Path) -> str:
+    """The same in every life of a trainer, and another for every state folder."""
+    path = folder / "wandb-id"
+    if not path.exists():
+        path.write_text(secrets.token_hex(8))
+    return path.read_text()

@@ -61,10 +61,16 @@ class Publisher:
         batch_root = hash_bytes(note.batch_root)
         deadline = time.monotonic() + self.terms.min_step_interval + ATTEMPTS * self._pause
         while time.monotonic() < deadline:
-            await self.chain.settle()
-            if (await self.chain.ask(runs.run_state(run))).steps > step:
-                return await self._check_published(step, manifest.root)
             try:
+                await self.chain.settle()
+                published = (await self.chain.ask(runs.run_state(run))).steps
+                if published > step:
+                    return await self._check_published(step, manifest.root)
+                if published < step:
+                    raise MismatchError(
+                        f"step {step} is here to be published, but the run is at step {published - 1}",
+                        hint="this state folder lacks a step: restore it, or train on from another",
+                    )
                 mined = await self.chain.act(runs.publish_checkpoint(run, step, manifest.root, batch_root))
             except (RevertError, UnreachableError) as error:
                 if isinstance(error, RevertError) and error.name not in ("StepTooSoon", "StepOutOfOrder"):

@@ -37,6 +37,8 @@ class Ranks(Protocol):
 
     rank: int
     world: int
+    sharded: bool
+    """Whether no rank has the whole model."""
     device: torch.device
 
     def shard(self, policy: Policy) -> None:
@@ -61,9 +63,9 @@ class Ranks(Protocol):
 
 
 class Alone:
-    """One process, on the GPU if there is one."""
+    """One process, on one device."""
 
-    rank, world = 0, 1
+    rank, world, sharded = 0, 1, False
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
@@ -89,13 +91,13 @@ class Alone:
 class Group:
     """The processes that torchrun started, one a GPU or, without any, several on CPUs over gloo."""
 
+    sharded = True
+
     def __init__(self, *, idle_seconds: float, dtype: torch.dtype = torch.float32) -> None:
         """Meets the others. `idle_seconds`: the longest that rank 0 may have nothing to say."""
         local = int(os.environ.get("LOCAL_RANK", "0"))
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", local) if cuda else torch.device("cpu")
-        if cuda:
-            torch.cuda.set_device(self.device)
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         distributed.init_process_group(backend, timeout=timedelta(seconds=PASS_SECONDS))
         self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
@@ -107,7 +109,8 @@ class Group:
 
     def shard(self, policy: Policy) -> None:
         """FSDP2: each layer by itself, the rest together."""
-        policy.to(self.device)
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)  # of this thread: every thread has a current device of its own
         narrow = None if self._dtype == torch.float32 else self._dtype
         precision = MixedPrecisionPolicy(param_dtype=narrow, reduce_dtype=torch.float32)
         for layer in policy.layers:

@@ -81,13 +81,15 @@ class Replica:
             self.ranks.load(self._state(moments=moments), folder)
 
     def published(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """Whole weights by the model's own names, copied to the CPU; tied ones once."""
+        """Whole weights by the model's own names, copied to the CPU, tied ones once; of the first rank alone."""
         self.ranks.tell("published")
-        parameters = {name.removeprefix("model."): value.detach() for name, value in self.policy.named_parameters()}
-        whole = {
-            name: value.full_tensor() if isinstance(value, DTensor) else value for name, value in parameters.items()
-        }
-        return {name: value.to("cpu", dtype, copy=True) for name, value in whole.items()}
+        weights = {}
+        for name, parameter in self.policy.named_parameters():
+            value = parameter.detach()
+            whole = value.full_tensor() if isinstance(value, DTensor) else value  # one at a time: all would not fit
+            if self.ranks.rank == 0:
+                weights[name.removeprefix("model.")] = whole.to("cpu", dtype, copy=True)
+        return weights
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         return {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
@@ -103,13 +105,16 @@ class Replica:
 
 def follow(replica: Replica, ranks: Group) -> None:
     """Do what rank 0 does until it says that it is done. Blocks."""
+    writing: Future[Any] | None = None
     while True:
         order, tensors, words = ranks.hear()
+        if writing is not None and order != "update":
+            writing.result()
         match order:
             case "update":
                 replica.update(samples_of_tensors(tensors), words["step"])
             case "save":
-                replica.save(Path(words["folder"])).result()
+                writing = replica.save(Path(words["folder"]))
             case "load":
                 replica.load(Path(words["folder"]), moments=words["moments"])
             case "published":

@@ -10,14 +10,22 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import torch
 
 from muster import telemetry
 from muster.chain.client import Chain
 from muster.chain.keys import load_signer
-from muster.errors import CheckError, ConfigError, UnreachableError
+from muster.errors import (
+    ChainError,
+    CheckError,
+    ConfigError,
+    MismatchError,
+    RefusedError,
+    StorageError,
+    UnreachableError,
+)
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
@@ -38,7 +46,10 @@ from trainer.ranks import Alone, Ranks
 
 log = telemetry.logger("trainer")
 
-EVALUATE = "evaluate"
+LEFT_OUT: Final = 0.02
+"""Share of a batch's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which is
+measured on the others."""
+EVALUATE: Final = "evaluate"
 """Of a score: the seconds it took."""
 
 T = TypeVar("T")
@@ -107,6 +118,7 @@ class Trainer:
             log.warning("the run's task set holds no tasks out: no score will be taken")
         learner = self._learner = await self._do(make_learner, self.options, self.terms, self.ranks)
         log.info("ready", run=self.settings.run, step=learner.step)
+        await self._settle_older(learner)
         while not self._finished(learner.step):
             scored: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
             await run_together(self._settle(learner, learner.note, scored), self._one_step(learner, tasks, scored))
@@ -129,7 +141,7 @@ class Trainer:
         closed = await self._closed_batch(learner)
         if closed is None:
             note = await self._do(learner.renew)
-            log.info("nobody works: publishing the same weights once more", step=note.step)
+            log.info("nothing to learn from: publishing the same weights once more", step=note.step)
             return
         batch, files = closed
         waited = {"wait": time.monotonic() - started}
@@ -137,11 +149,17 @@ class Trainer:
         self.intake.forget(note.batch, oldest_step=note.step - self.terms.async_level)
         shown = {name: round(note.metrics[name], 4) for name in ("reward", "mismatch_kl", "grad_norm", "entropy")}
         log.info("updated", step=note.step, files=len(files), **shown)
-        if note.metrics["mismatch_kl"] > self.options.mismatch_alarm:
+        self._warn(note)
+
+    def _warn(self, note: Note) -> None:
+        """Say it where the samplers compute otherwise than the trainer."""
+        left_out = note.metrics["dropped_rollouts"] / note.metrics["batch/rollouts"]
+        if note.metrics["mismatch_kl"] > self.options.mismatch_alarm or left_out > LEFT_OUT:
             log.warning(
                 "the samplers' log-probabilities are far from the trainer's",
                 mismatch_kl=round(note.metrics["mismatch_kl"], 4),
                 alarm=self.options.mismatch_alarm,
+                left_out=round(left_out, 3),
                 hint="stale work, another engine or dtype than the profile's, or a temperature that differs",
             )
 
@@ -191,7 +209,8 @@ class Trainer:
         return list(await asyncio.gather(*(self.intake.fetch(ref) for ref in batch.files)))
 
     async def _fill_batch(self, learner: Learner) -> Batch | None:
-        """Look for accepted work until a batch can be closed; None when there is none for `idle_seconds`.
+        """Look for accepted work until a batch can be closed; None when there is none for `idle_seconds`, or when all
+        that came in `patience_seconds` teaches nothing.
 
         Says in the log what it waits for.
         """
@@ -200,7 +219,7 @@ class Trainer:
         while True:
             try:
                 looked = await self.intake.look(oldest, learner.note.used)
-            except UnreachableError as error:
+            except (UnreachableError, ChainError, RefusedError) as error:
                 log.warning("cannot see accepted work", error=str(error))
                 last_work = time.monotonic()  # there may be some
             else:
@@ -215,6 +234,12 @@ class Trainer:
             batch = await asyncio.to_thread(close_batch, self.intake.files, step, self._batch_terms, at_last=at_last)
             if batch is not None:
                 return batch
+            if at_last and self.intake.files:
+                # Demand counts these files: kept, they would keep away the work that could end the waiting.
+                given_up = self.intake.give_up()
+                log.warning("no group of the waiting work teaches anything: giving it up", files=given_up, step=step)
+                await self.publisher.tell_refused(self.intake.refused)
+                return None
             if self.intake.files:
                 last_work = time.monotonic()
             if time.monotonic() - last_work > self.options.idle_seconds:
@@ -243,6 +268,19 @@ class Trainer:
         if score or finished:
             metrics = {**note.metrics, **score}
             await self.publisher.report(note, metrics, stages, self.intake.refused, finished=finished)
+
+    async def _settle_older(self, learner: Learner) -> None:
+        """Publish and report what an earlier life had on disk before the newest step, and may not have come to."""
+        for step in learner.checkpoints.steps():
+            if step >= learner.step:
+                continue
+            try:
+                note = await asyncio.to_thread(learner.checkpoints.read, step)
+            except (MismatchError, StorageError) as error:  # the chain decides whether it is needed
+                log.warning("an older step cannot be read", step=step, error=str(error))
+                continue
+            await self.publisher.publish(note, learner.checkpoints.model_dir(step))
+            await self.publisher.report(note, note.metrics, note.stages, self.intake.refused, finished=False)
 
     # Help
 

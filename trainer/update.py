@@ -95,7 +95,7 @@ def update(
     if reference is not None:
         parts = [[replace(row, reference=_logprobs(reference, row)) for row in part] for part in parts]
     sums, norms, suspects = torch.zeros(len(_SUMS), dtype=torch.float64), [], torch.zeros(len(samples))
-    skipped = False
+    skipped, seen = False, 0.0
     for part in parts:
         optimizer.zero_grad(set_to_none=True)
         sums += _backward(policy, part, terms, ranks, suspects)
@@ -103,7 +103,9 @@ def update(
         skipped = not (math.isfinite(sums[0]) and math.isfinite(norms[-1]))
         if skipped:
             break
-        optimizer.step()
+        if sums[1] > seen:  # or momentum and decay would move weights that nothing was learnt for
+            optimizer.step()
+        seen = float(sums[1])
     optimizer.zero_grad(set_to_none=True)
     sums[0] /= len(norms)
     blamed = ranks.sum(suspects.double()).nonzero()[:, 0].tolist() if skipped else []

@@ -11,12 +11,13 @@ import pytest
 from commitment_samples import rules
 
 from muster.chain.contracts.registry import Node, Role, Status
-from muster.errors import UnreachableError
+from muster.errors import ChainError, MusterError, RefusedError, UnreachableError
 from muster.messages import AcceptedWork, StepReport
 from muster.rollouts.reader import RolloutReader
 from muster.settings import Settings
+from tests.unit.test_trainer_batches import work_file
 from trainer.checkpoint import Note
-from trainer.intake import Intake
+from trainer.intake import Intake, Looked
 from trainer.learner import NO_BATCH
 from trainer.publisher import Publisher
 from trainer.ranks import Alone
@@ -90,6 +91,22 @@ async def test_silence_is_no_refusal(intake: Intake, client: Orchestrator) -> No
     assert intake.refused == []
 
 
+@pytest.mark.parametrize(
+    "trouble",
+    [RefusedError("down", status=500, title="Internal"), UnreachableError("nobody"), ChainError("the node is behind")],
+    ids=["refused", "unreachable", "chain"],
+)
+async def test_trouble_of_others_refuses_no_file(
+    intake: Intake, trouble: MusterError, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(self: Chain, addresses: list[str]) -> list[Node]:
+        raise trouble
+
+    monkeypatch.setattr(Chain, "nodes", fail)
+    looked = await intake.look(0, ())
+    assert (looked.fresh, looked.refused, intake.refused) == (0, (), [])
+
+
 def trainer_with(settings: Settings, client: Orchestrator, intake: Intake) -> Trainer:
     """One that has an orchestrator, and no chain."""
     terms = rules().terms
@@ -139,4 +156,26 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
             await trainer._fill_batch(learner)
+    trainer.close()
+
+
+async def test_work_that_teaches_nothing_is_given_up_after_a_while(
+    intake: Intake, client: Orchestrator, tmp_path: Path
+) -> None:
+    """A task set that is solved, or hopeless: the files would satisfy demand for ever, and no step would come."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "patience_seconds": 0.1}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
+    await trainer.publisher.report(Note(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
+    solved = work_file([1, 1, 1, 1], step=STEP)
+
+    async def accept(*_: object) -> Looked:
+        intake._files[solved.ref.file_hash] = solved
+        return Looked(1, ())
+
+    intake.look = accept
+    learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
+    async with asyncio.timeout(20):
+        assert await trainer._fill_batch(learner) is None
+    assert (intake.files, intake.refused) == ([], [solved.ref.file_hash])
+    assert client.reports[-1].dropped == [solved.ref.file_hash]
     trainer.close()

@@ -7,6 +7,7 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,12 +17,15 @@ from safetensors.torch import load_file
 from muster.errors import ConfigError, MismatchError
 from muster.model_files import model_hash, tokenizer_hash
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.settings import TrainerSettings
+from muster.settings import Settings, TrainerSettings
 from muster.swarm import plan
+from muster.terms import Terms
 from tests.unit.test_trainer_batches import NODE, work_file
 from trainer.batches import Batch, WorkFile
+from trainer.checkpoint import Note
 from trainer.learner import Learner, Recipe
 from trainer.ranks import Alone
+from trainer.service import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +37,8 @@ def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def learner_at(initial: Path, folder: Path) -> Learner:
-    terms = plan.terms(
+def terms_of(initial: Path) -> Terms:
+    return plan.terms(
         trainer=NODE,
         storage_key=NODE,
         task_count=1,
@@ -42,6 +46,10 @@ def learner_at(initial: Path, folder: Path) -> Learner:
         model=model_hash(initial),
         tokenizer=tokenizer_hash(initial),
     )
+
+
+def learner_at(initial: Path, folder: Path) -> Learner:
+    terms = terms_of(initial)
     recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms)
     return Learner(initial, folder, terms, recipe, torch.float32, Alone())
 
@@ -188,3 +196,29 @@ def test_another_model_than_the_terms_name_is_refused(initial: Path, tmp_path: P
     terms = SimpleNamespace(model_hash=bytes(32), tokenizer_hash=tokenizer_hash(initial), temperature=1.0)
     with pytest.raises(ConfigError, match="the model in"):
         Learner(initial, tmp_path, terms, None, torch.float32, Alone())  # type: ignore[arg-type]
+
+
+async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial: Path, tmp_path: Path):
+    """While step n is on its way to the chain, step n + 1 may reach the disk: after a kill, n still comes first."""
+    learner = learner_at(initial, tmp_path)
+    for step in range(2):
+        take(learner, step)
+    calls: list[tuple[str, int]] = []
+
+    class Publisher:
+        async def publish(self, note: Note, model: Path) -> None:
+            assert model == tmp_path / f"{note.step:06d}" / "model"
+            calls.append(("publish", note.step))
+
+        async def report(self, note: Note, *_: object, finished: bool) -> None:
+            assert not finished
+            calls.append(("report", note.step))
+
+    trainer = Trainer(
+        Settings(), cast(Any, Publisher()), cast(Any, SimpleNamespace(refused=[])), terms_of(initial), Alone()
+    )
+    await trainer._settle_older(learner_at(initial, tmp_path))
+    assert calls == [("publish", 1), ("report", 1)]
+    next(learner.checkpoints.state(1).glob("*.distcp")).unlink()
+    await trainer._settle_older(learner_at(initial, tmp_path))
+    assert len(calls) == 2  # what cannot be read is told, and left to the chain

@@ -256,6 +256,18 @@ def test_a_gradient_that_is_not_a_number_changes_nothing_and_names_who_may_be_to
     assert not update(policy, optimizer, samples, terms, step=1).skipped
 
 
+def test_without_a_rollout_to_learn_from_no_weight_moves(samples: list[Sample]) -> None:
+    """Not even by momentum or decay: an optimiser step on nothing would be one."""
+    policy = fresh_policy()
+    optimizer = make_optimizer(policy, TERMS)
+    assert not update(policy, optimizer, samples, TERMS, step=1).skipped
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    far = [replace(s, logprobs=s.logprobs - 100) for s in samples]
+    report = update(policy, optimizer, far, TERMS, step=2)
+    assert (report.tokens, report.dropped_rollouts, report.skipped) == (0, len(samples), False)
+    assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
+
+
 def test_vectors_are_not_decayed() -> None:
     optimizer = make_optimizer(fresh_policy(), replace(TERMS, weight_decay=0.3))
     decays = {p.ndim: group["weight_decay"] for group in optimizer.param_groups for p in group["params"]}

@@ -54,6 +54,14 @@ def test_a_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert [one.step for one in read_steps(path)] == [0]
 
 
+def test_what_a_kill_left_of_a_line_is_cut_off_before_the_next_is_written(tmp_path: Path) -> None:
+    path = written(tmp_path, report(0, reward=0.5))
+    with path.open("a") as file:
+        file.write('{"step": 1, "metr')
+    written(tmp_path, report(1, reward=0.75))
+    assert [(one.step, one.metrics) for one in read_steps(path)] == [(0, {"reward": 0.5}), (1, {"reward": 0.75})]
+
+
 @pytest.mark.parametrize("line", ["{", '{"step": 1}', '{"step": 1, "metrics": {"reward": "a"}}', '"' + "a" * (2 << 20)])
 def test_a_line_that_is_no_steps_is_named(tmp_path: Path, line: str) -> None:
     path = written(tmp_path, report(0, reward=0.5))
