@@ -42,13 +42,13 @@ SAMPLING = Sampling(
     samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v1"
 )
 OPTIONS = ("--samples", "4", "--seed", "3")
-TRAIN = 160
+TRAIN = 640
 HELD_OUT = 48
 
 
 @pytest.fixture(scope="module")
 def some_tasks(task_set: TaskSet) -> TaskSet:
-    """Part of the demo's tasks: three rounds of the engine's for a filter."""
+    """Part of the demo's tasks: ten rounds of the engine's for a filter, so that it can be interrupted."""
     return TaskSet(task_set.train[:TRAIN], task_set.held_out[:HELD_OUT])
 
 
@@ -214,7 +214,7 @@ async def test_an_engine_that_is_killed_is_an_error_and_nothing_it_said_is_lost(
                     engine.kill()
                 heard.append(one)
 
-    with pytest.raises(MusterError, match=r"killed by SIGKILL after \d+ of 160 tasks"):
+    with pytest.raises(MusterError, match=rf"killed by SIGKILL after \d+ of {TRAIN} tasks"):
         await listen()
     assert 0 < len(heard) < TRAIN
     assert heard == examine(some_tasks.train[: len(heard)])
