@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.unit.test_trainer_learner import batch_of, learner_at
+from tests.unit.trainer_samples import batch_of, learner_at
 
 
 def main(initial: Path, folder: Path, steps: int) -> None:

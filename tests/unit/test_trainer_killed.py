@@ -8,24 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from muster.model_files import model_hash
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from tests.unit.trainer_samples import tiny_checkpoint
 
 ROOT = Path(__file__).parents[2]
 STEPS = 4
 KILLS = ["learning 0", "writing 0", "learning 1", "writing 1", "writing 2", "learning 3", "writing 3"]
 """What the process says last of all. While it learns, the step before may still be on its way to the disk."""
-
-
-@pytest.fixture(scope="module")
-def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("initial")
-    tokenizer = make_tokenizer()
-    shape = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
-    save_model(make_model(tokenizer, shape, seed=1), tokenizer, folder)
-    return folder
 
 
 @contextmanager
@@ -49,7 +38,8 @@ def said(process: subprocess.Popen[str], until: str) -> list[str]:
     return lines
 
 
-def test_killed_at_every_point_of_a_step_it_ends_with_the_same_bits(initial: Path, tmp_path: Path) -> None:
+def test_killed_at_every_point_of_a_step_it_ends_with_the_same_bits(tmp_path: Path) -> None:
+    initial = tiny_checkpoint(tmp_path / "initial")
     with learning(initial, tmp_path / "straight") as process:
         assert said(process, f"finished {STEPS}")[-1] == f"finished {STEPS}"
     begun = []

@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from tests.unit.trainer_samples import tiny_checkpoint
 from trainer.layout import Sample
 from trainer.ranks import samples_of_tensors, samples_to_tensors
 
@@ -47,9 +47,7 @@ class Taken:
 def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
     """`whole-N`: by N processes; `resumed-N`: the second by N, from what others wrote after the first."""
     folder = tmp_path_factory.mktemp("ranks")
-    tokenizer = make_tokenizer()
-    shape = ModelShape(hidden=32, heads=1, intermediate=32)
-    save_model(make_model(tokenizer, shape, seed=2), tokenizer, folder / "model")
+    tiny_checkpoint(folder / "model", layers=2)
     save_file(samples_to_tensors(ragged(13)), folder / "samples.safetensors")
     one = [sys.executable]
     two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

@@ -1,0 +1,52 @@
+"""A tiny run for tests of the trainer on disk: its checkpoint, terms, learner and batches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from muster.model_files import model_hash, tokenizer_hash
+from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from muster.settings import TrainerSettings
+from muster.swarm import plan
+from muster.terms import Terms
+from tests.unit.test_trainer_batches import NODE, work_file
+from trainer.batches import Batch, WorkFile
+from trainer.learner import Learner, Recipe
+from trainer.ranks import Alone
+
+
+def tiny_checkpoint(folder: Path, *, layers: int = 1) -> Path:
+    """A Qwen2 of a few thousand parameters, written to `folder`."""
+    tokenizer = make_tokenizer()
+    shape = ModelShape(hidden=32, layers=layers, heads=1, intermediate=32)
+    save_model(make_model(tokenizer, shape, seed=1), tokenizer, folder)
+    return folder
+
+
+def terms_of(initial: Path) -> Terms:
+    return plan.terms(
+        trainer=NODE,
+        storage_key=NODE,
+        task_count=1,
+        task_root=bytes(32),
+        model=model_hash(initial),
+        tokenizer=tokenizer_hash(initial),
+    )
+
+
+def learner_at(initial: Path, folder: Path) -> Learner:
+    terms = terms_of(initial)
+    recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms)
+    return Learner(initial, folder, terms, recipe, torch.float32, Alone())
+
+
+def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
+    """A batch whose log-probabilities are near what an untrained model says."""
+    file = work_file([1, 0, 0, 1], step=step, index=step)
+    even = np.full(4, -np.log(105.0), dtype=np.float32)
+    rows = tuple(replace(row, logprobs=even) for row in file.rollouts)
+    return Batch(step, (file.ref,)), [replace(file, rollouts=rows)]
