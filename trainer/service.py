@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import torch
@@ -42,20 +43,36 @@ from trainer.fitness import check_tasks, check_terms
 from trainer.intake import Intake
 from trainer.learner import Learner, Recipe
 from trainer.publisher import Publisher
-from trainer.ranks import Alone, Ranks
+from trainer.ranks import Ranks
 
 log = telemetry.logger("trainer")
 
+NOT_FOUND: Final = 404
 LEFT_OUT: Final = 0.02
 """Share of a batch's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which is
 measured on the others."""
-EVALUATE: Final = "evaluate"
-"""Of a score: the seconds it took."""
-
 T = TypeVar("T")
 
 
-async def serve(settings: Settings, ranks: Ranks | None = None) -> None:
+@dataclass(frozen=True)
+class Score:
+    """A step's held-out metrics, and what they took."""
+
+    metrics: Mapping[str, float]
+    seconds: float
+
+
+class Round:
+    """What settling a step and taking the next one beside it tell each other."""
+
+    def __init__(self) -> None:
+        self.published = asyncio.Event()
+        """The step is on chain: work for it can come."""
+        self.score: asyncio.Future[Score | None] = asyncio.get_running_loop().create_future()
+        """The step's, taken before its weights change; None when none is due."""
+
+
+async def serve(settings: Settings, ranks: Ranks) -> None:
     """Train with these settings until `trainer.max_steps`, or until cancelled."""
     with FolderLock(settings.trainer.state_dir):
         signer = await asyncio.to_thread(load_signer, settings.keys, settings.chain.chain_id)
@@ -76,7 +93,7 @@ async def serve(settings: Settings, ranks: Ranks | None = None) -> None:
             check_terms(terms, settings.trainer)
             publisher = Publisher(settings, chain, client, terms)
             intake = Intake(chain, client, reader, settings.run, terms)
-            trainer = Trainer(settings, publisher, intake, terms, ranks or Alone())
+            trainer = Trainer(settings, publisher, intake, terms, ranks)
             try:
                 await trainer.run()
             finally:
@@ -120,10 +137,10 @@ class Trainer:
         log.info("ready", run=self.settings.run, step=learner.step)
         await self._settle_older(learner)
         while not self._finished(learner.step):
-            scored: asyncio.Future[dict[str, float]] = asyncio.get_running_loop().create_future()
-            await run_together(self._settle(learner, learner.note, scored), self._one_step(learner, tasks, scored))
-        scored = asyncio.get_running_loop().create_future()
-        await run_together(self._settle(learner, learner.note, scored), self._score(learner, tasks, scored))
+            this = Round()
+            await run_together(self._settle(learner, learner.note, this), self._one_step(learner, tasks, this))
+        this = Round()
+        await run_together(self._settle(learner, learner.note, this), self._score(learner, tasks, this))
         log.info("finished", step=learner.step)
 
     def _finished(self, step: int) -> bool:
@@ -134,11 +151,11 @@ class Trainer:
 
     # To the next step
 
-    async def _one_step(self, learner: Learner, tasks: TaskSet, scored: asyncio.Future[dict[str, float]]) -> None:
+    async def _one_step(self, learner: Learner, tasks: TaskSet, this: Round) -> None:
         """Score this step, if that is due, and take the next one."""
-        await self._score(learner, tasks, scored)
+        await self._score(learner, tasks, this)
         started = time.monotonic()
-        closed = await self._closed_batch(learner)
+        closed = await self._closed_batch(learner, this.published)
         if closed is None:
             note = await self._do(learner.renew)
             log.info("nothing to learn from: publishing the same weights once more", step=note.step)
@@ -163,16 +180,16 @@ class Trainer:
                 hint="stale work, another engine or dtype than the profile's, or a temperature that differs",
             )
 
-    async def _score(self, learner: Learner, tasks: TaskSet, scored: asyncio.Future[dict[str, float]]) -> None:
-        """The held-out score of this step, before the weights change; empty when none is due."""
+    async def _score(self, learner: Learner, tasks: TaskSet, this: Round) -> None:
+        """Take the held-out score of this step, if one is due."""
         if not (tasks.held_out and (self._evaluates(learner.step) or self._finished(learner.step))):
-            return scored.set_result({})
+            return this.score.set_result(None)
         started = time.monotonic()
-        score = await self._do(
+        metrics = await self._do(
             learner.evaluate, self._held_out(tasks), self._budgets(), self.terms.max_completion_tokens
         )
-        log.info("evaluated", step=learner.step, held_out=round(score["held_out/reward"], 4))
-        return scored.set_result(score | {EVALUATE: time.monotonic() - started})
+        log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
+        return this.score.set_result(Score(metrics, time.monotonic() - started))
 
     def _evaluates(self, step: int) -> bool:
         """The first checkpoint, every `eval_every`th, and the last three, whose mean is the run's result."""
@@ -187,18 +204,24 @@ class Trainer:
 
     # Batches
 
-    async def _closed_batch(self, learner: Learner) -> tuple[Batch, list[WorkFile]] | None:
-        """The batch that an earlier life closed for this step, or a new one; None when there is no work at all."""
+    async def _closed_batch(self, learner: Learner, published: asyncio.Event) -> tuple[Batch, list[WorkFile]] | None:
+        """The batch that an earlier life closed for this step, or a new one; None when there is no work at all.
+
+        Raises UnreachableError when files of a closed batch cannot be asked for: another batch is closed only when
+        they are gone, or not what they were.
+        """
         closed = learner.checkpoints.closed_batch(learner.step)
         if closed is not None:
             try:
                 fetched = await self.publisher.patiently(lambda: self._fetch_all(closed))
-            except (CheckError, UnreachableError) as error:
+            except CheckError as error:
+                if isinstance(error, RefusedError) and error.status != NOT_FOUND:
+                    raise
                 log.error("the closed batch cannot be had any more; closing another", error=str(error))
                 learner.checkpoints.drop_batch(learner.step)
             else:
                 return closed, fetched
-        batch = await self._fill_batch(learner)
+        batch = await self._fill_batch(learner, published)
         if batch is None:
             return None
         await asyncio.to_thread(learner.checkpoints.close_batch, batch)
@@ -208,9 +231,9 @@ class Trainer:
     async def _fetch_all(self, batch: Batch) -> list[WorkFile]:
         return list(await asyncio.gather(*(self.intake.fetch(ref) for ref in batch.files)))
 
-    async def _fill_batch(self, learner: Learner) -> Batch | None:
+    async def _fill_batch(self, learner: Learner, published: asyncio.Event) -> Batch | None:
         """Look for accepted work until a batch can be closed; None when there is none for `idle_seconds`, or when all
-        that came in `patience_seconds` teaches nothing.
+        that came in `patience_seconds` teaches nothing, both counted from when the step is on chain.
 
         Says in the log what it waits for.
         """
@@ -229,6 +252,8 @@ class Trainer:
                     log.debug("accepted work", new=looked.fresh, files=len(self.intake.files), step=step)
             stale = too_stale(self.intake.files, step, self.terms.async_level)
             self.intake.forget((file.ref.file_hash for file in stale), oldest)
+            if not published.is_set():
+                started = last_work = time.monotonic()
             waiting = time.monotonic() - started
             at_last = waiting > self.options.patience_seconds
             batch = await asyncio.to_thread(close_batch, self.intake.files, step, self._batch_terms, at_last=at_last)
@@ -251,7 +276,7 @@ class Trainer:
 
     # What follows a step
 
-    async def _settle(self, learner: Learner, note: Note, scored: asyncio.Future[dict[str, float]]) -> None:
+    async def _settle(self, learner: Learner, note: Note, this: Round) -> None:
         """See to it that a step is on disk, published, anchored and reported, and its score when it is there."""
         started = time.monotonic()
         await asyncio.to_thread(learner.written)
@@ -259,14 +284,14 @@ class Trainer:
         written = time.monotonic()
         await self.publisher.publish(note, learner.checkpoints.model_dir(note.step))
         failpoint("trainer.published")
+        this.published.set()
         stages = {**note.stages, "write": written - started, "publish": time.monotonic() - written}
         await self.publisher.report(note, note.metrics, stages, self.intake.refused, finished=False)
-        score = await scored
-        finished = self._finished(note.step)
-        if score:
-            stages["evaluate"] = score.pop(EVALUATE)
-        if score or finished:
-            metrics = {**note.metrics, **score}
+        score, metrics, finished = await this.score, dict(note.metrics), self._finished(note.step)
+        if score is not None:
+            stages["evaluate"] = score.seconds
+            metrics |= score.metrics
+        if score is not None or finished:
             await self.publisher.report(note, metrics, stages, self.intake.refused, finished=finished)
 
     async def _settle_older(self, learner: Learner) -> None:

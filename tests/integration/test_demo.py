@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from demo_house import TOKEN, processes_of, start, to_the_end, wait_for
 
+from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 
 STEPS = 3
@@ -108,7 +109,7 @@ def test_weights_travelled_while_the_engines_generated(summary: dict[str, Any]) 
 def test_the_report_and_the_picture(finished: tuple[Path, dict[str, Any], str]) -> None:
     folder, summary, _ = finished
     page = (folder / "report.html").read_text()
-    assert page.count("<svg") == 5
+    assert page.count("<svg") == len(PLOTS)
     assert html.escape(lead(summary)) in page
     assert summary["slashes"][0]["transaction"] in page
     assert (folder / "run.svg").read_text().startswith("<svg")

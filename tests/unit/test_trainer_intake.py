@@ -11,12 +11,13 @@ import pytest
 from commitment_samples import rules
 
 from muster.chain.contracts.registry import Node, Role, Status
-from muster.errors import ChainError, MusterError, RefusedError, UnreachableError
+from muster.errors import ChainError, MismatchError, MusterError, RefusedError, UnreachableError
 from muster.messages import AcceptedWork, StepReport
 from muster.rollouts.reader import RolloutReader
 from muster.settings import Settings
 from tests.unit.test_trainer_batches import work_file
-from trainer.checkpoint import Note
+from trainer.batches import Batch, FileRef, WorkFile
+from trainer.checkpoint import Checkpoints, Note
 from trainer.intake import Intake, Looked
 from trainer.learner import NO_BATCH
 from trainer.publisher import Publisher
@@ -26,6 +27,10 @@ from trainer.service import Trainer
 RUN, STEP = 1, 4
 WORKER = "0x00000000000000000000000000000000000000A1"
 FORGED = "0x" + "f0" * 32
+
+
+ON_CHAIN = asyncio.Event()
+ON_CHAIN.set()
 
 
 class Orchestrator:
@@ -123,7 +128,7 @@ async def test_refused_files_are_told_while_the_trainer_waits(
     note = Note(step=STEP, batch_root=NO_BATCH)
     learner = cast(Any, SimpleNamespace(step=STEP, note=note))
     await trainer.publisher.report(note, {"reward": 0.5}, {"wait": 1.0}, [], finished=False)
-    waiting = asyncio.create_task(trainer._fill_batch(learner))
+    waiting = asyncio.create_task(trainer._fill_batch(learner, ON_CHAIN))
     try:
         async with asyncio.timeout(20):
             await client.told_twice.wait()
@@ -144,18 +149,74 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
     learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
     async with asyncio.timeout(20):
-        assert await trainer._fill_batch(learner) is None
+        assert await trainer._fill_batch(learner, ON_CHAIN) is None
     client.silent = True  # there may be work that cannot be seen
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await trainer._fill_batch(learner)
+            await trainer._fill_batch(learner, ON_CHAIN)
     client.silent = False
     waiting_file = SimpleNamespace(ref=SimpleNamespace(step=STEP, file_hash=FORGED), groups=[])
     monkeypatch.setattr(Intake, "files", [waiting_file])
     monkeypatch.setattr("trainer.service.close_batch", lambda *_, **__: None)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await trainer._fill_batch(learner)
+            await trainer._fill_batch(learner, ON_CHAIN)
+    trainer.close()
+
+
+async def test_waiting_is_counted_from_when_the_step_is_on_chain(
+    intake: Intake, client: Orchestrator, tmp_path: Path
+) -> None:
+    """Before that no work for it can come: a run whose steps are far apart would otherwise never have any."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 0.05}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
+    learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
+    published = asyncio.Event()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await trainer._fill_batch(learner, published)
+    published.set()
+    async with asyncio.timeout(20):
+        assert await trainer._fill_batch(learner, published) is None
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "dropped"),
+    [
+        (RefusedError("gone", status=404, title="NotFound"), True),
+        (MismatchError("another root"), True),
+        (RefusedError("down", status=503, title="Busy"), False),
+        (UnreachableError("nobody"), False),
+    ],
+    ids=["gone", "changed", "busy", "silent"],
+)
+async def test_a_closed_batch_is_given_up_only_when_its_files_are_gone_or_changed(
+    intake: Intake,
+    client: Orchestrator,
+    tmp_path: Path,
+    trouble: MusterError,
+    dropped: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainer.publisher.ATTEMPTS", 1)
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 0.05}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
+    checkpoints = Checkpoints(tmp_path / "steps")
+    checkpoints.close_batch(Batch(STEP, (work_file([1, 0, 0, 1], step=STEP).ref,)))
+
+    async def fetch(self: Intake, ref: FileRef) -> WorkFile:
+        raise trouble
+
+    monkeypatch.setattr(Intake, "fetch", fetch)
+    note = SimpleNamespace(batch=(), used={})
+    learner = cast(Any, SimpleNamespace(step=STEP, note=note, checkpoints=checkpoints))
+    if dropped:
+        assert await trainer._closed_batch(learner, ON_CHAIN) is None
+    else:
+        with pytest.raises(type(trouble)):
+            await trainer._closed_batch(learner, ON_CHAIN)
+    assert (checkpoints.closed_batch(STEP) is None) == dropped
     trainer.close()
 
 
@@ -175,7 +236,7 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     intake.look = accept
     learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
     async with asyncio.timeout(20):
-        assert await trainer._fill_batch(learner) is None
+        assert await trainer._fill_batch(learner, ON_CHAIN) is None
     assert (intake.files, intake.refused) == ([], [solved.ref.file_hash])
     assert client.reports[-1].dropped == [solved.ref.file_hash]
     trainer.close()
