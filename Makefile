@@ -69,6 +69,7 @@ bench: bench-peers
 	python benchmarks/async_speedup.py --json > cache/bench/async_speedup.json || test $$? -eq 3
 	python benchmarks/learning.py --json > cache/bench/learning.json || test $$? -eq 3
 	for part in gas broadcast verification; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
+	python benchmarks/tables.py async cache/bench/async_speedup.json
 	python benchmarks/tables.py trainer $(addprefix cache/bench/,trainer.json async_speedup.json learning.json)
 
 bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl/bin/built

@@ -38,8 +38,9 @@ from benchmarks import report  # noqa: E402
 from muster.models import ModelShape, make_model, make_tokenizer  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
 from muster.shardcast import Manifest, publish  # noqa: E402
-from muster.shardcast.delta_version import Difference, Step, made_shard  # noqa: E402
+from muster.shardcast.difference import Step  # noqa: E402
 from muster.shardcast.folder import read_manifest, version_path, versions  # noqa: E402
+from muster.shardcast.kinds import made_shard, open_difference  # noqa: E402
 from muster.shardcast.retention import Deltas  # noqa: E402
 from trainer.layout import Sample  # noqa: E402
 from trainer.loss import LossTerms  # noqa: E402
@@ -169,7 +170,7 @@ def _rollout(rng: np.random.Generator, position: int) -> Rollout:
 
 def _apply(pair: Pair) -> float:
     """Processor seconds, of one thread, for making every shard."""
-    with Difference(pair.difference, pair.target.manifest.root) as difference:
+    with open_difference(pair.difference, pair.target.manifest.root) as difference:
         started = time.process_time()
         for shard in pair.target.manifest.shards:
             if made_shard(pair.base, [difference], shard) is None:

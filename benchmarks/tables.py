@@ -1,9 +1,9 @@
-"""The tables of docs/benchmarks.md, out of the documents that the benchmarks print.
+"""The tables of docs/benchmarks.md and docs/training.md, out of the documents that the benchmarks print.
 
     python benchmarks/broadcast.py --json > broadcast.json
     python benchmarks/tables.py broadcast broadcast.json …
 
-Each PART of the page is rewritten from one document or several, in their order. `make bench` does this for all.
+Each PART of a page is rewritten from one document or several, in their order. `make bench` does this for all.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.page import DOCS, rewrite, table
 
 PAGE = DOCS / "benchmarks.md"
+ASYNC = "async"
+"""The part that is on docs/training.md."""
+ASYNC_HEADS = ("async level", "final score", "seconds to the score", "seconds in all")
 HEADS = ("figure", "unit", "ours", "peer", "limit", "ratio", "target", "runs")
 
 
@@ -28,6 +31,22 @@ def part(documents: Sequence[dict[str, Any]]) -> str:
     figures = [figure for document in documents for figure in document["figures"]]
     machines = dict.fromkeys(document["machine"] for document in documents)
     return "\n\n".join([table(HEADS, map(row, figures)), "Measured on: " + "; ".join(machines) + "."])
+
+
+def async_part(documents: Sequence[dict[str, Any]]) -> str:
+    """What each async level came to, from async_speedup.py's document."""
+    (figure,) = (f for document in documents for f in document["figures"] if f["name"] == "async_speedup")
+    rows = []
+    for level in figure["levels"]:
+        seconds, spread = level["seconds_to_score"], level["seconds_without_one"]
+        timed = "not reached" if seconds is None else f"{seconds:.0f}"
+        timed += f" ({spread[0]:.0f} to {spread[1]:.0f})" if spread else ""
+        rows.append((level["level"], f"{level['final']:.3f} ± {level['final_within']:.3f}", timed, level["seconds"]))
+    about = (
+        f"{figure['seeds']} seeds, {figure['updates']} updates each; the models began at {figure['base']:.3f}, and the "
+        f"score timed to is {figure['score']:.3f}. Measured on: {documents[0]['machine']}."
+    )
+    return "\n\n".join([table(ASYNC_HEADS, rows), about])
 
 
 def row(figure: dict[str, Any]) -> tuple[str, ...]:
@@ -60,7 +79,11 @@ def main() -> int:
     parser.add_argument("part", help="which part of the page")
     parser.add_argument("documents", nargs="+", type=Path, help="JSON documents")
     options = parser.parse_args()
-    rewrite(PAGE, options.part, part([json.loads(path.read_text()) for path in options.documents]))
+    documents = [json.loads(path.read_text()) for path in options.documents]
+    if options.part == ASYNC:
+        rewrite(DOCS / "training.md", ASYNC, async_part(documents))
+    else:
+        rewrite(PAGE, options.part, part(documents))
     return 0
 
 

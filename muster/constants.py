@@ -50,3 +50,10 @@ CHAIN_ANVIL: Final = 31_337
 """The local chain, and the only one on which raw private keys are accepted."""
 
 CHAIN_BASE_SEPOLIA: Final = 84_532
+
+MAX_LORA_RANK: Final = 256
+"""Of a low-rank adapter that a trainer makes and a node applies: what its weights cost to make grows with it."""
+
+MAX_ACCEPTED: Final = 1024
+"""Commitments in the orchestrator's answer about accepted work, oldest first; used ones make room for the next. A batch
+can have no more files than the trainer can be told of."""

@@ -6,6 +6,7 @@ Apart from `muster.models`, because reading a folder takes no torch.
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,17 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(str(path), trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise ConfigError(f"no tokenizer at {path}: {error}", hint="muster model init") from error
+
+
+def vocabulary_of(directory: Path) -> int:
+    """Tokens that a checkpoint's model knows. Raises ConfigError if its config.json does not say."""
+    try:
+        size = json.loads((directory / "config.json").read_bytes())["vocab_size"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"no vocab_size in {directory}/config.json: {error}", hint="muster model init") from error
+    if type(size) is not int or size < 1:
+        raise ConfigError(f"a vocab_size of {size!r} in {directory}/config.json", hint="muster model init")
+    return size
 
 
 def model_hash(directory: Path) -> bytes:

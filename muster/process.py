@@ -14,19 +14,23 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from muster import telemetry
 from muster.errors import ConfigError, MusterError
 from muster.settings import Settings, load_settings
 
 Main = Callable[[Settings], Coroutine[Any, Any, None]]
+T = TypeVar("T")
 
 
-def run_process(role: str, what: str, main: Main, arguments: Sequence[str] | None = None) -> int:
+def run_process(
+    role: str, what: str, main: Main, arguments: Sequence[str] | None = None, *, metrics: bool = True
+) -> int:
     """Run `main` with the settings of `--config` until it ends, fails or is told to stop; the exit code.
 
-    `role` names the process in logs where the settings do not; `what` is the line that --help shows.
+    `role` names the process in logs where the settings do not; `what` is the line that --help shows. `metrics`: serve
+    them, if the settings say so; of several processes with the same settings one can.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what)
     parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
@@ -35,7 +39,7 @@ def run_process(role: str, what: str, main: Main, arguments: Sequence[str] | Non
     try:
         settings = load_settings(options.config)
         telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
-        asyncio.run(_until_told(main, settings))
+        asyncio.run(_until_told(main, settings, settings.log.metrics_port if metrics else 0))
     except MusterError as error:
         log.error("ended", error=str(error), hint=error.hint, exit_code=error.exit_code)
         print(f"error: {error}" + (f"\n  try: {error.hint}" if error.hint else ""), file=sys.stderr)
@@ -56,6 +60,21 @@ async def run_together(*jobs: Coroutine[Any, Any, None]) -> None:
         raise _first(failures) from failures
 
 
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """Wait for something that must not be left half done, however often this task is cancelled meanwhile; only then is
+    it cancelled."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.wait([task])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
 async def wait_for_bell(bell: asyncio.Event, seconds: float) -> None:
     """Wait until the bell rings, or until `seconds` are over."""
     with suppress(TimeoutError):
@@ -72,12 +91,12 @@ def _first(failures: BaseExceptionGroup) -> BaseException:
     return chosen
 
 
-async def _until_told(main: Main, settings: Settings) -> None:
+async def _until_told(main: Main, settings: Settings, metrics_port: int) -> None:
     loop = asyncio.get_running_loop()
     work = asyncio.create_task(main(settings))
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, work.cancel)
-    with _metrics(settings.log.metrics_port):
+    with _metrics(metrics_port):
         try:
             await work
         except asyncio.CancelledError:

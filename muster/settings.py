@@ -18,7 +18,7 @@ from typing import Any, Final, Literal, Self, get_origin
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 
-from muster.constants import CHAIN_ANVIL
+from muster.constants import CHAIN_ANVIL, MAX_ACCEPTED, MAX_LORA_RANK
 from muster.errors import ConfigError
 from muster.recipes import RECIPES, Recipe
 
@@ -119,7 +119,7 @@ class TrainerSettings(Section):
     """Updates after which training is finished; 0 goes on until told to stop."""
     batch_groups: int = Field(default=64, ge=1, le=100_000)
     """Groups that teach something (their task rewards differ) to wait for before a batch is closed."""
-    max_files: int = Field(default=16, ge=1, le=10_000)
+    max_files: int = Field(default=16, ge=1, le=MAX_ACCEPTED)
     """Accepted files at which a batch is closed with fewer."""
     patience_seconds: float = Field(default=600, gt=0)
     """After this long any group that teaches something is enough."""
@@ -148,6 +148,10 @@ class TrainerSettings(Section):
     """Equal parts that a batch is cut into, one optimiser step each."""
     micro_batch_tokens: int = Field(default=4096, ge=64)
     """Tokens in one forward pass; a longer rollout has one for itself."""
+    lora_rank: int = Field(default=0, ge=0, le=MAX_LORA_RANK)
+    """Train a low-rank adapter of this rank, which is what travels, rather than all weights; 0 trains these."""
+    lora_alpha: float = Field(default=32.0, gt=0, allow_inf_nan=False)
+    """What the adapter adds to the weights is multiplied by this over its rank."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
     """What the ratio is taken against: behaviour, the samplers' own log-probabilities, which corrects for staleness and
     for the engine; recomputed, the trainer's before the batch's first optimiser step."""

@@ -10,14 +10,12 @@ from typing import Any, Final
 from pydantic import TypeAdapter
 from sqlalchemy import Connection, and_, func, select, tuple_, update
 
+from muster.constants import MAX_ACCEPTED
 from muster.messages import AcceptedWork, Demand, NodeReport, StepReport, Upload, Verdict, VerdictPage
 from muster.terms import Terms
 from orchestrator.database import Database
 from orchestrator.standing import CaseState, Opinion, Standing, standing
 from orchestrator.tables import cases, checkpoints, commitments, meta, nodes, spent, steps, uploads, verdicts
-
-MAX_ACCEPTED: Final = 256
-"""Commitments in one answer about accepted work, oldest first; used ones make room for the next."""
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50

@@ -10,7 +10,8 @@ import numpy as np
 from blake3 import blake3
 
 from muster.shardcast import Manifest, publish
-from muster.shardcast.delta_version import TARGET_NAME, Step, write_difference
+from muster.shardcast.delta_version import write_frames
+from muster.shardcast.difference import TARGET_NAME, Step
 from muster.shardcast.folder import read_manifest, remove_version, version_path, versions, write_index
 from muster.shardcast.manifest import MANIFEST_NAME, File, Shard
 from muster.shardcast.retention import Deltas
@@ -68,20 +69,26 @@ def forge_difference(folder: Path, base: Manifest, target: Manifest) -> None:
 
     It is the difference to a third step, and says that it makes `target`.
     """
-    for version in versions(folder):
-        if (old := read_manifest(version.path)).base_step is not None and old.step == target.step:
-            remove_version(version.path)
     draft = folder / "draft"
     third = publish(write_step(draft / "third", 77, share=0.001), draft / "out", RUN, 77, shard_bytes=SHARD)
     forged = draft / "forged"
     forged.mkdir()
     start = Step(version_path(folder, base.root), base)
-    assert write_difference(start, Step(version_path(draft / "out", third.root), third), forged)
+    assert write_frames(start, Step(version_path(draft / "out", third.root), third), forged)
+    replace_difference(folder, forged, base, target)
+    shutil.rmtree(draft)
+
+
+def replace_difference(folder: Path, forged: Path, base: Manifest, target: Manifest) -> None:
+    """Put another version in place of the difference between two steps, with the files in `forged`, and have it say
+    that it makes `target`."""
+    for version in versions(folder):
+        if (old := read_manifest(version.path)).base_step is not None and old.step == target.step:
+            remove_version(version.path)
     (forged / TARGET_NAME).write_bytes(target.canonical)
     manifest = describe(forged, target.step, base.step)
     (forged / MANIFEST_NAME).write_bytes(manifest.canonical)
     forged.rename(version_path(folder, manifest.root))
-    shutil.rmtree(draft)
     write_index(folder)
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 
 from muster.process import run_process
+from trainer.ranks import is_first
 from trainer.together import serve
 
 if __name__ == "__main__":
-    sys.exit(run_process("trainer", "train one run's model on accepted work", serve))
+    sys.exit(run_process("trainer", "train one run's model on accepted work", serve, metrics=is_first()))

@@ -16,9 +16,11 @@ from typing import Any, Self
 import numpy as np
 
 from muster.constants import MICRO
+from muster.errors import MismatchError
 from muster.hashes import hash_bytes
 from muster.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
+from muster.terms import Terms
 from trainer.advantages import AdvantageTerms, group_advantages, length_parts, task_rewards, teaches
 from trainer.layout import Sample
 
@@ -50,6 +52,26 @@ class WorkFile:
     def groups(self) -> list[list[Rollout]]:
         """The rollouts by group."""
         return [list(rollouts) for _, rollouts in groupby(self.rollouts, key=attrgetter("group"))]
+
+
+def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms, vocabulary: int) -> None:
+    """Raises MismatchError unless the rows are those of the commitment, whole and in order, which the advantages rely on,
+    and such that the model can be asked about them."""
+    if len(rollouts) != terms.positions:
+        raise MismatchError(f"{len(rollouts)} rows; a commitment has {terms.positions}")
+    for position, row in enumerate(rollouts):
+        group, sample = divmod(position, terms.group_size)
+        if (row.run, row.step, row.position, row.group, row.sample) != (run, ref.step, position, group, sample):
+            raise MismatchError(f"row {position} says it is row {row.position} of step {row.step}, run {row.run}")
+        if not len(row.completion_tokens) or len(row.logprobs) != len(row.completion_tokens):
+            raise MismatchError(f"row {position} has {len(row.completion_tokens)} tokens, {len(row.logprobs)} logprobs")
+        if not len(row.prompt_tokens):
+            raise MismatchError(f"row {position} has no prompt")
+        tokens = np.concatenate([row.prompt_tokens, row.completion_tokens])
+        if tokens.min() < 0 or tokens.max() >= vocabulary:
+            raise MismatchError(f"row {position} has tokens beyond the model's {vocabulary}")
+        if not np.isfinite(row.logprobs).all():
+            raise MismatchError(f"row {position} has log-probabilities that are not finite")
 
 
 @dataclass(frozen=True)

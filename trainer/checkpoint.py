@@ -2,8 +2,9 @@
 
 STATE/000012/
     model/      what is published: safetensors in the profile's dtype, config.json, tokenizer
+    adapter/    the low-rank adapter that makes it out of step 0, where one is trained
     state/      float32 master weights and AdamW's moments, as torch.distributed.checkpoint writes them
-    note.json   step, the batch that led here, files used lately, metrics, hashes of the files in state/
+    note.json   step, the batch that led here, files used lately, metrics, hashes of all other files
 STATE/batches/000012.json   the batch closed for step 12: an update that was interrupted is done again on the same files
 STATE/skipped/000012.json   the batch of an update that was not finite, and which rollouts it may be the fault of
 """
@@ -19,9 +20,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
+from safetensors import SafetensorError
 
 from muster.errors import MismatchError, StorageError
 from muster.files import sync, write_durably
+from muster.lora import Adapter
 from muster.model_files import FIXED_FILES
 from trainer.batches import Batch
 from trainer.layout import Sample
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 STATE: Final = "state"
 NOTE: Final = "note.json"
 MODEL: Final = "model"
+ADAPTER: Final = "adapter"
 BATCHES: Final = "batches"
 SKIPPED: Final = "skipped"
 KEEP: Final = 2
@@ -52,6 +56,8 @@ class Note:
     """File hash → policy step of every file that is used up and could still come again."""
     moments: bool = False
     """Whether the optimiser had taken a step."""
+    lora_rank: int = 0
+    """Of the adapter that is trained; 0 where all weights are."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
 
@@ -69,8 +75,13 @@ class Checkpoints:
         return self.folder / f"{step:06d}"
 
     def model_dir(self, step: int) -> Path:
-        """What is published of a step."""
+        """The model at a step."""
         return self.path(step) / MODEL
+
+    def published(self, step: int) -> tuple[Path, Path | None]:
+        """What is published of a step: the model, and the adapter that makes it, if there is one."""
+        adapter = self.path(step) / ADAPTER
+        return self.model_dir(step), adapter if adapter.is_dir() else None
 
     def steps(self) -> list[int]:
         """Those that are there, in order."""
@@ -84,24 +95,37 @@ class Checkpoints:
         """Where the ranks write the weights and moments of a step that is not there yet."""
         return self.folder / f".writing-{step:06d}" / STATE
 
-    def settle(self, note: Note, weights: Mapping[str, torch.Tensor], model: PreTrainedModel, fixed: Path) -> None:
+    def settle(
+        self,
+        note: Note,
+        weights: Mapping[str, torch.Tensor],
+        model: PreTrainedModel,
+        fixed: Path,
+        adapter: Adapter | None = None,
+    ) -> None:
         """Complete a step whose ranks have written `building`, and let it appear. Raises StorageError.
 
-        `weights`: what is published, in its dtype; `fixed` is a folder with what is not weights.
+        `weights`: what is published, in its dtype; `fixed` is a folder with what is not weights; `adapter` makes the
+        weights out of step 0's.
         """
         build = self.building(note.step).parent
         try:
             _write_model(build / MODEL, weights, model, fixed)
-            hashes = {path.name: _sha256(path) for path in sorted((build / STATE).iterdir())}
+            if adapter is not None:
+                adapter.write(build / ADAPTER, base_model="step 0")
+            files = sorted(path for path in build.rglob("*") if path.is_file())
+            hashes = {str(path.relative_to(build)): _sha256(path) for path in files}
             (build / NOTE).write_text(json.dumps(asdict(note) | {"hashes": hashes}))
-            for path in [build / NOTE, build / STATE, *(build / STATE).iterdir(), *(build / MODEL).iterdir()]:
+            for path in sorted(build.rglob("*"), reverse=True):  # what a folder holds, then the folder
                 sync(path)
             sync(build)
             shutil.rmtree(self.path(note.step), ignore_errors=True)
             build.rename(self.path(note.step))
             sync(self.folder)
-        except OSError as error:
-            raise StorageError(f"cannot write step {note.step} to {self.folder}: {error.strerror}") from error
+        except (OSError, SafetensorError) as error:
+            raise StorageError(
+                f"cannot write step {note.step} to {self.folder}: {error}", hint="is the disk full?"
+            ) from error
 
     def read(self, step: int) -> Note:
         """A step's note, if its files are what was written.
@@ -112,9 +136,9 @@ class Checkpoints:
         try:
             value = json.loads((folder / NOTE).read_text())
             for name, expected in value.pop("hashes").items():
-                if _sha256(folder / STATE / name) != expected:
+                if _sha256(folder / name) != expected:
                     raise MismatchError(
-                        f"{folder / STATE / name} is not what was written",
+                        f"{folder / name} is not what was written",
                         hint=f"delete {folder} to go on from the step before",
                     )
             return Note(**value | {"batch": tuple(value["batch"])})
@@ -143,9 +167,12 @@ class Checkpoints:
         write_durably(path, batch.to_json().encode())
 
     def closed_batch(self, step: int) -> Batch | None:
-        """The batch closed for `step`, if one was."""
+        """The batch closed for `step`, if one was. Raises StorageError when it cannot be read."""
         path = self._batch_path(step)
-        return Batch.from_json(path.read_text()) if path.exists() else None
+        try:
+            return Batch.from_json(path.read_text()) if path.exists() else None
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(f"{path} cannot be read: {error}", hint="delete it: another batch is closed") from error
 
     def drop_batch(self, step: int) -> None:
         """Forget a closed batch: its files cannot be had any more."""

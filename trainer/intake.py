@@ -23,10 +23,9 @@ from muster.messages import AcceptedWork
 from muster.rollouts.file import FileLimits
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.reader import RolloutReader
-from muster.rollouts.schema import Rollout
 from muster.signing import check_verdict
 from muster.terms import Terms
-from trainer.batches import FileRef, WorkFile
+from trainer.batches import FileRef, WorkFile, check_rows
 
 FETCHES: Final = 4
 """Files fetched at the same time."""
@@ -49,14 +48,23 @@ class Intake:
     """The files that could go into a batch. Bounded by what the run can commit within its async level."""
 
     def __init__(
-        self, chain: ChainReader, client: OrchestratorClient, reader: RolloutReader, run: int, terms: Terms
+        self,
+        chain: ChainReader,
+        client: OrchestratorClient,
+        reader: RolloutReader,
+        run: int,
+        terms: Terms,
+        vocabulary: int,
     ) -> None:
+        """vocabulary: tokens that the model has states for."""
         self._chain = chain
         self._client = client
         self._reader = reader
         self._run = run
         self._terms = terms
+        self._vocabulary = vocabulary
         self._limits = FileLimits.of(terms)
+        self._gate = asyncio.Semaphore(FETCHES)
         self._files: dict[str, WorkFile] = {}
         self._refused: dict[str, int] = {}
 
@@ -93,8 +101,7 @@ class Intake:
         self._files = {name: file for name, file in self._files.items() if name in names}
         known = set(used) | self._files.keys() | self._refused.keys()
         listed = [work for work in accepted if work.file_hash not in known]
-        gate = asyncio.Semaphore(FETCHES)
-        found = await asyncio.gather(*(self._take(work, gate) for work in listed))
+        found = await asyncio.gather(*(self._take(work) for work in listed))
         for work, file in zip(listed, found, strict=True):
             if isinstance(file, WorkFile):
                 self._files[work.file_hash] = file
@@ -108,25 +115,25 @@ class Intake:
 
     async def fetch(self, ref: FileRef) -> WorkFile:
         """A file by its place in a closed batch. Raises CheckError when it is not what the batch names."""
-        data = await self._client.get_file(ref.file_hash)
-        rollouts = await self._reader.read(data, self._limits)
-        root = await asyncio.to_thread(lambda: rollout_tree(rollouts).root)
+        async with self._gate:
+            data = await self._client.get_file(ref.file_hash)
+            rollouts = await self._reader.read(data, self._limits)
+            root = await asyncio.to_thread(lambda: rollout_tree(rollouts).root)
         if root != hash_bytes(ref.root):
             raise MismatchError(f"the rollouts of {ref.file_hash} have root 0x{root.hex()}, not {ref.root}")
-        _check_rows(rollouts, self._run, ref, self._terms)
+        check_rows(rollouts, self._run, ref, self._terms, self._vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
-    async def _take(self, work: AcceptedWork, gate: asyncio.Semaphore) -> WorkFile | str | None:
+    async def _take(self, work: AcceptedWork) -> WorkFile | str | None:
         """The file; why it will never be used; or None when that cannot be told now."""
-        async with gate:
-            try:
-                await self._check_claim(work)
-                return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
-            except (UnreachableError, ChainError, RefusedError) as error:  # nothing that the file says of itself
-                log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
-                return None
-            except CheckError as error:
-                return str(error)
+        try:
+            await self._check_claim(work)
+            return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
+        except (UnreachableError, ChainError, RefusedError) as error:  # nothing that the file says of itself
+            log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
+            return None
+        except CheckError as error:
+            return str(error)
 
     async def _check_claim(self, work: AcceptedWork) -> None:
         """Enough validators of the run signed that they accept just this, and the chain has it."""
@@ -144,15 +151,3 @@ class Intake:
             raise MismatchError("its node was convicted")
         if not await self._chain.ask(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
             raise MismatchError("the chain has no such commitment")
-
-
-def _check_rows(rollouts: list[Rollout], run: int, ref: FileRef, terms: Terms) -> None:
-    """The rows are those of the commitment, whole and in order: what the advantages rely on."""
-    if len(rollouts) != terms.positions:
-        raise MismatchError(f"{len(rollouts)} rows; a commitment has {terms.positions}")
-    for position, row in enumerate(rollouts):
-        group, sample = divmod(position, terms.group_size)
-        if (row.run, row.step, row.position, row.group, row.sample) != (run, ref.step, position, group, sample):
-            raise MismatchError(f"row {position} says it is row {row.position} of step {row.step}, run {row.run}")
-        if not len(row.completion_tokens) or len(row.logprobs) != len(row.completion_tokens):
-            raise MismatchError(f"row {position} has {len(row.completion_tokens)} tokens, {len(row.logprobs)} logprobs")

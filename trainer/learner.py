@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch.distributed.checkpoint.api import CheckpointException
 
 from muster import telemetry
-from muster.errors import ConfigError
+from muster.errors import ConfigError, StorageError
 from muster.evaluation import greedy_score
+from muster.lora import Adapter
 from muster.model_files import load_tokenizer, model_hash, tokenizer_hash
 from muster.models import load_model
 from muster.settings import TrainerSettings
@@ -27,6 +29,7 @@ from trainer.advantages import AdvantageTerms
 from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
 from trainer.checkpoint import Checkpoints, Note
 from trainer.fitness import check_context
+from trainer.lora import merge
 from trainer.loss import LossTerms
 from trainer.ranks import Ranks
 from trainer.replica import Replica
@@ -70,6 +73,8 @@ class Recipe:
             recompute_old=settings.old_logprobs == "recomputed",
             micro_batch_tokens=settings.micro_batch_tokens,
             activation_checkpointing=settings.activation_checkpointing,
+            lora_rank=settings.lora_rank,
+            lora_alpha=settings.lora_alpha,
             temperature=terms.temperature,
             max_completion=terms.max_completion_tokens,
             loss=loss,
@@ -123,6 +128,7 @@ class Learner:
             self._save(self.note)
         else:
             self.note = self.checkpoints.read(step)
+            _check_rank(self.note, recipe.update.lora_rank, folder)
             self.replica.load(self.checkpoints.state(step), moments=self.note.moments)
             self._writing.set_result(None)
 
@@ -193,17 +199,28 @@ class Learner:
         started = time.monotonic()
         if note.step:
             self.written()
-        note = replace(note, moments=bool(self.replica.optimizer.state))
-        weights = self.replica.published(self.dtype)
+        note = replace(note, moments=bool(self.replica.optimizer.state), lora_rank=self.recipe.update.lora_rank)
+        weights, adapter = self.replica.published(self.dtype)
         ranks_write = self.replica.save(self.checkpoints.building(note.step))
         note = replace(note, stages={**note.stages, "stall": time.monotonic() - started})
-        self._writing = self._writer.submit(self._write, note, weights, ranks_write)
+        self._writing = self._writer.submit(self._write, note, weights, adapter, ranks_write)
         self.note = note
         return note
 
-    def _write(self, note: Note, weights: Mapping[str, torch.Tensor], ranks_write: Future[Any]) -> None:
-        ranks_write.result()
-        self.checkpoints.settle(note, weights, self.replica.model, self._initial)
+    def _write(
+        self, note: Note, weights: Mapping[str, torch.Tensor], adapter: Adapter | None, ranks_write: Future[Any]
+    ) -> None:
+        """Raises StorageError."""
+        if adapter is not None and note.step:  # step 0 is what the adapter's pairs are added to
+            merge(adapter, weights)
+        try:
+            ranks_write.result()
+        except CheckpointException as error:
+            raise StorageError(
+                f"cannot write step {note.step} to {self.checkpoints.folder}: {_first_of(error)}",
+                hint="is the disk full?",
+            ) from error
+        self.checkpoints.settle(note, weights, self.replica.model, self._initial, adapter if note.step else None)
         self.checkpoints.prune(note.step)
 
 
@@ -215,6 +232,20 @@ def update_metrics(report: UpdateReport) -> dict[str, float]:
     values["clip_ratio/low_mean"] = values.pop("clip_low")
     values["clip_ratio/high_mean"] = values.pop("clip_high")
     return values
+
+
+def _check_rank(note: Note, rank: int, folder: Path) -> None:
+    if note.lora_rank != rank:
+        raise ConfigError(
+            f"step {note.step} in {folder} was trained with trainer.lora_rank {note.lora_rank}, not {rank}",
+            hint=f"set trainer.lora_rank to {note.lora_rank}; another needs a run of its own",
+        )
+
+
+def _first_of(error: CheckpointException) -> str:
+    """What went wrong on the first of the ranks on which something did."""
+    failures = [failure for failure, _ in error.failures.values()]
+    return str(failures[0]) if failures else str(error)
 
 
 def _check_initial(initial: Path, terms: Terms) -> None:

@@ -43,8 +43,10 @@ class Policy(nn.Module):
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The blocks of the model, each of which is sharded by itself."""
-        return max((m for m in self.model.modules() if isinstance(m, nn.ModuleList)), key=len)
+        """The blocks of the model, each of which is sharded by itself: of the lists that lie least deep (those inside
+        blocks are experts) the longest."""
+        lists = {name: m for name, m in self.model.named_modules() if isinstance(m, nn.ModuleList)}
+        return lists[min(lists, key=lambda name: (name.count("."), -len(lists[name])))]
 
     @property
     def device(self) -> torch.device:
@@ -211,7 +213,8 @@ class _TokenLogprobs(torch.autograd.Function):
         states, head, targets, totals, entropy = ctx.saved_tensors
         temperature, entropy_gradient, chunk = ctx.terms
         by_logprob, by_entropy = gradients
-        to_states, to_head = torch.empty_like(states), torch.zeros_like(head, dtype=torch.float32)
+        to_states = torch.empty_like(states)
+        to_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for part in _parts(len(states), chunk):
             logits = _logits(states[part], head, temperature)
             logits -= totals[part, None]
@@ -225,11 +228,13 @@ class _TokenLogprobs(torch.autograd.Function):
             slope /= temperature
             narrow = slope.to(head.dtype)
             to_states[part] = narrow @ head
+            if to_head is None:
+                continue
             if head.dtype == torch.float32:
                 to_head.addmm_(narrow.t(), states[part])
             else:
                 to_head += narrow.t() @ states[part]
-        return to_states, to_head.to(head.dtype), None, None, None, None
+        return to_states, None if to_head is None else to_head.to(head.dtype), None, None, None, None
 
 
 def _logits(states: torch.Tensor, head: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -41,7 +41,7 @@ class Publisher:
         self._told: StepReport | None = None
         """The last report."""
 
-    async def publish(self, note: Note, model: Path) -> None:
+    async def publish(self, note: Note, model: Path, adapter: Path | None) -> None:
         """Put a step's weights into the served folder and its roots on chain, unless they are there.
 
         Raises MismatchError when others are, UnreachableError when the chain takes none for long.
@@ -57,6 +57,7 @@ class Publisher:
             shard_bytes=cast.shard_bytes,
             keep=cast.published_versions,
             deltas=deltas_of(cast),
+            adapter=adapter,
         )
         batch_root = hash_bytes(note.batch_root)
         deadline = time.monotonic() + self.terms.min_step_interval + ATTEMPTS * self._pause

@@ -93,15 +93,15 @@ class Group:
 
     sharded = True
 
-    def __init__(self, *, idle_seconds: float, dtype: torch.dtype = torch.float32) -> None:
-        """Meets the others. `idle_seconds`: the longest that rank 0 may have nothing to say."""
+    def __init__(self, *, silence_seconds: float, dtype: torch.dtype = torch.float32) -> None:
+        """Meets the others. `silence_seconds`: the longest that rank 0 may have nothing to say."""
         local = int(os.environ.get("LOCAL_RANK", "0"))
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", local) if cuda else torch.device("cpu")
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         distributed.init_process_group(backend, timeout=timedelta(seconds=PASS_SECONDS))
         self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
-        self._orders = _group(idle_seconds + PASS_SECONDS)
+        self._orders = _group(silence_seconds + PASS_SECONDS)
         self._files = _group(PASS_SECONDS)
         """Of its own, since files are written while an update goes on."""
         self._mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world,))
@@ -160,6 +160,11 @@ class Group:
 
 def started_by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def is_first() -> bool:
+    """Whether this process is the trainer, or the one of several that is."""
+    return not started_by_torchrun() or os.environ["RANK"] == "0"
 
 
 def samples_to_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:

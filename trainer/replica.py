@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.distributed.tensor import DTensor
 
+from muster.lora import Adapter
 from muster.models import load_model
 from trainer.layout import Sample
+from trainer.lora import adapt, adapter_of
 from trainer.policy import Policy, check_model
 from trainer.ranks import Group, Ranks, samples_of_tensors, samples_to_tensors
 from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
@@ -38,6 +40,8 @@ class Replica:
         check_model(self.policy)
         if terms.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
+        if terms.lora_rank:
+            adapt(self.policy, terms.lora_rank, terms.lora_alpha)
         ranks.shard(self.policy)
         self.policy.train()
         self.optimizer = make_optimizer(self.policy, terms)
@@ -80,16 +84,22 @@ class Replica:
         with torch.no_grad():
             self.ranks.load(self._state(moments=moments), folder)
 
-    def published(self, dtype: torch.dtype) -> dict[str, torch.Tensor]:
-        """Whole weights by the model's own names, copied to the CPU, tied ones once; of the first rank alone."""
+    def published(self, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], Adapter | None]:
+        """Whole weights by the model's own names, copied to the CPU, tied ones once; of the first rank alone.
+
+        Where an adapter is trained it comes besides, in float32, and is not merged into them yet.
+        """
         self.ranks.tell("published")
         weights = {}
         for name, parameter in self.policy.named_parameters():
             value = parameter.detach()
             whole = value.full_tensor() if isinstance(value, DTensor) else value  # one at a time: all would not fit
             if self.ranks.rank == 0:
-                weights[name.removeprefix("model.")] = whole.to("cpu", dtype, copy=True)
-        return weights
+                narrow = torch.float32 if self.terms.lora_rank and parameter.requires_grad else dtype
+                weights[name.removeprefix("model.")] = whole.to("cpu", narrow, copy=True)
+        if not self.terms.lora_rank:
+            return weights, None
+        return weights, adapter_of(weights, self.terms.lora_rank, self.terms.lora_alpha)
 
     def _trained(self) -> dict[str, torch.nn.Parameter]:
         return {name: value for name, value in self.policy.named_parameters() if value.requires_grad}
@@ -108,9 +118,11 @@ def follow(replica: Replica, ranks: Group) -> None:
     writing: Future[Any] | None = None
     while True:
         order, tensors, words = ranks.hear()
-        if writing is not None and order != "update":
+        if writing is not None and order not in ("update", "wait"):
             writing.result()
         match order:
+            case "wait":
+                pass
             case "update":
                 replica.update(samples_of_tensors(tensors), words["step"])
             case "save":

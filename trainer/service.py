@@ -30,7 +30,8 @@ from muster.errors import (
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
-from muster.process import run_together
+from muster.model_files import vocabulary_of
+from muster.process import run_together, to_the_end
 from muster.profiles import profile_by_hash
 from muster.rollouts.reader import RolloutReader
 from muster.run_data import fetch_task_set
@@ -92,12 +93,13 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
                 )
             check_terms(terms, settings.trainer)
             publisher = Publisher(settings, chain, client, terms)
-            intake = Intake(chain, client, reader, settings.run, terms)
+            vocabulary = await asyncio.to_thread(vocabulary_of, settings.trainer.model)
+            intake = Intake(chain, client, reader, settings.run, terms, vocabulary)
             trainer = Trainer(settings, publisher, intake, terms, ranks)
             try:
                 await trainer.run()
             finally:
-                await asyncio.to_thread(trainer.close)
+                await to_the_end(asyncio.to_thread(trainer.close))
 
 
 def make_learner(options: TrainerSettings, terms: Terms, ranks: Ranks) -> Learner:
@@ -252,6 +254,7 @@ class Trainer:
                     log.debug("accepted work", new=looked.fresh, files=len(self.intake.files), step=step)
             stale = too_stale(self.intake.files, step, self.terms.async_level)
             self.intake.forget((file.ref.file_hash for file in stale), oldest)
+            await self._do(self.ranks.tell, "wait")  # the others give up on one that is silent for long
             if not published.is_set():
                 started = last_work = time.monotonic()
             waiting = time.monotonic() - started
@@ -282,7 +285,7 @@ class Trainer:
         await asyncio.to_thread(learner.written)
         failpoint("trainer.written")
         written = time.monotonic()
-        await self.publisher.publish(note, learner.checkpoints.model_dir(note.step))
+        await self.publisher.publish(note, *learner.checkpoints.published(note.step))
         failpoint("trainer.published")
         this.published.set()
         stages = {**note.stages, "write": written - started, "publish": time.monotonic() - written}
@@ -304,7 +307,7 @@ class Trainer:
             except (MismatchError, StorageError) as error:  # the chain decides whether it is needed
                 log.warning("an older step cannot be read", step=step, error=str(error))
                 continue
-            await self.publisher.publish(note, learner.checkpoints.model_dir(step))
+            await self.publisher.publish(note, *learner.checkpoints.published(step))
             await self.publisher.report(note, note.metrics, note.stages, self.intake.refused, finished=False)
 
     # Help

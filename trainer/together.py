@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from typing import Final
 
 import torch
 
+from muster.errors import MusterError
 from muster.settings import Settings, TrainerSettings
 from trainer.learner import Recipe
 from trainer.ranks import Alone, Group, started_by_torchrun
 from trainer.replica import Replica, follow
 from trainer.service import serve as train
 
-BESIDES: Final = 3600.0
-"""Seconds that rank 0 may take for evaluation and publishing, on top of its longest wait for work."""
+SILENCE: Final = 3600.0
+"""Seconds without a word that rank 0 may take for evaluation and publishing. While it waits for work it says so."""
 
 
 async def serve(settings: Settings) -> None:
@@ -22,16 +24,25 @@ async def serve(settings: Settings) -> None:
     if not started_by_torchrun():
         return await train(settings, Alone(_device()))
     options = settings.trainer
-    idle = options.patience_seconds + options.idle_seconds + BESIDES
-    ranks = Group(idle_seconds=idle, dtype=getattr(torch, options.precision))
+    ranks = Group(silence_seconds=SILENCE, dtype=getattr(torch, options.precision))
     try:
         if ranks.rank == 0:
             await train(settings, ranks)
         else:
+            _leave_the_end_to_the_first()
             await asyncio.to_thread(_follow, options, ranks)
-    finally:
+    except (MusterError, asyncio.CancelledError):
         ranks.close()
+        raise
+    ranks.close()  # and not after anything else: in the middle of an update nobody hears; torchrun ends the others then
     return None
+
+
+def _leave_the_end_to_the_first() -> None:
+    """torchrun tells all ranks to end: the others do so when the first one says it, with no update half taken."""
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, lambda: None)
 
 
 def _follow(options: TrainerSettings, ranks: Group) -> None:

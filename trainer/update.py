@@ -34,6 +34,10 @@ class UpdateTerms:
     """Tokens of one forward pass."""
     activation_checkpointing: bool = False
     """Keep only each layer's input, and compute the rest again in the backward pass."""
+    lora_rank: int = 0
+    """Of the low-rank adapter that is trained instead of the weights; 0 trains these."""
+    lora_alpha: float = 32.0
+    """What the adapter adds is multiplied by this over its rank."""
     temperature: float = 1.0
     """What the samplers divide the logits by."""
     max_completion: int = 0
@@ -130,20 +134,22 @@ class _Row:
 
 def _rows(samples: Sequence[Sample], places: Sequence[int], terms: UpdateTerms, ranks: Ranks) -> list[_Row]:
     """This rank's micro-batches of one optimiser step over the samples at `places`."""
-    lengths = [samples[place].length for place in places]
-    tokens = completion_tokens([samples[place] for place in places])
+    part = [samples[place] for place in places]
+    lengths = [sample.length for sample in part]
+    tokens = completion_tokens(part)
     weights = [
         token_weight(
             terms.loss.normaliser,
             tokens=tokens,
             length=sample.completion_length,
-            rollouts=len(places),
+            rollouts=len(part),
             limit=terms.max_completion,
         )
-        for sample in samples
+        for sample in part
     ]
     mine = share_out(first_fit(lengths, terms.micro_batch_tokens), lengths, ranks.world)[ranks.rank]
-    return [_Row(collate(samples, weights, [places[i] for i in row])) for row in mine]
+    rows = [collate(part, weights, row) for row in mine]
+    return [_Row(replace(row, members=tuple(places[i] for i in row.members))) for row in rows]
 
 
 @torch.no_grad()

@@ -14,11 +14,12 @@ from muster.errors import ConfigError
 
 
 def become(session: Session, module: str, *arguments: str) -> NoReturn:
-    """Replace this process by `python -m module --config FILE arguments`, after checking the settings."""
+    """Replace this process by `python -m module --config FILE arguments`, after checking the settings. Modules of the
+    folder that somebody happens to stand in stay out of it (-P)."""
     if session.config_path is None:
         raise ConfigError("no settings file", hint="muster config init, or name one with --config")
     _ = session.settings
-    command = [sys.executable, "-m", module, "--config", str(session.config_path), *arguments]
+    command = [sys.executable, "-P", "-m", module, "--config", str(session.config_path), *arguments]
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(sys.executable, command)

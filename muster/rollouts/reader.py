@@ -103,6 +103,7 @@ class RolloutReader:
         if self._server is None or self._server.returncode is not None:
             self._server = await asyncio.create_subprocess_exec(
                 sys.executable,
+                "-P",
                 "-m",
                 "muster.rollouts.reader_server",
                 stdin=asyncio.subprocess.PIPE,

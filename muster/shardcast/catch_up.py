@@ -22,15 +22,9 @@ from muster import telemetry
 from muster.errors import CheckError, MalformedError, MismatchError, MusterError, StorageError
 from muster.failpoints import failpoint
 from muster.shardcast.client import Fetched, exclusive, fetch_with_report
-from muster.shardcast.delta_version import (
-    MAX_SHARE,
-    Difference,
-    Step,
-    check_difference,
-    made_shard,
-    same_tiling,
-)
+from muster.shardcast.difference import MAX_SHARE, Step, read_target, same_tiling
 from muster.shardcast.folder import Index, prune, read_manifest, touch, version_path, versions
+from muster.shardcast.kinds import check_difference, made_shard, open_difference
 from muster.shardcast.manifest import Manifest
 from muster.shardcast.part import Part
 from muster.shardcast.route import Offer, Route, cheapest, offers_of, without
@@ -180,7 +174,7 @@ class CatchUp:
         await asyncio.to_thread(touch, start.path)
         async with asyncio.timeout(self._limits.timeout):
             folders = [await self._fetch_difference(offer, start.manifest) for offer in route.chain]
-            target = await asyncio.to_thread(_target_of, folders[-1])
+            target = await asyncio.to_thread(read_target, folders[-1], None)
             if target.root != self._root:
                 raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._root.hex()}")
             if self._accept is not None:
@@ -222,7 +216,7 @@ class CatchUp:
         """Make the shards that are not here yet. Blocking; ends early when told to."""
         good = bad = 0
         with ExitStack() as stack:
-            chain = [stack.enter_context(Difference(folder)) for folder in folders]
+            chain = [stack.enter_context(open_difference(folder)) for folder in folders]
             target = chain[-1].target
             if not all(same_tiling(start.manifest, difference.target) for difference in chain):
                 raise MalformedError("differences between steps that are cut differently")
@@ -240,12 +234,6 @@ class CatchUp:
                 good += 1
                 failpoint("shardcast.shard_made")
         return _Applied(good, bad)
-
-
-def _target_of(difference: Path) -> Manifest:
-    """The manifest of the step that a difference says it leads to."""
-    with Difference(difference) as opened:
-        return opened.target
 
 
 def _reason(error: Exception) -> str:

@@ -1,13 +1,7 @@
-"""A difference between two steps, as a version of its own that travels like any other.
+"""A difference that says what changed, shard by shard: `muster.shardcast.difference` between any two steps.
 
-It holds two files and nothing else:
-
-    step.json    the manifest of the step that it makes, the one whose root is on chain
-    step.delta   "MUSTERD1", the number of frames u32, the length of each u32, and one frame (`muster.shardcast.delta`)
-                 for each shard of that manifest
-
-Its manifest names the base step. Its own root is not on chain and need not be: a difference only proposes bytes, and
-what it makes counts when it hashes to what the anchored manifest says.
+step.delta   "MUSTERD1", the number of frames u32, the length of each u32, and one frame (`muster.shardcast.delta`)
+             for each shard of the step's manifest
 """
 
 from __future__ import annotations
@@ -15,7 +9,6 @@ from __future__ import annotations
 import os
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
@@ -23,31 +16,18 @@ from blake3 import blake3
 
 from muster.errors import MalformedError, StorageError
 from muster.shardcast.delta import apply, encode, max_frame_bytes
+from muster.shardcast.difference import MAX_SHARE, TARGET_NAME, Step, read_target, same_tiling
 from muster.shardcast.folder import disk_error
-from muster.shardcast.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+from muster.shardcast.manifest import Shard
 from muster.shardcast.stretches import cut, stretches_of
 
-TARGET_NAME: Final = "step.json"
 FRAMES_NAME: Final = "step.delta"
-MAX_SHARE: Final = 2
-"""A difference has at most one part in so many of the bytes that it stands for; a larger one is neither published nor
-fetched."""
 
 _MAGIC: Final = b"MUSTERD1"
 _COUNT: Final = struct.Struct("<I")
 
 
-def check_difference(manifest: Manifest, run: int, step: int, base_step: int, max_bytes: int) -> None:
-    """Raise MalformedError unless this may be the difference of a run between two steps, of at most so many bytes."""
-    if (manifest.run, manifest.step, manifest.base_step) != (run, step, base_step):
-        raise MalformedError(f"{manifest.id} is no difference of run {run} from step {base_step} to {step}")
-    if [file.name for file in manifest.files] != [FRAMES_NAME, TARGET_NAME]:
-        raise MalformedError(f"{manifest.id} holds other files than a difference")
-    if manifest.total_bytes > max_bytes:
-        raise MalformedError(f"{manifest.id} has {manifest.total_bytes} bytes; at most {max_bytes} are accepted")
-
-
-def write_difference(base: Step, target: Step, folder: Path) -> bool:
+def write_frames(base: Step, target: Step, folder: Path) -> bool:
     """Write the two files of the difference between two steps that are on disk; False when it is not worth it.
 
     It is not where the steps are cut differently or most of the bytes changed. What is written has been tried: applied
@@ -80,34 +60,7 @@ def write_difference(base: Step, target: Step, folder: Path) -> bool:
     return True
 
 
-def same_tiling(one: Manifest, other: Manifest) -> bool:
-    """Whether two versions have the same files, cut in the same way, so that one can come out of the other."""
-    places = [[(shard.file, shard.offset, shard.size) for shard in manifest.shards] for manifest in (one, other)]
-    return one.files == other.files and places[0] == places[1]
-
-
-@dataclass(frozen=True)
-class Step:
-    """A version on disk that is no difference."""
-
-    path: Path
-    manifest: Manifest
-
-    def read(self, shard: Shard) -> bytearray:
-        """The bytes that are there now; zeros where a damaged file has none. Raises StorageError."""
-        data, got = bytearray(shard.size), 0
-        path = self.path / self.manifest.files[shard.file].name
-        try:
-            with path.open("rb", buffering=0) as file:
-                file.seek(shard.offset)
-                while got < shard.size and (count := file.readinto(memoryview(data)[got:])):
-                    got += count
-        except OSError as error:
-            raise disk_error("cannot read", path, error) from error
-        return data
-
-
-class Difference:
+class Frames:
     """A difference on disk, open for reading. Use as a context manager; everything blocks.
 
     Raises StorageError when a file cannot be read, MalformedError when one is not as it should be.
@@ -115,9 +68,8 @@ class Difference:
 
     def __init__(self, version: Path, root: bytes | None = None) -> None:
         """root: of the step that it must make; MismatchError when it makes another."""
+        self.target = read_target(version, root)
         try:
-            with (version / TARGET_NAME).open("rb") as file:
-                self.target = parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), root)
             self._descriptor = os.open(version / FRAMES_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         except OSError as error:
             raise disk_error("cannot read", version, error) from error
@@ -133,10 +85,10 @@ class Difference:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def frame(self, index: int) -> bytes:
-        """How a shard of the target comes out of the base's bytes."""
-        start, stop = self._places[index]
-        return self._read(stop - start, start)
+    def apply(self, shard: Shard, data: bytearray, base: Step) -> None:
+        """See `Difference`."""
+        start, stop = self._places[shard.index]
+        apply(self._read(stop - start, start), data)
 
     def _read_head(self) -> list[tuple[int, int]]:
         """First and last byte of each frame, which follow each other to the end of the file."""
@@ -160,21 +112,6 @@ class Difference:
         if len(data) < size:
             raise MalformedError(f"the frames end at byte {start + len(data)}")
         return data
-
-
-def made_shard(base: Step, chain: Sequence[Difference], shard: Shard) -> bytearray | None:
-    """A shard of what the last difference makes, out of the base and all of them in turn; None when it comes out wrong.
-
-    The only bytes ever returned are the ones that the last one's target, the anchored manifest, says. Raises
-    StorageError.
-    """
-    data = base.read(shard)
-    try:
-        for difference in chain:
-            apply(difference.frame(shard.index), data)
-    except MalformedError:
-        return None
-    return data if blake3(data).digest() == shard.digest else None
 
 
 def _head(lengths: Sequence[int]) -> bytes:

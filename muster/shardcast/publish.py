@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import shutil
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +22,9 @@ from muster.errors import CheckError, StorageError, UsageError
 from muster.failpoints import failpoint
 from muster.files import sync, write_at
 from muster.settings import ShardcastSettings
-from muster.shardcast.delta_version import Difference, Step, write_difference
+from muster.shardcast.adapter_version import write_adapted
+from muster.shardcast.delta_version import write_frames
+from muster.shardcast.difference import Step
 from muster.shardcast.folder import (
     READ_BYTES,
     Version,
@@ -36,6 +40,7 @@ from muster.shardcast.folder import (
     whole_manifest,
     write_index,
 )
+from muster.shardcast.kinds import open_difference
 from muster.shardcast.manifest import MANIFEST_NAME, MAX_SHARD_BYTES, File, Manifest, Shard, name_problem
 from muster.shardcast.retention import Deltas, Held, kept
 
@@ -61,11 +66,13 @@ def publish(
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     keep: int = 16,
     deltas: Deltas | None = None,
+    adapter: Path | None = None,
 ) -> Manifest:
     """Publish the files of `checkpoint_dir` as the weights of (run, step) in `out_dir`; blocking.
 
     Hidden files are left out. Keeps the `keep` newest steps, this one included, or more and not all of them whole, as
-    `deltas` says; rewrites the index.
+    `deltas` says; rewrites the index. adapter: the folder of a low-rank adapter that makes these weights out of step
+    0's (`muster.lora`), which then is the difference.
     Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
     process is publishing there.
     """
@@ -83,8 +90,8 @@ def publish(
                 prune(out_dir, max(1, keep), protect=(manifest.root,))
             else:
                 failpoint("shardcast.published_whole")
-                _publish_difference(out_dir, manifest, shard_bytes)
-                _thin_out(out_dir, run, max(1, keep), deltas)
+                _publish_difference(out_dir, manifest, shard_bytes, adapter)
+                _thin_out(out_dir, run, max(1, keep), deltas, initial=adapter is not None)
             write_index(out_dir)
     except OSError as error:
         raise disk_error(f"cannot publish step {step}", out_dir, error) from error
@@ -165,47 +172,55 @@ def _settle(build: Path, final: Path, manifest: Manifest) -> None:
     sync(final.parent)
 
 
-def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int) -> None:
-    """Publish how a step comes out of the one before, unless that is done, or would save too little.
+def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, adapter: Path | None) -> None:
+    """Publish how a step comes out of the first one by an adapter, or else out of the one before, unless that is done,
+    or would save too little.
 
-    A damaged base only makes it larger, as `write_difference` says.
+    A damaged base only makes it larger, as `write_frames` says.
     """
     held = _manifests(out_dir, manifest.run)
     whole = [(version, other) for version, other in held if other.base_step is None and other.step < manifest.step]
     if not whole:
         return
-    version, base = max(whole, key=lambda pair: (pair[1].step, pair[0].used))
     for old, other in held:
         if other.step == manifest.step and other.base_step is not None:
             if _makes(old, manifest):
                 return
             remove_version(old.path)  # damaged, or of a step that was written again
-    draft, build = out_dir / _DRAFT, out_dir / _BUILD
-    shutil.rmtree(draft, ignore_errors=True)
-    draft.mkdir()
+    version, base = max(whole, key=lambda pair: (pair[1].step, pair[0].used))
+    ways: list[tuple[Step, Callable[[Step, Step, Path], bool]]] = [(Step(version.path, base), write_frames)]
+    if adapter is not None:
+        initial = [Step(version.path, base) for version, base in whole if base.step == 0]
+        ways = [(step, partial(write_adapted, adapter=adapter)) for step in initial] + ways
     target = Step(version_path(out_dir, manifest.root), manifest)
-    if write_difference(Step(version.path, base), target, draft):
-        made = _build(draft, _files_of(draft), build, manifest.run, manifest.step, shard_bytes, base.step)
-        _settle(build, version_path(out_dir, made.root), made)
+    draft, build = out_dir / _DRAFT, out_dir / _BUILD
+    for base, write in ways:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir()
+        if write(base, target, draft):
+            number = base.manifest.step
+            made = _build(draft, _files_of(draft), build, manifest.run, manifest.step, shard_bytes, number)
+            _settle(build, version_path(out_dir, made.root), made)
+            break
     shutil.rmtree(draft)
 
 
 def _makes(version: Version, manifest: Manifest) -> bool:
     """Whether a difference is whole and one to this step."""
     try:
-        with Difference(version.path, manifest.root):
+        with open_difference(version.path, manifest.root):
             return whole_manifest(version.path, version.root) is not None
     except (StorageError, CheckError):
         return False
 
 
-def _thin_out(out_dir: Path, run: int, newest: int, deltas: Deltas) -> None:
-    """Remove the versions of a run that nobody needs any more."""
+def _thin_out(out_dir: Path, run: int, newest: int, deltas: Deltas, *, initial: bool) -> None:
+    """Remove the versions of a run that nobody needs any more. initial: the first step is one that later ones need."""
     held = _manifests(out_dir, run)
     described = [Held(version.root, made.step, made.base_step, version.used / 1e9) for version, made in held]
     needed = kept(described, newest, deltas, time.time())
-    for version, _ in held:
-        if version.root not in needed:
+    for version, made in held:
+        if version.root not in needed and not (initial and made.step == 0):
             remove_version(version.path)
     remove_leftovers(out_dir)
 

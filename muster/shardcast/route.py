@@ -15,6 +15,10 @@ from muster.shardcast.folder import Index
 MAX_CHAIN: Final = 64
 """Differences that are applied one after the other, at most."""
 
+BASE_ALLOWANCE: Final = 2
+"""A way that begins with a step which later ones will be differences to, too, may cost one part in so many more than
+the whole step: without that base, every later step would be fetched whole."""
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -68,7 +72,8 @@ def without(offers: Collection[Offer], urls: Collection[str]) -> list[Offer]:
 def cheapest(offers: Collection[Offer], held: Collection[int], step: int, limit: int) -> Route | None:
     """The way to `step` by differences that costs the fewest bytes; None when none costs less than `limit`.
 
-    held: the steps that are here whole.
+    held: the steps that are here whole. A difference that leads past steps is one to a base that the run keeps coming
+    back to, as low-rank adapters do: that base is worth having, and may cost a little more.
     """
     best: dict[int, Route] = {start: Route(start) for start in held if start < step}
     for offer in offers:
@@ -78,7 +83,10 @@ def cheapest(offers: Collection[Offer], held: Collection[int], step: int, limit:
         if offer.base_step is not None and offer.step <= step and (way := best.get(offer.base_step)) is not None:
             _take(best, way.then(offer), offer.step)
     found = best.get(step)
-    return found if found is not None and found.cost < limit and 0 < len(found.chain) <= MAX_CHAIN else None
+    if found is None or not 0 < len(found.chain) <= MAX_CHAIN:
+        return None
+    base = found.anchor is not None and found.chain[0].step > found.start + 1
+    return found if found.cost < limit + (limit // BASE_ALLOWANCE if base else 0) else None
 
 
 def _take(best: dict[int, Route], way: Route, step: int) -> None:

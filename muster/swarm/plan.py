@@ -256,7 +256,7 @@ def process(request: Request, name: str) -> ProcessSpec:
     ready = f"http://127.0.0.1:{ports[role]}/readyz" if role in ports else ""
     return ProcessSpec(
         name=name,
-        command=(sys.executable, "-m", MODULES[role], "--config", str(layout.config(name))),
+        command=(sys.executable, "-P", "-m", MODULES[role], "--config", str(layout.config(name))),
         log=layout.output(name),
         environment=CHILD_ENVIRONMENT,
         ready_url=ready,

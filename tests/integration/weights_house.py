@@ -303,8 +303,8 @@ async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -
     return await fetch(manifest.root, RUN, manifest.step, sources, dest, limits=limits)
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, at most 20 seconds."""
-    async with asyncio.timeout(20):
+async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait for a condition, so many seconds at most."""
+    async with asyncio.timeout(seconds):
         while not condition():  # noqa: ASYNC110 (what is waited for is on another side of a socket)
             await asyncio.sleep(0.02)

@@ -1,52 +1,61 @@
 """One of several processes that take two updates together; see test_trainer_ranks.py.
 
-[torchrun --nproc-per-node=2] tests/unit/ranks_process.py FOLDER [STATE]
+[torchrun --nproc-per-node=2] tests/unit/ranks_process.py FOLDER KIND [STATE]
 
-Without STATE both updates are taken, and what is resumed from is written after the first; with it the second is taken
-from there, however many wrote it.
+KIND is one of KINDS. Without STATE both updates are taken, and what is resumed from is written after the first; with it
+the second is taken from there, however many wrote it.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from trainer.lora import merge
+from trainer.loss import LossTerms
 from trainer.ranks import Alone, Group, samples_of_tensors, started_by_torchrun
 from trainer.replica import Replica, follow
 from trainer.update import UpdateTerms
 
 TERMS = UpdateTerms(learning_rate=1e-3, ramp_steps=1, optimiser_steps=2, micro_batch_tokens=64, temperature=0.7)
+KINDS = {
+    "whole": TERMS,
+    "adapted": replace(TERMS, lora_rank=2, activation_checkpointing=True, loss=LossTerms(kl_coefficient=0.1)),
+}
 
 
-def main(folder: Path, state: str = "") -> None:
-    ranks = Group(idle_seconds=60) if started_by_torchrun() else Alone()
-    replica = Replica(folder / "model", TERMS, ranks)
+def main(folder: Path, kind: str, state: str = "") -> None:
+    ranks = Group(silence_seconds=60) if started_by_torchrun() else Alone()
+    replica = Replica(folder / "model", KINDS[kind], ranks)
     if ranks.rank == 0:
-        lead(replica, folder, state)
+        lead(replica, folder, kind, state)
     elif isinstance(ranks, Group):
         follow(replica, ranks)
     if isinstance(ranks, Group):
         ranks.close()
 
 
-def lead(replica: Replica, folder: Path, state: str) -> None:
+def lead(replica: Replica, folder: Path, kind: str, state: str) -> None:
     samples = samples_of_tensors(load_file(folder / "samples.safetensors"))
     world, reports = replica.ranks.world, []
     if state:
         replica.load(folder / state, moments=True)
     else:
         reports.append(replica.update(samples, 1))
-        saving = replica.save(folder / f"state-{world}")
+        saving = replica.save(folder / f"{kind}-state-{world}")
     reports.append(replica.update(samples, 2))
     if not state:
         saving.result()
-    name = f"resumed-{world}" if state else f"whole-{world}"
-    save_file(replica.published(torch.float32), folder / f"{name}.safetensors")
+    name = f"resumed-{world}" if state else f"{kind}-{world}"
+    weights, adapter = replica.published(torch.float32)
+    if adapter is not None:
+        merge(adapter, weights)
+    save_file(weights, folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps([asdict(report) for report in reports]))
 
 

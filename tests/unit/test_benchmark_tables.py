@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
+from benchmarks.async_speedup import Curve, figures, seconds_to
 from benchmarks.page import DOCS
 from benchmarks.report import figure, slower
-from benchmarks.tables import part
+from benchmarks.tables import async_part, part
 
 
 def test_a_table_of_figures() -> None:
@@ -27,3 +30,28 @@ def test_every_part_of_the_page_has_been_measured() -> None:
     for name in ("gas", "broadcast", "verification"):
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| `") >= 3, name
+
+
+def curve(level: int, times: list[float], scores: dict[int, float]) -> Curve:
+    return Curve(level, 0, times, scores, sampling=2.0, updating=1.0)
+
+
+def test_the_time_to_a_score_lies_between_two_scored_steps_of_the_mean_curve() -> None:
+    seconds = [0.0, 10.0, 20.0, 30.0, 40.0]
+    one = curve(0, seconds, {0: 0.1, 2: 0.3, 4: 0.5})
+    other = curve(0, [2 * at for at in seconds], {0: 0.1, 2: 0.1, 4: 0.7})
+    assert seconds_to([one], 0.4) == pytest.approx(30.0)
+    assert seconds_to([one, other], 0.4) == pytest.approx(30.0 + 0.5 * 30.0)  # 0.2 at 30 s, 0.6 at 60 s
+    assert seconds_to([one], 0.6) is None
+
+
+def test_async_levels_are_a_table_of_their_own() -> None:
+    fast = [curve(2, [0.0, 1.0, 2.0, 3.0], {0: 0.1, 1: 0.4, 2: 0.5, 3: 0.6}) for _ in range(2)]
+    slow = [curve(0, [0.0, 4.0, 8.0, 12.0], {0: 0.1, 1: 0.3, 2: 0.5, 3: 0.7}) for _ in range(2)]
+    speedup, difference = figures([*fast, *slow])
+    assert (speedup["score"], speedup["ratio"], speedup["holds"]) == (0.46, pytest.approx(1.6 / 7.2, abs=1e-4), True)
+    assert (difference["ratio"], difference["holds"]) == (0.0, True)
+    text = async_part([{"machine": "a machine", "figures": [speedup]}])
+    assert "| 0 | 0.500 ± 0.000 | 7 (7 to 7) | 12.0 |" in text
+    assert "| 2 | 0.500 ± 0.000 | 2 (2 to 2) | 3.0 |" in text
+    assert "began at 0.100, and the score timed to is 0.460" in text

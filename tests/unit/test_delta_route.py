@@ -67,3 +67,12 @@ def test_offers_are_what_indexes_say_of_the_run() -> None:
     assert {(o.step, o.base_step, o.urls) for o in offers} == {(3, 2, ("a", "b")), (2, None, ("a",))}
     assert [(o.step, o.urls) for o in without(offers, {"a"})] == [(3, ("b",))]
     assert without(offers, {"a", "b"}) == []
+
+
+def test_a_base_that_later_steps_come_back_to_may_cost_half_as_much_again() -> None:
+    anchor, adapters = offer(0, None, WHOLE), [offer(step, 0, 499) for step in (1, 2, 3)]
+    assert steps([anchor, *adapters], set(), 3, limit=WHOLE) == (0, [3], WHOLE + 499)
+    assert steps([anchor, offer(3, 0, 500)], set(), 3, limit=WHOLE) is None
+    assert steps([anchor, *adapters], set(), 1, limit=WHOLE) is None, "nothing is known of later steps"
+    assert steps([anchor, *adapters], {2}, 3, limit=WHOLE) == (0, [3], WHOLE + 499)
+    assert steps([anchor, *adapters], {0}, 3, limit=499) is None, "what is here is not bought again"

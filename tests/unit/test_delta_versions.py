@@ -14,17 +14,10 @@ from weights_samples import contents, flip_bit
 from muster.errors import MalformedError, MismatchError, StorageError
 from muster.shardcast import Manifest, publish
 from muster.shardcast.delta import Stretch
-from muster.shardcast.delta_version import (
-    FRAMES_NAME,
-    TARGET_NAME,
-    Difference,
-    Step,
-    check_difference,
-    made_shard,
-    same_tiling,
-    write_difference,
-)
+from muster.shardcast.delta_version import FRAMES_NAME, write_frames
+from muster.shardcast.difference import TARGET_NAME, Step, same_tiling
 from muster.shardcast.folder import parse_index, read_manifest, verify_folder, version_path, versions
+from muster.shardcast.kinds import check_difference, made_shard, open_difference
 from muster.shardcast.retention import Deltas, Held, kept
 from muster.shardcast.stretches import cut, stretches_of
 from tests.delta_samples import RUN, SHARD, publish_steps, safetensors, write_step
@@ -64,7 +57,7 @@ def test_a_difference_is_a_small_version_that_makes_the_step(house: tuple[Path, 
         check_difference(manifest, RUN, step, base, made[step].total_bytes // 2)
         assert manifest.total_bytes * 50 < made[step].total_bytes
         start = Step(version_path(published, made[base].root), made[base])
-        with Difference(path, made[step].root) as difference:
+        with open_difference(path, made[step].root) as difference:
             shards = [made_shard(start, [difference], shard) for shard in made[step].shards]
         whole = contents(folder / f"checkpoint-{step}")
         assert b"".join(shard or b"" for shard in shards) == whole["config.json"] + whole["model.safetensors"]
@@ -100,9 +93,9 @@ def test_a_difference_to_a_step_that_was_written_again_is_made_anew(tmp_path: Pa
     other = publish(tmp_path / "other", published, RUN, 1, shard_bytes=SHARD, deltas=Deltas(whole=100))
     assert other.root != made[1].root
     ((_, path),) = differences(published).items()
-    with Difference(path, other.root):
+    with open_difference(path, other.root):
         pass
-    with pytest.raises(MismatchError), Difference(path, made[1].root):
+    with pytest.raises(MismatchError), open_difference(path, made[1].root):
         pass
 
 
@@ -128,7 +121,7 @@ def test_a_damaged_base_makes_a_larger_difference_and_not_a_wrong_one(tmp_path: 
     ((_, path),) = differences(published).items()
     assert read_manifest(path).total_bytes > SHARD // 2, "the shard is in it as it is"
     good = Step(tmp_path / "checkpoint-0", made[0])
-    with Difference(path) as difference:
+    with open_difference(path) as difference:
         assert all(made_shard(good, [difference], shard) for shard in made[1].shards)
 
 
@@ -138,7 +131,7 @@ def test_a_damaged_step_is_not_what_a_difference_is_made_of(house: tuple[Path, l
     flip_bit(damaged / "model.safetensors", 100_000)
     base = Step(version_path(folder / "published", made[0].root), made[0])
     with pytest.raises(StorageError, match=r"shard 2 of .* is damaged"):
-        write_difference(base, Step(damaged, made[1]), tmp_path)
+        write_frames(base, Step(damaged, made[1]), tmp_path)
 
 
 # What is kept
@@ -265,7 +258,7 @@ def spoil(version: Path, at: int, data: bytes) -> None:
 )
 def test_a_table_that_is_not_right_is_refused(version: Path, at: int, data: bytes, says: str) -> None:
     spoil(version, at, data)
-    with pytest.raises(MalformedError, match=says), Difference(version):
+    with pytest.raises(MalformedError, match=says), open_difference(version):
         pass
 
 
@@ -278,10 +271,10 @@ def test_a_file_of_another_length_is_refused(version: Path) -> None:
         (b"", "end"),
     ):
         (version / FRAMES_NAME).write_bytes(data)
-        with pytest.raises(MalformedError, match=says), Difference(version):
+        with pytest.raises(MalformedError, match=says), open_difference(version):
             pass
     (version / FRAMES_NAME).unlink()
-    with pytest.raises(StorageError), Difference(version):
+    with pytest.raises(StorageError), open_difference(version):
         pass
 
 
@@ -293,7 +286,7 @@ def test_a_lie_in_a_frame_makes_no_shard(version: Path, house: tuple[Path, list[
     for at in range(12 + 4 * len(made[1].shards), size, 97):
         honest = (version / FRAMES_NAME).read_bytes()
         spoil(version, at, bytes([honest[at] ^ 1]))
-        with Difference(version, made[1].root) as difference:
+        with open_difference(version, made[1].root) as difference:
             shards = [made_shard(start, [difference], shard) for shard in made[1].shards]
         assert shards.count(None) <= 1
         lies += shards.count(None)

@@ -10,7 +10,7 @@ import torch
 
 from muster.errors import ConfigError
 from muster.evaluation import greedy_completions, greedy_score
-from muster.model_files import load_tokenizer, model_hash, tokenizer_hash
+from muster.model_files import load_tokenizer, model_hash, tokenizer_hash, vocabulary_of
 from muster.models import (
     ModelShape,
     TokenizerKind,
@@ -126,3 +126,15 @@ def test_greedy_decoding_does_not_depend_on_neighbours_or_padding(task_set: Task
         for token in tokens:
             assert token == int(model(torch.tensor([ids])).logits[0, -1].argmax())
             ids.append(token)
+
+
+@pytest.mark.parametrize(
+    ("config", "says"), [("{}", "no vocab_size"), ("[", "no vocab_size"), ('{"vocab_size": true}', "True")]
+)
+def test_a_configuration_that_names_no_vocabulary_is_an_error(config: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text('{"vocab_size": 105}')
+    assert vocabulary_of(tmp_path) == 105
+    path.write_text(config)
+    with pytest.raises(ConfigError, match=says):
+        vocabulary_of(tmp_path)

@@ -4,14 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from muster.errors import MismatchError
 from muster.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
 from trainer.advantages import AdvantageTerms
-from trainer.batches import Batch, BatchTerms, FileRef, WorkFile, batch_metrics, close_batch, samples_of, too_stale
+from trainer.batches import (
+    Batch,
+    BatchTerms,
+    FileRef,
+    WorkFile,
+    batch_metrics,
+    check_rows,
+    close_batch,
+    samples_of,
+    too_stale,
+)
 
 NODE = "0x00000000000000000000000000000000000000A1"
 TERMS = BatchTerms(groups=2, max_files=3, async_level=2)
@@ -101,3 +114,37 @@ def test_metrics_are_over_all_rollouts():
     assert metrics["num_tokens"] == 20.0
     assert metrics["staleness/mean"] == 1.0
     assert (metrics["staleness/0"], metrics["staleness/1"], "staleness/2" in metrics) == (0.0, 1.0, False)
+
+
+def four_rows() -> tuple[Rollout, ...]:
+    return work_file([1, 0, 0, 1]).rollouts
+
+
+FOUR: Any = SimpleNamespace(positions=4, group_size=2)
+VOCABULARY = 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"position": 2}, "row 1 says it is row 2"),
+        ({"step": 6}, "of step 6"),
+        ({"completion_tokens": np.zeros(0, np.int32)}, "0 tokens"),
+        ({"logprobs": np.zeros(3, np.float32)}, "3 logprobs"),
+        ({"prompt_tokens": np.zeros(0, np.int32)}, "no prompt"),
+        ({"prompt_tokens": np.array([0, VOCABULARY], np.int32)}, "beyond the model's 4"),
+        ({"completion_tokens": np.array([0, 1, -1, 2], np.int32)}, "beyond the model's 4"),
+        ({"logprobs": np.array([-1, -np.inf, -1, -1], np.float32)}, "not finite"),
+        ({"logprobs": np.array([-1, np.nan, -1, -1], np.float32)}, "not finite"),
+    ],
+)
+def test_rows_that_no_update_can_be_about_are_refused(changes: dict[str, Any], says: str) -> None:
+    rows, ref = four_rows(), work_file([1, 0, 0, 1]).ref
+    check_rows(rows, 1, ref, FOUR, VOCABULARY)
+    with pytest.raises(MismatchError, match=says):
+        check_rows([rows[0], replace(rows[1], **changes), *rows[2:]], 1, ref, FOUR, VOCABULARY)
+
+
+def test_a_file_of_too_few_rows_is_refused() -> None:
+    with pytest.raises(MismatchError, match="3 rows; a commitment has 4"):
+        check_rows(four_rows()[:3], 1, work_file([1, 0, 0, 1]).ref, FOUR, VOCABULARY)

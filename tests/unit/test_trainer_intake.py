@@ -73,7 +73,7 @@ def client() -> Orchestrator:
 
 @pytest.fixture
 def intake(client: Orchestrator) -> Intake:
-    return Intake(cast(Any, Chain()), cast(Any, client), RolloutReader(), RUN, rules().terms)
+    return Intake(cast(Any, Chain()), cast(Any, client), RolloutReader(), RUN, rules().terms, 105)
 
 
 async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past(

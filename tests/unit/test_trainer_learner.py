@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from muster.errors import ConfigError, MismatchError
+from muster.errors import ConfigError, MismatchError, StorageError
 from muster.model_files import model_hash, tokenizer_hash
 from muster.settings import Settings
 from tests.unit.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
@@ -103,18 +103,6 @@ def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
     assert not (tmp_path / ".writing-000001").exists()
 
 
-def test_a_damaged_step_is_refused_with_what_to_do(initial: Path, tmp_path: Path):
-    learner = learner_at(initial, tmp_path)
-    learner.written()
-    path = next(learner.checkpoints.state(0).glob("*.distcp"))
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 1
-    path.write_bytes(data)
-    with pytest.raises(MismatchError, match="is not what was written") as caught:
-        learner_at(initial, tmp_path)
-    assert "000000" in caught.value.hint
-
-
 def test_used_files_are_remembered_as_long_as_they_could_come_again(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
     for step in range(4):
@@ -133,6 +121,29 @@ def test_a_closed_batch_is_found_again_for_its_step_only(initial: Path, tmp_path
     assert checkpoints.closed_batch(0) is None
 
 
+def test_a_closed_batch_that_cannot_be_read_says_what_to_do(initial: Path, tmp_path: Path):
+    checkpoints = learner_at(initial, tmp_path).checkpoints
+    checkpoints.close_batch(batch_of(0)[0])
+    path = tmp_path / "batches" / "000000.json"
+    for text in (path.read_text()[:-5], "[]", '{"step": 0}'):
+        path.write_text(text)
+        with pytest.raises(StorageError, match="000000.json cannot be read") as caught:
+            checkpoints.closed_batch(0)
+        assert "delete it" in caught.value.hint
+
+
+@pytest.mark.parametrize("part", ["state/__0_0.distcp", "model/model.safetensors", "model/config.json"])
+def test_every_file_of_a_step_is_checked(initial: Path, tmp_path: Path, part: str):
+    learner_at(initial, tmp_path).written()
+    path = tmp_path / "000000" / part
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(MismatchError, match=f"{part} is not what was written") as caught:
+        learner_at(initial, tmp_path)
+    assert "000000" in caught.value.hint
+
+
 def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
     before = weights(learner)
@@ -148,6 +159,22 @@ def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial
     assert kept["grad_norm"] == "nan"
     after = weights(learner)
     assert all(torch.equal(after[name], before[name]) for name in before if name != "model.norm.weight")
+
+
+@pytest.mark.parametrize("place", ["state", "model"])
+def test_a_disk_that_refuses_is_told_by_name(initial: Path, tmp_path: Path, place: str):
+    """Wherever the writing of a step fails: in torch.distributed.checkpoint, or in safetensors."""
+    learner = learner_at(initial, tmp_path)
+    learner.written()
+    building = learner.checkpoints.building(1).parent
+    if place == "state":
+        building.write_bytes(b"")
+    else:
+        building.mkdir()
+        (building / "model").write_bytes(b"")
+    learner.learn(*batch_of(0), {})
+    with pytest.raises(StorageError, match="cannot write step 1"):
+        learner.written()
 
 
 def test_old_steps_are_removed(initial: Path, tmp_path: Path):
@@ -171,7 +198,8 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
     calls: list[tuple[str, int]] = []
 
     class Publisher:
-        async def publish(self, note: Note, model: Path) -> None:
+        async def publish(self, note: Note, model: Path, adapter: Path | None) -> None:
+            assert adapter is None
             assert model == tmp_path / f"{note.step:06d}" / "model"
             calls.append(("publish", note.step))
 

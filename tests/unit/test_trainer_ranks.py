@@ -37,32 +37,44 @@ def ragged(count: int) -> list[Sample]:
 
 @dataclass(frozen=True)
 class Taken:
-    """Two updates: their reports, and the weights after them."""
+    """Two updates: their reports, the weights after them, and where those before them are."""
 
     reports: list[dict[str, Any]]
     weights: dict[str, torch.Tensor]
+    initial: Path
 
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
-    """`whole-N`: by N processes; `resumed-N`: the second by N, from what others wrote after the first."""
+    """`whole-N`: by N processes; `resumed-N`: the second by N, from what others wrote after the first; `adapted-N`: an
+    adapter, with a reference and activation checkpointing."""
     folder = tmp_path_factory.mktemp("ranks")
     tiny_checkpoint(folder / "model", layers=2)
     save_file(samples_to_tensors(ragged(13)), folder / "samples.safetensors")
     one = [sys.executable]
     two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    for command, state in ((one, ""), (two, ""), (one, "state-2"), (two, "state-1")):
+    for command, *arguments in (
+        (one, "whole"),
+        (two, "whole"),
+        (one, "whole", "whole-state-2"),
+        (two, "whole", "whole-state-1"),
+        (one, "adapted"),
+        (two, "adapted"),
+    ):
         done = subprocess.run(
-            [*command, str(SCRIPT), str(folder), *([state] if state else [])],
+            [*command, str(SCRIPT), str(folder), *arguments],
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             timeout=200,
             capture_output=True,
             text=True,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-    names = ("whole-1", "whole-2", "resumed-1", "resumed-2")
+    names = ("whole-1", "whole-2", "resumed-1", "resumed-2", "adapted-1", "adapted-2")
+    initial = folder / "model" / "model.safetensors"
     return {
-        name: Taken(json.loads((folder / f"{name}.json").read_text()), load_file(folder / f"{name}.safetensors"))
+        name: Taken(
+            json.loads((folder / f"{name}.json").read_text()), load_file(folder / f"{name}.safetensors"), initial
+        )
         for name in names
     }
 
@@ -72,10 +84,20 @@ def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.allclose(one[name], other[name], atol=2e-5) for name in one)
 
 
-def test_two_ranks_give_the_same_update_as_one(taken: dict[str, Taken]) -> None:
-    assert same(taken["whole-1"].weights, taken["whole-2"].weights)
-    for alone, together in zip(taken["whole-1"].reports, taken["whole-2"].reports, strict=True):
+@pytest.mark.parametrize("kind", ["whole", "adapted"])
+def test_two_ranks_give_the_same_update_as_one(taken: dict[str, Taken], kind: str) -> None:
+    assert same(taken[f"{kind}-1"].weights, taken[f"{kind}-2"].weights)
+    for alone, together in zip(taken[f"{kind}-1"].reports, taken[f"{kind}-2"].reports, strict=True):
         assert together == {name: pytest.approx(value, rel=1e-4, abs=1e-7) for name, value in alone.items()}
+
+
+def test_an_adapter_moves_the_matrices_of_the_layers_and_nothing_else(taken: dict[str, Taken]) -> None:
+    plain, adapted = taken["whole-1"].weights, taken["adapted-1"].weights
+    initial = load_file(taken["adapted-1"].initial)
+    moved = {name for name in initial if not torch.equal(initial[name], adapted[name])}
+    assert moved == {name for name in initial if ".layers." in name and initial[name].ndim == 2}
+    assert plain.keys() == adapted.keys()
+    assert taken["adapted-1"].reports[1]["reference_kl"] > 0
 
 
 def test_no_token_of_ragged_groups_is_doubled_or_dropped(taken: dict[str, Taken]) -> None:

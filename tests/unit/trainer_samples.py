@@ -38,10 +38,10 @@ def terms_of(initial: Path) -> Terms:
     )
 
 
-def learner_at(initial: Path, folder: Path) -> Learner:
+def learner_at(initial: Path, folder: Path, *, dtype: torch.dtype = torch.float32, lora_rank: int = 0) -> Learner:
     terms = terms_of(initial)
-    recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms)
-    return Learner(initial, folder, terms, recipe, torch.float32, Alone())
+    recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1, lora_rank=lora_rank), terms)
+    return Learner(initial, folder, terms, recipe, dtype, Alone())
 
 
 def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:

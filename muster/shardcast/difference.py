@@ -1,0 +1,98 @@
+"""A difference between two steps, as a version of its own that travels like any other.
+
+Two kinds make the same promise: `muster.shardcast.delta_version`, what changed between any two steps, and
+`muster.shardcast.adapter_version`, the low-rank adapter that a run trains. Either holds
+
+    step.json    the manifest of the step that it makes, the one whose root is on chain
+
+and its own manifest names the base step. Its own root is not on chain and need not be: a difference only proposes
+bytes, and what it makes counts when it hashes to what the anchored manifest says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, Protocol, Self
+
+from muster.shardcast.folder import disk_error
+from muster.shardcast.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+from muster.shardcast.stretches import Tensor, tensors_of
+
+TARGET_NAME: Final = "step.json"
+MAX_SHARE: Final = 2
+"""A difference has at most one part in so many of the bytes that it stands for; a larger one is neither published nor
+fetched."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A version on disk that is no difference."""
+
+    path: Path
+    manifest: Manifest
+
+    def read(self, shard: Shard) -> bytearray:
+        """The bytes that are there now; zeros where a damaged file has none. Raises StorageError."""
+        data, got = bytearray(shard.size), 0
+        path = self.path / self.manifest.files[shard.file].name
+        try:
+            with path.open("rb", buffering=0) as file:
+                file.seek(shard.offset)
+                while got < shard.size and (count := file.readinto(memoryview(data)[got:])):
+                    got += count
+        except OSError as error:
+            raise disk_error("cannot read", path, error) from error
+        return data
+
+    @cached_property
+    def tensors(self) -> list[list[Tensor]]:
+        """What each of its files says to hold, in the manifest's order; nothing where one is not safetensors. Raises
+        StorageError."""
+        return [self._tensors(file.name) for file in self.manifest.files]
+
+    def _tensors(self, name: str) -> list[Tensor]:
+        if not name.endswith(".safetensors"):
+            return []
+        try:
+            return tensors_of(self.path / name)
+        except ValueError:
+            return []
+        except OSError as error:
+            raise disk_error("cannot read", self.path / name, error) from error
+
+
+class Difference(Protocol):
+    """A difference on disk, open for reading. Use as a context manager; everything blocks."""
+
+    target: Manifest
+    """Of the step that it says it makes."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def apply(self, shard: Shard, data: bytearray, base: Step) -> None:
+        """Turn a shard's bytes of the base step into the target's, in place.
+
+        base: a step whose tensors lie where the base's do. Raises MalformedError, `data` being spoilt then, or
+        StorageError.
+        """
+        ...
+
+
+def same_tiling(one: Manifest, other: Manifest) -> bool:
+    """Whether two versions have the same files, cut in the same way, so that one can come out of the other."""
+    places = [[(shard.file, shard.offset, shard.size) for shard in manifest.shards] for manifest in (one, other)]
+    return one.files == other.files and places[0] == places[1]
+
+
+def read_target(version: Path, root: bytes | None) -> Manifest:
+    """The manifest of the step that a difference on disk says it makes. Raises what `parse_manifest` raises, and
+    StorageError when there is none."""
+    try:
+        with (version / TARGET_NAME).open("rb") as file:
+            return parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), root)
+    except OSError as error:
+        raise disk_error("cannot read", version, error) from error

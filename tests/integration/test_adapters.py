@@ -1,0 +1,130 @@
+"""A run that trains an adapter: after the first step the adapter is what travels, and every node has the same bits."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from weights_house import QUICK, RUN, SHARD, Server, contents, ended
+
+from muster.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
+from muster.shardcast import Manifest, publish, verify_folder
+from muster.shardcast.catch_up import fetch_step
+from muster.shardcast.client import Fetched
+from muster.shardcast.difference import TARGET_NAME
+from muster.shardcast.folder import read_manifest, version_path, versions
+from muster.shardcast.retention import Deltas
+from tests.delta_samples import replace_difference
+from tests.unit.trainer_samples import batch_of, learner_at, tiny_checkpoint
+
+STEPS = 5
+
+
+@pytest.fixture(scope="module")
+def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("adapters")
+
+
+@pytest.fixture(scope="module")
+def made(house: Path) -> list[Manifest]:
+    """Steps 0 to 4 of a trainer in bfloat16, published; the last one whole besides the first."""
+    initial = tiny_checkpoint(house / "initial")
+    learner = learner_at(initial, house / "state", dtype=torch.bfloat16, lora_rank=2)
+    manifests = []
+    for step in range(STEPS):
+        if step:
+            learner.learn(*batch_of(step - 1), {})
+        learner.written()
+        model, adapter = learner.checkpoints.published(step)
+        manifests.append(
+            publish(
+                model,
+                house / "published",
+                RUN,
+                step,
+                shard_bytes=SHARD // 16,
+                deltas=Deltas(whole=1),
+                adapter=adapter,
+            )
+        )
+    return manifests
+
+
+@pytest.fixture(scope="module")
+def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
+    server = Server(house / "origin", dir=house / "published").start()
+    with ended(server):
+        yield server
+
+
+async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fetched:
+    async def anchored(step: int) -> bytes:
+        return made[step].root
+
+    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, limits=QUICK)
+
+
+def test_each_step_is_the_adapter_that_leads_there_from_the_first(house: Path, made: list[Manifest]) -> None:
+    held = [read_manifest(version.path) for version in versions(house / "published")]
+    assert {manifest.step for manifest in held if manifest.base_step is None} == {0, STEPS - 1}
+    adapters = {manifest.step: manifest for manifest in held if manifest.base_step is not None}
+    assert adapters.keys() == set(range(1, STEPS))
+    for manifest in adapters.values():
+        assert manifest.base_step == 0
+        assert [file.name for file in manifest.files] == [CONFIG_NAME, WEIGHTS_NAME, TARGET_NAME]
+    weights = next(file.size for file in adapters[1].files if file.name == WEIGHTS_NAME)
+    assert 7 * 2 * (32 + 32) * 4 < weights < 7 * 2 * (32 + 32) * 4 + 2500, "and a head"
+
+
+async def test_a_worker_that_has_the_first_step_fetches_adapters_alone(
+    made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    await get(made, 0, tmp_path, origin.url)
+    for step in range(1, STEPS):
+        fetched = await get(made, step, tmp_path, origin.url)
+        assert fetched.fetched_bytes == 0
+        assert 0 < fetched.delta_bytes < made[step].total_bytes / 2
+        assert verify_folder(fetched.path, made[step].root).problems == ()
+
+
+async def test_a_joiner_gets_the_first_step_and_one_adapter_and_then_goes_on_with_adapters(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    fetched = await get(made, STEPS - 1, tmp_path, origin.url)
+    assert {version.root for version in versions(tmp_path)} == {made[0].root, made[STEPS - 1].root}
+    assert contents(fetched.path) == contents(version_path(house / "published", made[STEPS - 1].root))
+
+
+@pytest.mark.parametrize("lie", ["of another step", "of another shape", "of none"])
+async def test_an_adapter_that_lies_costs_only_time(
+    house: Path, made: list[Manifest], tmp_path: Path, lie: str
+) -> None:
+    """Under a step's name, an adapter that makes something else of the first one."""
+    folder = tmp_path / "lies"
+    shutil.copytree(house / "published", folder)
+    forged = tmp_path / "forged"
+    _forge(house, forged, lie)
+    replace_difference(folder, forged, made[0], made[STEPS - 1])
+    liar = Server(tmp_path / "liar", dir=folder).start()
+    with ended(liar):
+        await get(made, 0, tmp_path / "here", liar.url)
+        fetched = await get(made, STEPS - 1, tmp_path / "here", liar.url)
+    assert fetched.fetched_bytes > 0
+    assert contents(fetched.path) == contents(version_path(house / "published", made[STEPS - 1].root))
+
+
+def _forge(house: Path, folder: Path, lie: str) -> None:
+    if lie == "of none":
+        folder.mkdir()
+        for name in (CONFIG_NAME, WEIGHTS_NAME):
+            (folder / name).write_bytes(b"{}")
+        return
+    adapter = Adapter.read(house / "state" / f"{STEPS - 2:06d}" / "adapter")
+    if lie == "of another shape":
+        pairs = {name: Pair(pair.down[:, :-1].copy(), pair.up) for name, pair in adapter.pairs.items()}
+        adapter = replace(adapter, pairs=pairs)
+    adapter.write(folder, base_model="step 0")

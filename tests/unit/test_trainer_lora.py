@@ -1,0 +1,118 @@
+"""Training an adapter: the model stays, the pairs learn, and what is published is what every node makes of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from muster.errors import ConfigError
+from muster.lora import Adapter
+from muster.models import load_model
+from tests.unit.test_trainer_ranks import ragged
+from tests.unit.trainer_samples import batch_of, learner_at, tiny_checkpoint
+from trainer.layout import collate
+from trainer.lora import adapt, merge
+from trainer.policy import Policy
+
+RANK = 3
+
+
+@pytest.fixture(scope="module")
+def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("initial"))
+
+
+def published(folder: Path, step: int) -> dict[str, torch.Tensor]:
+    return load_file(folder / f"{step:06d}" / "model" / "model.safetensors")
+
+
+def logprobs(policy: Policy) -> torch.Tensor:
+    samples = ragged(3)
+    with torch.no_grad():
+        return policy(collate(samples, [1.0] * 3, range(3)))[0]
+
+
+def test_an_adapted_policy_is_the_same_until_it_learns(initial: Path) -> None:
+    policy = Policy(load_model(initial), temperature=1.0)
+    before = logprobs(policy)
+    adapt(policy, RANK, 32.0)
+    assert torch.equal(logprobs(policy), before)
+    trained = [name for name, value in policy.named_parameters() if value.requires_grad]
+    maps = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
+    maps += ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    names = {name.removeprefix("model.model.layers.0.") for name in trained}
+    assert names == {f"{name}.{part}" for name in maps for part in ("down", "up")}
+
+
+def test_what_is_published_is_the_adapted_model(initial: Path, tmp_path: Path) -> None:
+    learner = learner_at(initial, tmp_path, lora_rank=RANK)
+    for step in range(2):
+        learner.learn(*batch_of(step), {})
+    learner.written()
+    ours = logprobs(learner.replica.policy)
+    theirs = logprobs(Policy(load_model(learner.checkpoints.model_dir(2)), temperature=1.0))
+    start = logprobs(Policy(load_model(initial), temperature=1.0))
+    assert float((ours - theirs).abs().max()) < 1e-4
+    assert float((ours - start).abs().max()) > 1e-2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_adapter_makes_each_step_out_of_the_first_bit_for_bit(
+    initial: Path, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    learner = learner_at(initial, tmp_path, dtype=dtype, lora_rank=RANK)
+    learner.written()
+    first = published(tmp_path, 0)
+    assert all(
+        torch.equal(value, load_file(initial / "model.safetensors")[name].to(dtype)) for name, value in first.items()
+    )
+    assert learner.checkpoints.published(0) == (tmp_path / "000000" / "model", None)
+    for step in range(2):
+        learner.learn(*batch_of(step), {})
+    learner.written()
+    made = {name: value.clone() for name, value in first.items()}
+    _, folder = learner.checkpoints.published(2)
+    assert folder is not None
+    merge(Adapter.read(folder), made)
+    second = published(tmp_path, 2)
+    assert made.keys() == second.keys()
+    assert all(torch.equal(made[name], second[name]) for name in made)
+    assert any(not torch.equal(made[name], first[name]) for name in made)
+
+
+def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Path, tmp_path: Path) -> None:
+    straight = learner_at(initial, tmp_path / "a", lora_rank=RANK)
+    for step in range(3):
+        straight.learn(*batch_of(step), {})
+    straight.written()
+    for step in range(3):
+        resumed = learner_at(initial, tmp_path / "b", lora_rank=RANK)
+        assert resumed.step == step
+        resumed.learn(*batch_of(step), {})
+        resumed.written()
+    there, here = published(tmp_path / "a", 3), published(tmp_path / "b", 3)
+    assert all(torch.equal(there[name], here[name]) for name in there)
+
+
+def test_a_checkpoint_holds_the_moments_of_the_pairs_alone(initial: Path, tmp_path: Path) -> None:
+    sizes = []
+    for rank in (0, RANK):
+        learner = learner_at(initial, tmp_path / str(rank), lora_rank=rank)
+        learner.learn(*batch_of(0), {})
+        learner.written()
+        sizes.append(sum(path.stat().st_size for path in learner.checkpoints.state(1).glob("*.distcp")))
+    pairs = sum(value.numel() for value in learner.replica.policy.parameters() if value.requires_grad)
+    assert pairs == 7 * RANK * (32 + 32)
+    assert 3 * 4 * pairs < sizes[1] < sizes[0] / 2
+
+
+def test_going_on_with_another_rank_is_refused(initial: Path, tmp_path: Path) -> None:
+    learner = learner_at(initial, tmp_path, lora_rank=RANK)
+    learner.written()
+    for rank in (0, RANK + 1):
+        with pytest.raises(ConfigError, match=f"trainer.lora_rank {RANK}, not {rank}") as caught:
+            learner_at(initial, tmp_path, lora_rank=rank)
+        assert f"set trainer.lora_rank to {RANK}" in caught.value.hint
