@@ -55,8 +55,8 @@ class WorkFile:
 
 
 def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms, vocabulary: int) -> None:
-    """Raises MismatchError unless the rows are those of the commitment, whole and in order, which the advantages rely on,
-    and such that the model can be asked about them."""
+    """Raises MismatchError unless the rows are those of the commitment, whole and in order, which the advantages rely
+    on, and such that the model can be asked about them."""
     if len(rollouts) != terms.positions:
         raise MismatchError(f"{len(rollouts)} rows; a commitment has {terms.positions}")
     for position, row in enumerate(rollouts):

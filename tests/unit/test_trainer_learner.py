@@ -127,7 +127,7 @@ def test_a_closed_batch_that_cannot_be_read_says_what_to_do(initial: Path, tmp_p
     path = tmp_path / "batches" / "000000.json"
     for text in (path.read_text()[:-5], "[]", '{"step": 0}'):
         path.write_text(text)
-        with pytest.raises(StorageError, match="000000.json cannot be read") as caught:
+        with pytest.raises(StorageError, match=r"000000\.json cannot be read") as caught:
             checkpoints.closed_batch(0)
         assert "delete it" in caught.value.hint
 
