@@ -229,16 +229,17 @@ def at_level(curves: Sequence[Curve], target: float) -> dict[str, object]:
     """What the table in docs/training.md says of one level. Intervals: 95 % over the seeds for the score; for the time,
     the least and the largest when each seed in turn is left out."""
     finals = [final(curve) for curve in curves]
-    without = [seconds_to([other for other in curves if other is not curve], target) for curve in curves]
+    others = [[other for other in curves if other is not curve] for curve in curves] if len(curves) > 1 else []
+    without = [seconds_to(few, target) for few in others]
     reached = [seconds for seconds in without if seconds is not None]
+    within = half_interval(finals)
     return {
         "level": curves[0].level,
         "final": round(statistics.mean(finals), 4),
-        "final_within": round(half_interval(finals) or 0.0, 4),
+        "final_within": None if within is None else round(within, 4),
         "seconds_to_score": seconds_to(curves, target),
-        "seconds_without_one": [min(reached), max(reached)] if len(reached) == len(curves) else None,
+        "seconds_without_one": [min(reached), max(reached)] if reached and len(reached) == len(curves) else None,
         "seconds": round(statistics.mean(curve.seconds[-1] for curve in curves), 1),
-        "sampling_over_update": round(statistics.median(c.sampling / c.updating for c in curves), 3),
     }
 
 

@@ -38,9 +38,9 @@ from benchmarks import report  # noqa: E402
 from muster.models import ModelShape, make_model, make_tokenizer  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
 from muster.shardcast import Manifest, publish  # noqa: E402
-from muster.shardcast.difference import Step  # noqa: E402
+from muster.shardcast.difference import Step, made_shard  # noqa: E402
 from muster.shardcast.folder import read_manifest, version_path, versions  # noqa: E402
-from muster.shardcast.kinds import made_shard, open_difference  # noqa: E402
+from muster.shardcast.kinds import open_difference  # noqa: E402
 from muster.shardcast.retention import Deltas  # noqa: E402
 from trainer.layout import Sample  # noqa: E402
 from trainer.loss import LossTerms  # noqa: E402

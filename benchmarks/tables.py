@@ -33,20 +33,23 @@ def part(documents: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join([table(HEADS, map(row, figures)), "Measured on: " + "; ".join(machines) + "."])
 
 
-def async_part(documents: Sequence[dict[str, Any]]) -> str:
+def async_part(document: dict[str, Any]) -> str:
     """What each async level came to, from async_speedup.py's document."""
-    (figure,) = (f for document in documents for f in document["figures"] if f["name"] == "async_speedup")
-    rows = []
-    for level in figure["levels"]:
-        seconds, spread = level["seconds_to_score"], level["seconds_without_one"]
-        timed = "not reached" if seconds is None else f"{seconds:.0f}"
-        timed += f" ({spread[0]:.0f} to {spread[1]:.0f})" if spread else ""
-        rows.append((level["level"], f"{level['final']:.3f} ± {level['final_within']:.3f}", timed, level["seconds"]))
+    (figure,) = (figure for figure in document["figures"] if figure["name"] == "async_speedup")
     about = (
         f"{figure['seeds']} seeds, {figure['updates']} updates each; the models began at {figure['base']:.3f}, and the "
-        f"score timed to is {figure['score']:.3f}. Measured on: {documents[0]['machine']}."
+        f"score timed to is {figure['score']:.3f}. Measured on: {document['machine']}."
     )
-    return "\n\n".join([table(ASYNC_HEADS, rows), about])
+    return "\n\n".join([table(ASYNC_HEADS, map(async_row, figure["levels"])), about])
+
+
+def async_row(level: dict[str, Any]) -> tuple[str, ...]:
+    """A line: a level's final score, and how long it took."""
+    within, seconds, spread = level["final_within"], level["seconds_to_score"], level["seconds_without_one"]
+    final = f"{level['final']:.3f}" + ("" if within is None else f" ± {within:.3f}")
+    timed = "not reached" if seconds is None else f"{seconds:.0f}"
+    timed += f" ({spread[0]:.0f} to {spread[1]:.0f})" if spread else ""
+    return str(level["level"]), final, timed, f"{level['seconds']:.0f}"
 
 
 def row(figure: dict[str, Any]) -> tuple[str, ...]:
@@ -81,7 +84,8 @@ def main() -> int:
     options = parser.parse_args()
     documents = [json.loads(path.read_text()) for path in options.documents]
     if options.part == ASYNC:
-        rewrite(DOCS / "training.md", ASYNC, async_part(documents))
+        (document,) = documents
+        rewrite(DOCS / "training.md", ASYNC, async_part(document))
     else:
         rewrite(PAGE, options.part, part(documents))
     return 0

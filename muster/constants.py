@@ -52,8 +52,9 @@ CHAIN_ANVIL: Final = 31_337
 CHAIN_BASE_SEPOLIA: Final = 84_532
 
 MAX_LORA_RANK: Final = 256
-"""Of a low-rank adapter that a trainer makes and a node applies: what its weights cost to make grows with it."""
+"""Of a low-rank adapter that a trainer makes and a node applies: what its weights cost to make grows with it. Raising
+it breaks nodes that are not updated: they refuse such an adapter, and fetch the step whole."""
 
 MAX_ACCEPTED: Final = 1024
-"""Commitments in the orchestrator's answer about accepted work, oldest first; used ones make room for the next. A batch
-can have no more files than the trainer can be told of."""
+"""Commitments in the orchestrator's answer about accepted work, oldest first; used ones make room for the next. A
+batch can have no more files than the trainer can be told of: below `trainer.max_files` it might never fill."""

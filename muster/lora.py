@@ -2,25 +2,25 @@
 
 An adapter adds (alpha / rank) · B A to each matrix that it has a pair for (LoRA, arXiv 2106.09685, section 4.1). Its
 folder is one of the `peft` library's. Weights come of it by products and sums of float32, each rounded once and in one
-order: no matrix product of a library, whose order of adding is another on every processor.
+order: never by a library's matrix product, whose order of adding differs between processors.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from pydantic import BaseModel, ConfigDict, Field
+from safetensors.numpy import save_file
 
 from muster.constants import MAX_LORA_RANK
 from muster.errors import MalformedError
-from muster.files import write_durably
+from muster.tensor_files import tensors_of
 
 CONFIG_NAME: Final = "adapter_config.json"
 WEIGHTS_NAME: Final = "adapter_model.safetensors"
@@ -30,6 +30,10 @@ _PREFIX: Final = "base_model.model."
 _DOWN: Final = ".lora_A.weight"
 _UP: Final = ".lora_B.weight"
 _WEIGHT: Final = ".weight"
+_STORED: Final = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}
+"""How numbers that can be adapted lie in a file, by safetensors' names of dtypes."""
+_MAX_HEAD_BYTES: Final = 8 << 20
+"""Of a stranger's file: room for some ten thousand matrices."""
 _BLOCK: Final = 1 << 16
 """Numbers that are made at a time, so that they stay in a core's cache."""
 
@@ -47,7 +51,8 @@ class Pair:
 
 
 class _Config(BaseModel):
-    """What of peft's configuration decides how the weights come out; everything else in it stays unread."""
+    """What is read of peft's configuration. An adapter that means more than this comes out wrong, and its hashes say
+    so."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -66,27 +71,31 @@ class Adapter:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Raises MalformedError when the folder holds no adapter of float32, OSError when it cannot be read."""
+        """An adapter on disk, which stays there: its numbers are read where they are needed.
+
+        Raises MalformedError when the folder holds no adapter of float32, OSError when it cannot be read.
+        """
         with (folder / CONFIG_NAME).open("rb") as file:
             said = file.read(MAX_CONFIG_BYTES + 1)
         if len(said) > MAX_CONFIG_BYTES:
             raise MalformedError(f"an adapter's configuration of more than {MAX_CONFIG_BYTES} bytes")
         try:
             config = _Config.model_validate_json(said)
-            tensors = load_file(folder / WEIGHTS_NAME)
-        except (ValidationError, SafetensorError, KeyError, TypeError, AttributeError) as error:
+            matrices = _matrices(folder / WEIGHTS_NAME)
+        except ValueError as error:  # pydantic's is one
             raise MalformedError(f"no LoRA adapter: {str(error)[:300]}") from error
         pairs = {}
-        for key, down in tensors.items():
+        for key, down in matrices.items():
             if key.startswith(_PREFIX) and key.endswith(_DOWN):
                 module = key.removeprefix(_PREFIX).removesuffix(_DOWN)
-                pairs[module + _WEIGHT] = _pair(down, tensors.get(_PREFIX + module + _UP), config.r)
-        if 2 * len(pairs) != len(tensors):
+                pairs[module + _WEIGHT] = _pair(down, matrices.get(_PREFIX + module + _UP), config.r)
+        if 2 * len(pairs) != len(matrices):
             raise MalformedError("an adapter that is more than pairs of matrices")
         return cls(config.r, config.lora_alpha, pairs)
 
     def write(self, folder: Path, *, base_model: str) -> None:
-        """Write the adapter's two files, durably. base_model: what it belongs to, for those who read it by peft."""
+        """Write the adapter's two files; syncing is the caller's. base_model: what it belongs to, for those who read it
+        by peft. Raises OSError, SafetensorError."""
         modules = [name.removesuffix(_WEIGHT) for name in self.pairs]
         config = {
             "peft_type": "LORA",
@@ -105,44 +114,41 @@ class Adapter:
             tensors |= {_PREFIX + module + _DOWN: pair.down, _PREFIX + module + _UP: pair.up}
         folder.mkdir(parents=True, exist_ok=True)
         save_file(tensors, folder / WEIGHTS_NAME, {"format": "pt"})
-        write_durably(folder / CONFIG_NAME, json.dumps(config, indent=1).encode())
+        (folder / CONFIG_NAME).write_text(json.dumps(config, indent=1))
 
-    def size(self, name: str) -> int:
-        """Numbers that the matrix of this name has to have."""
+    def shape(self, name: str) -> tuple[int, int]:
+        """Outputs and inputs of the matrix of this name."""
         pair = self.pairs[name]
-        return pair.up.shape[0] * pair.down.shape[1]
+        return pair.up.shape[0], pair.down.shape[1]
 
     def merge(self, name: str, data: memoryview, dtype: str, start: int = 0) -> None:
         """Add to a run of a matrix's numbers what the adapter adds to them, in place.
 
         data: numbers `start`, `start` + 1 … of the matrix, row by row; dtype: theirs, as safetensors calls it. Raises
-        MalformedError for a dtype that is not of `WIDTHS`.
+        MalformedError for another dtype than BF16, F16 and F32.
         """
-        if dtype not in WIDTHS:
+        if dtype not in _STORED:
             raise MalformedError(f"an adapter of weights in {dtype}")
         numbers = np.frombuffer(data, _STORED[dtype])
         with np.errstate(all="ignore"):  # what is not finite stays so; whoever made it has said so
             self._merge(self.pairs[name], numbers, dtype, start)
 
     def _merge(self, pair: Pair, numbers: np.ndarray[Any, Any], dtype: str, start: int) -> None:
-        up = pair.up * np.float32(self.alpha / self.rank)
+        scale = np.float32(self.alpha / self.rank)
         inputs, stop = pair.down.shape[1], start + len(numbers)
         at = start
         while at < stop:
             first = at // inputs
             last = min(first + max(1, _BLOCK // inputs), -(-stop // inputs))
             end = min(stop, last * inputs)
-            added = _product(up[first:last], pair.down).reshape(-1)[at - first * inputs : end - first * inputs]
+            rows = _product(pair.up[first:last] * scale, pair.down).reshape(-1)
+            added = rows[at - first * inputs : end - first * inputs]
             part = numbers[at - start : end - start]
             part[:] = _narrow(_widen(part, dtype) + added, dtype)
             at = end
 
 
 # --- Numbers
-
-_STORED: Final = {"BF16": "<u2", "F16": "<f2", "F32": "<f4"}
-WIDTHS: Final = {name: np.dtype(stored).itemsize for name, stored in _STORED.items()}
-"""Bytes of a number, by safetensors' names of dtypes."""
 
 
 def _product(up: Floats, down: Floats) -> Floats:
@@ -171,9 +177,21 @@ def _narrow(values: Floats, dtype: str) -> np.ndarray[Any, Any]:
     return narrow
 
 
+def _matrices(path: Path) -> dict[str, Floats]:
+    """The tensors of a safetensors file of float32 matrices, left on the disk. Raises ValueError for any other file."""
+    size, found = path.stat().st_size, {}
+    for tensor in tensors_of(path, _MAX_HEAD_BYTES):
+        if tensor.dtype != "F32" or len(tensor.shape) != 2 or min(tensor.shape) < 1:
+            raise ValueError(f"{tensor.name} is {tensor.dtype} {list(tensor.shape)[:9]} and no matrix of float32")
+        if not 0 <= tensor.start <= tensor.stop <= size or tensor.stop - tensor.start != 4 * math.prod(tensor.shape):
+            raise ValueError(f"{tensor.name} does not lie in the file")
+        found[tensor.name] = np.memmap(path, "<f4", "r", tensor.start, tensor.shape)
+    return found
+
+
 def _pair(down: Floats, up: Floats | None, rank: int) -> Pair:
-    if up is None or down.dtype != np.float32 or up.dtype != np.float32:
-        raise MalformedError("an adapter needs pairs of matrices of float32")
-    if down.ndim != 2 or up.ndim != 2 or len(down) != rank or up.shape[1] != rank or not down.size or not up.size:
+    if up is None:
+        raise MalformedError("an adapter needs pairs of matrices")
+    if len(down) != rank or up.shape[1] != rank:
         raise MalformedError(f"an adapter's matrices of {list(down.shape)} and {list(up.shape)} for a rank of {rank}")
     return Pair(down, up)

@@ -30,7 +30,7 @@ def run_process(
     """Run `main` with the settings of `--config` until it ends, fails or is told to stop; the exit code.
 
     `role` names the process in logs where the settings do not; `what` is the line that --help shows. `metrics`: serve
-    them, if the settings say so; of several processes with the same settings one can.
+    them, if the settings say so; of several processes with the same settings only one can.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what)
     parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
@@ -61,8 +61,8 @@ async def run_together(*jobs: Coroutine[Any, Any, None]) -> None:
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for something that must not be left half done, however often this task is cancelled meanwhile; only then is
-    it cancelled."""
+    """Wait for work that must not be left half done, however often this task is cancelled meanwhile: that counts once
+    the work is done. Raises what the work raises; cancelled, CancelledError with that as its cause."""
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -71,7 +71,7 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         except asyncio.CancelledError as error:
             cancelled = error
     if cancelled is not None:
-        raise cancelled
+        raise cancelled from (None if task.cancelled() else task.exception())
     return task.result()
 
 

@@ -149,7 +149,7 @@ class TrainerSettings(Section):
     micro_batch_tokens: int = Field(default=4096, ge=64)
     """Tokens in one forward pass; a longer rollout has one for itself."""
     lora_rank: int = Field(default=0, ge=0, le=MAX_LORA_RANK)
-    """Train a low-rank adapter of this rank, which is what travels, rather than all weights; 0 trains these."""
+    """Train a low-rank adapter of this rank, which is what travels; 0: all weights are trained."""
     lora_alpha: float = Field(default=32.0, gt=0, allow_inf_nan=False)
     """What the adapter adds to the weights is multiplied by this over its rank."""
     old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
@@ -208,8 +208,8 @@ class TrainerSettings(Section):
 class ShardcastSettings(Section):
     relays: list[str] = []
     """Base URLs of relays and origins to fetch from; all are used, each for as much as it delivers."""
-    keep_versions: int = Field(default=4, ge=1, le=10_000)
-    """Fetched versions a worker or validator keeps on its disk."""
+    keep_versions: int = Field(default=4, ge=2, le=10_000)
+    """Fetched versions a worker or validator keeps on its disk: a step, and what the next one is made of."""
     fetch_seconds: float = Field(default=3600, gt=0)
     """Longest time for one fetch."""
     patience_seconds: float = Field(default=120, gt=0)

@@ -58,6 +58,8 @@ class Note:
     """Whether the optimiser had taken a step."""
     lora_rank: int = 0
     """Of the adapter that is trained; 0 where all weights are."""
+    lora_alpha: float = 0.0
+    """What the adapter's product is multiplied by, over the rank; 0 where there is none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
 

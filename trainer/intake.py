@@ -28,7 +28,7 @@ from muster.terms import Terms
 from trainer.batches import FileRef, WorkFile, check_rows
 
 FETCHES: Final = 4
-"""Files fetched at the same time."""
+"""Files fetched, and claims asked the chain about, at the same time."""
 
 log = telemetry.logger("trainer")
 REFUSED = telemetry.counter("trainer_refused_files", "Accepted files that the trainer would not use")
@@ -56,7 +56,7 @@ class Intake:
         terms: Terms,
         vocabulary: int,
     ) -> None:
-        """vocabulary: tokens that the model has states for."""
+        """vocabulary: token ids that the model knows, 0 up to this."""
         self._chain = chain
         self._client = client
         self._reader = reader
@@ -65,6 +65,7 @@ class Intake:
         self._vocabulary = vocabulary
         self._limits = FileLimits.of(terms)
         self._gate = asyncio.Semaphore(FETCHES)
+        self._claims = asyncio.Semaphore(FETCHES)
         self._files: dict[str, WorkFile] = {}
         self._refused: dict[str, int] = {}
 
@@ -127,7 +128,8 @@ class Intake:
     async def _take(self, work: AcceptedWork) -> WorkFile | str | None:
         """The file; why it will never be used; or None when that cannot be told now."""
         try:
-            await self._check_claim(work)
+            async with self._claims:
+                await self._check_claim(work)
             return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
         except (UnreachableError, ChainError, RefusedError) as error:  # nothing that the file says of itself
             log.warning("cannot look at a file now", file=work.file_hash, error=str(error))

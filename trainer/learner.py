@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
-from torch.distributed.checkpoint.api import CheckpointException
 
 from muster import telemetry
-from muster.errors import ConfigError, StorageError
+from muster.errors import ConfigError
 from muster.evaluation import greedy_score
 from muster.lora import Adapter
 from muster.model_files import load_tokenizer, model_hash, tokenizer_hash
@@ -31,7 +30,7 @@ from trainer.checkpoint import Checkpoints, Note
 from trainer.fitness import check_context
 from trainer.lora import merge
 from trainer.loss import LossTerms
-from trainer.ranks import Ranks
+from trainer.ranks import Ranks, finish
 from trainer.replica import Replica
 from trainer.update import UpdateReport, UpdateTerms
 
@@ -109,7 +108,8 @@ class Learner:
     ) -> None:
         """Go on from the newest step in `folder`, or begin with step 0, the checkpoint in `initial`. Blocks.
 
-        Raises ConfigError when `initial` is not the model of the run's terms.
+        Raises ConfigError when `initial` is not the model of the run's terms, or the step there was trained with
+        another adapter; MismatchError or StorageError when it is damaged.
         """
         _check_initial(initial, terms)
         self.checkpoints = Checkpoints(folder)
@@ -128,7 +128,7 @@ class Learner:
             self._save(self.note)
         else:
             self.note = self.checkpoints.read(step)
-            _check_rank(self.note, recipe.update.lora_rank, folder)
+            _check_adapter(self.note, recipe.update, folder)
             self.replica.load(self.checkpoints.state(step), moments=self.note.moments)
             self._writing.set_result(None)
 
@@ -199,7 +199,8 @@ class Learner:
         started = time.monotonic()
         if note.step:
             self.written()
-        note = replace(note, moments=bool(self.replica.optimizer.state), lora_rank=self.recipe.update.lora_rank)
+        rank, alpha = _adapter_terms(self.recipe.update)
+        note = replace(note, moments=bool(self.replica.optimizer.state), lora_rank=rank, lora_alpha=alpha)
         weights, adapter = self.replica.published(self.dtype)
         ranks_write = self.replica.save(self.checkpoints.building(note.step))
         note = replace(note, stages={**note.stages, "stall": time.monotonic() - started})
@@ -210,17 +211,13 @@ class Learner:
     def _write(
         self, note: Note, weights: Mapping[str, torch.Tensor], adapter: Adapter | None, ranks_write: Future[Any]
     ) -> None:
-        """Raises StorageError."""
-        if adapter is not None and note.step:  # step 0 is what the adapter's pairs are added to
+        """Merge the adapter, wait for the ranks' files, and let the step appear. Raises StorageError."""
+        if not note.step:
+            adapter = None  # step 0 is what adapters are added to
+        if adapter is not None:
             merge(adapter, weights)
-        try:
-            ranks_write.result()
-        except CheckpointException as error:
-            raise StorageError(
-                f"cannot write step {note.step} to {self.checkpoints.folder}: {_first_of(error)}",
-                hint="is the disk full?",
-            ) from error
-        self.checkpoints.settle(note, weights, self.replica.model, self._initial, adapter if note.step else None)
+        finish(ranks_write, f"step {note.step} to {self.checkpoints.folder}")
+        self.checkpoints.settle(note, weights, self.replica.model, self._initial, adapter)
         self.checkpoints.prune(note.step)
 
 
@@ -234,18 +231,19 @@ def update_metrics(report: UpdateReport) -> dict[str, float]:
     return values
 
 
-def _check_rank(note: Note, rank: int, folder: Path) -> None:
-    if note.lora_rank != rank:
+def _adapter_terms(terms: UpdateTerms) -> tuple[int, float]:
+    """Rank and alpha; zeros where all weights are trained."""
+    return terms.lora_rank, terms.lora_alpha if terms.lora_rank else 0.0
+
+
+def _check_adapter(note: Note, terms: UpdateTerms, folder: Path) -> None:
+    rank, alpha = _adapter_terms(terms)
+    if (rank, alpha) != (note.lora_rank, note.lora_alpha):
         raise ConfigError(
-            f"step {note.step} in {folder} was trained with trainer.lora_rank {note.lora_rank}, not {rank}",
-            hint=f"set trainer.lora_rank to {note.lora_rank}; another needs a run of its own",
+            f"step {note.step} in {folder} was trained with trainer.lora_rank {note.lora_rank} and lora_alpha "
+            f"{note.lora_alpha:g}, not {rank} and {alpha:g}",
+            hint="set them back: another adapter needs a run of its own",
         )
-
-
-def _first_of(error: CheckpointException) -> str:
-    """What went wrong on the first of the ranks on which something did."""
-    failures = [failure for failure, _ in error.failures.values()]
-    return str(failures[0]) if failures else str(error)
 
 
 def _check_initial(initial: Path, terms: Terms) -> None:

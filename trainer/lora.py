@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from muster.errors import ConfigError
 from muster.lora import Adapter, Pair
 from trainer.policy import Policy
 
@@ -21,7 +22,7 @@ _DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "
 _BASE, _DOWN, _UP = "base", "down", "up"
 
 
-class Adapted(nn.Module):
+class AdaptedLinear(nn.Module):
     """A linear map, frozen, with what a pair of matrices adds to it: base(x) + scale · B(A x)."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float, draw: torch.Generator) -> None:
@@ -38,20 +39,26 @@ class Adapted(nn.Module):
 
 def adapt(policy: Policy, rank: int, alpha: float) -> None:
     """Freeze a policy and give each linear map of its layers a pair, in place. It computes what it did before, and
-    equal arguments give equal pairs."""
+    equal arguments give equal pairs. Raises ConfigError when there are none."""
     policy.requires_grad_(False)
     draw = torch.Generator().manual_seed(0)
+    if not any(isinstance(module, nn.Linear) for module in policy.layers.modules()):
+        raise ConfigError(
+            f"{type(policy.model).__name__} has no linear maps in its layers to adapt",
+            hint="set trainer.lora_rank to 0",
+        )
     for layer in policy.layers:
         found = [(parent, name, child) for parent in layer.modules() for name, child in parent.named_children()]
         for parent, name, child in found:
             if isinstance(child, nn.Linear):
-                setattr(parent, name, Adapted(child, rank, alpha, draw))
+                setattr(parent, name, AdaptedLinear(child, rank, alpha, draw))
 
 
 def adapter_of(weights: dict[str, torch.Tensor], rank: int, alpha: float) -> Adapter:
-    """Take the pairs out of an adapted model's weights, on the CPU, and leave those of the model that it was.
+    """Take the pairs, float32 [rank, inputs] and [outputs, rank], out of an adapted model's weights, and leave those of
+    the model that it was.
 
-    weights: by the names that they have in the adapted model; changed in place.
+    weights: on the CPU, by the names that they have in the adapted model; changed in place.
     """
     downs = [name for name in weights if name.endswith(f".{_DOWN}")]
     pairs = {}
@@ -67,7 +74,7 @@ def adapter_of(weights: dict[str, torch.Tensor], rank: int, alpha: float) -> Ada
 
 def merge(adapter: Adapter, weights: Mapping[str, torch.Tensor]) -> None:
     """Turn the weights of the model that an adapter was trained on into those of the adapted one, in place, exactly as
-    every node makes them."""
+    every node makes them. weights: contiguous, on the CPU, bfloat16, float16 or float32."""
     for name in adapter.pairs:
         tensor = weights[name]
         adapter.merge(name, tensor.view(torch.uint8).numpy().data.cast("B"), _DTYPES[tensor.dtype])

@@ -19,12 +19,14 @@ from typing import Any, Final, Protocol
 import numpy as np
 import torch
 from torch import distributed
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict_loader import load as load_state
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
+from muster.errors import StorageError
 from trainer.layout import Sample
 from trainer.policy import Policy
 
@@ -160,6 +162,15 @@ class Group:
 
 def started_by_torchrun() -> bool:
     return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def finish(writing: Future[Any], what: str) -> None:
+    """Wait until what `Ranks.save` began is on disk. Raises StorageError when a rank could not write. Blocks."""
+    try:
+        writing.result()
+    except CheckpointException as error:  # which is no Exception
+        failures = [failure for failure, _ in error.failures.values()] or [error]
+        raise StorageError(f"cannot write {what}: {failures[0]}", hint="is the disk full?") from error
 
 
 def is_first() -> bool:

@@ -19,7 +19,7 @@ from muster.models import load_model
 from trainer.layout import Sample
 from trainer.lora import adapt, adapter_of
 from trainer.policy import Policy, check_model
-from trainer.ranks import Group, Ranks, samples_of_tensors, samples_to_tensors
+from trainer.ranks import Group, Ranks, finish, samples_of_tensors, samples_to_tensors
 from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class Replica:
             ranks=self.ranks,
         )
 
+    def wait(self) -> None:
+        """Tell the others that there is nothing to do yet: they give up on a first rank that is silent for long."""
+        self.ranks.tell("wait")
+
     def save(self, folder: Path) -> Future[Any]:
         """Write weights and moments as they are now to `folder`; what comes after does not change what is written."""
         self.ranks.tell("save", folder=str(folder))
@@ -95,8 +99,8 @@ class Replica:
             value = parameter.detach()
             whole = value.full_tensor() if isinstance(value, DTensor) else value  # one at a time: all would not fit
             if self.ranks.rank == 0:
-                narrow = torch.float32 if self.terms.lora_rank and parameter.requires_grad else dtype
-                weights[name.removeprefix("model.")] = whole.to("cpu", narrow, copy=True)
+                kept = torch.float32 if self.terms.lora_rank and parameter.requires_grad else dtype
+                weights[name.removeprefix("model.")] = whole.to("cpu", kept, copy=True)
         if not self.terms.lora_rank:
             return weights, None
         return weights, adapter_of(weights, self.terms.lora_rank, self.terms.lora_alpha)
@@ -118,8 +122,9 @@ def follow(replica: Replica, ranks: Group) -> None:
     writing: Future[Any] | None = None
     while True:
         order, tensors, words = ranks.hear()
-        if writing is not None and order not in ("update", "wait"):
-            writing.result()
+        if writing is not None and order not in ("update", "wait"):  # what comes then may need the files
+            finish(writing, "this rank's share of a step")
+            writing = None
         match order:
             case "wait":
                 pass

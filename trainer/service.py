@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -49,6 +50,8 @@ from trainer.ranks import Ranks
 log = telemetry.logger("trainer")
 
 NOT_FOUND: Final = 404
+COMPANY_SECONDS: Final = 60.0
+"""Between two words to ranks that have nothing to do."""
 LEFT_OUT: Final = 0.02
 """Share of a batch's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which is
 measured on the others."""
@@ -98,8 +101,11 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
             trainer = Trainer(settings, publisher, intake, terms, ranks)
             try:
                 await trainer.run()
-            finally:
-                await to_the_end(asyncio.to_thread(trainer.close))
+            except BaseException:
+                with suppress(asyncio.CancelledError):  # whatever ended it is what is told
+                    await to_the_end(asyncio.to_thread(trainer.close))
+                raise
+            await to_the_end(asyncio.to_thread(trainer.close))
 
 
 def make_learner(options: TrainerSettings, terms: Terms, ranks: Ranks) -> Learner:
@@ -135,7 +141,25 @@ class Trainer:
         check_tasks(tasks)
         if not tasks.held_out:
             log.warning("the run's task set holds no tasks out: no score will be taken")
-        learner = self._learner = await self._do(make_learner, self.options, self.terms, self.ranks)
+        learner = await self._do(self._make_learner)
+        company = asyncio.create_task(self._keep_company(learner))
+        try:
+            await self._train(learner, tasks)
+        finally:
+            company.cancel()
+
+    def _make_learner(self) -> Learner:
+        """In the thread of torch: `close` waits for that, so it knows of what was being made when it was called."""
+        self._learner = make_learner(self.options, self.terms, self.ranks)
+        return self._learner
+
+    async def _keep_company(self, learner: Learner) -> None:
+        """While this rank waits for work, for the chain or for anything else, let the others know."""
+        while True:
+            await asyncio.sleep(COMPANY_SECONDS)
+            await self._do(learner.replica.wait)
+
+    async def _train(self, learner: Learner, tasks: TaskSet) -> None:
         log.info("ready", run=self.settings.run, step=learner.step)
         await self._settle_older(learner)
         while not self._finished(learner.step):
@@ -254,7 +278,6 @@ class Trainer:
                     log.debug("accepted work", new=looked.fresh, files=len(self.intake.files), step=step)
             stale = too_stale(self.intake.files, step, self.terms.async_level)
             self.intake.forget((file.ref.file_hash for file in stale), oldest)
-            await self._do(self.ranks.tell, "wait")  # the others give up on one that is silent for long
             if not published.is_set():
                 started = last_work = time.monotonic()
             waiting = time.monotonic() - started

@@ -16,7 +16,7 @@ from trainer.replica import Replica, follow
 from trainer.service import serve as train
 
 SILENCE: Final = 3600.0
-"""Seconds without a word that rank 0 may take for evaluation and publishing. While it waits for work it says so."""
+"""Seconds that the first rank may be at something of its own, such as a score. While it only waits, it says so."""
 
 
 async def serve(settings: Settings) -> None:
@@ -34,7 +34,8 @@ async def serve(settings: Settings) -> None:
     except (MusterError, asyncio.CancelledError):
         ranks.close()
         raise
-    ranks.close()  # and not after anything else: in the middle of an update nobody hears; torchrun ends the others then
+    # Nothing is said after any other error: the others may be in the middle of an update. torchrun ends them.
+    ranks.close()
     return None
 
 

@@ -35,7 +35,7 @@ class UpdateTerms:
     activation_checkpointing: bool = False
     """Keep only each layer's input, and compute the rest again in the backward pass."""
     lora_rank: int = 0
-    """Of the low-rank adapter that is trained instead of the weights; 0 trains these."""
+    """Of the low-rank adapter that is trained; 0: all weights are."""
     lora_alpha: float = 32.0
     """What the adapter adds is multiplied by this over its rank."""
     temperature: float = 1.0

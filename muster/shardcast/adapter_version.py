@@ -7,41 +7,55 @@ The base is the step that the adapter was trained on, whatever step it leads to;
 
 from __future__ import annotations
 
+import math
 import shutil
 from pathlib import Path
 from typing import Self
 
+from muster import telemetry
 from muster.errors import CheckError, MalformedError, StorageError
-from muster.lora import CONFIG_NAME, WEIGHTS_NAME, WIDTHS, Adapter
+from muster.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter
 from muster.shardcast.difference import MAX_SHARE, TARGET_NAME, Step, read_target, same_tiling
 from muster.shardcast.folder import disk_error
 from muster.shardcast.manifest import Shard
-from muster.shardcast.stretches import Tensor
+from muster.tensor_files import WIDTHS, Tensor
+
+_log = telemetry.logger("shardcast")
 
 
 def write_adapted(base: Step, target: Step, folder: Path, *, adapter: Path) -> bool:
     """Write the files of the difference that an adapter on disk is; False when it does not make the target out of this
-    base, or has half of its bytes. Raises OSError when the disk refuses. Blocking."""
+    base, or has more than half of its bytes. Raises OSError when the disk refuses. Blocking."""
     for name in (CONFIG_NAME, WEIGHTS_NAME):
         shutil.copyfile(adapter / name, folder / name)
     (folder / TARGET_NAME).write_bytes(target.manifest.canonical)
+    if why := _unfit(base, target, folder):
+        _log.warning("an adapter is not used as a difference", step=target.manifest.step, why=why)
+    return not why
+
+
+def _unfit(base: Step, target: Step, folder: Path) -> str:
+    """Why the files of a difference in `folder` may not be published; "" when they may."""
     size = sum(file.stat().st_size for file in folder.iterdir())
-    if not same_tiling(base.manifest, target.manifest) or size * MAX_SHARE > target.manifest.total_bytes:
-        return False
+    if size * MAX_SHARE > target.manifest.total_bytes:
+        return f"it has {size} bytes, and the whole step {target.manifest.total_bytes}"
+    if not same_tiling(base.manifest, target.manifest):
+        return "the first step's files are others"
     try:
-        with Adapted(folder) as difference:
-            return all(_makes(difference, base, target, shard) for shard in target.manifest.shards)
-    except (CheckError, StorageError):
-        return False
+        with AdapterDifference(folder) as difference:
+            wrong = [shard.index for shard in target.manifest.shards if not _makes(difference, base, target, shard)]
+    except (CheckError, StorageError) as error:
+        return str(error)
+    return f"{len(wrong)} shards come out otherwise, {wrong[0]} first" if wrong else ""
 
 
-def _makes(difference: Adapted, base: Step, target: Step, shard: Shard) -> bool:
+def _makes(difference: AdapterDifference, base: Step, target: Step, shard: Shard) -> bool:
     data = base.read(shard)
     difference.apply(shard, data, base)
     return data == target.read(shard)
 
 
-class Adapted:
+class AdapterDifference:
     """An adapter on disk, as a `Difference`.
 
     Raises StorageError when a file cannot be read, MalformedError when one is not as it should be.
@@ -61,18 +75,20 @@ class Adapted:
     def __exit__(self, *_: object) -> None:
         pass
 
-    def apply(self, shard: Shard, data: bytearray, base: Step) -> None:
+    def apply(self, shard: Shard, data: bytearray, layout: Step) -> None:
         """See `Difference`."""
-        for tensor in base.tensors[shard.file]:
+        for tensor in layout.tensors[shard.file]:
             low, high = max(shard.offset, tensor.start), min(shard.end, tensor.stop)
             if low < high and tensor.name in self._adapter.pairs:
                 self._merge(tensor, memoryview(data)[low - shard.offset : high - shard.offset], low - tensor.start)
 
     def _merge(self, tensor: Tensor, data: memoryview, start: int) -> None:
         """Change the bytes of a tensor from byte `start` of it on."""
-        width = WIDTHS.get(tensor.dtype, 0)
-        if tensor.stop - tensor.start != width * self._adapter.size(tensor.name):
-            raise MalformedError(f"an adapter for another shape of {tensor.name}, or for one in {tensor.dtype}")
+        width = WIDTHS.get(tensor.dtype, 1)
+        if tensor.shape != self._adapter.shape(tensor.name):
+            raise MalformedError(f"an adapter for another shape of {tensor.name}")
+        if tensor.stop - tensor.start != width * math.prod(tensor.shape):
+            raise MalformedError(f"{tensor.name} is longer or shorter than its shape")
         if start % width or len(data) % width:
             raise MalformedError(f"a shard ends within a number of {tensor.name}")
         self._adapter.merge(tensor.name, data, tensor.dtype, start // width)

@@ -22,9 +22,9 @@ from muster import telemetry
 from muster.errors import CheckError, MalformedError, MismatchError, MusterError, StorageError
 from muster.failpoints import failpoint
 from muster.shardcast.client import Fetched, exclusive, fetch_with_report
-from muster.shardcast.difference import MAX_SHARE, Step, read_target, same_tiling
+from muster.shardcast.difference import MAX_SHARE, Step, made_shard, read_target, same_tiling
 from muster.shardcast.folder import Index, prune, read_manifest, touch, version_path, versions
-from muster.shardcast.kinds import check_difference, made_shard, open_difference
+from muster.shardcast.kinds import check_difference, is_adapter, open_difference
 from muster.shardcast.manifest import Manifest
 from muster.shardcast.part import Part
 from muster.shardcast.route import Offer, Route, cheapest, offers_of, without
@@ -120,7 +120,8 @@ class CatchUp:
             offers = [offer for offer in offers if offer.base_step is not None]
         for _ in range(ATTEMPTS):
             held = await asyncio.to_thread(self._held)
-            route = cheapest(offers, held, self._step, self._limit(offers, held))
+            whole = self._limit(offers, held)
+            route = cheapest(offers, held, self._step, whole)
             if route is None:
                 return
             doubted = [*route.chain]
@@ -128,7 +129,7 @@ class CatchUp:
                 if route.anchor is not None and route.anchor.root != await self._anchor(route.start):
                     doubted = [route.anchor]
                     raise MismatchError(f"somebody offers another step {route.start} than the chain has")
-                applied = await self._follow(route, held)
+                applied = await self._follow(route, held, whole)
             except (MusterError, TimeoutError) as error:
                 _log.warning("cannot use differences", step=self._step, start=route.start, why=_reason(error))
             else:
@@ -168,17 +169,21 @@ class CatchUp:
         theirs = [offer.size for offer in offers if offer.root == self._root]
         return min(max(ours or theirs, default=self._limits.max_bytes), self._limits.max_bytes)
 
-    async def _follow(self, route: Route, held: dict[int, Step]) -> _Applied:
-        """Fetch what a route needs and make what it gives."""
-        start = held.get(route.start) or await self._fetch_start(route.start)
-        await asyncio.to_thread(touch, start.path)
+    async def _follow(self, route: Route, held: dict[int, Step], whole: int) -> _Applied:
+        """Fetch what a route needs and make what it gives: differences first, whose worth shows before a step to begin
+        with is fetched for them. whole: bytes of the step."""
         async with asyncio.timeout(self._limits.timeout):
-            folders = [await self._fetch_difference(offer, start.manifest) for offer in route.chain]
+            folders = [await self._fetch_difference(offer, whole) for offer in route.chain]
             target = await asyncio.to_thread(read_target, folders[-1], None)
             if target.root != self._root:
                 raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._root.hex()}")
             if self._accept is not None:
                 await self._accept(target)
+            if route.cost >= whole and not await asyncio.to_thread(is_adapter, folders[-1]):
+                raise MismatchError("a way that costs more than the step, and leads to no base for later ones")
+        start = held.get(route.start) or await self._fetch_start(route.start)
+        await asyncio.to_thread(touch, start.path)
+        async with asyncio.timeout(self._limits.timeout):
             stop = threading.Event()
             async with exclusive(self._dest, self._root):
                 try:
@@ -197,12 +202,12 @@ class CatchUp:
         assert self._anchored is not None, "a way that begins with a step that is not here"
         return await self._anchored(step)
 
-    async def _fetch_difference(self, offer: Offer, start: Manifest) -> Path:
-        """The folder of a difference: what was offered, and small enough."""
+    async def _fetch_difference(self, offer: Offer, whole: int) -> Path:
+        """The folder of a difference: what was offered, and small enough for a step of so many bytes."""
 
         async def accept(manifest: Manifest) -> None:
             assert offer.base_step is not None
-            largest = min(offer.size, start.total_bytes // MAX_SHARE, self._limits.max_bytes)
+            largest = min(offer.size, whole // MAX_SHARE, self._limits.max_bytes)
             check_difference(manifest, self._run, offer.step, offer.base_step, largest)
 
         folder = self._dest / DELTAS

@@ -60,8 +60,8 @@ def write_frames(base: Step, target: Step, folder: Path) -> bool:
     return True
 
 
-class Frames:
-    """A difference on disk, open for reading. Use as a context manager; everything blocks.
+class FrameDifference:
+    """What changed, shard by shard, as a `Difference`.
 
     Raises StorageError when a file cannot be read, MalformedError when one is not as it should be.
     """
@@ -85,7 +85,7 @@ class Frames:
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
 
-    def apply(self, shard: Shard, data: bytearray, base: Step) -> None:
+    def apply(self, shard: Shard, data: bytearray, layout: Step) -> None:
         """See `Difference`."""
         start, stop = self._places[shard.index]
         apply(self._read(stop - start, start), data)

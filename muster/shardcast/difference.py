@@ -11,14 +11,18 @@ bytes, and what it makes counts when it hashes to what the anchored manifest say
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final, Protocol, Self
 
+from blake3 import blake3
+
+from muster.errors import MalformedError
 from muster.shardcast.folder import disk_error
 from muster.shardcast.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
-from muster.shardcast.stretches import Tensor, tensors_of
+from muster.tensor_files import Tensor, tensors_of
 
 TARGET_NAME: Final = "step.json"
 MAX_SHARE: Final = 2
@@ -73,10 +77,10 @@ class Difference(Protocol):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def apply(self, shard: Shard, data: bytearray, base: Step) -> None:
+    def apply(self, shard: Shard, data: bytearray, layout: Step) -> None:
         """Turn a shard's bytes of the base step into the target's, in place.
 
-        base: a step whose tensors lie where the base's do. Raises MalformedError, `data` being spoilt then, or
+        layout: any step whose tensors lie where the base's do. Raises MalformedError, `data` being spoilt then, or
         StorageError.
         """
         ...
@@ -96,3 +100,18 @@ def read_target(version: Path, root: bytes | None) -> Manifest:
             return parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), root)
     except OSError as error:
         raise disk_error("cannot read", version, error) from error
+
+
+def made_shard(base: Step, chain: Sequence[Difference], shard: Shard) -> bytearray | None:
+    """A shard of what the last difference makes, out of the base and all of them in turn; None when it comes out wrong.
+
+    The only bytes ever returned are the ones that the last one's target, the anchored manifest, says. Raises
+    StorageError.
+    """
+    data = base.read(shard)
+    try:
+        for difference in chain:
+            difference.apply(shard, data, base)
+    except MalformedError:
+        return None
+    return data if blake3(data).digest() == shard.digest else None

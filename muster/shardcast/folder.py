@@ -67,12 +67,15 @@ def parse_index(data: bytes) -> Index:
 
 
 def index_of(manifests: Collection[Manifest]) -> Index:
-    """The index of some versions: at most as many as one may hold, the newest."""
+    """The index of some versions: at most as many as one may hold, the newest, and what these are differences to."""
     ordered = sorted(manifests, key=lambda manifest: (-manifest.step, manifest.base_step is not None))
+    newest, older = ordered[:MAX_INDEX_ENTRIES], ordered[MAX_INDEX_ENTRIES:]
+    bases = {manifest.base_step for manifest in newest}
+    needed = [manifest for manifest in older if manifest.base_step is None and manifest.step in bases]
+    listed = newest[: MAX_INDEX_ENTRIES - len(needed)] + needed
     return Index(
         versions=[
-            IndexEntry(root=m.id, run=m.run, step=m.step, base_step=m.base_step, size=m.total_bytes)
-            for m in ordered[:MAX_INDEX_ENTRIES]
+            IndexEntry(root=m.id, run=m.run, step=m.step, base_step=m.base_step, size=m.total_bytes) for m in listed
         ]
     )
 

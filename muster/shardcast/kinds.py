@@ -1,23 +1,21 @@
-"""The kinds of difference there are, told apart by the files that they hold, and the shards that come of a chain."""
+"""The kinds of difference there are, told apart by the files that they hold."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from blake3 import blake3
-
-from muster.errors import MalformedError
+from muster.errors import MalformedError, StorageError
 from muster.lora import CONFIG_NAME, WEIGHTS_NAME
-from muster.shardcast.adapter_version import Adapted
-from muster.shardcast.delta_version import FRAMES_NAME, Frames
-from muster.shardcast.difference import TARGET_NAME, Difference, Step
-from muster.shardcast.manifest import Manifest, Shard
+from muster.shardcast.adapter_version import AdapterDifference
+from muster.shardcast.delta_version import FRAMES_NAME, FrameDifference
+from muster.shardcast.difference import TARGET_NAME, Difference
+from muster.shardcast.manifest import Manifest
 
-_KINDS: Final[Mapping[tuple[str, ...], type[Frames | Adapted]]] = {
-    (FRAMES_NAME, TARGET_NAME): Frames,
-    (CONFIG_NAME, WEIGHTS_NAME, TARGET_NAME): Adapted,
+_KINDS: Final[Mapping[tuple[str, ...], type[FrameDifference | AdapterDifference]]] = {
+    (FRAMES_NAME, TARGET_NAME): FrameDifference,
+    (CONFIG_NAME, WEIGHTS_NAME, TARGET_NAME): AdapterDifference,
 }
 """By the names of their files, in order."""
 
@@ -32,26 +30,18 @@ def check_difference(manifest: Manifest, run: int, step: int, base_step: int, ma
         raise MalformedError(f"{manifest.id} has {manifest.total_bytes} bytes; at most {max_bytes} are accepted")
 
 
+def is_adapter(version: Path) -> bool:
+    """Whether a difference on disk is one that a run's steps keep being made of, all out of the same base."""
+    return (version / WEIGHTS_NAME).exists()
+
+
 def open_difference(version: Path, root: bytes | None = None) -> Difference:
     """A difference on disk, whichever it is. root: of the step that it must make.
 
     Raises MismatchError when it makes another, StorageError when a file cannot be read, MalformedError when one is not
     as it should be.
     """
-    kind = Frames if (version / FRAMES_NAME).exists() else Adapted
-    return kind(version, root)
-
-
-def made_shard(base: Step, chain: Sequence[Difference], shard: Shard) -> bytearray | None:
-    """A shard of what the last difference makes, out of the base and all of them in turn; None when it comes out wrong.
-
-    The only bytes ever returned are the ones that the last one's target, the anchored manifest, says. Raises
-    StorageError.
-    """
-    data = base.read(shard)
-    try:
-        for difference in chain:
-            difference.apply(shard, data, base)
-    except MalformedError:
-        return None
-    return data if blake3(data).digest() == shard.digest else None
+    for names, kind in _KINDS.items():
+        if all((version / name).exists() for name in names):
+            return kind(version, root)
+    raise StorageError(f"{version} holds no difference")

@@ -2,7 +2,8 @@
 
 Publishing the same checkpoint twice gives the same root and changes nothing, so a trainer that dies between writing
 and anchoring publishes again after its restart. The root is that of the whole checkpoint, whatever else is published:
-with `deltas` also the difference to the step before, and then older steps are kept as such.
+with `deltas` also the difference to the step before, or the adapter that makes it out of step 0, and then older steps
+are kept as such.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -18,6 +19,7 @@ from typing import Final
 from blake3 import blake3
 from pydantic import ValidationError
 
+from muster import telemetry
 from muster.errors import CheckError, StorageError, UsageError
 from muster.failpoints import failpoint
 from muster.files import sync, write_at
@@ -48,6 +50,7 @@ DEFAULT_SHARD_BYTES: Final = 8 * 1024 * 1024
 _BUILD: Final = ".publishing"
 _DRAFT: Final = ".publishing-delta"
 _LOCK: Final = ".publishing.lock"
+_log = telemetry.logger("shardcast")
 
 
 def deltas_of(settings: ShardcastSettings) -> Deltas | None:
@@ -72,7 +75,8 @@ def publish(
 
     Hidden files are left out. Keeps the `keep` newest steps, this one included, or more and not all of them whole, as
     `deltas` says; rewrites the index. adapter: the folder of a low-rank adapter that makes these weights out of step
-    0's (`muster.lora`), which then is the difference.
+    0's (`muster.lora`), which then is the difference; it counts with `deltas` only.
+
     Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
     process is publishing there.
     """
@@ -184,17 +188,12 @@ def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, ada
         return
     for old, other in held:
         if other.step == manifest.step and other.base_step is not None:
-            if _makes(old, manifest):
+            if _leads_to(old, manifest):
                 return
             remove_version(old.path)  # damaged, or of a step that was written again
-    version, base = max(whole, key=lambda pair: (pair[1].step, pair[0].used))
-    ways: list[tuple[Step, Callable[[Step, Step, Path], bool]]] = [(Step(version.path, base), write_frames)]
-    if adapter is not None:
-        initial = [Step(version.path, base) for version, base in whole if base.step == 0]
-        ways = [(step, partial(write_adapted, adapter=adapter)) for step in initial] + ways
     target = Step(version_path(out_dir, manifest.root), manifest)
     draft, build = out_dir / _DRAFT, out_dir / _BUILD
-    for base, write in ways:
+    for base, write in _ways(whole, adapter):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         if write(base, target, draft):
@@ -205,7 +204,21 @@ def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, ada
     shutil.rmtree(draft)
 
 
-def _makes(version: Version, manifest: Manifest) -> bool:
+def _ways(
+    whole: Sequence[tuple[Version, Manifest]], adapter: Path | None
+) -> list[tuple[Step, Callable[[Step, Step, Path], bool]]]:
+    """The steps that a new one could be published as a difference to, and how that is written, best first."""
+    version, newest = max(whole, key=lambda pair: (pair[1].step, pair[0].used))
+    plain = (Step(version.path, newest), write_frames)
+    if adapter is None:
+        return [plain]
+    initial = [Step(version.path, manifest) for version, manifest in whole if manifest.step == 0]
+    if not initial:
+        _log.warning("an adapter is not used as a difference", why="step 0 is not in the published folder")
+    return [*((step, partial(write_adapted, adapter=adapter)) for step in initial), plain]
+
+
+def _leads_to(version: Version, manifest: Manifest) -> bool:
     """Whether a difference is whole and one to this step."""
     try:
         with open_difference(version.path, manifest.root):
@@ -218,9 +231,9 @@ def _thin_out(out_dir: Path, run: int, newest: int, deltas: Deltas, *, initial: 
     """Remove the versions of a run that nobody needs any more. initial: the first step is one that later ones need."""
     held = _manifests(out_dir, run)
     described = [Held(version.root, made.step, made.base_step, version.used / 1e9) for version, made in held]
-    needed = kept(described, newest, deltas, time.time())
-    for version, made in held:
-        if version.root not in needed and not (initial and made.step == 0):
+    needed = kept(described, newest, deltas, time.time(), always=[0] if initial else [])
+    for version, _ in held:
+        if version.root not in needed:
             remove_version(version.path)
     remove_leftovers(out_dir)
 

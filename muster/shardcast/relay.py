@@ -237,7 +237,8 @@ class Relay:
                 await asyncio.sleep(self.limits.poll_seconds)
 
     async def _newest(self, pool: Pool) -> dict[bytes, IndexEntry]:
-        """The newest step of our run that each upstream says it has, and its differences, by root."""
+        """The newest step of our run that each upstream says it has, its differences, and the first step where one is a
+        difference to that, by root."""
         found: dict[bytes, IndexEntry] = {}
         answers = await asyncio.gather(*(source.index() for source in pool.sources), return_exceptions=True)
         told = zip(pool.sources, answers, strict=True)
@@ -245,8 +246,10 @@ class Relay:
         for answer in answers:
             if isinstance(answer, Index):
                 entries = [entry for entry in answer.versions if self.run in (None, entry.run)]
-                newest = [entry for entry in entries if entry.step == entries[0].step]
-                found |= {bytes.fromhex(entry.root[2:]): entry for entry in newest[:MAX_OF_A_STEP]}
+                newest = [entry for entry in entries if entry.step == entries[0].step][:MAX_OF_A_STEP]
+                bases = {entry.base_step for entry in newest if entry.step > 1}
+                newest += [entry for entry in entries if entry.step == 0 and entry.base_step is None and 0 in bases][:1]
+                found |= {bytes.fromhex(entry.root[2:]): entry for entry in newest}
             elif not isinstance(answer, MusterError):
                 raise answer
         self._upstream_answers = any(isinstance(answer, Index) for answer in answers)

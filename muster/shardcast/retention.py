@@ -34,8 +34,9 @@ class Held:
     """When, in seconds since the epoch."""
 
 
-def kept(held: Collection[Held], newest: int, deltas: Deltas, now: float) -> set[bytes]:
-    """The roots of one run's versions that must stay, if at least the `newest` steps are wanted."""
+def kept(held: Collection[Held], newest: int, deltas: Deltas, now: float, always: Collection[int] = ()) -> set[bytes]:
+    """The roots of one run's versions that must stay, if at least the `newest` steps are wanted, and the steps in
+    `always` whole."""
     shelf = _Shelf(held, deltas.anchor_every)
     steps = sorted({version.step for version in held}, reverse=True)
     wanted = [
@@ -45,6 +46,8 @@ def kept(held: Collection[Held], newest: int, deltas: Deltas, now: float) -> set
         if place < deltas.whole or shelf.is_anchor(step):
             shelf.keep_whole(step)
         shelf.keep(step)
+    for step in always:
+        shelf.keep_whole(step)
     return shelf.roots
 
 

@@ -16,8 +16,8 @@ MAX_CHAIN: Final = 64
 """Differences that are applied one after the other, at most."""
 
 BASE_ALLOWANCE: Final = 2
-"""A way that begins with a step which later ones will be differences to, too, may cost one part in so many more than
-the whole step: without that base, every later step would be fetched whole."""
+"""A way that begins with fetching the first step, for an adapter to it, may cost one part in so many more than the
+whole step: without that base every later step would be fetched whole."""
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,10 @@ def without(offers: Collection[Offer], urls: Collection[str]) -> list[Offer]:
 
 
 def cheapest(offers: Collection[Offer], held: Collection[int], step: int, limit: int) -> Route | None:
-    """The way to `step` by differences that costs the fewest bytes; None when none costs less than `limit`.
+    """The way to `step` by differences that costs the fewest bytes; None when none costs less than `limit`, or, where
+    it fetches the first step for a difference that leads past others, half as much again.
 
-    held: the steps that are here whole. A difference that leads past steps is one to a base that the run keeps coming
-    back to, as low-rank adapters do: that base is worth having, and may cost a little more.
+    held: the steps that are here whole.
     """
     best: dict[int, Route] = {start: Route(start) for start in held if start < step}
     for offer in offers:
@@ -85,8 +85,8 @@ def cheapest(offers: Collection[Offer], held: Collection[int], step: int, limit:
     found = best.get(step)
     if found is None or not 0 < len(found.chain) <= MAX_CHAIN:
         return None
-    base = found.anchor is not None and found.chain[0].step > found.start + 1
-    return found if found.cost < limit + (limit // BASE_ALLOWANCE if base else 0) else None
+    comes_back = found.anchor is not None and found.start == 0 and found.chain[0].step > 1
+    return found if found.cost < limit + (limit // BASE_ALLOWANCE if comes_back else 0) else None
 
 
 def _take(best: dict[int, Route], way: Route, step: int) -> None:

@@ -9,19 +9,22 @@ from pathlib import Path
 
 import pytest
 import torch
-from weights_house import QUICK, RUN, SHARD, Server, contents, ended
+from weights_house import QUICK, RUN, SHARD, Server, contents, ended, relaying, until
 
 from muster.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
 from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.catch_up import fetch_step
 from muster.shardcast.client import Fetched
-from muster.shardcast.difference import TARGET_NAME
+from muster.shardcast.delta_version import write_frames
+from muster.shardcast.difference import TARGET_NAME, Step
 from muster.shardcast.folder import read_manifest, version_path, versions
 from muster.shardcast.retention import Deltas
-from tests.delta_samples import replace_difference
+from tests.delta_samples import publish_steps, replace_difference
 from tests.unit.trainer_samples import batch_of, learner_at, tiny_checkpoint
 
 STEPS = 5
+PAIRS, RANK, WIDTH = 7, 2, 32
+"""Adapted matrices of the model, and their sides."""
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +36,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(house: Path) -> list[Manifest]:
     """Steps 0 to 4 of a trainer in bfloat16, published; the last one whole besides the first."""
     initial = tiny_checkpoint(house / "initial")
-    learner = learner_at(initial, house / "state", dtype=torch.bfloat16, lora_rank=2)
+    learner = learner_at(initial, house / "state", dtype=torch.bfloat16, lora_rank=RANK)
     manifests = []
     for step in range(STEPS):
         if step:
@@ -77,7 +80,8 @@ def test_each_step_is_the_adapter_that_leads_there_from_the_first(house: Path, m
         assert manifest.base_step == 0
         assert [file.name for file in manifest.files] == [CONFIG_NAME, WEIGHTS_NAME, TARGET_NAME]
     weights = next(file.size for file in adapters[1].files if file.name == WEIGHTS_NAME)
-    assert 7 * 2 * (32 + 32) * 4 < weights < 7 * 2 * (32 + 32) * 4 + 2500, "and a head"
+    numbers = PAIRS * RANK * (WIDTH + WIDTH)
+    assert 4 * numbers < weights < 4 * numbers + 2500, "and a head"
 
 
 async def test_a_worker_that_has_the_first_step_fetches_adapters_alone(
@@ -94,9 +98,76 @@ async def test_a_worker_that_has_the_first_step_fetches_adapters_alone(
 async def test_a_joiner_gets_the_first_step_and_one_adapter_and_then_goes_on_with_adapters(
     house: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
+    await get(made, STEPS - 2, tmp_path, origin.url)
+    assert {version.root for version in versions(tmp_path)} == {made[0].root, made[STEPS - 2].root}
     fetched = await get(made, STEPS - 1, tmp_path, origin.url)
-    assert {version.root for version in versions(tmp_path)} == {made[0].root, made[STEPS - 1].root}
+    assert fetched.fetched_bytes == 0
+    assert 0 < fetched.delta_bytes < made[STEPS - 1].total_bytes / 2
     assert contents(fetched.path) == contents(version_path(house / "published", made[STEPS - 1].root))
+
+
+async def test_a_relay_that_comes_late_has_the_first_step_too(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    """Or it could make no later step, and offer no way to one."""
+    async with relaying(tmp_path / "relayed", origin.url, follow=True) as (relay, _):
+        wanted = {made[0].root, made[-1].root}
+        await until(lambda: wanted <= {version.root for version in versions(tmp_path / "relayed")})
+        joiner = await get(made, STEPS - 1, tmp_path / "joiner", relay)
+    assert contents(joiner.path) == contents(version_path(house / "published", made[STEPS - 1].root))
+
+
+async def test_a_stranger_who_offers_a_way_round_by_an_old_step_sells_nothing(house: Path, tmp_path: Path) -> None:
+    """A difference that says it leads there from the first step, and is no adapter, is not worth that step."""
+    folder = tmp_path / "stranger"
+    steps = publish_steps(tmp_path / "steps", 3)
+    shutil.copytree(tmp_path / "steps" / "published", folder)
+    draft = tmp_path / "draft"
+    draft.mkdir()
+    first = Step(version_path(folder, steps[0].root), steps[0])
+    assert write_frames(first, Step(version_path(folder, steps[2].root), steps[2]), draft)
+    replace_difference(folder, draft, steps[0], steps[2])
+    server = Server(tmp_path / "server", dir=folder).start()
+    with ended(server):
+        fetched = await get(steps, 2, tmp_path / "here", server.url)
+    assert {version.root for version in versions(tmp_path / "here")} == {steps[2].root}
+    assert fetched.fetched_bytes == steps[2].total_bytes
+
+
+@pytest.mark.parametrize("unfit", ["of another step", "too large", "cut through"])
+def test_an_adapter_that_does_not_make_the_step_is_no_difference(
+    house: Path, made: list[Manifest], tmp_path: Path, unfit: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is published then is how the step differs from the one before."""
+    learner = learner_at(house / "initial", tmp_path / "state", dtype=torch.bfloat16, lora_rank=RANK)
+    shard_bytes = 1001 if unfit == "cut through" else SHARD // 16
+    for step in range(3):
+        if step:
+            learner.learn(*batch_of(step - 1), {})
+        learner.written()
+        model, adapter = learner.checkpoints.published(step)
+        if step == 2 and unfit == "of another step":
+            adapter = learner.checkpoints.published(1)[1]
+        if step == 2 and unfit == "too large":
+            assert adapter is not None
+            (adapter / CONFIG_NAME).write_text((adapter / CONFIG_NAME).read_text() + " " * 60_000)
+        publish(model, tmp_path / "out", RUN, step, shard_bytes=shard_bytes, deltas=Deltas(whole=9), adapter=adapter)
+    held = [read_manifest(version.path) for version in versions(tmp_path / "out")]
+    assert {manifest.base_step for manifest in held if manifest.step == 2} <= {None, 1}
+    assert "an adapter is not used as a difference" in capsys.readouterr().out
+
+
+def test_the_first_step_stays_while_adapters_are_to_it(house: Path, tmp_path: Path) -> None:
+    learner = learner_at(house / "initial", tmp_path / "state", lora_rank=RANK)
+    for step in range(3):
+        if step:
+            learner.learn(*batch_of(step - 1), {})
+        learner.written()
+        model, adapter = learner.checkpoints.published(step)
+        few = Deltas(anchor_every=16, whole=1, seconds=0)
+        publish(model, tmp_path / "out", RUN, step, shard_bytes=SHARD // 16, keep=1, deltas=few, adapter=adapter)
+    held = [read_manifest(version.path) for version in versions(tmp_path / "out")]
+    assert {(manifest.step, manifest.base_step) for manifest in held} == {(0, None), (2, None), (2, 0)}
 
 
 @pytest.mark.parametrize("lie", ["of another step", "of another shape", "of none"])

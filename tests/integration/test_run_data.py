@@ -78,7 +78,7 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
     house = await House.build(tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised)
     served = tmp_path / "published"
     async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, _):
-        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url], keep_versions=1)
+        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url], keep_versions=2)
         relays = Relays(settings, None, house.run)
         checkpoints = Checkpoints(trainer, house.run, terms, relays, settings, tmp_path / "node")
 

@@ -51,7 +51,13 @@ def test_async_levels_are_a_table_of_their_own() -> None:
     speedup, difference = figures([*fast, *slow])
     assert (speedup["score"], speedup["ratio"], speedup["holds"]) == (0.46, pytest.approx(1.6 / 7.2, abs=1e-4), True)
     assert (difference["ratio"], difference["holds"]) == (0.0, True)
-    text = async_part([{"machine": "a machine", "figures": [speedup]}])
-    assert "| 0 | 0.500 ± 0.000 | 7 (7 to 7) | 12.0 |" in text
-    assert "| 2 | 0.500 ± 0.000 | 2 (2 to 2) | 3.0 |" in text
+    text = async_part({"machine": "a machine", "figures": [difference, speedup]})
+    assert "| 0 | 0.500 ± 0.000 | 7 (7 to 7) | 12 |" in text
+    assert "| 2 | 0.500 ± 0.000 | 2 (2 to 2) | 3 |" in text
     assert "began at 0.100, and the score timed to is 0.460" in text
+
+
+def test_one_seed_has_no_interval() -> None:
+    scores = {0: 0.1, 1: 0.4, 2: 0.5, 3: 0.6}
+    speedup, _ = figures([curve(level, [0.0, 1.0, 2.0, 3.0], scores) for level in (0, 2)])
+    assert "| 0 | 0.500 | 2 | 3 |" in async_part({"machine": "a machine", "figures": [speedup]})

@@ -76,3 +76,5 @@ def test_a_base_that_later_steps_come_back_to_may_cost_half_as_much_again() -> N
     assert steps([anchor, *adapters], set(), 1, limit=WHOLE) is None, "nothing is known of later steps"
     assert steps([anchor, *adapters], {2}, 3, limit=WHOLE) == (0, [3], WHOLE + 499)
     assert steps([anchor, *adapters], {0}, 3, limit=499) is None, "what is here is not bought again"
+    other = [offer(5, None, WHOLE), offer(8, 5, 1)]
+    assert steps(other, set(), 8, limit=WHOLE) is None, "adapters are to the first step"

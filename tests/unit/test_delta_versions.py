@@ -15,9 +15,18 @@ from muster.errors import MalformedError, MismatchError, StorageError
 from muster.shardcast import Manifest, publish
 from muster.shardcast.delta import Stretch
 from muster.shardcast.delta_version import FRAMES_NAME, write_frames
-from muster.shardcast.difference import TARGET_NAME, Step, same_tiling
-from muster.shardcast.folder import parse_index, read_manifest, verify_folder, version_path, versions
-from muster.shardcast.kinds import check_difference, made_shard, open_difference
+from muster.shardcast.difference import TARGET_NAME, Step, made_shard, same_tiling
+from muster.shardcast.folder import (
+    MAX_INDEX_ENTRIES,
+    index_of,
+    parse_index,
+    read_manifest,
+    verify_folder,
+    version_path,
+    versions,
+)
+from muster.shardcast.kinds import check_difference, open_difference
+from muster.shardcast.manifest import File
 from muster.shardcast.retention import Deltas, Held, kept
 from muster.shardcast.stretches import cut, stretches_of
 from tests.delta_samples import RUN, SHARD, publish_steps, safetensors, write_step
@@ -307,3 +316,15 @@ def test_a_difference_is_what_was_offered(house: tuple[Path, list[Manifest]]) ->
         check_difference(made[1].model_copy(update={"base_step": 0}), RUN, 1, 0, 10**9)
     assert same_tiling(made[0], made[1])
     assert not same_tiling(made[0], manifest)
+
+
+def test_an_index_that_cannot_hold_all_holds_what_its_differences_are_to() -> None:
+    def manifest(step: int, base: int | None) -> Manifest:
+        return empty.model_copy(update={"step": step, "base_step": base})
+
+    empty = Manifest(run=RUN, step=0, files=(File(name="a.json", size=0),), shards=())
+    held = [manifest(0, None), *(manifest(step, 0) for step in range(1, 2 * MAX_INDEX_ENTRIES))]
+    entries = index_of(held).versions
+    assert len(entries) == MAX_INDEX_ENTRIES
+    assert [entry.step for entry in entries[-2:]] == [MAX_INDEX_ENTRIES + 1, 0]
+    assert entries[0].step == 2 * MAX_INDEX_ENTRIES - 1

@@ -44,7 +44,7 @@ def test_the_scaled_product_is_added() -> None:
     weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     for dtype in DTYPES:
         assert merged(adapter, weights, dtype).tolist() == [[3, 22], [7, 44]]
-    assert adapter.size(NAME) == 4
+    assert adapter.shape(NAME) == (2, 2)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -134,55 +134,64 @@ GOOD = {"peft_type": "LORA", "r": 2, "lora_alpha": 4.0}
 
 
 @pytest.mark.parametrize(
-    ("config", "tensors"),
+    ("config", "tensors", "says"),
     [
-        (GOOD | {"peft_type": "IA3"}, {}),
-        (GOOD | {"r": 0}, {}),
-        (GOOD | {"r": MAX_LORA_RANK + 1}, {}),
-        (GOOD | {"lora_alpha": 0}, {}),
-        ({"peft_type": "LORA"}, {}),
-        (GOOD | {"pad": " " * MAX_CONFIG_BYTES}, {}),
-        (GOOD, {"B.weight": None}),
-        (GOOD, {"A.weight": None}),
-        (GOOD, {"A.weight": np.zeros((3, 4), np.float32)}),
-        (GOOD, {"A.weight": np.zeros((2, 0), np.float32)}),
-        (GOOD, {"A.weight": np.zeros(8, np.float32)}),
-        (GOOD, {"B.weight": np.zeros((5, 2), np.float16)}),
-        (GOOD, {"embedding": np.zeros((1, 1), np.float32)}),
-    ],
-    ids=[
-        "another method",
-        "no rank",
-        "too large a rank",
-        "no alpha",
-        "half a configuration",
-        "a long configuration",
-        "no B",
-        "no A",
-        "another rank",
-        "empty",
-        "a vector",
-        "float16",
-        "more than pairs",
+        (GOOD | {"peft_type": "IA3"}, {}, "peft_type"),
+        (GOOD | {"r": 0}, {}, "greater than or equal to 1"),
+        (GOOD | {"r": MAX_LORA_RANK + 1}, {}, "less than or equal to 256"),
+        (GOOD | {"lora_alpha": 0}, {}, "lora_alpha"),
+        ({"peft_type": "LORA"}, {}, "Field required"),
+        (GOOD | {"pad": " " * MAX_CONFIG_BYTES}, {}, "more than 65536 bytes"),
+        (GOOD, {"B.weight": None}, "needs pairs"),
+        (GOOD, {"A.weight": None}, "more than pairs"),
+        (GOOD, {"A.weight": np.zeros((3, 4), np.float32)}, r"\[3, 4\]"),
+        (GOOD, {"A.weight": np.zeros((2, 0), np.float32)}, r"F32 \[2, 0\] and no matrix"),
+        (GOOD, {"A.weight": np.zeros(8, np.float32)}, r"F32 \[8\] and no matrix"),
+        (GOOD, {"B.weight": np.zeros((5, 2), np.float16)}, "F16"),
+        (GOOD, {"embedding": np.zeros((1, 1), np.float32)}, "more than pairs"),
     ],
 )
-def test_a_strangers_adapter_that_is_none_is_refused(
-    config: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any] | None], tmp_path: Path
+def test_what_is_no_adapter_is_refused(
+    config: dict[str, Any], tensors: dict[str, np.ndarray[Any, Any] | None], says: str, tmp_path: Path
 ) -> None:
     good = {"A.weight": np.zeros((2, 4), np.float32), "B.weight": np.zeros((5, 2), np.float32)}
     parts = {KEY + name: value for name, value in (good | tensors).items() if value is not None}
     save_file(parts, tmp_path / WEIGHTS_NAME)
     (tmp_path / CONFIG_NAME).write_text(json.dumps(config))
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedError, match=says):
         Adapter.read(tmp_path)
     (tmp_path / CONFIG_NAME).write_text(json.dumps(GOOD))
     save_file({KEY + name: value for name, value in good.items()}, tmp_path / WEIGHTS_NAME)
     assert Adapter.read(tmp_path).rank == 2, "and the same without that is one"
 
 
-@pytest.mark.parametrize("data", [b"", b"{", b"\xff" * 64, (1 << 40).to_bytes(8, "little") + b"{}"])
-def test_weights_that_are_no_safetensors_are_refused(data: bytes, tmp_path: Path) -> None:
+def headed(**tensor: object) -> bytes:
+    """A file whose head names one tensor, and 16 bytes."""
+    head = json.dumps({"x": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]} | tensor}).encode()
+    return len(head).to_bytes(8, "little") + head + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "no LoRA adapter"),
+        (b"{", "no LoRA adapter"),
+        (b"\xff" * 64, "a head of"),
+        ((1 << 40).to_bytes(8, "little") + b"{}", "a head of 1099511627776 bytes"),
+        (headed(shape=[1] * 65), "no matrix"),
+        (headed(shape=[0, 1 << 62]), "no matrix"),
+        (headed(shape=[1 << 40, 1 << 40]), "does not lie in the file"),
+        (headed(shape=[2, -2]), "no matrix"),
+        (headed(shape=4), "no safetensors header"),
+        (headed(data_offsets=[0, 17]), "does not lie in the file"),
+        (headed(data_offsets=[-1000, -984]), "does not lie in the file"),
+        (headed(data_offsets=[16, 32]), "does not lie in the file"),
+        (headed(data_offsets=[0, 1e400]), "no safetensors header"),
+        (headed(), "more than pairs"),
+    ],
+)
+def test_weights_that_are_no_matrices_are_refused(data: bytes, says: str, tmp_path: Path) -> None:
     (tmp_path / CONFIG_NAME).write_text(json.dumps(GOOD))
     (tmp_path / WEIGHTS_NAME).write_bytes(data)
-    with pytest.raises(MalformedError):
+    with pytest.raises(MalformedError, match=says):
         Adapter.read(tmp_path)

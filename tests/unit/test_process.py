@@ -39,3 +39,20 @@ async def test_undisturbed_it_is_a_plain_call() -> None:
 
     with pytest.raises(OSError, match="no"):
         await to_the_end(fail())
+
+
+async def test_what_goes_wrong_meanwhile_is_the_cause() -> None:
+    go_on = asyncio.Event()
+
+    async def fail() -> None:
+        await go_on.wait()
+        raise OSError("no")
+
+    task = asyncio.create_task(to_the_end(fail()))
+    await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.sleep(0)
+    go_on.set()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert str(caught.value.__cause__) == "no"

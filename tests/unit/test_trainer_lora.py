@@ -11,8 +11,7 @@ from safetensors.torch import load_file
 from muster.errors import ConfigError
 from muster.lora import Adapter
 from muster.models import load_model
-from tests.unit.test_trainer_ranks import ragged
-from tests.unit.trainer_samples import batch_of, learner_at, tiny_checkpoint
+from tests.unit.trainer_samples import batch_of, learner_at, ragged, tiny_checkpoint
 from trainer.layout import collate
 from trainer.lora import adapt, merge
 from trainer.policy import Policy
@@ -109,10 +108,23 @@ def test_a_checkpoint_holds_the_moments_of_the_pairs_alone(initial: Path, tmp_pa
     assert 3 * 4 * pairs < sizes[1] < sizes[0] / 2
 
 
-def test_going_on_with_another_rank_is_refused(initial: Path, tmp_path: Path) -> None:
-    learner = learner_at(initial, tmp_path, lora_rank=RANK)
-    learner.written()
-    for rank in (0, RANK + 1):
-        with pytest.raises(ConfigError, match=f"trainer.lora_rank {RANK}, not {rank}") as caught:
-            learner_at(initial, tmp_path, lora_rank=rank)
-        assert f"set trainer.lora_rank to {RANK}" in caught.value.hint
+@pytest.mark.parametrize(
+    ("rank", "alpha", "says"), [(0, 32.0, "not 0 and 0"), (4, 32.0, "not 4"), (3, 64.0, "not 3 and 64")]
+)
+def test_going_on_with_another_adapter_is_refused(
+    initial: Path, tmp_path: Path, rank: int, alpha: float, says: str
+) -> None:
+    learner_at(initial, tmp_path, lora_rank=RANK).written()
+    with pytest.raises(ConfigError, match=f"trainer.lora_rank 3 and lora_alpha 32, {says}"):
+        learner_at(initial, tmp_path, lora_rank=rank, lora_alpha=alpha)
+
+
+def test_a_model_without_linear_maps_is_refused(initial: Path) -> None:
+    policy = Policy(load_model(initial), temperature=1.0)
+    for layer in policy.layers:
+        for parent in list(layer.modules()):
+            for name, child in list(parent.named_children()):
+                if isinstance(child, torch.nn.Linear):
+                    setattr(parent, name, torch.nn.Identity())
+    with pytest.raises(ConfigError, match="no linear maps"):
+        adapt(policy, RANK, 32.0)

@@ -10,29 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.unit.trainer_samples import tiny_checkpoint
-from trainer.layout import Sample
+from tests.unit.trainer_samples import ragged, tiny_checkpoint
 from trainer.ranks import samples_of_tensors, samples_to_tensors
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("ranks_process.py")
-
-
-def ragged(count: int) -> list[Sample]:
-    """Completions of 1 to 60 tokens: more or fewer rows for one rank than for another."""
-    random = np.random.default_rng(5)
-    samples = []
-    for place in range(count):
-        prompt, length = int(random.integers(1, 9)), int(random.integers(1, 61))
-        tokens = random.integers(9, 105, prompt + length, dtype=np.int32)
-        logprobs = random.normal(-4.6, 0.1, length).astype(np.float32)
-        samples.append(Sample(tokens[:prompt], tokens[prompt:], logprobs, (-1.0) ** place * (1 + place / 4)))
-    return samples
 
 
 @dataclass(frozen=True)
@@ -92,12 +78,17 @@ def test_two_ranks_give_the_same_update_as_one(taken: dict[str, Taken], kind: st
 
 
 def test_an_adapter_moves_the_matrices_of_the_layers_and_nothing_else(taken: dict[str, Taken]) -> None:
-    plain, adapted = taken["whole-1"].weights, taken["adapted-1"].weights
+    adapted = taken["adapted-1"].weights
     initial = load_file(taken["adapted-1"].initial)
     moved = {name for name in initial if not torch.equal(initial[name], adapted[name])}
     assert moved == {name for name in initial if ".layers." in name and initial[name].ndim == 2}
-    assert plain.keys() == adapted.keys()
-    assert taken["adapted-1"].reports[1]["reference_kl"] > 0
+    assert adapted.keys() == taken["whole-1"].weights.keys()
+
+
+def test_the_reference_is_the_model_before_training(taken: dict[str, Taken]) -> None:
+    first, second = taken["adapted-1"].reports
+    assert 0 <= first["reference_kl"] < 1e-3, "half of it is before any step"
+    assert first["reference_kl"] < second["reference_kl"]
 
 
 def test_no_token_of_ragged_groups_is_doubled_or_dropped(taken: dict[str, Taken]) -> None:

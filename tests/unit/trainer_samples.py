@@ -15,6 +15,7 @@ from muster.swarm import plan
 from muster.terms import Terms
 from tests.unit.test_trainer_batches import NODE, work_file
 from trainer.batches import Batch, WorkFile
+from trainer.layout import Sample
 from trainer.learner import Learner, Recipe
 from trainer.ranks import Alone
 
@@ -38,9 +39,12 @@ def terms_of(initial: Path) -> Terms:
     )
 
 
-def learner_at(initial: Path, folder: Path, *, dtype: torch.dtype = torch.float32, lora_rank: int = 0) -> Learner:
+def learner_at(
+    initial: Path, folder: Path, *, dtype: torch.dtype = torch.float32, lora_rank: int = 0, lora_alpha: float = 32.0
+) -> Learner:
     terms = terms_of(initial)
-    recipe = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1, lora_rank=lora_rank), terms)
+    settings = TrainerSettings(learning_rate=1e-2, ramp_steps=1, lora_rank=lora_rank, lora_alpha=lora_alpha)
+    recipe = Recipe.of(settings, terms)
     return Learner(initial, folder, terms, recipe, dtype, Alone())
 
 
@@ -50,3 +54,15 @@ def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
     even = np.full(4, -np.log(105.0), dtype=np.float32)
     rows = tuple(replace(row, logprobs=even) for row in file.rollouts)
     return Batch(step, (file.ref,)), [replace(file, rollouts=rows)]
+
+
+def ragged(count: int) -> list[Sample]:
+    """Completions of 1 to 60 tokens: more or fewer rows for one rank than for another."""
+    random = np.random.default_rng(5)
+    samples = []
+    for place in range(count):
+        prompt, length = int(random.integers(1, 9)), int(random.integers(1, 61))
+        tokens = random.integers(9, 105, prompt + length, dtype=np.int32)
+        logprobs = random.normal(-4.6, 0.1, length).astype(np.float32)
+        samples.append(Sample(tokens[:prompt], tokens[prompt:], logprobs, (-1.0) ** place * (1 + place / 4)))
+    return samples
