@@ -90,7 +90,7 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
 
         first = await come(0)
         with checkpoints.held(bytes.fromhex(first.name[2:])), checkpoints.held(bytes.fromhex(first.name[2:])):
-            second = await come(1)
-            assert (first.is_dir(), second.is_dir()) == (True, True)
-        assert (await come(2)).is_dir()
-        assert (first.is_dir(), second.is_dir()) == (False, False)
+            second, third = await come(1), await come(2)
+            assert (first.is_dir(), second.is_dir(), third.is_dir()) == (True, True, True)
+        assert (await come(3)).is_dir()
+        assert (first.is_dir(), second.is_dir(), third.is_dir()) == (False, False, True)
