@@ -57,6 +57,13 @@ def test_async_levels_are_a_table_of_their_own() -> None:
     assert "began at 0.100, and the score timed to is 0.460" in text
 
 
+def test_a_level_that_learns_less_makes_no_difference_to_the_two_that_are_compared() -> None:
+    scores = {0: 0.1, 1: 0.4, 2: 0.5, 3: 0.6}
+    pair = [curve(level, [0.0, 1.0, 2.0, 3.0], scores) for level in (0, 2)]
+    speedup, _ = figures([*pair, curve(4, [0.0, 1.0, 2.0, 3.0], {0: 0.1, 1: 0.1, 2: 0.2, 3: 0.3})])
+    assert (speedup["score"], speedup["least"]) == (0.46, 0.19)
+
+
 def test_one_seed_has_no_interval() -> None:
     scores = {0: 0.1, 1: 0.4, 2: 0.5, 3: 0.6}
     speedup, _ = figures([curve(level, [0.0, 1.0, 2.0, 3.0], scores) for level in (0, 2)])
