@@ -45,6 +45,7 @@ async def ask(questions: Questions) -> AsyncGenerator[Answers]:
                 raise MusterError(f"the engine answered task {answers.task} where {expected} was next")
             expected += 1
             yield answers
+            await asyncio.sleep(0)  # lines that are here already come without a pause in which one could be told to end
         if expected < questions.count:
             raise MusterError(
                 f"the engine {await _ending(process)} after {expected} of {questions.count} tasks",
