@@ -290,8 +290,8 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 def made_model(folder: Path, tasks: TaskSet, seed: int, target: float) -> Path:
-    """The demo's model for a seed, made unless it is there."""
-    model = folder / f"seed-{seed}-target-{target}"
+    """The demo's model for a seed and as many held-out tasks, made unless it is there."""
+    model = folder / f"seed-{seed}-held-out-{len(tasks.held_out)}-target-{target}"
     if not model.exists():
         init_model(model, tasks, seed=seed, target=target, budgets=plan.BUDGETS)
     return model

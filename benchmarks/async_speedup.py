@@ -26,7 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -36,7 +36,16 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
-from benchmarks.async_levels import Sampler, half_interval, held_out, made_model, settings_of, terms_of  # noqa: E402
+from benchmarks.async_levels import (  # noqa: E402
+    NOBODY,
+    Sampler,
+    half_interval,
+    held_out,
+    last_three,
+    made_model,
+    settings_of,
+    terms_of,
+)
 from benchmarks.watched import expect, started, tell  # noqa: E402
 from muster.model_files import load_tokenizer  # noqa: E402
 from muster.models import WarmUp, load_model  # noqa: E402
@@ -53,7 +62,6 @@ SHARE = 0.9
 """Of the least final gain: the score that levels are timed to."""
 SYNC, AHEAD = 0, 2
 """The levels that the figures compare."""
-NODE = "0x" + "00" * 20
 BATCH_SECONDS = 600
 """Longest that a batch may take."""
 
@@ -143,7 +151,7 @@ class Exchange:
                 raise SystemExit(f"the sampler has not made batch {step} in {BATCH_SECONDS} s")
             policy, folder = self._batches[step]
         paths = sorted(folder.iterdir(), key=lambda path: int(path.stem))
-        refs = [FileRef(policy, NODE, index, f"{step}-{index}", "") for index in range(len(paths))]
+        refs = [FileRef(policy, NOBODY, index, f"{step}-{index}", "") for index in range(len(paths))]
         return [WorkFile(ref, tuple(read_rollouts(p.read_bytes()))) for ref, p in zip(refs, paths, strict=True)]
 
     def _generate(self) -> None:
@@ -198,7 +206,7 @@ def train(model_dir: Path, tasks: TaskSet, seed: int, level: int, updates: int, 
 def score(model_dir: Path, folder: Path, tasks: TaskSet, updates: int) -> dict[int, float]:
     model, tokenizer, terms = load_model(model_dir), load_tokenizer(model_dir), terms_of(tasks, 0)
     scores = {}
-    for step in sorted({*range(0, updates + 1, SCORED_EVERY), *range(updates - 2, updates + 1)}):
+    for step in sorted({*range(0, updates + 1, SCORED_EVERY), *last_three(updates)}):
         model.load_state_dict(load_file(folder / f"policy-{step}.safetensors"), strict=False)
         model.tie_weights()
         scores[step] = held_out(model, tokenizer, tasks, terms)
@@ -210,8 +218,7 @@ def score(model_dir: Path, folder: Path, tasks: TaskSet, updates: int) -> dict[i
 
 def final(curve: Curve) -> float:
     """Mean of the last three steps' scores."""
-    last = max(curve.scores)
-    return statistics.mean(curve.scores[step] for step in range(last - 2, last + 1))
+    return statistics.mean(curve.scores[step] for step in last_three(max(curve.scores)))
 
 
 def seconds_to(curves: Sequence[Curve], target: float) -> float | None:
@@ -303,7 +310,7 @@ def main() -> int:
             tasks = make_task_set(seed)
             model_dir = made_model(options.models or Path(scratch), tasks, seed, WarmUp.target)
             for level in options.levels:
-                terms = replace(terms_of(tasks, level), async_level=level)
+                terms = terms_of(tasks, level)
                 recipe = Recipe.of(settings, terms)
                 curves.append(train(model_dir, tasks, seed, level, options.updates, recipe))
     return report.show(figures(curves), as_json=options.json)

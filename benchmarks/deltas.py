@@ -73,7 +73,7 @@ class Pair:
 
 
 def figures(runs: int) -> list[report.Figure]:
-    """The three figures, in DESIGN's form; makes the checkpoints first, which takes about a minute."""
+    """The three figures; makes the checkpoints first."""
     with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
         pairs = make_pairs(Path(name))
         found = [_size_figure(figure, pair, SHARES[figure][1]) for figure, pair in pairs.items()]

@@ -8,10 +8,11 @@ log-normal around 200 tokens, capped at 1,024), one thread each, taking turns. T
 same loss, one optimiser step on the whole batch; that they do is checked by how far the weights move.
 
     tokens_vs_trl      completion tokens trained on per second
-    memory_vs_trl      most anonymous memory above what the process held before its first update
-    data_overhead      reading the batch's files in the bounded reader, checking their roots and packing them, against
-                       the update
-    checkpoint_stall   how much longer a step takes when the checkpoint of each is written during the next
+    memory_vs_trl      most anonymous memory of the process; `above_start`, above what it held before its first update
+    data_overhead      hashing the batch's files, reading them in the bounded reader, checking their roots and rows and
+                       packing them, against the update
+    checkpoint_stall   how much longer a step of the trainer takes when it makes a checkpoint and the one before it is
+                       still being written, whole: state, published weights, hashes
 """
 
 from __future__ import annotations
@@ -29,25 +30,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import ragged, report  # noqa: E402
+from benchmarks.ragged_work import NODE, rollouts_by_file, terms_of  # noqa: E402
 from benchmarks.watched import Watch, expect, started, tell  # noqa: E402
+from muster.hashes import content_hash  # noqa: E402
 from muster.rollouts.file import FileLimits, write_rollouts  # noqa: E402
 from muster.rollouts.leaves import rollout_tree  # noqa: E402
 from muster.rollouts.reader import RolloutReader  # noqa: E402
-from muster.rollouts.schema import Rollout  # noqa: E402
+from muster.terms import Terms  # noqa: E402
 from trainer.advantages import AdvantageTerms  # noqa: E402
-from trainer.batches import FileRef, WorkFile, samples_of  # noqa: E402
+from trainer.batches import FileRef, WorkFile, check_rows, samples_of  # noqa: E402
 from trainer.layout import collate, first_fit  # noqa: E402
 
 PEER = ROOT / ".peers" / "trl"
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "trl_trainer.py"
 THREADS = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-GROUPS_PER_FILE = 8
 SAME_STEP = 0.02
 """How far apart the lengths of the two first steps may be for both to have computed the same."""
 MIB = 1 << 20
@@ -62,9 +62,9 @@ class Prepared:
     folder: Path
 
 
-def ours(prepared: Prepared, role: str = "update") -> AbstractContextManager[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "benchmarks.trainer_process", role, prepared.model, prepared.batch]
-    return started([*map(str, command), str(prepared.folder / "checkpoints")], THREADS)
+def ours(prepared: Prepared, role: str = "update", *more: Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-m", "benchmarks.trainer_process", role, prepared.model, prepared.batch, *more]
+    return started(list(map(str, command)), THREADS)
 
 
 def trls(prepared: Prepared) -> AbstractContextManager[subprocess.Popen[str]]:
@@ -82,7 +82,8 @@ def against_trl(prepared: Prepared, runs: int) -> list[report.Figure]:
             for process, answers in zip((one, other), sides, strict=True):
                 tell(process, "go")
                 answers.append(json.loads(expect(process, "done")))
-        memory = mine.memory / MIB, theirs.memory / MIB
+        memory = mine.peak / MIB, theirs.peak / MIB
+        above = mine.memory / MIB, theirs.memory / MIB
     lengths = [answers[0]["moved"] for answers in sides]
     if abs(lengths[0] - lengths[1]) > SAME_STEP * lengths[1]:
         sys.exit(f"the first steps moved the weights by {lengths[0]:.5g} and {lengths[1]:.5g}: not the same update")
@@ -98,13 +99,14 @@ def against_trl(prepared: Prepared, runs: int) -> list[report.Figure]:
             target=0.8,
             unit="MiB",
             at_most=True,
+            above_start={"ours": above[0], "peer": above[1]},
         ),
     ]
 
 
 def data_overhead(prepared: Prepared, runs: int) -> list[report.Figure]:
-    files, limits = rollout_files(prepared.batch)
-    loading = [asyncio.run(load(files, limits)) for _ in range(runs)]
+    files, terms = [write_rollouts(rows) for rows in rollouts_by_file(prepared.batch)], terms_of(prepared.model)
+    loading = [asyncio.run(load(files, terms)) for _ in range(runs)]
     with ours(prepared) as process:
         updates = [update(process)["seconds"] for _ in range(1 + runs)][1:]
     ratio = statistics.median(loading) / statistics.median(updates)
@@ -113,59 +115,27 @@ def data_overhead(prepared: Prepared, runs: int) -> list[report.Figure]:
     ]
 
 
-async def load(files: Sequence[bytes], limits: FileLimits) -> float:
-    """Seconds from files in memory to micro-batches."""
+async def load(files: Sequence[bytes], terms: Terms) -> float:
+    """Seconds from files in memory to micro-batches, by the steps of `trainer.intake` and `trainer.update`."""
+    limits = FileLimits.of(terms)
     async with RolloutReader() as reader:
         await reader.read(files[0], limits)  # starts the process
         begun = time.perf_counter()
         batch = []
         for index, data in enumerate(files):
+            name = content_hash(data)
             rollouts = await reader.read(data, limits)
-            root = "0x" + rollout_tree(rollouts).root.hex()
-            batch.append(WorkFile(FileRef(0, NODE, index, str(index), root), tuple(rollouts)))
+            ref = FileRef(0, NODE, index, name, "0x" + rollout_tree(rollouts).root.hex())
+            check_rows(rollouts, 1, ref, terms, ragged.Shape().vocabulary)
+            batch.append(WorkFile(ref, tuple(rollouts)))
         samples = samples_of(batch, AdvantageTerms())
         for row in first_fit([sample.length for sample in samples], 4096):
             collate(samples, [1.0] * len(samples), row)
         return time.perf_counter() - begun
 
 
-NODE = "0x" + "11" * 20
-
-
-def rollout_files(file: Path) -> tuple[list[bytes], FileLimits]:
-    """The batch as workers send it, with proofs of 8 bytes a token."""
-    batch = ragged.RaggedBatch.load(file)
-    size, random = int(batch.group_size), np.random.default_rng(0)
-    per_file = size * GROUPS_PER_FILE
-    files = []
-    rows = batch.rollouts()
-    for start in range(0, len(rows), per_file):
-        rollouts = []
-        for position, (prompt, completion, logprobs, advantage) in enumerate(rows[start : start + per_file]):
-            rollout = Rollout(
-                run=1,
-                step=0,
-                position=position,
-                group=position // size,
-                sample=position % size,
-                task=position // size,
-                seed=position,
-                budget=200,
-                prompt_tokens=prompt,
-                completion_tokens=completion,
-                logprobs=logprobs,
-                task_reward=1_000_000 if advantage > 0 else 0,
-                length_reward=0,
-                finish_reason="stop",
-                proof=random.bytes(8 * len(completion)),
-            )
-            rollouts.append(rollout)
-        files.append(write_rollouts(rollouts))
-    return files, FileLimits(rows=per_file)
-
-
 def checkpoint_stall(prepared: Prepared, runs: int) -> list[report.Figure]:
-    with ours(prepared, "stall") as process:
+    with ours(prepared, "step", prepared.folder / "steps") as process:
         update(process, "plain")
         plain, written = [], []
         for _ in range(runs):

@@ -1,8 +1,9 @@
 """Our side of benchmarks/trainer.py: says "ready"; for each line on stdin takes one update and says "done" and JSON.
 
 python -m benchmarks.trainer_process update MODEL BATCH        {"seconds", "tokens", "loss", "moved"}
-python -m benchmarks.trainer_process stall MODEL BATCH FOLDER  the same, and a checkpoint of each, written during the
-                                                               next; on "plain" without one, after the last is written
+python -m benchmarks.trainer_process step MODEL BATCH FOLDER   {"seconds"} of a step of the trainer's learner, which
+                                                               is written while the next is taken; on "plain", of the
+                                                               same without a checkpoint, once the last is written
 """
 
 from __future__ import annotations
@@ -10,14 +11,19 @@ from __future__ import annotations
 import json
 import sys
 import time
-from concurrent.futures import Future
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.ragged import LONGEST, RaggedBatch
+from benchmarks.ragged_work import NODE, rollouts_by_file, terms_of
+from muster.hashes import content_hash
+from muster.settings import TrainerSettings
+from trainer.batches import Batch, FileRef, WorkFile, samples_of
 from trainer.layout import Sample
+from trainer.learner import Learner, Recipe
 from trainer.loss import LossTerms
 from trainer.ranks import Alone
 from trainer.replica import Replica
@@ -32,33 +38,61 @@ TERMS = UpdateTerms(
     loss=LossTerms(normaliser="constant", mismatch_bound=10.0),
 )
 """What TRL's side does, in our words; no rollout is left out."""
+ZEROS = "0x" + "00" * 32
 
 
-def main() -> None:
-    role, model, file, *rest = sys.argv[1:]
-    samples = [Sample(*parts) for parts in RaggedBatch.load(Path(file)).rollouts()]
-    replica = Replica(Path(model), TERMS, Alone())
-    writing: Future[Any] | None = None
-    print("ready", flush=True)
-    for step, line in enumerate(sys.stdin, 1):
-        if writing is not None and line.strip() == "plain":
-            writing.result()
+def updates(model: Path, batch: Path) -> Callable[[str], dict[str, Any]]:
+    samples = [Sample(*parts) for parts in RaggedBatch.load(batch).rollouts()]
+    replica = Replica(model, TERMS, Alone())
+    step = 0
+
+    def take(_: str) -> dict[str, Any]:
+        nonlocal step
+        step += 1
         before = [parameter.detach().clone() for parameter in replica.policy.parameters()]
         begun = time.perf_counter()
         report = replica.update(samples, step)
-        if role == "stall" and line.strip() != "plain":
-            if writing is not None:
-                writing.result()
-            writing = replica.save(Path(rest[0]) / str(step))
         seconds = time.perf_counter() - begun
-        answer = {"seconds": seconds, "tokens": report.tokens, "loss": report.loss, "moved": moved(replica, before)}
-        print("done", json.dumps(answer), flush=True)
+        return {"seconds": seconds, "tokens": report.tokens, "loss": report.loss, "moved": moved(replica, before)}
+
+    return take
 
 
 def moved(replica: Replica, before: list[torch.Tensor]) -> float:
     """Euclidean length of the change of all weights."""
     pairs = zip(replica.policy.parameters(), before, strict=True)
     return sum(float((now.detach() - then).double().square().sum()) for now, then in pairs) ** 0.5
+
+
+def steps(model: Path, batch: Path, folder: Path) -> Callable[[str], dict[str, Any]]:
+    terms = terms_of(model)
+    recipe = Recipe.of(TrainerSettings(ramp_steps=0, mismatch_bound=10.0), terms)
+    learner = Learner(model, folder, terms, recipe, torch.bfloat16, Alone())
+    files = [
+        WorkFile(FileRef(0, NODE, index, content_hash(bytes([index])), ZEROS), tuple(rollouts))
+        for index, rollouts in enumerate(rollouts_by_file(batch))
+    ]
+    closed = Batch(0, tuple(file.ref for file in files))
+
+    def take(line: str) -> dict[str, Any]:
+        if line == "plain":
+            learner.written()
+        begun = time.perf_counter()
+        if line == "plain":
+            learner.replica.update(samples_of(files, recipe.advantages), learner.step + 1)
+        else:
+            learner.learn(closed, files, {})
+        return {"seconds": time.perf_counter() - begun}
+
+    return take
+
+
+def main() -> None:
+    role, *paths = sys.argv[1:]
+    take = {"update": updates, "step": steps}[role](*map(Path, paths))
+    print("ready", flush=True)
+    for line in sys.stdin:
+        print("done", json.dumps(take(line.strip())), flush=True)
 
 
 if __name__ == "__main__":

@@ -78,6 +78,8 @@ class Watch:
         """Seconds of all of them and of their children that have ended."""
         self.memory = 0
         """Bytes: the most that any of them held above what it held at the beginning."""
+        self.peak = 0
+        """Bytes: the most that any of them held."""
         self._pids = [process.pid for process in processes]
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._sample)
@@ -96,7 +98,9 @@ class Watch:
 
     def _sample(self) -> None:
         while not self._stop.wait(SAMPLE_SECONDS):
-            self.memory = max(self.memory, *(_memory(pid) - idle for pid, idle in self._idle.items()))
+            held = {pid: _memory(pid) for pid in self._pids}
+            self.memory = max(self.memory, *(held[pid] - self._idle[pid] for pid in self._pids))
+            self.peak = max(self.peak, *held.values())
 
 
 def _cpu(pid: int) -> float:

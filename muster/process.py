@@ -1,6 +1,6 @@
 """Starting and ending a process of ours: settings, logs, signals, and an exit code that means something.
 
-`run_process` is the whole `__main__` of a worker or validator. SIGTERM and SIGINT cancel what runs, which then has the
+`run_process` is the whole `__main__` of a process. SIGTERM and SIGINT cancel what runs, which then has the
 chance to put things away; whatever it does not get to, its journal knows. Exit codes are those of `muster.errors`.
 """
 

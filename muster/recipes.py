@@ -12,7 +12,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-Recipe = Literal["muster", "intellect2", "grpo", "dr_grpo", "dapo", "gspo"]
+RecipeName = Literal["muster", "intellect2", "grpo", "dr_grpo", "dapo", "gspo"]
+OldLogprobs = Literal["behaviour", "recomputed"]
+RatioLevel = Literal["token", "sequence"]
+Normaliser = Literal["tokens", "rollouts", "constant"]
+LengthUnit = Literal["budget", "token"]
 
 _NO_BOUND: Final = 0.0
 """Of `delta`: the ratio is not bounded where the advantage is negative."""

@@ -20,7 +20,7 @@ from pydantic.fields import FieldInfo
 
 from muster.constants import CHAIN_ANVIL, MAX_ACCEPTED, MAX_LORA_RANK
 from muster.errors import ConfigError
-from muster.recipes import RECIPES, Recipe
+from muster.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs, RatioLevel, RecipeName
 
 
 class Section(BaseModel):
@@ -109,7 +109,7 @@ class ValidatorSettings(Section):
 
 
 class TrainerSettings(Section):
-    recipe: Recipe = "muster"
+    recipe: RecipeName = "muster"
     """What all that is not set below begins with: muster, intellect2, grpo, dr_grpo, dapo or gspo."""
     state_dir: Path = Path(".muster/trainer")
     """Optimiser state, batches and resumable checkpoints."""
@@ -122,7 +122,8 @@ class TrainerSettings(Section):
     max_files: int = Field(default=16, ge=1, le=MAX_ACCEPTED)
     """Accepted files at which a batch is closed with fewer."""
     patience_seconds: float = Field(default=600, gt=0)
-    """After this long any group that teaches something is enough."""
+    """After this long any group that teaches something is enough. If none does by then, the waiting files are given up,
+    for good, and the same weights are published as a new step."""
     idle_seconds: float = Field(default=900, gt=0)
     """After this long without any accepted work the same weights are published as a new step: who joins a run begins at
     the second step after that, so a run without workers would never have one again."""
@@ -143,7 +144,7 @@ class TrainerSettings(Section):
     precision: Literal["float32", "bfloat16"] = "float32"
     """What several ranks under torchrun compute in; weights, moments and sums of gradients are float32 either way."""
     activation_checkpointing: bool = False
-    """Keep only each layer's input in the forward pass and compute the rest again: less memory, a third more time."""
+    """Keep only each layer's input in the forward pass and compute the rest again: less memory, more time."""
     optimiser_steps: int = Field(default=1, ge=1, le=1000)
     """Equal parts that a batch is cut into, one optimiser step each."""
     micro_batch_tokens: int = Field(default=4096, ge=64)
@@ -152,10 +153,10 @@ class TrainerSettings(Section):
     """Train a low-rank adapter of this rank, which is what travels; 0: all weights are trained."""
     lora_alpha: float = Field(default=32.0, gt=0, allow_inf_nan=False)
     """What the adapter adds to the weights is multiplied by this over its rank."""
-    old_logprobs: Literal["behaviour", "recomputed"] = "behaviour"
+    old_logprobs: OldLogprobs = "behaviour"
     """What the ratio is taken against: behaviour, the samplers' own log-probabilities, which corrects for staleness and
     for the engine; recomputed, the trainer's before the batch's first optimiser step."""
-    ratio: Literal["token", "sequence"] = "token"
+    ratio: RatioLevel = "token"
     """sequence: the geometric mean of a rollout's ratios stands for each of its tokens."""
     epsilon: float = Field(default=0.2, gt=0, lt=1)
     """Clip of the ratio below 1, and above unless epsilon_high says otherwise."""
@@ -163,7 +164,7 @@ class TrainerSettings(Section):
     """Clip of the ratio above 1; 0: the same as epsilon."""
     delta: float = Field(default=4.0, ge=0)
     """Bound of the ratio where the advantage is negative, above 1 + epsilon_high; 0 for none."""
-    normaliser: Literal["tokens", "rollouts", "constant"] = "tokens"
+    normaliser: Normaliser = "tokens"
     """What is weighted alike: tokens, every token of the batch; rollouts, every rollout; constant, every token, by the
     longest completion possible."""
     entropy_coefficient: float = Field(default=0.0, ge=0)
@@ -176,7 +177,7 @@ class TrainerSettings(Section):
     """Divergence of the trainer from the samplers, in nats per token, from which on every step logs a warning."""
     length_weight: float = Field(default=0.5, ge=0)
     """What missing the thinking budget costs, in full task rewards per length_unit."""
-    length_unit: Literal["budget", "token"] = "budget"
+    length_unit: LengthUnit = "budget"
     """What length_weight counts: budgets missed, or tokens."""
     scale_by_std: bool = True
     """Divide the task part of advantages by the group's standard deviation."""
@@ -235,7 +236,7 @@ class ShardcastSettings(Section):
     kept_hours: float = Field(default=168, ge=0, le=10_000)
     """Published steps younger than this are kept as well. Evidence about a step needs its weights until its nodes may
     withdraw their stakes."""
-    anchor_every: int = Field(default=16, ge=0, le=10_000)
+    whole_every: int = Field(default=16, ge=0, le=10_000)
     """Published steps that this divides are kept whole, the others as differences once they are old; 0 publishes no
     differences and keeps what is newest whole."""
     whole_versions: int = Field(default=2, ge=1, le=10_000)

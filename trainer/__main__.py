@@ -2,8 +2,7 @@
 
 torchrun --nproc-per-node=N -m trainer --config FILE: the same on N GPUs, or in N processes.
 
-Ends with 0 when finished or told to stop, 3 when what is on disk or on chain is not what it must be, 4 when the chain
-refuses, 5 when it cannot be reached for long, 78 when the settings cannot work.
+Ends with 0 when finished or told to stop, and else with a code of `muster.errors`.
 """
 
 from __future__ import annotations

@@ -2,22 +2,20 @@
 
 By default the task part and the length part are kept apart: a group is dropped when its *task* rewards are all equal,
 however much its lengths differ, and each part is divided by its own standard deviation or not at all, so that noise in
-lengths is never blown up to the size of the task. INTELLECT-2 added the parts first, which did both; `together` does
-it their way, with the one difference that groups are still dropped by their task rewards.
+lengths is never blown up to the size of the task. INTELLECT-2 added the parts first, which did both;
+`add_rewards_first` does it their way, with the one difference that groups are still dropped by their task rewards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from muster.constants import MICRO
+from muster.recipes import LengthUnit
 from muster.rollouts.schema import Rollout
-
-LengthUnit = Literal["budget", "token"]
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class AdvantageTerms:
     """Divide the task part by the group's standard deviation, as GRPO does."""
     scale_length_by_std: bool = False
     """The same for the length part."""
-    together: bool = False
+    add_rewards_first: bool = False
     """Add the parts first, and scale the sum: INTELLECT-2's way."""
     std_floor: float = 1e-6
     sample_std: bool = False
@@ -62,7 +60,7 @@ def group_advantages(task_rewards: np.ndarray, lengths: np.ndarray, terms: Advan
     """
     task = task_rewards.astype(np.float64) / MICRO
     length = terms.length_weight * lengths.astype(np.float64)
-    if terms.together:
+    if terms.add_rewards_first:
         return _centred(task + length, terms, scale=terms.scale_by_std).astype(np.float32)
     parts = _centred(task, terms, scale=terms.scale_by_std) + _centred(length, terms, scale=terms.scale_length_by_std)
     return parts.astype(np.float32)

@@ -159,20 +159,20 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
     budgets = np.asarray([rollout.budget for rollout in rollouts])
     return {
         "reward": float(rewards.mean()),
-        "reward_std": float(np.mean([group.std() for group in groups]) / MICRO),
+        "reward_std": float(rewards.std(ddof=1)),
         "frac_reward_zero_std": float(np.mean([not teaches(group) for group in groups])),
         "completions/mean_length": float(lengths.mean()),
         "completions/min_length": float(lengths.min()),
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
         "completions/length_error": float(np.mean(np.abs(lengths - budgets) / budgets)),
-        "num_tokens": float(lengths.sum()),
         **_staleness_shares([staleness(step, file.ref.step) for file in files]),
         "staleness/mean": float(np.mean([staleness(step, file.ref.step) for file in files])),
         "staleness/max": float(max(staleness(step, file.ref.step) for file in files)),
         "batch/files": float(len(files)),
         "batch/groups": float(len(groups)),
         "batch/rollouts": float(len(rollouts)),
+        "batch/completion_tokens": float(lengths.sum()),
     }
 
 

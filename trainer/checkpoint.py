@@ -1,12 +1,14 @@
 """The trainer's memory: one folder per step that is there whole or not at all, and enough to go on bit for bit.
 
-STATE/000012/
+STEPS/000012/
     model/      what is published: safetensors in the profile's dtype, config.json, tokenizer
     adapter/    the low-rank adapter that makes it out of step 0, where one is trained
     state/      float32 master weights and AdamW's moments, as torch.distributed.checkpoint writes them
     note.json   step, the batch that led here, files used lately, metrics, hashes of all other files
-STATE/batches/000012.json   the batch closed for step 12: an update that was interrupted is done again on the same files
-STATE/skipped/000012.json   the batch of an update that was not finite, and which rollouts it may be the fault of
+STEPS/batches/000012.json   the batch closed for step 12: an update that was interrupted is done again on the same files
+STEPS/skipped/000012.json   the batch of an update that was not finite, and which rollouts it may be the fault of
+
+STEPS is `steps` in `trainer.state_dir`.
 """
 
 from __future__ import annotations

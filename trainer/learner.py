@@ -62,7 +62,7 @@ class Recipe:
             kl_coefficient=settings.kl_coefficient,
             mismatch_bound=settings.mismatch_bound,
         )
-        step = UpdateTerms(
+        update = UpdateTerms(
             learning_rate=settings.learning_rate,
             ramp_steps=settings.ramp_steps,
             betas=(settings.beta1, settings.beta2),
@@ -83,9 +83,9 @@ class Recipe:
             length_unit=settings.length_unit,
             scale_by_std=settings.scale_by_std,
             scale_length_by_std=settings.scale_length_by_std,
-            together=settings.add_rewards_first,
+            add_rewards_first=settings.add_rewards_first,
         )
-        return cls(step, advantages, terms.async_level)
+        return cls(update, advantages, terms.async_level)
 
     def words(self) -> dict[str, Any]:
         """As JSON can say it, for the other ranks."""
@@ -94,9 +94,9 @@ class Recipe:
     @classmethod
     def of_words(cls, words: dict[str, Any]) -> Self:
         """The inverse of `words`."""
-        step = words["update"]
-        step |= {"loss": LossTerms(**step["loss"]), "betas": tuple(step["betas"])}
-        return cls(UpdateTerms(**step), AdvantageTerms(**words["advantages"]), words["async_level"])
+        update = words["update"]
+        update |= {"loss": LossTerms(**update["loss"]), "betas": tuple(update["betas"])}
+        return cls(UpdateTerms(**update), AdvantageTerms(**words["advantages"]), words["async_level"])
 
 
 class Learner:

@@ -8,15 +8,15 @@ staleness and the difference between engines are both corrected.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final
 
 import torch
 
-MAX_LOG_RATIO: Final = 20.0
-"""Far beyond any δ, so it changes no loss, and far below where float32's exp overflows and its gradient with it."""
+from muster.recipes import Normaliser, RatioLevel
 
-RatioLevel = Literal["token", "sequence"]
-Normaliser = Literal["tokens", "rollouts", "constant"]
+MAX_LOG_RATIO: Final = 20.0
+"""Far above any useful δ, and far below where float32's exp overflows and its gradient with it. Beyond it, where there
+is no δ, a token's loss stays what it is there and has no gradient."""
 
 
 @dataclass(frozen=True)

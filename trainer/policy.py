@@ -4,10 +4,11 @@ Two things are ours, since they decide what a large vocabulary and ragged length
 
     attention   each sequence of a packed row attends to itself alone, without a mask: one flash-attention call over all
                 of them on GPUs (bf16, fp16), one call a sequence elsewhere
-    head        logits are made for a few hundred tokens at a time and never kept; the backward pass makes them again
+    head        logits are made 64 MiB at a time and never kept; the backward pass makes them again
 
-`check_model` compares both with the model's own way before the first update, so a model whose logits are more than a
-linear map of its states is refused rather than trained on something else.
+`check_model` compares the head, and attention as it is without a GPU, with the model's own way in float32 before the
+first update, so a model whose logits are more than a linear map of its states is refused rather than trained on
+something else. The flash kernel is not part of that.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class Alone:
         load_state(state, checkpoint_id=folder)
 
 
-class Group:
+class Torchrun:
     """The processes that torchrun started, one a GPU or, without any, several on CPUs over gloo."""
 
     sharded = True

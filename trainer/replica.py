@@ -19,7 +19,7 @@ from muster.models import load_model
 from trainer.layout import Sample
 from trainer.lora import adapt, adapter_of
 from trainer.policy import Policy, check_model
-from trainer.ranks import Group, Ranks, finish, samples_of_tensors, samples_to_tensors
+from trainer.ranks import Ranks, Torchrun, finish, samples_of_tensors, samples_to_tensors
 from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class Replica:
         return state
 
 
-def follow(replica: Replica, ranks: Group) -> None:
+def follow(replica: Replica, ranks: Torchrun) -> None:
     """Do what rank 0 does until it says that it is done. Blocks."""
     writing: Future[Any] | None = None
     while True:

@@ -32,7 +32,7 @@ from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
 from muster.journal import FolderLock
 from muster.model_files import vocabulary_of
-from muster.process import run_together, to_the_end
+from muster.process import run_together, to_the_end, wait_for_bell
 from muster.profiles import profile_by_hash
 from muster.rollouts.reader import RolloutReader
 from muster.run_data import fetch_task_set
@@ -52,9 +52,11 @@ log = telemetry.logger("trainer")
 NOT_FOUND: Final = 404
 COMPANY_SECONDS: Final = 60.0
 """Between two words to ranks that have nothing to do."""
+SAID_SECONDS: Final = 30.0
+"""Between two lines of the log about work that does not come."""
 LEFT_OUT: Final = 0.02
-"""Share of a batch's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which is
-measured on the others."""
+"""Share of an update's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which
+is measured on the others."""
 T = TypeVar("T")
 
 
@@ -66,7 +68,7 @@ class Score:
     seconds: float
 
 
-class Round:
+class Settling:
     """What settling a step and taking the next one beside it tell each other."""
 
     def __init__(self) -> None:
@@ -142,32 +144,31 @@ class Trainer:
         if not tasks.held_out:
             log.warning("the run's task set holds no tasks out: no score will be taken")
         learner = await self._do(self._make_learner)
-        company = asyncio.create_task(self._keep_company(learner))
-        try:
-            await self._train(learner, tasks)
-        finally:
-            company.cancel()
+        ended = asyncio.Event()
+        await run_together(self._train(learner, tasks, ended), self._keep_company(learner, ended))
 
     def _make_learner(self) -> Learner:
         """In the thread of torch: `close` waits for that, so it knows of what was being made when it was called."""
         self._learner = make_learner(self.options, self.terms, self.ranks)
         return self._learner
 
-    async def _keep_company(self, learner: Learner) -> None:
+    async def _keep_company(self, learner: Learner, ended: asyncio.Event) -> None:
         """While this rank waits for work, for the chain or for anything else, let the others know."""
-        while True:
-            await asyncio.sleep(COMPANY_SECONDS)
-            await self._do(learner.replica.wait)
+        while not ended.is_set():
+            await wait_for_bell(ended, COMPANY_SECONDS)
+            if not ended.is_set():
+                await self._do(learner.replica.wait)
 
-    async def _train(self, learner: Learner, tasks: TaskSet) -> None:
+    async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
         log.info("ready", run=self.settings.run, step=learner.step)
         await self._settle_older(learner)
         while not self._finished(learner.step):
-            this = Round()
-            await run_together(self._settle(learner, learner.note, this), self._one_step(learner, tasks, this))
-        this = Round()
-        await run_together(self._settle(learner, learner.note, this), self._score(learner, tasks, this))
+            settling = Settling()
+            await run_together(self._settle(learner, learner.note, settling), self._one_step(learner, tasks, settling))
+        settling = Settling()
+        await run_together(self._settle(learner, learner.note, settling), self._score(learner, tasks, settling))
         log.info("finished", step=learner.step)
+        ended.set()
 
     def _finished(self, step: int) -> bool:
         return 0 < self.options.max_steps <= step
@@ -177,11 +178,11 @@ class Trainer:
 
     # To the next step
 
-    async def _one_step(self, learner: Learner, tasks: TaskSet, this: Round) -> None:
+    async def _one_step(self, learner: Learner, tasks: TaskSet, settling: Settling) -> None:
         """Score this step, if that is due, and take the next one."""
-        await self._score(learner, tasks, this)
+        await self._score(learner, tasks, settling)
         started = time.monotonic()
-        closed = await self._closed_batch(learner, this.published)
+        closed = await self._closed_batch(learner, settling.published)
         if closed is None:
             note = await self._do(learner.renew)
             log.info("nothing to learn from: publishing the same weights once more", step=note.step)
@@ -196,7 +197,7 @@ class Trainer:
 
     def _warn(self, note: Note) -> None:
         """Say it where the samplers compute otherwise than the trainer."""
-        left_out = note.metrics["dropped_rollouts"] / note.metrics["batch/rollouts"]
+        left_out = note.metrics["dropped_rollouts"] / max(1.0, note.metrics["rollouts"])
         if note.metrics["mismatch_kl"] > self.options.mismatch_alarm or left_out > LEFT_OUT:
             log.warning(
                 "the samplers' log-probabilities are far from the trainer's",
@@ -206,16 +207,16 @@ class Trainer:
                 hint="stale work, another engine or dtype than the profile's, or a temperature that differs",
             )
 
-    async def _score(self, learner: Learner, tasks: TaskSet, this: Round) -> None:
+    async def _score(self, learner: Learner, tasks: TaskSet, settling: Settling) -> None:
         """Take the held-out score of this step, if one is due."""
         if not (tasks.held_out and (self._evaluates(learner.step) or self._finished(learner.step))):
-            return this.score.set_result(None)
+            return settling.score.set_result(None)
         started = time.monotonic()
         metrics = await self._do(
             learner.evaluate, self._held_out(tasks), self._budgets(), self.terms.max_completion_tokens
         )
         log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
-        return this.score.set_result(Score(metrics, time.monotonic() - started))
+        return settling.score.set_result(Score(metrics, time.monotonic() - started))
 
     def _evaluates(self, step: int) -> bool:
         """The first checkpoint, every `eval_every`th, and the last three, whose mean is the run's result."""
@@ -295,14 +296,14 @@ class Trainer:
                 last_work = time.monotonic()
             if time.monotonic() - last_work > self.options.idle_seconds:
                 return None
-            if time.monotonic() - said > 30:
+            if time.monotonic() - said > SAID_SECONDS:
                 said = time.monotonic()
                 log.info("waiting for accepted work", step=step, files=len(self.intake.files), seconds=round(waiting))
             await asyncio.sleep(self.options.poll_seconds)
 
     # What follows a step
 
-    async def _settle(self, learner: Learner, note: Note, this: Round) -> None:
+    async def _settle(self, learner: Learner, note: Note, settling: Settling) -> None:
         """See to it that a step is on disk, published, anchored and reported, and its score when it is there."""
         started = time.monotonic()
         await asyncio.to_thread(learner.written)
@@ -310,10 +311,10 @@ class Trainer:
         written = time.monotonic()
         await self.publisher.publish(note, *learner.checkpoints.published(note.step))
         failpoint("trainer.published")
-        this.published.set()
+        settling.published.set()
         stages = {**note.stages, "write": written - started, "publish": time.monotonic() - written}
         await self.publisher.report(note, note.metrics, stages, self.intake.refused, finished=False)
-        score, metrics, finished = await this.score, dict(note.metrics), self._finished(note.step)
+        score, metrics, finished = await settling.score, dict(note.metrics), self._finished(note.step)
         if score is not None:
             stages["evaluate"] = score.seconds
             metrics |= score.metrics

@@ -11,7 +11,7 @@ import torch
 from muster.errors import MusterError
 from muster.settings import Settings, TrainerSettings
 from trainer.learner import Recipe
-from trainer.ranks import Alone, Group, started_by_torchrun
+from trainer.ranks import Alone, Torchrun, started_by_torchrun
 from trainer.replica import Replica, follow
 from trainer.service import serve as train
 
@@ -24,7 +24,7 @@ async def serve(settings: Settings) -> None:
     if not started_by_torchrun():
         return await train(settings, Alone(_device()))
     options = settings.trainer
-    ranks = Group(silence_seconds=SILENCE, dtype=getattr(torch, options.precision))
+    ranks = Torchrun(silence_seconds=SILENCE, dtype=getattr(torch, options.precision))
     try:
         if ranks.rank == 0:
             await train(settings, ranks)
@@ -46,7 +46,7 @@ def _leave_the_end_to_the_first() -> None:
         loop.add_signal_handler(number, lambda: None)
 
 
-def _follow(options: TrainerSettings, ranks: Group) -> None:
+def _follow(options: TrainerSettings, ranks: Torchrun) -> None:
     """What the others do: be told the recipe, then follow."""
     order, _, words = ranks.hear()
     if order == "begin":

@@ -16,6 +16,19 @@ from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_w
 from trainer.policy import Policy
 from trainer.ranks import Alone, Ranks
 
+_SUMS: Final = (
+    "loss",
+    "tokens",
+    "dropped_rollouts",
+    "entropy",
+    "mismatch_kl",
+    "reference_kl",
+    "clipped_low",
+    "clipped_high",
+)
+"""Numbers of a `LossReport`, which add up over micro-batches and ranks."""
+_LOSS, _TOKENS = map(_SUMS.index, ("loss", "tokens"))
+
 
 @dataclass(frozen=True)
 class UpdateTerms:
@@ -47,15 +60,20 @@ class UpdateTerms:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update did: means over the tokens it trained on, of all its optimiser steps."""
+    """What an update did. `loss` is the mean over its optimiser steps; tokens and rollouts are sums over them, the rest
+    are means over the tokens trained on."""
 
     loss: float
     grad_norm: float
     """Largest of the optimiser steps, before clipping."""
     learning_rate: float
     tokens: int
+    rollouts: int
+    """Of the samples, those that were left out included."""
     dropped_rollouts: int
+    """Beyond the mismatch bound, and left out."""
     entropy: float
+    """Nats per token."""
     mismatch_kl: float
     """KL(sampler ‖ trainer), k3 estimate, nats per token."""
     reference_kl: float
@@ -104,16 +122,17 @@ def update(
         optimizer.zero_grad(set_to_none=True)
         sums += _backward(policy, part, terms, ranks, suspects)
         norms.append(_clip(policy, terms.gradient_clip))
-        skipped = not (math.isfinite(sums[0]) and math.isfinite(norms[-1]))
+        skipped = not (math.isfinite(sums[_LOSS]) and math.isfinite(norms[-1]))
         if skipped:
             break
-        if sums[1] > seen:  # or momentum and decay would move weights that nothing was learnt for
+        if sums[_TOKENS] > seen:  # or momentum and decay would move weights that nothing was learnt for
             optimizer.step()
-        seen = float(sums[1])
+        seen = float(sums[_TOKENS])
     optimizer.zero_grad(set_to_none=True)
-    sums[0] /= len(norms)
+    sums[_LOSS] /= len(norms)
     blamed = ranks.sum(suspects.double()).nonzero()[:, 0].tolist() if skipped else []
-    return _report(sums, grad_norm=norms[-1] if skipped else max(norms), rate=rate, skipped=skipped, suspects=blamed)
+    largest = norms[-1] if skipped else max(norms)
+    return _report(sums, len(samples), grad_norm=largest, rate=rate, skipped=skipped, suspects=blamed)
 
 
 def split(count: int, parts: int) -> list[range]:
@@ -167,7 +186,7 @@ def _backward(
         report = policy_loss(batch, terms.loss)
         (report.loss * ranks.world).backward()  # sharded gradients are averaged over the ranks
         one = _sums(report)
-        if not math.isfinite(one[0]):
+        if not math.isfinite(one[_LOSS]):
             suspects[list(row.micro.members)] = 1
         sums += one
     return ranks.sum(sums)
@@ -196,19 +215,6 @@ def token_batch(
     )
 
 
-_SUMS: Final = (
-    "loss",
-    "tokens",
-    "dropped_rollouts",
-    "entropy",
-    "mismatch_kl",
-    "reference_kl",
-    "clipped_low",
-    "clipped_high",
-)
-"""Numbers of a `LossReport`, which add up over micro-batches and ranks."""
-
-
 def _sums(report: LossReport) -> torch.Tensor:
     """float64 [numbers]"""
     report = replace(report, loss=report.loss.detach())
@@ -216,7 +222,7 @@ def _sums(report: LossReport) -> torch.Tensor:
 
 
 def _report(
-    sums: torch.Tensor, *, grad_norm: float, rate: float, skipped: bool, suspects: Sequence[int]
+    sums: torch.Tensor, rollouts: int, *, grad_norm: float, rate: float, skipped: bool, suspects: Sequence[int]
 ) -> UpdateReport:
     of = dict(zip(_SUMS, sums.tolist(), strict=True))
     share = 1 / max(1.0, of["tokens"])
@@ -225,6 +231,7 @@ def _report(
         grad_norm=grad_norm,
         learning_rate=rate,
         tokens=int(of["tokens"]),
+        rollouts=rollouts,
         dropped_rollouts=int(of["dropped_rollouts"]),
         entropy=share * of["entropy"],
         mismatch_kl=share * of["mismatch_kl"],

@@ -15,7 +15,7 @@ from typing import Self
 from muster import telemetry
 from muster.errors import CheckError, MalformedError, StorageError
 from muster.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter
-from muster.shardcast.difference import MAX_SHARE, TARGET_NAME, Step, read_target, same_tiling
+from muster.shardcast.difference import TARGET_NAME, TIMES_SMALLER, Step, read_target, same_tiling
 from muster.shardcast.folder import disk_error
 from muster.shardcast.manifest import Shard
 from muster.tensor_files import WIDTHS, Tensor
@@ -37,7 +37,7 @@ def write_adapted(base: Step, target: Step, folder: Path, *, adapter: Path) -> b
 def _unfit(base: Step, target: Step, folder: Path) -> str:
     """Why the files of a difference in `folder` may not be published; "" when they may."""
     size = sum(file.stat().st_size for file in folder.iterdir())
-    if size * MAX_SHARE > target.manifest.total_bytes:
+    if size * TIMES_SMALLER > target.manifest.total_bytes:
         return f"it has {size} bytes, and the whole step {target.manifest.total_bytes}"
     if not same_tiling(base.manifest, target.manifest):
         return "the first step's files are others"

@@ -22,7 +22,7 @@ from muster import telemetry
 from muster.errors import CheckError, MalformedError, MismatchError, MusterError, StorageError
 from muster.failpoints import failpoint
 from muster.shardcast.client import Fetched, exclusive, fetch_with_report
-from muster.shardcast.difference import MAX_SHARE, Step, made_shard, read_target, same_tiling
+from muster.shardcast.difference import TIMES_SMALLER, Step, made_shard, read_target, same_tiling
 from muster.shardcast.folder import Index, prune, read_manifest, touch, version_path, versions
 from muster.shardcast.kinds import check_difference, is_adapter, open_difference
 from muster.shardcast.manifest import Manifest
@@ -126,8 +126,8 @@ class CatchUp:
                 return
             doubted = [*route.chain]
             try:
-                if route.anchor is not None and route.anchor.root != await self._anchor(route.start):
-                    doubted = [route.anchor]
+                if route.begin_with is not None and route.begin_with.root != await self._anchor(route.start):
+                    doubted = [route.begin_with]
                     raise MismatchError(f"somebody offers another step {route.start} than the chain has")
                 applied = await self._follow(route, held, whole)
             except (MusterError, TimeoutError) as error:
@@ -207,7 +207,7 @@ class CatchUp:
 
         async def accept(manifest: Manifest) -> None:
             assert offer.base_step is not None
-            largest = min(offer.size, whole // MAX_SHARE, self._limits.max_bytes)
+            largest = min(offer.size, whole // TIMES_SMALLER, self._limits.max_bytes)
             check_difference(manifest, self._run, offer.step, offer.base_step, largest)
 
         folder = self._dest / DELTAS

@@ -1,4 +1,5 @@
-"""Fetching a version: what workers, validators and `muster weights fetch` call.
+"""Fetching a version whole. Nodes come here by way of `catch_up.fetch_step`, which first makes what it can out of
+differences.
 
     path = await fetch(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights"))
 
@@ -12,7 +13,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from muster import telemetry
@@ -67,7 +68,6 @@ async def fetch(
     sources: Sequence[str],
     dest: Path,
     *,
-    timeout: float | None = None,  # noqa: ASYNC109 (see fetch_with_report)
     progress: Callable[[Progress], None] | None = None,
     limits: FetchLimits | None = None,
 ) -> Path:
@@ -82,7 +82,7 @@ async def fetch(
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
     """
-    fetched = await fetch_with_report(root, run, step, sources, dest, timeout=timeout, progress=progress, limits=limits)
+    fetched = await fetch_with_report(root, run, step, sources, dest, progress=progress, limits=limits)
     return fetched.path
 
 
@@ -93,7 +93,6 @@ async def fetch_with_report(
     sources: Sequence[str],
     dest: Path,
     *,
-    timeout: float | None = None,  # noqa: ASYNC109 (part of the limits, which a caller need not build for this)
     progress: Callable[[Progress], None] | None = None,
     limits: FetchLimits | None = None,
     lied: Callable[[SourceReport], None] | None = None,
@@ -101,8 +100,6 @@ async def fetch_with_report(
     """The same as `fetch`, telling also what came from where and which sources lied; `lied` is called with each of
     these at the end, also of a fetch that fails."""
     bounds = limits or FetchLimits()
-    if timeout is not None:
-        bounds = replace(bounds, timeout=timeout)
     started = time.monotonic()
 
     async def accept(manifest: Manifest) -> None:

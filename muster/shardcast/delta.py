@@ -1,8 +1,9 @@
 """The difference between two states of one shard: what changed, in a few bits per changed value.
 
 A shard is a row of *stretches*, bytes that are numbers of one width. A number changes by an integer, the difference of
-the two bit patterns modulo 2^(8 * width), so every bit is kept, the sign of a zero included. One optimiser step moves
-few bf16 values, nearly all of them to a neighbour, so positions are most of the cost; they are written as gaps.
+the two bit patterns modulo 2^(8 * width), so every bit is kept, the sign of a zero included. At the small learning
+rates of large models one optimiser step moves few bf16 values, nearly all of them to a neighbour, so positions are most
+of the cost; they are written as gaps.
 
     frame    = segments that tile the shard: kind u8, width u8, size in bytes u32, then by kind
     COPY     nothing: the bytes are the base's
@@ -40,7 +41,7 @@ WIDTHS: Final = (1, 2, 4, 8)
 MAX_SEGMENTS: Final = 256
 """In one frame; a shard with more stretches is treated as bytes."""
 
-SPARSE_SHARE: Final = 8
+SPARSE_ONE_IN: Final = 8
 """At most one number in so many may be in a SPARSE segment, which bounds what its positions take in memory."""
 
 _SEGMENT: Final = struct.Struct("<BBI")
@@ -123,7 +124,7 @@ def _segment(before: Numbers | None, after: Numbers) -> tuple[Kind, list[bytes]]
     places = np.flatnonzero(before != after)
     if not len(places):
         return Kind.COPY, []
-    if len(places) * SPARSE_SHARE <= len(after):
+    if len(places) * SPARSE_ONE_IN <= len(after):
         gaps = np.diff(places, prepend=-1) - 1
         changes = _to_zigzag(after[places] - before[places])
         positions = _planes(gaps.astype("<u4"), _SPARSE_LEVEL)
@@ -134,7 +135,7 @@ def _segment(before: Numbers | None, after: Numbers) -> tuple[Kind, list[bytes]]
 
 def _apply_sparse(reader: _Reader, numbers: Numbers) -> None:
     (count,) = reader.unpack(_LENGTH)
-    if not 0 < count * SPARSE_SHARE <= len(numbers):
+    if not 0 < count * SPARSE_ONE_IN <= len(numbers):
         raise MalformedError(f"{count} changes among {len(numbers)} numbers")
     gaps = reader.planes(_GAP_PLANES, count)
     changes = reader.planes(numbers.itemsize, count)

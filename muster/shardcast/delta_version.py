@@ -16,7 +16,7 @@ from blake3 import blake3
 
 from muster.errors import MalformedError, StorageError
 from muster.shardcast.delta import apply, encode, max_frame_bytes
-from muster.shardcast.difference import MAX_SHARE, TARGET_NAME, Step, read_target, same_tiling
+from muster.shardcast.difference import TARGET_NAME, TIMES_SMALLER, Step, read_target, same_tiling
 from muster.shardcast.folder import disk_error
 from muster.shardcast.manifest import Shard
 from muster.shardcast.stretches import cut, stretches_of
@@ -36,7 +36,7 @@ def write_frames(base: Step, target: Step, folder: Path) -> bool:
     """
     if not same_tiling(base.manifest, target.manifest):
         return False
-    allowed = target.manifest.total_bytes // MAX_SHARE - len(target.manifest.canonical)
+    allowed = target.manifest.total_bytes // TIMES_SMALLER - len(target.manifest.canonical)
     layouts = [stretches_of(target.path / file.name) for file in target.manifest.files]
     lengths: list[int] = []
     with (folder / FRAMES_NAME).open("wb") as file:

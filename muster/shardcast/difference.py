@@ -25,8 +25,8 @@ from muster.shardcast.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse
 from muster.tensor_files import Tensor, tensors_of
 
 TARGET_NAME: Final = "step.json"
-MAX_SHARE: Final = 2
-"""A difference has at most one part in so many of the bytes that it stands for; a larger one is neither published nor
+TIMES_SMALLER: Final = 2
+"""A difference is at least so many times smaller than the step it makes; a larger one is neither published nor
 fetched."""
 
 

@@ -55,9 +55,9 @@ _log = telemetry.logger("shardcast")
 
 def deltas_of(settings: ShardcastSettings) -> Deltas | None:
     """How a trainer chose to keep old steps."""
-    if not settings.anchor_every:
+    if not settings.whole_every:
         return None
-    return Deltas(settings.anchor_every, settings.whole_versions, settings.kept_hours * 3600)
+    return Deltas(settings.whole_every, settings.whole_versions, settings.kept_hours * 3600)
 
 
 def publish(

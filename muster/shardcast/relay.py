@@ -44,7 +44,8 @@ MAX_PULLS: Final = 4
 """Versions fetched at the same time because somebody asked for them."""
 
 MAX_OF_A_STEP: Final = 2
-"""Versions that are fetched because an upstream shows them: its newest step, and one difference that leads there."""
+"""Versions that are fetched because an upstream shows them: its newest step, and one difference that leads there. The
+first step comes besides, where that difference is an adapter to it."""
 
 MAKE_SECONDS: Final = 10.0
 MAKE_RATE: Final = 200e6
@@ -65,7 +66,7 @@ Anchor = Callable[[Manifest], Awaitable[None]]
 class RelayLimits:
     """What a relay takes of its machine, and how long it lets others wait."""
 
-    versions: int = 4
+    versions: int = 8
     cache_bytes: int = 64 * 1024**3
     hold_seconds: float = 10
     poll_seconds: float = 1

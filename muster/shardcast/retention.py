@@ -14,7 +14,7 @@ from dataclasses import dataclass
 class Deltas:
     """How a publisher keeps steps as differences."""
 
-    anchor_every: int = 16
+    whole_every: int = 16
     """Steps that this divides stay whole until nobody needs them."""
     whole: int = 2
     """So many of the newest steps are whole besides."""
@@ -37,13 +37,13 @@ class Held:
 def kept(held: Collection[Held], newest: int, deltas: Deltas, now: float, always: Collection[int] = ()) -> set[bytes]:
     """The roots of one run's versions that must stay, if at least the `newest` steps are wanted, and the steps in
     `always` whole."""
-    shelf = _Shelf(held, deltas.anchor_every)
+    shelf = _Shelf(held, deltas.whole_every)
     steps = sorted({version.step for version in held}, reverse=True)
     wanted = [
         step for place, step in enumerate(steps) if place < newest or shelf.published(step) > now - deltas.seconds
     ]
     for place, step in enumerate(wanted):
-        if place < deltas.whole or shelf.is_anchor(step):
+        if place < deltas.whole or shelf.stays_whole(step):
             shelf.keep_whole(step)
         shelf.keep(step)
     for step in always:
@@ -54,8 +54,8 @@ def kept(held: Collection[Held], newest: int, deltas: Deltas, now: float, always
 class _Shelf:
     """The versions by what they are, and those chosen so far."""
 
-    def __init__(self, held: Iterable[Held], anchor_every: int) -> None:
-        self._anchor_every = anchor_every
+    def __init__(self, held: Iterable[Held], whole_every: int) -> None:
+        self._whole_every = whole_every
         self._whole: dict[int, Held] = {}
         self._deltas: dict[int, Held] = {}
         self._chosen: dict[bytes, Held] = {}
@@ -66,8 +66,8 @@ class _Shelf:
     def roots(self) -> set[bytes]:
         return set(self._chosen)
 
-    def is_anchor(self, step: int) -> bool:
-        return step % self._anchor_every == 0 and step in self._whole
+    def stays_whole(self, step: int) -> bool:
+        return step % self._whole_every == 0 and step in self._whole
 
     def published(self, step: int) -> float:
         return max(found[step].published for found in (self._whole, self._deltas) if step in found)
@@ -85,7 +85,7 @@ class _Shelf:
                 return
             assert delta.base_step is not None
             step = delta.base_step
-            if self.is_anchor(step):
+            if self.stays_whole(step):
                 break
         self.keep_whole(step)
 

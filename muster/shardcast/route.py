@@ -15,7 +15,7 @@ from muster.shardcast.folder import Index
 MAX_CHAIN: Final = 64
 """Differences that are applied one after the other, at most."""
 
-BASE_ALLOWANCE: Final = 2
+BASE_EXTRA_ONE_IN: Final = 2
 """A way that begins with fetching the first step, for an adapter to it, may cost one part in so many more than the
 whole step: without that base every later step would be fetched whole."""
 
@@ -39,14 +39,14 @@ class Route:
     """A way to a step: a whole one to begin with, and the differences that lead on from there."""
 
     start: int
-    anchor: Offer | None = None
+    begin_with: Offer | None = None
     """What the start must be fetched as; None when it is here."""
     chain: tuple[Offer, ...] = ()
     cost: int = field(default=0, compare=False)
     """Bytes to fetch."""
 
     def then(self, offer: Offer) -> Route:
-        return Route(self.start, self.anchor, (*self.chain, offer), self.cost + offer.size)
+        return Route(self.start, self.begin_with, (*self.chain, offer), self.cost + offer.size)
 
 
 def offers_of(indexes: Mapping[str, Index], run: int) -> list[Offer]:
@@ -85,8 +85,8 @@ def cheapest(offers: Collection[Offer], held: Collection[int], step: int, limit:
     found = best.get(step)
     if found is None or not 0 < len(found.chain) <= MAX_CHAIN:
         return None
-    comes_back = found.anchor is not None and found.start == 0 and found.chain[0].step > 1
-    return found if found.cost < limit + (limit // BASE_ALLOWANCE if comes_back else 0) else None
+    comes_back = found.begin_with is not None and found.start == 0 and found.chain[0].step > 1
+    return found if found.cost < limit + (limit // BASE_EXTRA_ONE_IN if comes_back else 0) else None
 
 
 def _take(best: dict[int, Route], way: Route, step: int) -> None:

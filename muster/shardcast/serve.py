@@ -1,23 +1,14 @@
-"""The process that serves weights: an origin or a relay, until SIGTERM or SIGINT.
-
-    python -m muster.shardcast --config FILE
-
-Ends with 0 after a signal, 78 when the settings cannot work (an occupied port included), 1 otherwise.
-"""
+"""Serving weights: an origin or a relay, as its settings say."""
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import signal
-import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 
 from muster import telemetry
-from muster.errors import MismatchError, MusterError
-from muster.settings import Settings, ShardcastSettings, load_settings
+from muster.errors import MismatchError
+from muster.settings import Settings, ShardcastSettings
 from muster.shardcast.client import limits_of
 from muster.shardcast.manifest import Manifest
 from muster.shardcast.origin import Origin
@@ -29,38 +20,13 @@ from muster.shardcast.shelf import Stats
 _log = telemetry.logger("shardcast")
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to stop; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m muster.shardcast", description="Serve a run's weights.")
-    parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
-    options = parser.parse_args(arguments)
-    try:
-        settings = load_settings(options.config)
-        role = settings.shardcast.role
-        telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
-        asyncio.run(serve(settings))
-    except MusterError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"  try: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
 async def serve(settings: Settings) -> None:
-    """Serve weights until SIGTERM or SIGINT. Raises ConfigError, StorageError, and what the chain says at the start."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    """Serve weights until cancelled. Raises ConfigError, StorageError, and what the chain says at the start."""
     async with serving(settings) as (port, worker):
         _log.info("listening", role=settings.shardcast.role, host=settings.shardcast.host, port=port)
-        stopping = asyncio.create_task(stop.wait())
-        await asyncio.wait([stopping, *([worker] if worker else [])], return_when=asyncio.FIRST_COMPLETED)
-        if worker is not None and worker.done():
-            worker.result()  # an accident ends the process
-        await stopping
-    _log.info("stopped")
+        if worker is not None:
+            await worker  # ends by an accident only, which ends the process
+        await asyncio.Event().wait()
 
 
 @asynccontextmanager
@@ -124,7 +90,3 @@ async def _chain_anchor(settings: Settings) -> AsyncIterator[Anchor]:
         yield check
     finally:
         await chain.close()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -43,7 +43,7 @@ _log = telemetry.logger("shardcast")
 class FetchLimits:
     """Bounds of one fetch. Sizes in bytes, times in seconds."""
 
-    timeout: float = 600
+    timeout: float = 3600
     """For everything together."""
     patience: float = 120
     """Without a manifest, or without another good shard."""

@@ -164,7 +164,7 @@ def test_the_first_step_stays_while_adapters_are_to_it(house: Path, tmp_path: Pa
             learner.learn(*batch_of(step - 1), {})
         learner.written()
         model, adapter = learner.checkpoints.published(step)
-        few = Deltas(anchor_every=16, whole=1, seconds=0)
+        few = Deltas(whole_every=16, whole=1, seconds=0)
         publish(model, tmp_path / "out", RUN, step, shard_bytes=SHARD // 16, keep=1, deltas=few, adapter=adapter)
     held = [read_manifest(version.path) for version in versions(tmp_path / "out")]
     assert {(manifest.step, manifest.base_step) for manifest in held} == {(0, None), (2, None), (2, 0)}

@@ -88,7 +88,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(house: Path) -> list[Manifest]:
-    return publish_steps(house, 6, deltas=Deltas(anchor_every=4, whole=1))
+    return publish_steps(house, 6, deltas=Deltas(whole_every=4, whole=1))
 
 
 @pytest.fixture(scope="module")

@@ -278,10 +278,12 @@ from pathlib import Path
 from muster import telemetry
 from muster.errors import MusterError
 from muster.shardcast import fetch_with_report
+from muster.shardcast.sources import FetchLimits
 telemetry.configure("fetcher")
 root, step, dest, sources = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 try:
-    found = asyncio.run(fetch_with_report(bytes.fromhex(root[2:]), 1, step, sources, dest, timeout=30))
+    limits = FetchLimits(timeout=30)
+    found = asyncio.run(fetch_with_report(bytes.fromhex(root[2:]), 1, step, sources, dest, limits=limits))
 except MusterError as error:
     print(f"{type(error).__name__}: {error} ({error.hint})", file=sys.stderr)
     sys.exit(error.exit_code)

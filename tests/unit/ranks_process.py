@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 
 from trainer.lora import merge
 from trainer.loss import LossTerms
-from trainer.ranks import Alone, Group, samples_of_tensors, started_by_torchrun
+from trainer.ranks import Alone, Torchrun, samples_of_tensors, started_by_torchrun
 from trainer.replica import Replica, follow
 from trainer.update import UpdateTerms
 
@@ -30,13 +30,13 @@ KINDS = {
 
 
 def main(folder: Path, kind: str, state: str = "") -> None:
-    ranks = Group(silence_seconds=60) if started_by_torchrun() else Alone()
+    ranks = Torchrun(silence_seconds=60) if started_by_torchrun() else Alone()
     replica = Replica(folder / "model", KINDS[kind], ranks)
     if ranks.rank == 0:
         lead(replica, folder, kind, state)
-    elif isinstance(ranks, Group):
+    elif isinstance(ranks, Torchrun):
         follow(replica, ranks)
-    if isinstance(ranks, Group):
+    if isinstance(ranks, Torchrun):
         ranks.close()
 
 

@@ -42,7 +42,7 @@ def test_a_joiner_begins_with_a_whole_step() -> None:
     assert steps([*CHAIN, *anchors], {1}, 7) == (1, [2, 3, 4, 5, 6, 7], 60)
     route = cheapest([*CHAIN, *anchors], set(), 7, NO_LIMIT)
     assert route is not None
-    assert route.anchor == anchors[1]
+    assert route.begin_with == anchors[1]
 
 
 def test_a_way_that_costs_as_much_as_the_whole_step_is_not_taken() -> None:

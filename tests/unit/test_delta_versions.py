@@ -147,14 +147,14 @@ def test_a_damaged_step_is_not_what_a_difference_is_made_of(house: tuple[Path, l
 
 
 def test_old_steps_are_kept_as_anchors_and_differences(tmp_path: Path) -> None:
-    publish_steps(tmp_path, 7, deltas=Deltas(anchor_every=4, whole=2), keep=6)
+    publish_steps(tmp_path, 7, deltas=Deltas(whole_every=4, whole=2), keep=6)
     published = tmp_path / "published"
     assert whole_steps(published) == {0, 4, 5, 6}
     assert set(differences(published)) == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)}
-    publish_steps(tmp_path, 8, first=7, deltas=Deltas(anchor_every=4, whole=1), keep=2)
+    publish_steps(tmp_path, 8, first=7, deltas=Deltas(whole_every=4, whole=1), keep=2)
     assert whole_steps(published) == {4, 7}
     assert set(differences(published)) == {(4, 5), (5, 6), (6, 7)}
-    publish_steps(tmp_path, 8, first=7, deltas=Deltas(anchor_every=4, whole=1), keep=2)
+    publish_steps(tmp_path, 8, first=7, deltas=Deltas(whole_every=4, whole=1), keep=2)
     assert set(differences(published)) == {(4, 5), (5, 6), (6, 7)}, "there is one already"
 
 
@@ -191,7 +191,7 @@ def test_young_steps_are_kept_however_many_they_are() -> None:
     st.integers(1, 4),
 )
 def test_every_wanted_step_that_could_be_made_still_can(
-    steps: int, no_delta: set[int], no_whole: set[int], newest: int, anchor_every: int, whole: int
+    steps: int, no_delta: set[int], no_whole: set[int], newest: int, whole_every: int, whole: int
 ) -> None:
     held = [h for h in shelf(steps, no_delta) if h.base_step is not None or h.step not in no_whole]
 
@@ -202,7 +202,7 @@ def test_every_wanted_step_that_could_be_made_still_can(
                 whole_ones.add(h.step)
         return whole_ones
 
-    roots = kept(held, newest, Deltas(anchor_every, whole), 1e9)
+    roots = kept(held, newest, Deltas(whole_every, whole), 1e9)
     wanted = sorted({h.step for h in held}, reverse=True)[:newest]
     assert makeable(held) & set(wanted) <= makeable([h for h in held if h.root in roots])
 

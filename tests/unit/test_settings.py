@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from muster.errors import ConfigError
 from muster.recipes import RECIPES
-from muster.settings import Settings, known_keys, load_settings, mask, read_settings, value_of
+from muster.settings import Settings, ShardcastSettings, known_keys, load_settings, mask, read_settings, value_of
+from muster.shardcast.client import limits_of
+from muster.shardcast.manifest import MAX_SHARD_BYTES
+from muster.shardcast.publish import DEFAULT_SHARD_BYTES, deltas_of
+from muster.shardcast.relay import RelayLimits
+from muster.shardcast.retention import Deltas
+from muster.shardcast.serve import relay_limits
+from muster.shardcast.sources import FetchLimits
+from trainer.advantages import AdvantageTerms
+from trainer.learner import Recipe
+from trainer.update import UpdateTerms
 
 
 @pytest.fixture(autouse=True)
@@ -167,3 +179,18 @@ def test_a_bound_of_the_ratio_below_its_clip_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_recipe_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'muster', 'intellect2', 'grpo', 'dr_grpo', 'dapo' or 'gspo'"):
         load_settings(write(tmp_path, "[trainer]\nrecipe = 'intellect3'\n"))
+
+
+def test_what_is_built_without_settings_has_the_defaults_of_settings() -> None:
+    shardcast, trainer = Settings().shardcast, Settings().trainer
+    assert limits_of(shardcast) == FetchLimits()
+    assert relay_limits(shardcast) == RelayLimits()
+    assert deltas_of(shardcast) == Deltas(seconds=shardcast.kept_hours * 3600)
+    assert shardcast.shard_bytes == DEFAULT_SHARD_BYTES
+    assert ShardcastSettings(shard_bytes=MAX_SHARD_BYTES)
+    with pytest.raises(ValueError, match="shard_bytes"):
+        ShardcastSettings(shard_bytes=MAX_SHARD_BYTES + 1)
+    terms: Any = SimpleNamespace(temperature=1.0, max_completion_tokens=32, async_level=2)
+    recipe = Recipe.of(trainer, terms)
+    assert recipe.update == UpdateTerms(temperature=1.0, max_completion=32)
+    assert recipe.advantages == AdvantageTerms()

@@ -107,11 +107,11 @@ def test_metrics_are_over_all_rollouts():
     file = work_file([1, 0, 1, 1], step=4)
     metrics = batch_metrics([replace(file, rollouts=(*file.rollouts[:3], rollout(3, 1, step=4, length=8)))], 5)
     assert metrics["reward"] == 0.75
-    assert metrics["reward_std"] == 0.25
+    assert metrics["reward_std"] == 0.5  # of 1, 0, 1, 1, as TRL takes it: over the whole batch, n - 1
     assert metrics["frac_reward_zero_std"] == 0.5
     assert metrics["completions/mean_length"] == 5.0
     assert metrics["completions/length_error"] == 0.25
-    assert metrics["num_tokens"] == 20.0
+    assert metrics["batch/completion_tokens"] == 20.0
     assert metrics["staleness/mean"] == 1.0
     assert (metrics["staleness/0"], metrics["staleness/1"], "staleness/2" in metrics) == (0.0, 1.0, False)
 

@@ -220,10 +220,10 @@ def test_added_first_the_lengths_of_an_all_but_solved_group_drown_the_task() -> 
     """What INTELLECT-2 did, by hand: r + w·l = (1, 1 − 0.3, 1, 1), so one answer that is a little long is worth −√3
     as if it were wrong. Kept apart, it is worth what its length costs."""
     right, lengths = np.full(4, 1_000_000), np.asarray([0.0, -1000.0, 0.0, 0.0])
-    together = AdvantageTerms(length_weight=3e-4, length_unit="token", together=True, std_floor=0.0)
+    together = AdvantageTerms(length_weight=3e-4, length_unit="token", add_rewards_first=True, std_floor=0.0)
     third = 1 / math.sqrt(3)
     assert group_advantages(right, lengths, together).tolist() == pytest.approx([third, -math.sqrt(3), third, third])
-    apart = replace(together, together=False)
+    apart = replace(together, add_rewards_first=False)
     assert group_advantages(MICRO_REWARDS, lengths, apart).tolist() == pytest.approx(
         [math.sqrt(3) + 0.075, -third - 0.225, -third + 0.075, -third + 0.075]
     )

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 import torch
 
+from muster.recipes import Normaliser
 from trainer.advantages import AdvantageTerms, group_advantages
-from trainer.loss import LossTerms, Normaliser, TokenBatch, policy_loss, token_weight
+from trainer.loss import LossTerms, TokenBatch, policy_loss, token_weight
 
 VECTORS = json.loads((Path(__file__).parent / "vectors" / "trl_loss.json").read_text())
 NORMALISERS: dict[str, Normaliser] = {"grpo": "rollouts", "bnpo": "tokens", "dapo": "tokens", "dr_grpo": "constant"}

@@ -14,8 +14,9 @@ from transformers import Qwen2ForCausalLM
 
 from muster.errors import ConfigError
 from muster.models import ModelShape, make_model, make_tokenizer
+from muster.recipes import Normaliser
 from trainer.layout import Sample, collate, completion_tokens, first_fit, share_out
-from trainer.loss import LossTerms, Normaliser
+from trainer.loss import LossTerms
 from trainer.policy import Policy, check_model, token_logprobs
 from trainer.update import UpdateTerms, make_optimizer, token_batch, update
 

@@ -1,0 +1,69 @@
+"""The ragged batch of benchmarks/ragged.py as accepted work: rollouts as workers send them, under terms they fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import ragged
+from muster.model_files import model_hash, tokenizer_hash
+from muster.rollouts.schema import Rollout
+from muster.swarm import plan
+from muster.terms import Terms
+
+GROUPS_PER_FILE = 8
+PROOF_BYTES = 8
+"""A token's."""
+NODE = "0x" + "11" * 20
+
+
+def terms_of(model: Path) -> Terms:
+    """A run's, of this model, whose commitments are files of this batch."""
+    terms = plan.terms(
+        trainer=NODE,
+        storage_key=NODE,
+        task_count=1,
+        task_root=bytes(32),
+        model=model_hash(model),
+        tokenizer=tokenizer_hash(model),
+    )
+    return replace(
+        terms,
+        group_size=ragged.GROUP_SIZE,
+        groups_per_commitment=GROUPS_PER_FILE,
+        max_prompt_tokens=ragged.PROMPT_LENGTHS[1],
+        max_completion_tokens=ragged.LONGEST,
+    )
+
+
+def rollouts_by_file(file: Path) -> list[list[Rollout]]:
+    """The batch's rollouts, one list for each file, with proofs of random bytes."""
+    batch = ragged.RaggedBatch.load(file)
+    size, random = int(batch.group_size), np.random.default_rng(0)
+    per_file = size * GROUPS_PER_FILE
+    rows = batch.rollouts()
+    return [
+        [
+            Rollout(
+                run=1,
+                step=0,
+                position=position,
+                group=position // size,
+                sample=position % size,
+                task=position // size,
+                seed=position,
+                budget=ragged.MEDIAN_LENGTH,
+                prompt_tokens=prompt,
+                completion_tokens=completion,
+                logprobs=logprobs,
+                task_reward=1_000_000 if advantage > 0 else 0,
+                length_reward=0,
+                finish_reason="stop",
+                proof=random.bytes(PROOF_BYTES * len(completion)),
+            )
+            for position, (prompt, completion, logprobs, advantage) in enumerate(rows[start : start + per_file])
+        ]
+        for start in range(0, len(rows), per_file)
+    ]
