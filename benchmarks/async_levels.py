@@ -7,6 +7,7 @@ Tasks, model, draws, sampling noise, rewards, batches and updates are the projec
 seed; only vLLM is replaced, by a batched sampler of the same distribution. At async level n > 0, half of a batch is n
 steps old and half n - 1, as in a swarm that never waits. The base is greedy on all held-out tasks before the first
 update, `after` the mean of the last three checkpoints; both as in the demo. Intervals are 95 %, Student's t over seeds.
+`missed` is how far completions were from their thinking budgets, in budgets, in the first and in the last five batches.
 """
 
 from __future__ import annotations
@@ -50,13 +51,16 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 NOBODY = "0x" + "00" * 20
+MISSED = "completions/length_error"
+FEW_BATCHES = 5
+"""Their mean is what a run's first and last batches were like."""
 STUDENT_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
 """97.5 % points by degrees of freedom."""
 SHOWN = (
     "reward",
     "frac_reward_zero_std",
     "completions/mean_length",
-    "completions/length_error",
+    MISSED,
     "staleness/mean",
     "grad_norm",
     "entropy",
@@ -266,6 +270,8 @@ def summarise(runs: Sequence[Run], lengths: Sequence[int]) -> list[dict[str, flo
         for updates in lengths:
             chosen = [run for run in runs if run.level == level]
             gains, after = [run.gain(updates) for run in chosen], [run.after(updates) for run in chosen]
+            missed = [[metrics[MISSED] for metrics in run.metrics[:updates]] for run in chosen]
+            last = [statistics.mean(of_run[-FEW_BATCHES:]) for of_run in missed]
             rows.append(
                 {
                     "level": level,
@@ -276,6 +282,9 @@ def summarise(runs: Sequence[Run], lengths: Sequence[int]) -> list[dict[str, flo
                     "gain": statistics.mean(gains),
                     "gain_within": half_interval(gains),
                     "smallest_gain": min(gains),
+                    "missed_first": statistics.mean(value for of_run in missed for value in of_run[:FEW_BATCHES]),
+                    "missed_last": statistics.mean(last),
+                    "missed_last_within": half_interval(last),
                 }
             )
     return rows
@@ -341,12 +350,14 @@ def main() -> None:
             json.dumps({"machine": machine(), "settings": chosen, "summary": rows, "runs": [asdict(r) for r in runs]})
         )
         return
-    print("level  updates   base  after          gain           smallest")
+    print("level  updates   base  after          gain           smallest  missed")
     for row in rows:
-        within = [f"±{row[name]:.3f}" if row[name] is not None else " " * 6 for name in ("after_within", "gain_within")]
+        names = ("after_within", "gain_within", "missed_last_within")
+        within = [f"±{row[name]:.3f}" if row[name] is not None else " " * 6 for name in names]
         print(
             f"{row['level']:5d}  {row['updates']:7d}  {row['base']:.3f}  {row['after']:.3f} {within[0]}"
             f"  {row['gain']:+.3f} {within[1]}  {row['smallest_gain']:+.3f}"
+            f"    {row['missed_first']:.3f} → {row['missed_last']:.3f} {within[2]}"
         )
 
 

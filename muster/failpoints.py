@@ -25,6 +25,8 @@ POINTS: Final = frozenset(
         "validator.fetched",  # the rollout file is here, no verdict yet
         "validator.accused",  # the case is open, the journal does not say so yet
         "validator.voted",  # the vote is committed, not revealed; its salt is in the journal
+        "trainer.closed",  # a batch is closed and noted, nothing has been learnt from it
+        "trainer.learnt",  # the weights have changed in memory, what is on disk of that is not waited for
         "trainer.written",  # the checkpoint is on disk, not published
         "trainer.published",  # the checkpoint is anchored, the trainer's state does not say so yet
         "shardcast.shard_written",  # a shard has been written, others are missing

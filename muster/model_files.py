@@ -52,6 +52,22 @@ def vocabulary_of(directory: Path) -> int:
     return size
 
 
+def context_of(directory: Path) -> int | None:
+    """Tokens that a checkpoint's model was made to see at once; None where its config.json does not say, or where
+    positions are stretched (RoPE scaling), so that only who runs it knows.
+
+    Raises ConfigError when config.json cannot be read.
+    """
+    try:
+        config = json.loads((directory / "config.json").read_bytes())
+        context = config.get("max_position_embeddings")
+        ropes = [config.get(name) or {} for name in ("rope_scaling", "rope_parameters")]
+        stretched = any(rope.get("rope_type", "default") != "default" or "factor" in rope for rope in ropes)
+    except (OSError, ValueError, AttributeError) as error:
+        raise ConfigError(f"{directory / 'config.json'} cannot be read: {error}", hint="muster model init") from error
+    return context if isinstance(context, int) and not stretched else None
+
+
 def model_hash(directory: Path) -> bytes:
     """SHA-256 over config.json and every safetensors file: `Terms.model_hash`, the model that the run starts from."""
     return _hash_files(directory, [directory / "config.json", *directory.glob("*.safetensors")])

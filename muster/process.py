@@ -18,7 +18,8 @@ from typing import Any, TypeVar
 
 from muster import telemetry
 from muster.errors import ConfigError, MusterError
-from muster.settings import Settings, load_settings
+from muster.settings import Settings
+from muster.settings_sources import load_settings
 
 Main = Callable[[Settings], Coroutine[Any, Any, None]]
 T = TypeVar("T")

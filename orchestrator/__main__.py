@@ -21,7 +21,8 @@ import uvicorn
 from muster import telemetry
 from muster.chain.keys import Signer, load_signer
 from muster.errors import ConfigError, MusterError
-from muster.settings import OrchestratorSettings, Settings, load_settings
+from muster.settings import OrchestratorSettings, Settings
+from muster.settings_sources import load_settings
 from orchestrator.app import create_app
 from orchestrator.connections import BoundedProtocol
 from orchestrator.service import serving

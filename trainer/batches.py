@@ -67,6 +67,13 @@ def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms
             raise MismatchError(f"row {position} has {len(row.completion_tokens)} tokens, {len(row.logprobs)} logprobs")
         if not len(row.prompt_tokens):
             raise MismatchError(f"row {position} has no prompt")
+        if len(row.prompt_tokens) > terms.max_prompt_tokens or len(row.completion_tokens) > terms.max_completion_tokens:
+            lengths = f"{len(row.prompt_tokens)} and {len(row.completion_tokens)} tokens"
+            raise MismatchError(f"row {position} has {lengths}, more than the run's terms allow")
+        if row.budget < 1:
+            raise MismatchError(f"row {position} has a thinking budget of {row.budget}")
+        if not 0 <= row.task_reward <= MICRO:
+            raise MismatchError(f"row {position} has a task reward of {row.task_reward}; it is 0 to {MICRO}")
         tokens = np.concatenate([row.prompt_tokens, row.completion_tokens])
         if tokens.min() < 0 or tokens.max() >= vocabulary:
             raise MismatchError(f"row {position} has tokens beyond the model's {vocabulary}")

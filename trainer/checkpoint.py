@@ -4,7 +4,7 @@ STEPS/000012/
     model/      what is published: safetensors in the profile's dtype, config.json, tokenizer
     adapter/    the low-rank adapter that makes it out of step 0, where one is trained
     state/      float32 master weights and AdamW's moments, as torch.distributed.checkpoint writes them
-    note.json   step, the batch that led here, files used lately, metrics, hashes of all other files
+    note.json   step, the batch that led here, files used lately, metrics, hashes of all other files and of itself
 STEPS/batches/000012.json   the batch closed for step 12: an update that was interrupted is done again on the same files
 STEPS/skipped/000012.json   the batch of an update that was not finite, and which rollouts it may be the fault of
 
@@ -51,7 +51,7 @@ class Note:
 
     step: int
     batch_root: str
-    """0x-hex; zero for the initial checkpoint."""
+    """0x-hex; zero where no batch led here: step 0, and weights that were published once more."""
     batch: tuple[str, ...] = ()
     """File hashes of the batch."""
     used: Mapping[str, int] = field(default_factory=dict)
@@ -63,7 +63,9 @@ class Note:
     lora_alpha: float = 0.0
     """What the adapter's product is multiplied by, over the rank; 0 where there is none."""
     metrics: Mapping[str, float] = field(default_factory=dict)
+    """By the names of metrics.jsonl."""
     stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds, by stage."""
 
 
 class Checkpoints:
@@ -119,7 +121,8 @@ class Checkpoints:
                 adapter.write(build / ADAPTER, base_model="step 0")
             files = sorted(path for path in build.rglob("*") if path.is_file())
             hashes = {str(path.relative_to(build)): _sha256(path) for path in files}
-            (build / NOTE).write_text(json.dumps(asdict(note) | {"hashes": hashes}))
+            said = asdict(note) | {"hashes": hashes}
+            (build / NOTE).write_text(json.dumps(said | {"digest": _digest(said)}))
             for path in sorted(build.rglob("*"), reverse=True):  # what a folder holds, then the folder
                 sync(path)
             sync(build)
@@ -139,12 +142,15 @@ class Checkpoints:
         folder = self.path(step)
         try:
             value = json.loads((folder / NOTE).read_text())
-            for name, expected in value.pop("hashes").items():
-                if _sha256(folder / name) != expected:
-                    raise MismatchError(
-                        f"{folder / name} is not what was written",
-                        hint=f"delete {folder} to go on from the step before",
-                    )
+            digest, changed = value.pop("digest"), []
+            if _digest(value) != digest:
+                changed = [NOTE]
+            changed += [name for name, expected in value.pop("hashes").items() if _sha256(folder / name) != expected]
+            if changed:
+                raise MismatchError(
+                    f"{folder / changed[0]} is not what was written",
+                    hint=f"delete {folder} to go on from the step before",
+                )
             return Note(**value | {"batch": tuple(value["batch"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
@@ -209,6 +215,11 @@ def _write_model(folder: Path, weights: Mapping[str, torch.Tensor], model: PreTr
             shutil.copyfile(fixed / name, folder / name)
         else:
             (folder / name).unlink(missing_ok=True)
+
+
+def _digest(value: Mapping[str, object]) -> str:
+    """Of what a note says, in whatever order."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def _sha256(path: Path) -> str:

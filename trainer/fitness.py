@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from muster.errors import ConfigError
 from muster.settings import TrainerSettings
 from muster.tasks import TaskSet
 from muster.terms import Terms
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 
 def check_terms(terms: Terms, options: TrainerSettings) -> None:
@@ -41,9 +36,9 @@ def check_tasks(tasks: TaskSet) -> None:
         raise ConfigError("the run's task set has no training tasks", hint="create a run with another task set")
 
 
-def check_context(terms: Terms, config: PretrainedConfig) -> None:
-    """Raises ConfigError when the longest rollout, or a thinking budget, does not fit the model's context."""
-    context = getattr(config, "max_position_embeddings", None)
+def check_context(terms: Terms, context: int | None) -> None:
+    """Raises ConfigError when the longest rollout does not fit the model's context (tokens; None: nobody knows), or a
+    thinking budget the longest completion."""
     longest = terms.max_prompt_tokens + terms.max_completion_tokens
     if context is not None and longest > context:
         raise ConfigError(

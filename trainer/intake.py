@@ -29,6 +29,9 @@ from trainer.batches import FileRef, WorkFile, check_rows
 
 FETCHES: Final = 4
 """Files fetched, and claims asked the chain about, at the same time."""
+GONE_LOOKS: Final = 20
+"""Looks in a row at which a file could not be found, after which it is refused: uploads that are accepted are there."""
+NOT_FOUND: Final = 404
 
 log = telemetry.logger("trainer")
 REFUSED = telemetry.counter("trainer_refused_files", "Accepted files that the trainer would not use")
@@ -42,6 +45,13 @@ class Looked:
     """Files that are new and good."""
     refused: tuple[str, ...]
     """Hashes of files that will never be used."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a file will never be used."""
+
+    reason: str
 
 
 class Intake:
@@ -68,6 +78,8 @@ class Intake:
         self._claims = asyncio.Semaphore(FETCHES)
         self._files: dict[str, WorkFile] = {}
         self._refused: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
+        """Looks in a row that did not find a file."""
 
     @property
     def files(self) -> list[WorkFile]:
@@ -102,17 +114,19 @@ class Intake:
         self._files = {name: file for name, file in self._files.items() if name in names}
         known = set(used) | self._files.keys() | self._refused.keys()
         listed = [work for work in accepted if work.file_hash not in known]
-        found = await asyncio.gather(*(self._take(work) for work in listed))
-        for work, file in zip(listed, found, strict=True):
-            if isinstance(file, WorkFile):
-                self._files[work.file_hash] = file
-            elif file is not None:
+        self._gone = {name: looks for name, looks in self._gone.items() if name in names}
+        fresh, refused = 0, []
+        for work, found in zip(listed, await asyncio.gather(*(self._take(work) for work in listed)), strict=True):
+            if isinstance(found, WorkFile):
+                self._files[work.file_hash] = found
+                fresh += 1
+            elif isinstance(found, Refusal):
                 self._refused[work.file_hash] = work.step
+                refused.append(work.file_hash)
                 REFUSED.inc()
-                log.warning("refused a file", file=work.file_hash, node=work.node, index=work.index, reason=file)
-        good = [file for file in found if isinstance(file, WorkFile)]
-        bad = [w.file_hash for w, file in zip(listed, found, strict=True) if isinstance(file, str)]
-        return Looked(len(good), tuple(bad))
+                about = {"file": work.file_hash, "node": work.node, "index": work.index}
+                log.warning("refused a file", **about, reason=found.reason)
+        return Looked(fresh, tuple(refused))
 
     async def fetch(self, ref: FileRef) -> WorkFile:
         """A file by its place in a closed batch. Raises CheckError when it is not what the batch names."""
@@ -125,17 +139,21 @@ class Intake:
         check_rows(rollouts, self._run, ref, self._terms, self._vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
-    async def _take(self, work: AcceptedWork) -> WorkFile | str | None:
+    async def _take(self, work: AcceptedWork) -> WorkFile | Refusal | None:
         """The file; why it will never be used; or None when that cannot be told now."""
         try:
             async with self._claims:
                 await self._check_claim(work)
             return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
         except (UnreachableError, ChainError, RefusedError) as error:  # nothing that the file says of itself
+            if isinstance(error, RefusedError) and error.status == NOT_FOUND:
+                looks = self._gone[work.file_hash] = self._gone.get(work.file_hash, 0) + 1
+                if looks >= GONE_LOOKS:
+                    return Refusal(f"not found at {looks} looks: {error}")
             log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
             return None
         except CheckError as error:
-            return str(error)
+            return Refusal(str(error))
 
     async def _check_claim(self, work: AcceptedWork) -> None:
         """Enough validators of the run signed that they accept just this, and the chain has it."""

@@ -19,7 +19,7 @@ from muster import telemetry
 from muster.errors import ConfigError
 from muster.evaluation import greedy_score
 from muster.lora import Adapter
-from muster.model_files import load_tokenizer, model_hash, tokenizer_hash
+from muster.model_files import context_of, load_tokenizer, model_hash, tokenizer_hash
 from muster.models import load_model
 from muster.settings import TrainerSettings
 from muster.tasks import Task
@@ -119,7 +119,7 @@ class Learner:
         self.tokenizer = load_tokenizer(initial)
         ranks.tell("begin", **recipe.words())
         self.replica = Replica(initial, recipe.update, ranks)
-        check_context(terms, self.replica.model.config)
+        check_context(terms, context_of(initial))
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] = Future()
         step = self.checkpoints.latest()
@@ -202,6 +202,7 @@ class Learner:
         rank, alpha = _adapter_terms(self.recipe.update)
         note = replace(note, moments=bool(self.replica.optimizer.state), lora_rank=rank, lora_alpha=alpha)
         weights, adapter = self.replica.published(self.dtype)
+        _check_finite(weights, note.step)
         ranks_write = self.replica.save(self.checkpoints.building(note.step))
         note = replace(note, stages={**note.stages, "stall": time.monotonic() - started})
         self._writing = self._writer.submit(self._write, note, weights, adapter, ranks_write)
@@ -244,6 +245,16 @@ def _check_adapter(note: Note, terms: UpdateTerms, folder: Path) -> None:
             f"{note.lora_alpha:g}, not {rank} and {alpha:g}",
             hint="set them back: another adapter needs a run of its own",
         )
+
+
+def _check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
+    """Raises ConfigError when a weight is not a number that can be trained on: the step before stays the newest."""
+    for name, value in weights.items():
+        if not bool(value.isfinite().all()):
+            raise ConfigError(
+                f"{name} is not finite at step {step}, which is not written",
+                hint="begin with another model" if step == 0 else "lower trainer.learning_rate, and start again",
+            )
 
 
 def _check_initial(initial: Path, terms: Terms) -> None:

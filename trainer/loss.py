@@ -57,8 +57,8 @@ class LossTerms:
     kl_coefficient: float = 0.0
     """Weight of KL(trainer ‖ reference), by its k3 estimate, with a gradient."""
     mismatch_bound: float = 1.0
-    """A rollout whose log-probabilities differ from the trainer's by more than this, in the mean of the absolute
-    differences per token in nats, is left out."""
+    """A rollout whose log-probabilities differ from the trainer's (the old ones, if there are any) by more than this is
+    left out: the mean of the absolute differences per token, in nats."""
 
     @property
     def clip(self) -> tuple[float, float]:
@@ -78,7 +78,8 @@ class LossReport:
     """Rollouts beyond the mismatch bound."""
     entropy: float
     mismatch_kl: float
-    """k3 estimate of KL(sampler ‖ trainer): sum of ratio − 1 − log ratio, the ratio to the samplers."""
+    """k3 estimate of KL(sampler ‖ trainer): sum of ratio − 1 − log ratio, the ratio to the samplers of the trainer's
+    old log-probabilities, where there are any, or else its own."""
     reference_kl: float
     """k3 estimate of KL(trainer ‖ reference); 0 without a reference."""
     clipped_low: float
@@ -110,7 +111,9 @@ def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
     Per token −min(min(r, δ)·A, clip(r, 1−ε, 1+ε_high)·A) − c·H + β·k3. Weights speak of the global batch, so the
     shares of micro-batches and ranks add up to its loss. Source: INTELLECT-2 report, section 4.1; for β, GRPO.
     """
-    mismatch = batch.logprobs.detach() - batch.behaviour_logprobs
+    # What this batch's own optimiser steps have moved is no disagreement with the samplers.
+    before = batch.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
+    mismatch = before - batch.behaviour_logprobs
     keep = _agreeing(mismatch, batch.rollouts, terms.mismatch_bound)
     # Left out before anything is computed from it: the gradient of what is not a number is none either.
     old = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs

@@ -8,7 +8,7 @@ Two things are ours, since they decide what a large vocabulary and ragged length
 
 `check_model` compares the head, and attention as it is without a GPU, with the model's own way in float32 before the
 first update, so a model whose logits are more than a linear map of its states is refused rather than trained on
-something else. The flash kernel is not part of that.
+something else. The flash kernel is not part of that, nor a sliding window longer than a few tokens.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 
 from muster.errors import ConfigError
-from trainer.layout import MicroBatch
+from trainer.layout import MicroBatch, Sample, collate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -40,6 +41,7 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self.own_attention = model.config._attn_implementation or "eager"
         use_packed_attention(model)
 
     @property
@@ -72,7 +74,8 @@ class Policy(nn.Module):
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Have a model attend within the boundaries its forward pass is told; without any it attends as it always did."""
+    """Have a model attend within the boundaries its forward pass is told; without any it attends as transformers' own
+    `sdpa` does."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -256,24 +259,15 @@ def check_model(policy: Policy) -> None:
     model = policy.model
     vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
     draw = torch.Generator().manual_seed(0)
-    rows = [torch.randint(vocabulary, (length,), generator=draw).to(model.device) for length in (5, 8)]
-    own = torch.cat([_own_logprobs(model, row, policy.temperature) for row in rows])
-    boundaries = (0, 5, 13)
-    ids = torch.cat(rows)[None]
-    places = torch.cat([torch.arange(0, 4), torch.arange(5, 12)]).to(model.device)
-    micro = MicroBatch(
-        ids=ids,
-        positions=torch.cat([torch.arange(5), torch.arange(8)])[None].to(model.device),
-        boundaries=boundaries,
-        places=places,
-        targets=ids[0, places + 1],
-        behaviour_logprobs=own,
-        advantages=own,
-        weights=own,
-        rollouts=torch.cat([torch.zeros(4), torch.ones(7)]).long(),
-        members=(0, 1),
-    )
-    ours, _ = policy(micro)
+    rows = [torch.randint(vocabulary, (length,), generator=draw) for length in (5, 8)]
+    model.set_attn_implementation(policy.own_attention)
+    try:
+        own = torch.cat([_own_logprobs(model, row.to(model.device), policy.temperature) for row in rows])
+    finally:
+        model.set_attn_implementation(ATTENTION)
+    ids = [row.numpy() for row in rows]
+    samples = [Sample(row[:1], row[1:], np.zeros(len(row) - 1, np.float32), 0.0) for row in ids]
+    ours, _ = policy(collate(samples, [0.0, 0.0], [0, 1]).to(model.device))
     worst = float((ours - own).abs().max())
     if not worst <= SAME_NATS:
         raise ConfigError(

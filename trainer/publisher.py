@@ -12,7 +12,15 @@ from typing import Any, Final
 from muster import telemetry
 from muster.chain.client import Chain
 from muster.chain.contracts import runs
-from muster.errors import MismatchError, RefusedError, RevertError, UnreachableError
+from muster.errors import (
+    ChainError,
+    MismatchError,
+    RefusedError,
+    RevertError,
+    UnfundedError,
+    UnreachableError,
+    WrongChainError,
+)
 from muster.hashes import hash_bytes
 from muster.http import OrchestratorClient
 from muster.messages import StepReport
@@ -24,6 +32,10 @@ from trainer.metrics import Metrics
 
 ATTEMPTS: Final = 20
 """Times that something refused for the moment is tried again before the trainer gives up."""
+PUBLISH_SECONDS: Final = 300.0
+"""Longest that the chain may not take a step, from when its interval lets it be published."""
+TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
+"""What the contract says of a step that it will take later."""
 
 log = telemetry.logger("trainer")
 
@@ -44,23 +56,24 @@ class Publisher:
     async def publish(self, note: Note, model: Path, adapter: Path | None) -> None:
         """Put a step's weights into the served folder and its roots on chain, unless they are there.
 
-        Raises MismatchError when others are, UnreachableError when the chain takes none for long.
+        Raises MismatchError when others are, UnreachableError when the chain takes none for long, ChainError when it
+        refuses for good.
         """
         run, step = self.settings.run, note.step
-        cast = self.settings.shardcast
+        chosen = self.settings.shardcast
         manifest = await asyncio.to_thread(
             publish,
             model,
-            cast.dir,
+            chosen.dir,
             run,
             step,
-            shard_bytes=cast.shard_bytes,
-            keep=cast.published_versions,
-            deltas=deltas_of(cast),
+            shard_bytes=chosen.shard_bytes,
+            keep=chosen.published_versions,
+            deltas=deltas_of(chosen),
             adapter=adapter,
         )
         batch_root = hash_bytes(note.batch_root)
-        deadline = time.monotonic() + self.terms.min_step_interval + ATTEMPTS * self._pause
+        deadline = time.monotonic() + self.terms.min_step_interval + PUBLISH_SECONDS
         while time.monotonic() < deadline:
             try:
                 await self.chain.settle()
@@ -73,8 +86,8 @@ class Publisher:
                         hint="this state folder lacks a step: restore it, or train on from another",
                     )
                 mined = await self.chain.act(runs.publish_checkpoint(run, step, manifest.root, batch_root))
-            except (RevertError, UnreachableError) as error:
-                if isinstance(error, RevertError) and error.name not in ("StepTooSoon", "StepOutOfOrder"):
+            except (ChainError, UnreachableError) as error:
+                if _is_final(error):
                     raise
                 log.info("publishing later", step=step, reason=str(error))
                 await asyncio.sleep(self.options.poll_seconds)
@@ -141,3 +154,10 @@ class Publisher:
                 f"step {step} on chain has manifest root 0x{anchored.hex()}, this folder's is 0x{root.hex()}",
                 hint="this state folder is not the one the run was trained from so far",
             )
+
+
+def _is_final(error: ChainError | UnreachableError) -> bool:
+    """Whether time alone does not mend it."""
+    if isinstance(error, RevertError):
+        return error.name not in TOO_SOON
+    return isinstance(error, UnfundedError | WrongChainError)

@@ -83,8 +83,7 @@ class Replica:
         self.optimizer.state.clear()
         if moments:
             for parameter in self._trained().values():
-                zeros = {name: torch.zeros_like(parameter) for name in MOMENTS}
-                self.optimizer.state[parameter] = {"step": torch.zeros(())} | zeros
+                self.optimizer.state[parameter] = _no_moments(parameter)
         with torch.no_grad():
             self.ranks.load(self._state(moments=moments), folder)
 
@@ -113,8 +112,14 @@ class Replica:
         trained = self._trained()
         state: dict[str, Any] = {"weights": {name: value.detach() for name, value in trained.items()}}
         if moments:
-            state["moments"] = {name: dict(self.optimizer.state[value]) for name, value in trained.items()}
+            known = self.optimizer.state
+            state["moments"] = {name: dict(known.get(p) or _no_moments(p)) for name, p in trained.items()}
         return state
+
+
+def _no_moments(parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:
+    """AdamW's state of a parameter that has had no gradient yet."""
+    return {"step": torch.zeros(())} | {name: torch.zeros_like(parameter) for name in MOMENTS}
 
 
 def follow(replica: Replica, ranks: Torchrun) -> None:

@@ -20,13 +20,13 @@ from muster import telemetry
 from muster.chain.client import Chain
 from muster.chain.keys import load_signer
 from muster.errors import (
-    ChainError,
+    TRANSIENT,
     CheckError,
     ConfigError,
+    MalformedError,
     MismatchError,
     RefusedError,
     StorageError,
-    UnreachableError,
 )
 from muster.failpoints import failpoint
 from muster.http import OrchestratorClient
@@ -42,14 +42,13 @@ from muster.terms import Terms
 from trainer.batches import Batch, BatchTerms, WorkFile, close_batch, too_stale
 from trainer.checkpoint import Note
 from trainer.fitness import check_tasks, check_terms
-from trainer.intake import Intake
+from trainer.intake import NOT_FOUND, Intake
 from trainer.learner import Learner, Recipe
 from trainer.publisher import Publisher
 from trainer.ranks import Ranks
 
 log = telemetry.logger("trainer")
 
-NOT_FOUND: Final = 404
 COMPANY_SECONDS: Final = 60.0
 """Between two words to ranks that have nothing to do."""
 SAID_SECONDS: Final = 30.0
@@ -190,6 +189,7 @@ class Trainer:
         batch, files = closed
         waited = {"wait": time.monotonic() - started}
         note = await self._do(learner.learn, batch, files, waited)
+        failpoint("trainer.learnt")
         self.intake.forget(note.batch, oldest_step=note.step - self.terms.async_level)
         shown = {name: round(note.metrics[name], 4) for name in ("reward", "mismatch_kl", "grad_norm", "entropy")}
         log.info("updated", step=note.step, files=len(files), **shown)
@@ -209,7 +209,7 @@ class Trainer:
 
     async def _score(self, learner: Learner, tasks: TaskSet, settling: Settling) -> None:
         """Take the held-out score of this step, if one is due."""
-        if not (tasks.held_out and (self._evaluates(learner.step) or self._finished(learner.step))):
+        if not (tasks.held_out and self._evaluates(learner.step)):
             return settling.score.set_result(None)
         started = time.monotonic()
         metrics = await self._do(
@@ -220,8 +220,10 @@ class Trainer:
 
     def _evaluates(self, step: int) -> bool:
         """The first checkpoint, every `eval_every`th, and the last three, whose mean is the run's result."""
+        if not self.options.eval_every:
+            return False
         near_end = self.options.max_steps > 0 and step > self.options.max_steps - 3
-        return near_end or (self.options.eval_every > 0 and step % self.options.eval_every == 0)
+        return near_end or step % self.options.eval_every == 0
 
     def _held_out(self, tasks: TaskSet) -> Sequence[Task]:
         return tasks.held_out[: self.options.eval_tasks] if self.options.eval_tasks else tasks.held_out
@@ -252,6 +254,7 @@ class Trainer:
         if batch is None:
             return None
         await asyncio.to_thread(learner.checkpoints.close_batch, batch)
+        failpoint("trainer.closed")
         by_hash = {file.ref.file_hash: file for file in self.intake.files}
         return batch, [by_hash[ref.file_hash] for ref in batch.files]
 
@@ -260,7 +263,8 @@ class Trainer:
 
     async def _fill_batch(self, learner: Learner, published: asyncio.Event) -> Batch | None:
         """Look for accepted work until a batch can be closed; None when there is none for `idle_seconds`, or when all
-        that came in `patience_seconds` teaches nothing, both counted from when the step is on chain.
+        that came teaches nothing, after `patience_seconds` or when no more is to come. Both are counted from when the
+        step is on chain.
 
         Says in the log what it waits for.
         """
@@ -269,9 +273,10 @@ class Trainer:
         while True:
             try:
                 looked = await self.intake.look(oldest, learner.note.used)
-            except (UnreachableError, ChainError, RefusedError) as error:
+            except TRANSIENT as error:
                 log.warning("cannot see accepted work", error=str(error))
-                last_work = time.monotonic()  # there may be some
+                if not isinstance(error, MalformedError):  # a list too long to be read grows shorter as steps go by
+                    last_work = time.monotonic()  # there may be some
             else:
                 if looked.refused:
                     await self.publisher.tell_refused(self.intake.refused)
@@ -282,8 +287,10 @@ class Trainer:
             if not published.is_set():
                 started = last_work = time.monotonic()
             waiting = time.monotonic() - started
-            at_last = waiting > self.options.patience_seconds
-            batch = await asyncio.to_thread(close_batch, self.intake.files, step, self._batch_terms, at_last=at_last)
+            batch = await self._close(step)
+            at_last = batch is None and (waiting > self.options.patience_seconds or await self._all_is_here())
+            if at_last:
+                batch = await self._close(step, at_last=True)
             if batch is not None:
                 return batch
             if at_last and self.intake.files:
@@ -300,6 +307,20 @@ class Trainer:
                 said = time.monotonic()
                 log.info("waiting for accepted work", step=step, files=len(self.intake.files), seconds=round(waiting))
             await asyncio.sleep(self.options.poll_seconds)
+
+    async def _close(self, step: int, *, at_last: bool = False) -> Batch | None:
+        return await asyncio.to_thread(close_batch, self.intake.files, step, self._batch_terms, at_last=at_last)
+
+    async def _all_is_here(self) -> bool:
+        """Whether nobody is asked for more work and all that was made is here: no batch will come to be larger."""
+        if not self.intake.files:
+            return False
+        try:
+            demand = await self.publisher.client.demand(self.settings.run)
+        except TRANSIENT:
+            return False
+        here = len(self.intake.files) * self.terms.groups_per_commitment
+        return not demand.wanted and demand.waiting_groups <= here
 
     # What follows a step
 

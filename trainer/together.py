@@ -8,7 +8,7 @@ from typing import Final
 
 import torch
 
-from muster.errors import MusterError
+from muster.errors import ConfigError, MusterError
 from muster.settings import Settings, TrainerSettings
 from trainer.learner import Recipe
 from trainer.ranks import Alone, Torchrun, started_by_torchrun
@@ -21,9 +21,14 @@ SILENCE: Final = 3600.0
 
 async def serve(settings: Settings) -> None:
     """Train, or have one's part in it."""
-    if not started_by_torchrun():
-        return await train(settings, Alone(_device()))
     options = settings.trainer
+    if not started_by_torchrun():
+        if options.precision != "float32":
+            raise ConfigError(
+                f"trainer.precision is {options.precision}, which only ranks under torchrun compute in",
+                hint="torchrun --nproc-per-node=1 -m trainer --config FILE, or set it to float32",
+            )
+        return await train(settings, Alone(_device()))
     ranks = Torchrun(silence_seconds=SILENCE, dtype=getattr(torch, options.precision))
     try:
         if ranks.rank == 0:

@@ -82,7 +82,8 @@ class UpdateReport:
     skipped: bool
     """The loss or the gradient of an optimiser step was not finite: that one, and those after it, were not taken."""
     suspects: tuple[int, ...] = ()
-    """Of a skipped one: samples of the micro-batches whose loss was not finite, by place in the batch."""
+    """Of a skipped one, by place in the batch: samples whose log-probabilities were not finite, and all samples of a
+    micro-batch whose loss was not."""
 
 
 def make_optimizer(model: torch.nn.Module, terms: UpdateTerms) -> torch.optim.AdamW:
@@ -186,10 +187,16 @@ def _backward(
         report = policy_loss(batch, terms.loss)
         (report.loss * ranks.world).backward()  # sharded gradients are averaged over the ranks
         one = _sums(report)
+        suspects[_members(row.micro, ~batch.logprobs.detach().isfinite().cpu())] = 1
         if not math.isfinite(one[_LOSS]):
             suspects[list(row.micro.members)] = 1
         sums += one
     return ranks.sum(sums)
+
+
+def _members(micro: MicroBatch, tokens: torch.Tensor) -> list[int]:
+    """Samples that have any of these tokens (bool [tokens]), by place in the batch."""
+    return [micro.members[i] for i in micro.rollouts[tokens].unique().tolist()]
 
 
 def token_batch(

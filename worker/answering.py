@@ -6,18 +6,17 @@ or a line that says what is wrong, before anything is generated. It generates an
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from muster import telemetry
 from muster.asking import refusal_line
 from muster.errors import ConfigError, MusterError
-from muster.model_files import load_tokenizer
+from muster.model_files import context_of, load_tokenizer
 from muster.profiles import PROFILES, profile_hash
 from muster.prompts import completion_text, end_token, prompt_tokens
 from muster.questions import Answers, Questions, Sampling
@@ -110,15 +109,9 @@ def longest_prompt(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Task], sa
 
 def check_context(model: Path, prompt: int, max_tokens: int) -> None:
     """Raise ConfigError where prompt and answer together are longer than the model's context, as far as its config.json
-    says what that is; stretched positions (RoPE scaling) are the engine's to know."""
-    try:
-        config: dict[str, Any] = json.loads((model / "config.json").read_text(encoding="utf-8"))
-        context = config.get("max_position_embeddings")
-        ropes = [config.get(name) or {} for name in ("rope_scaling", "rope_parameters")]
-        stretched = any(rope.get("rope_type", "default") != "default" or "factor" in rope for rope in ropes)
-    except (OSError, ValueError, AttributeError) as error:
-        raise ConfigError(f"{model / 'config.json'} cannot be read: {error}", hint="muster model init") from error
-    if not isinstance(context, int) or stretched or prompt + max_tokens <= context:
+    says what that is."""
+    context = context_of(model)
+    if context is None or prompt + max_tokens <= context:
         return
     room = context - prompt
     raise ConfigError(

@@ -16,7 +16,8 @@ import httpx2
 import stamina
 
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
-from muster.settings import ChainSettings, mask
+from muster.settings import ChainSettings
+from muster.settings_sources import mask
 
 ATTEMPTS: Final = 5
 CONNECT_SECONDS: Final = 5.0

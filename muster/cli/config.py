@@ -9,7 +9,8 @@ import typer
 from muster.cli.session import DEFAULT_CONFIG, Session, command
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.errors import ConfigError, UsageError
-from muster.settings import Settings, known_keys, mask, value_of
+from muster.settings import Settings
+from muster.settings_sources import known_keys, mask, value_of
 from muster.toml import toml_value
 
 app = typer.Typer(help="Settings: what holds, where it came from, and a first file.", no_args_is_help=True)

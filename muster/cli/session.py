@@ -24,7 +24,8 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from muster.errors import MusterError, RevertError, UsageError
-from muster.settings import KeySettings, Loaded, Settings, read_settings
+from muster.settings import KeySettings, Settings
+from muster.settings_sources import Loaded, read_settings
 from muster.terms_file import amount_text, parse_amount
 
 if TYPE_CHECKING:

@@ -28,7 +28,8 @@ from muster.draws import chain_preimages
 from muster.model_files import model_hash, tokenizer_hash
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
 from muster.profiles import profile_hash
-from muster.settings import ChainSettings, Settings, load_settings
+from muster.settings import ChainSettings, Settings
+from muster.settings_sources import load_settings
 from muster.shardcast import publish
 from muster.tasks import make_task_set, save_task_set
 from muster.terms import WorkClass

@@ -10,12 +10,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
+from trainer.layout import Sample
 from trainer.lora import merge
 from trainer.loss import LossTerms
 from trainer.ranks import Alone, Torchrun, samples_of_tensors, started_by_torchrun
@@ -25,7 +28,13 @@ from trainer.update import UpdateTerms
 TERMS = UpdateTerms(learning_rate=1e-3, ramp_steps=1, optimiser_steps=2, micro_batch_tokens=64, temperature=0.7)
 KINDS = {
     "whole": TERMS,
-    "adapted": replace(TERMS, lora_rank=2, activation_checkpointing=True, loss=LossTerms(kl_coefficient=0.1)),
+    "adapted": replace(
+        TERMS,
+        lora_rank=2,
+        activation_checkpointing=True,
+        recompute_old=True,
+        loss=LossTerms(kl_coefficient=0.1, entropy_coefficient=1e-3, ratio="sequence"),
+    ),
 }
 
 
@@ -51,12 +60,22 @@ def lead(replica: Replica, folder: Path, kind: str, state: str) -> None:
     reports.append(replica.update(samples, 2))
     if not state:
         saving.result()
-    name = f"resumed-{world}" if state else f"{kind}-{world}"
+    name = f"{kind}-resumed-{world}" if state else f"{kind}-{world}"
     weights, adapter = replica.published(torch.float32)
     if adapter is not None:
         merge(adapter, weights)
     save_file(weights, folder / f"{name}.safetensors")
     (folder / f"{name}.json").write_text(json.dumps([asdict(report) for report in reports]))
+    (folder / f"{name}-poisoned.json").write_text(json.dumps(poison(replica, samples)))
+
+
+def poison(replica: Replica, samples: Sequence[Sample]) -> dict[str, Any]:
+    """What becomes of an update with an advantage that is not a number."""
+    before, _ = replica.published(torch.float32)
+    report = replica.update([*samples[:3], replace(samples[3], advantage=float("nan")), *samples[4:]], 3)
+    after, _ = replica.published(torch.float32)
+    moved = any(not torch.equal(before[name], after[name]) for name in before)
+    return {"skipped": report.skipped, "suspects": report.suspects, "moved": moved}
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError, UsageError
-from muster.settings import load_settings
+from muster.settings_sources import load_settings
 from muster.swarm.plan import Layout, Ports, Request, nodes, process, relay_urls, terms
 from muster.swarm.stage import MARKER, SERVICES, fresh_folder, make_keys, operator_of, write_settings
 from muster.toml import to_toml, toml_value

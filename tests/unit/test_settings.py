@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,7 +11,8 @@ import pytest
 
 from muster.errors import ConfigError
 from muster.recipes import RECIPES
-from muster.settings import Settings, ShardcastSettings, known_keys, load_settings, mask, read_settings, value_of
+from muster.settings import Settings, ShardcastSettings, TrainerSettings
+from muster.settings_sources import known_keys, load_settings, mask, read_settings, value_of
 from muster.shardcast.client import limits_of
 from muster.shardcast.manifest import MAX_SHARD_BYTES
 from muster.shardcast.publish import DEFAULT_SHARD_BYTES, deltas_of
@@ -20,6 +22,7 @@ from muster.shardcast.serve import relay_limits
 from muster.shardcast.sources import FetchLimits
 from trainer.advantages import AdvantageTerms
 from trainer.learner import Recipe
+from trainer.loss import LossTerms
 from trainer.update import UpdateTerms
 
 
@@ -179,6 +182,78 @@ def test_a_bound_of_the_ratio_below_its_clip_is_refused(tmp_path: Path) -> None:
 def test_an_unknown_recipe_is_refused_with_those_there_are(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'muster', 'intellect2', 'grpo', 'dr_grpo', 'dapo' or 'gspo'"):
         load_settings(write(tmp_path, "[trainer]\nrecipe = 'intellect3'\n"))
+
+
+PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
+    "muster": (
+        UpdateTerms(
+            learning_rate=3e-4,
+            ramp_steps=10,
+            betas=(0.9, 0.99),
+            weight_decay=0.01,
+            gradient_clip=0.1,
+            optimiser_steps=1,
+            recompute_old=False,
+            loss=LossTerms(epsilon=0.2, epsilon_high=None, delta=4.0, ratio="token", normaliser="tokens"),
+        ),
+        AdvantageTerms(length_weight=0.5, length_unit="budget", scale_by_std=True, add_rewards_first=False),
+    ),
+    "intellect2": (
+        UpdateTerms(
+            learning_rate=3e-7,
+            ramp_steps=25,
+            betas=(0.9, 0.99),
+            weight_decay=0.01,
+            gradient_clip=0.1,
+            optimiser_steps=8,
+            recompute_old=True,
+            loss=LossTerms(
+                epsilon=0.2,
+                epsilon_high=None,
+                delta=4.0,
+                normaliser="constant",
+                entropy_coefficient=1e-4,
+                kl_coefficient=1e-3,
+            ),
+        ),
+        AdvantageTerms(length_weight=3e-4, length_unit="token", scale_by_std=True, add_rewards_first=True),
+    ),
+    "grpo": (
+        UpdateTerms(loss=LossTerms(epsilon=0.2, delta=None, normaliser="rollouts", kl_coefficient=0.04)),
+        AdvantageTerms(length_weight=0.0),
+    ),
+    "dr_grpo": (
+        UpdateTerms(loss=LossTerms(epsilon=0.2, delta=None, normaliser="constant")),
+        AdvantageTerms(length_weight=0.0, scale_by_std=False),
+    ),
+    "dapo": (
+        UpdateTerms(loss=LossTerms(epsilon=0.2, epsilon_high=0.28, delta=None, normaliser="tokens")),
+        AdvantageTerms(length_weight=0.0),
+    ),
+    "gspo": (
+        UpdateTerms(
+            optimiser_steps=4,
+            recompute_old=True,
+            loss=LossTerms(epsilon=3e-4, epsilon_high=4e-4, delta=None, ratio="sequence", normaliser="rollouts"),
+        ),
+        AdvantageTerms(length_weight=0.0),
+    ),
+}
+"""What the trainer must come to compute by each recipe, by the sources that muster/recipes.py names."""
+
+
+@pytest.mark.parametrize("recipe", sorted(RECIPES))
+def test_a_recipe_is_what_its_source_says(recipe: str) -> None:
+    terms: Any = SimpleNamespace(temperature=0.7, max_completion_tokens=32, async_level=2)
+    made = Recipe.of(TrainerSettings.model_validate({"recipe": recipe}), terms)
+    update, advantages = PUBLISHED[recipe]
+    assert made == Recipe(replace(update, temperature=0.7, max_completion=32), advantages, 2)
+
+
+def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
+    for value in ("nan", "inf"):
+        with pytest.raises(ConfigError, match="mismatch_bound"):
+            read_settings(write(tmp_path, f"[trainer]\nmismatch_bound = {value}\n"))
 
 
 def test_what_is_built_without_settings_has_the_defaults_of_settings() -> None:

@@ -120,7 +120,7 @@ def four_rows() -> tuple[Rollout, ...]:
     return work_file([1, 0, 0, 1]).rollouts
 
 
-FOUR: Any = SimpleNamespace(positions=4, group_size=2)
+FOUR: Any = SimpleNamespace(positions=4, group_size=2, max_prompt_tokens=3, max_completion_tokens=4)
 VOCABULARY = 4
 
 
@@ -132,6 +132,11 @@ VOCABULARY = 4
         ({"completion_tokens": np.zeros(0, np.int32)}, "0 tokens"),
         ({"logprobs": np.zeros(3, np.float32)}, "3 logprobs"),
         ({"prompt_tokens": np.zeros(0, np.int32)}, "no prompt"),
+        ({"prompt_tokens": np.zeros(4, np.int32)}, "4 and 4 tokens, more than"),
+        ({"completion_tokens": np.zeros(5, np.int32), "logprobs": np.zeros(5, np.float32)}, "3 and 5 tokens, more"),
+        ({"budget": 0}, "a thinking budget of 0"),
+        ({"task_reward": 1_000_001}, "a task reward of 1000001"),
+        ({"task_reward": -1}, "a task reward of -1"),
         ({"prompt_tokens": np.array([0, VOCABULARY], np.int32)}, "beyond the model's 4"),
         ({"completion_tokens": np.array([0, 1, -1, 2], np.int32)}, "beyond the model's 4"),
         ({"logprobs": np.array([-1, -np.inf, -1, -1], np.float32)}, "not finite"),

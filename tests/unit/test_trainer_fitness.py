@@ -27,7 +27,7 @@ def test_the_demos_own_settings_are_fit() -> None:
     files = plan.GROUPS_PER_BATCH // local.groups_per_commitment
     check_terms(local, TrainerSettings(batch_groups=plan.GROUPS_PER_BATCH, max_files=files))
     check_tasks(make_task_set(0, train=2, held_out=1))
-    check_context(local, SimpleNamespace(max_position_embeddings=512))  # type: ignore[arg-type]
+    check_context(local, 512)
 
 
 def test_a_batch_that_can_never_fill_is_refused_with_the_numbers_that_would() -> None:
@@ -55,6 +55,13 @@ def test_an_empty_task_set_is_refused() -> None:
 def test_rollouts_beyond_the_context_are_refused() -> None:
     local = terms()
     longest = local.max_prompt_tokens + local.max_completion_tokens
-    check_context(local, SimpleNamespace(max_position_embeddings=longest))  # type: ignore[arg-type]
+    check_context(local, longest)
+    check_context(local, None)
     with pytest.raises(ConfigError, match=f"rollouts of up to {longest} tokens do not fit"):
-        check_context(local, SimpleNamespace(max_position_embeddings=longest - 1))  # type: ignore[arg-type]
+        check_context(local, longest - 1)
+
+
+def test_a_budget_that_no_completion_can_reach_is_refused() -> None:
+    local = terms(max_completion_tokens=15)  # the largest of the demo's budgets is 16
+    with pytest.raises(ConfigError, match="a thinking budget of 16 tokens cannot be met: generation stops at 15"):
+        check_context(local, 512)

@@ -12,13 +12,13 @@ from commitment_samples import rules
 
 from muster.chain.contracts.registry import Node, Role, Status
 from muster.errors import ChainError, MismatchError, MusterError, RefusedError, UnreachableError
-from muster.messages import AcceptedWork, StepReport
+from muster.messages import AcceptedWork, Demand, StepReport
 from muster.rollouts.reader import RolloutReader
 from muster.settings import Settings
 from tests.unit.test_trainer_batches import work_file
 from trainer.batches import Batch, FileRef, WorkFile
 from trainer.checkpoint import Checkpoints, Note
-from trainer.intake import Intake, Looked
+from trainer.intake import GONE_LOOKS, Intake, Looked
 from trainer.learner import NO_BATCH
 from trainer.publisher import Publisher
 from trainer.ranks import Alone
@@ -40,6 +40,7 @@ class Orchestrator:
         self.reports: list[StepReport] = []
         self.fetched: list[str] = []
         self.silent = False
+        self.wanted, self.waiting_groups = True, 0
         self.told_twice = asyncio.Event()
 
     async def accepted(self, run: int, min_step: int) -> list[AcceptedWork]:
@@ -51,6 +52,9 @@ class Orchestrator:
     async def get_file(self, name: str) -> bytes:
         self.fetched.append(name)
         return b""
+
+    async def demand(self, run: int) -> Demand:
+        return Demand(run=run, step=STEP, wanted=self.wanted, waiting_groups=self.waiting_groups)
 
     async def post_step(self, report: StepReport) -> None:
         self.reports.append(report)
@@ -162,6 +166,62 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
         async with asyncio.timeout(0.5):
             await trainer._fill_batch(learner, ON_CHAIN)
     trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("rewards", "wanted", "elsewhere", "outcome"),
+    [
+        ([1, 0, 1, 1], False, 0, "closed"),
+        ([1, 1, 1, 1], False, 0, "given up"),
+        ([1, 0, 1, 1], True, 0, "waits"),
+        ([1, 0, 1, 1], False, 1, "waits"),
+    ],
+    ids=["teaches", "teaches nothing", "more is wanted", "more is inspected"],
+)
+async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
+    intake: Intake, client: Orchestrator, tmp_path: Path, rewards: list[int], wanted: bool, elsewhere: int, outcome: str
+) -> None:
+    """A batch larger than what the orchestrator asks for would otherwise cost the whole patience at every step."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "batch_groups": 64}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
+    await trainer.publisher.report(Note(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
+    file = work_file(rewards, step=STEP)
+    client.wanted, client.waiting_groups = wanted, (1 + elsewhere) * trainer.terms.groups_per_commitment
+
+    async def accept(*_: object) -> Looked:
+        intake._files[file.ref.file_hash] = file
+        return Looked(1, ())
+
+    intake.look = accept
+    learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
+    if outcome == "waits":
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await trainer._fill_batch(learner, ON_CHAIN)
+    else:
+        async with asyncio.timeout(20):
+            batch = await trainer._fill_batch(learner, ON_CHAIN)
+        assert (batch is not None) == (outcome == "closed")
+        assert intake.refused == ([] if outcome == "closed" else [file.ref.file_hash])
+    trainer.close()
+
+
+async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_asked_for(
+    intake: Intake, client: Orchestrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Demand counts it: enough of them would keep all new work away."""
+
+    async def missing(name: str) -> bytes:
+        raise RefusedError("no such file", status=404, title="Not found")
+
+    async def fine(work: AcceptedWork) -> None:
+        return None
+
+    client.get_file = missing
+    monkeypatch.setattr(intake, "_check_claim", fine)
+    for _ in range(GONE_LOOKS - 1):
+        assert (await intake.look(0, ())).refused == ()
+    assert (await intake.look(0, ())).refused == (FORGED,)
 
 
 async def test_waiting_is_counted_from_when_the_step_is_on_chain(

@@ -14,11 +14,15 @@ from safetensors.torch import load_file
 
 from muster.errors import ConfigError, MismatchError, StorageError
 from muster.model_files import model_hash, tokenizer_hash
-from muster.settings import Settings
+from muster.models import load_model
+from muster.settings import Settings, TrainerSettings
 from tests.unit.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
+from trainer.advantages import AdvantageTerms
+from trainer.batches import samples_of
 from trainer.checkpoint import Note
-from trainer.learner import Learner
+from trainer.learner import Learner, Recipe
 from trainer.ranks import Alone
+from trainer.replica import Replica
 from trainer.service import Trainer
 
 
@@ -144,21 +148,76 @@ def test_every_file_of_a_step_is_checked(initial: Path, tmp_path: Path, part: st
     assert "000000" in caught.value.hint
 
 
+def test_a_parameter_that_never_has_a_gradient_is_resumed_with_the_others(
+    initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """A part of a model that text does not reach has no moments."""
+
+    def with_spare(*arguments: Any, **words: Any) -> Any:
+        model = load_model(*arguments, **words)
+        model.model.register_parameter("spare", torch.nn.Parameter(torch.ones(2)))
+        return model
+
+    monkeypatch.setattr("trainer.replica.load_model", with_spare)
+    terms = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms_of(initial)).update
+    first, second = (Replica(initial, terms, Alone()) for _ in range(2))
+    samples = samples_of(batch_of(0)[1], AdvantageTerms())
+    first.update(samples, 1)
+    first.save(tmp_path / "state").result()
+    second.load(tmp_path / "state", moments=True)
+    for replica in (first, second):
+        assert not replica.update(samples, 2).skipped
+    there, here = (dict(replica.policy.named_parameters()) for replica in (first, second))
+    assert torch.equal(here["model.model.spare"], torch.ones(2))
+    assert all(torch.equal(there[name], here[name]) for name in there)
+
+
+def test_a_changed_note_is_noticed(initial: Path, tmp_path: Path):
+    take(learner_at(initial, tmp_path), 0)
+    path = tmp_path / "000001" / "note.json"
+    note = json.loads(path.read_text())
+    path.write_text(json.dumps(note | {"used": {}}))
+    with pytest.raises(MismatchError, match=r"note\.json is not what was written"):
+        learner_at(initial, tmp_path)
+    path.write_text(json.dumps(dict(reversed(note.items()))))  # the same said in another order
+    assert learner_at(initial, tmp_path).step == 1
+
+
 def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
     before = weights(learner)
-    with torch.no_grad():
-        learner.replica.model.model.norm.weight[0] = float(
-            "nan"
-        )  # no rollout that is read can do this: a broken machine can
     batch, files = batch_of(0)
+    # No rollout that is read can do this, a broken machine can: the first token's embedding is not a number.
+    embedding = learner.replica.model.get_input_embeddings()
+    broken = embedding.register_forward_hook(
+        lambda _, ids, states: states.masked_fill(ids[0][..., None] == 0, torch.nan)
+    )
     note = learner.learn(batch, files, {})
+    broken.remove()
     assert note.metrics["skipped"] == 1.0
     kept = json.loads((tmp_path / "skipped" / "000000.json").read_text())
     assert kept["batch"] == json.loads(batch.to_json())
     assert kept["grad_norm"] == "nan"
+    assert kept["suspects"] == [{"file": files[0].ref.file_hash, "position": row} for row in range(4)]
     after = weights(learner)
-    assert all(torch.equal(after[name], before[name]) for name in before if name != "model.norm.weight")
+    assert all(torch.equal(after[name], before[name]) for name in before)
+
+
+def test_weights_that_are_not_finite_are_not_written(initial: Path, tmp_path: Path):
+    """A step that is there is one that can be gone on from."""
+    learner = learner_at(initial, tmp_path)
+    learner.learn(*batch_of(0), {})
+    learner.written()
+    with torch.no_grad():
+        learner.replica.model.model.norm.weight[0] = torch.nan
+    with pytest.raises(ConfigError, match=r"model\.norm\.weight is not finite at step 2") as caught:
+        learner.learn(*batch_of(1), {})
+    assert "trainer.learning_rate" in caught.value.hint
+    learner.close()
+    again = learner_at(initial, tmp_path)
+    assert again.step == 1
+    assert not again.learn(*batch_of(1), {}).metrics["skipped"]
+    again.close()
 
 
 @pytest.mark.parametrize("place", ["state", "model"])

@@ -148,8 +148,14 @@ def test_the_ratio_may_be_to_the_trainers_own_old_policy() -> None:
     tokens = batch([1.5], [2.0])
     old = tokens.logprobs.detach() - math.log(1.1)
     assert loss_and_gradient(replace(tokens, old_logprobs=old))[0] == pytest.approx(-2.2)
-    # Whether a rollout is left out is still decided by what the sampler said.
-    assert policy_loss(replace(tokens, old_logprobs=old), replace(TERMS, mismatch_bound=0.1)).dropped_rollouts == 1
+    # Whether a rollout is left out is decided by how far the old policy was from the sampler: what this batch's own
+    # optimiser steps moved since is no disagreement.
+    far, near = replace(TERMS, mismatch_bound=math.log(1.5 / 1.1) - 0.01), replace(TERMS, mismatch_bound=0.35)
+    for terms, dropped in ((far, 1), (near, 0)):
+        report = policy_loss(replace(tokens, old_logprobs=old), terms)
+        assert report.dropped_rollouts == dropped
+    ratio = 1.5 / 1.1
+    assert report.mismatch_kl == pytest.approx(ratio - 1 - math.log(ratio), rel=1e-4)
 
 
 def test_the_kl_term_has_a_gradient() -> None:

@@ -28,12 +28,15 @@ class Taken:
     reports: list[dict[str, Any]]
     weights: dict[str, torch.Tensor]
     initial: Path
+    poisoned: dict[str, Any]
+    """What became of a third, with an advantage that is not a number."""
 
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
-    """`whole-N`: by N processes; `resumed-N`: the second by N, from what others wrote after the first; `adapted-N`: an
-    adapter, with a reference and activation checkpointing."""
+    """`whole-N`: by N processes; `whole-resumed-N`: the second by N, from what others wrote after the first;
+    `adapted-N`: an adapter, with a reference, activation checkpointing, old log-probabilities and whole rollouts'
+    ratios."""
     folder = tmp_path_factory.mktemp("ranks")
     tiny_checkpoint(folder / "model", layers=2)
     save_file(samples_to_tensors(ragged(13)), folder / "samples.safetensors")
@@ -46,6 +49,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
         (two, "whole", "whole-state-1"),
         (one, "adapted"),
         (two, "adapted"),
+        (one, "adapted", "adapted-state-2"),
     ):
         done = subprocess.run(
             [*command, str(SCRIPT), str(folder), *arguments],
@@ -55,11 +59,15 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
             text=True,
         )
         assert done.returncode == 0, done.stderr[-3000:]
-    names = ("whole-1", "whole-2", "resumed-1", "resumed-2", "adapted-1", "adapted-2")
+    whole = ("whole-1", "whole-2", "whole-resumed-1", "whole-resumed-2")
+    names = (*whole, "adapted-1", "adapted-2", "adapted-resumed-1")
     initial = folder / "model" / "model.safetensors"
     return {
         name: Taken(
-            json.loads((folder / f"{name}.json").read_text()), load_file(folder / f"{name}.safetensors"), initial
+            json.loads((folder / f"{name}.json").read_text()),
+            load_file(folder / f"{name}.safetensors"),
+            initial,
+            json.loads((folder / f"{name}-poisoned.json").read_text()),
         )
         for name in names
     }
@@ -96,9 +104,18 @@ def test_no_token_of_ragged_groups_is_doubled_or_dropped(taken: dict[str, Taken]
     assert {report["tokens"] for one in taken.values() for report in one.reports} == {tokens}
 
 
-@pytest.mark.parametrize("world", [1, 2])
-def test_a_run_goes_on_with_another_number_of_ranks(taken: dict[str, Taken], world: int) -> None:
-    assert same(taken[f"resumed-{world}"].weights, taken["whole-1"].weights)
+@pytest.mark.parametrize(("kind", "world"), [("whole", 1), ("whole", 2), ("adapted", 1)])
+def test_a_run_goes_on_with_another_number_of_ranks(taken: dict[str, Taken], kind: str, world: int) -> None:
+    assert same(taken[f"{kind}-resumed-{world}"].weights, taken[f"{kind}-1"].weights)
+
+
+@pytest.mark.parametrize("kind", ["whole", "adapted"])
+def test_all_ranks_leave_out_an_update_that_one_of_them_cannot_take(taken: dict[str, Taken], kind: str) -> None:
+    alone, together = taken[f"{kind}-1"].poisoned, taken[f"{kind}-2"].poisoned
+    assert (alone["skipped"], alone["moved"]) == (True, False)
+    assert together == alone
+    assert 3 in alone["suspects"]
+    assert len(alone["suspects"]) < 13
 
 
 def test_samples_travel_between_ranks_unchanged() -> None:

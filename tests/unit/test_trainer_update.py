@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import combinations, pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import Qwen2ForCausalLM
+from transformers import AttentionInterface, AttentionMaskInterface, Qwen2ForCausalLM
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from muster.errors import ConfigError
 from muster.models import ModelShape, make_model, make_tokenizer
 from muster.recipes import Normaliser
 from trainer.layout import Sample, collate, completion_tokens, first_fit, share_out
 from trainer.loss import LossTerms
-from trainer.policy import Policy, check_model, token_logprobs
+from trainer.policy import ATTENTION, HEAD_BYTES, Policy, _logits, check_model, token_logprobs
 from trainer.update import UpdateTerms, make_optimizer, token_batch, update
 
 TOKENIZER = make_tokenizer()
@@ -154,6 +157,42 @@ def test_a_model_that_bends_its_logits_is_refused() -> None:
     head.register_forward_hook(lambda module, inputs, output: torch.tanh(output) * 30)
     with pytest.raises(ConfigError, match="scales or caps its logits"):
         check_model(policy)
+
+
+def test_a_model_that_attends_in_another_way_is_refused() -> None:
+    """Its own way is what it came with, such as attention sinks that no packed attention knows of."""
+    model = make_model(TOKENIZER, SHAPE, seed=0)
+
+    def sharpened(*arguments: Any, scaling: float, **words: Any) -> tuple[torch.Tensor, None]:
+        return sdpa_attention_forward(*arguments, scaling=2 * scaling, **words)
+
+    AttentionInterface.register("sharpened", sharpened)
+    AttentionMaskInterface.register("sharpened", sdpa_mask)
+    for name in ("eager", "sdpa"):
+        model.set_attn_implementation(name)
+        check_model(Policy(model, temperature=1.0))
+    model.set_attn_implementation("sharpened")
+    policy = Policy(model, temperature=1.0)
+    with pytest.raises(ConfigError, match="attends in a way that cannot be packed"):
+        check_model(policy)
+    assert model.config._attn_implementation == ATTENTION  # as it was before it was asked
+
+
+def test_logits_of_a_large_vocabulary_never_exist_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+
+    def counted(*arguments: Any) -> torch.Tensor:
+        logits = _logits(*arguments)
+        sizes.append(logits.numel() * logits.element_size())
+        return logits
+
+    monkeypatch.setattr("trainer.policy._logits", counted)
+    vocabulary, tokens = 152_000, 250
+    states, head = torch.randn(tokens, 4, requires_grad=True), torch.randn(vocabulary, 4, requires_grad=True)
+    logprobs, _ = token_logprobs(states, head, torch.arange(tokens))
+    logprobs.sum().backward()
+    assert max(sizes) <= HEAD_BYTES
+    assert sum(sizes) == 2 * 4 * vocabulary * tokens  # forward, and once more backward
 
 
 @pytest.mark.parametrize("normaliser", ["tokens", "rollouts", "constant"])

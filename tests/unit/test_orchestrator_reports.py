@@ -1,0 +1,49 @@
+"""The trainer's reports: what a later one of a step says, and what an earlier one said that it does not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import select
+
+from muster.messages import StepReport
+from orchestrator.database import Database
+from orchestrator.reports import KeptReport, Reports
+from orchestrator.tables import spent, steps
+
+USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
+
+
+async def told(folder: Path, *reports: StepReport) -> tuple[StepReport, set[str]]:
+    """What is known of a step, and which files are used up, after these reports."""
+    nobody: Any = None
+    database = await Database.open(f"sqlite:///{folder}/orchestrator.db", "a test")
+    try:
+        receiver = Reports(nobody, database, storage_url=f"file:{folder}")
+        for received, report in enumerate(reports):
+            await receiver.record(KeptReport(report=report, received=received))
+        document = await database.read(lambda connection: connection.execute(select(steps.c.document)).scalar())
+        names = await database.read(lambda connection: connection.execute(select(spent.c.file_hash)).scalars().all())
+    finally:
+        await database.close()
+    assert document is not None
+    return StepReport.model_validate_json(document), set(names)
+
+
+async def test_a_trainer_that_starts_again_takes_no_score_back(tmp_path: Path) -> None:
+    """It reports its newest steps once more, from notes that were written before the scores were taken."""
+    noted = StepReport(run=1, step=3, metrics={"reward": 0.5}, batch=[USED], stages={"update": 2.0})
+    scored = noted.model_copy(
+        update={"metrics": {"reward": 0.5, "held_out/reward": 0.75}, "stages": {"update": 2.0, "evaluate": 1.0}}
+    )
+    report, used = await told(tmp_path, noted, scored, noted)
+    assert report == scored
+    assert used == {USED}
+
+
+async def test_of_another_batch_nothing_stays(tmp_path: Path) -> None:
+    first = StepReport(run=1, step=3, metrics={"reward": 0.5, "held_out/reward": 0.75}, batch=[USED])
+    again = StepReport(run=1, step=3, metrics={"reward": 0.25}, batch=[OTHER])
+    report, used = await told(tmp_path, first, again)
+    assert (report, used) == (again, {OTHER})

@@ -1,0 +1,95 @@
+"""What the trainer does when the chain does not take a step at once, and what it says of samplers that disagree."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import structlog
+from commitment_samples import rules
+
+from muster.errors import ChainError, ConfigError, MusterError, RevertError, UnfundedError, UnreachableError
+from muster.settings import Settings
+from trainer.checkpoint import Note
+from trainer.learner import NO_BATCH
+from trainer.publisher import Publisher
+from trainer.ranks import Alone
+from trainer.service import LEFT_OUT, Trainer
+from trainer.together import serve
+
+
+class Chain:
+    """Refuses once, in some way, and then has the step."""
+
+    def __init__(self, trouble: MusterError) -> None:
+        self.troubles = [trouble]
+        self.published: list[object] = []
+
+    async def settle(self) -> None:
+        if self.troubles:
+            raise self.troubles.pop()
+
+    async def ask(self, call: object) -> Any:
+        return SimpleNamespace(steps=3)
+
+    async def act(self, call: object) -> Any:
+        self.published.append(call)
+        return SimpleNamespace(hash="0x00")
+
+
+def publisher_on(chain: Chain, folder: Path) -> Publisher:
+    options = {"trainer": {"state_dir": folder, "poll_seconds": 0.01}, "shardcast": {"dir": folder / "weights"}}
+    return Publisher(Settings.model_validate(options), cast(Any, chain), cast(Any, None), rules().terms)
+
+
+def model_in(folder: Path) -> Path:
+    model = folder / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    return model
+
+
+def revert(name: str) -> RevertError:
+    return RevertError(name, name=name, values={})
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [UnreachableError("nobody"), ChainError("step 3 is not published"), revert("StepTooSoon")],
+    ids=["silent", "behind", "too soon"],
+)
+async def test_a_step_that_the_chain_does_not_take_now_is_published_later(tmp_path: Path, trouble: MusterError) -> None:
+    chain = Chain(trouble)
+    await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+    assert len(chain.published) == 1
+
+
+@pytest.mark.parametrize("trouble", [UnfundedError("no gas"), revert("NotTrainer")], ids=["unfunded", "another key"])
+async def test_what_time_does_not_mend_ends_the_trainer(tmp_path: Path, trouble: MusterError) -> None:
+    chain = Chain(trouble)
+    with pytest.raises(type(trouble)):
+        await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+    assert chain.published == []
+
+
+@pytest.mark.parametrize(
+    ("mismatch_kl", "left_out", "warns"),
+    [(0.09, LEFT_OUT, False), (0.11, 0.0, True), (0.0, LEFT_OUT + 0.01, True)],
+    ids=["near", "far", "many left out"],
+)
+def test_samplers_that_disagree_are_told(tmp_path: Path, mismatch_kl: float, left_out: float, warns: bool) -> None:
+    settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "mismatch_alarm": 0.1}})
+    trainer = Trainer(settings, cast(Any, None), cast(Any, None), rules().terms, Alone())
+    metrics = {"mismatch_kl": mismatch_kl, "rollouts": 100.0, "dropped_rollouts": 100 * left_out}
+    with structlog.testing.capture_logs() as said:
+        trainer._warn(Note(step=3, batch_root=NO_BATCH, metrics=metrics))
+    assert [line["log_level"] for line in said] == ["warning"] * warns
+
+
+async def test_a_precision_that_nothing_would_compute_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    with pytest.raises(ConfigError, match=r"trainer\.precision is bfloat16") as caught:
+        await serve(Settings.model_validate({"trainer": {"precision": "bfloat16"}}))
+    assert "torchrun" in caught.value.hint
