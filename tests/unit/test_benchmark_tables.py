@@ -27,9 +27,20 @@ def test_a_table_of_figures() -> None:
 
 def test_every_part_of_the_page_has_been_measured() -> None:
     page = (DOCS / "benchmarks.md").read_text(encoding="utf-8")
-    for name in ("gas", "broadcast", "verification"):
+    for name in ("gas", "broadcast", "trainer", "verification"):
         text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
         assert text.count("\n| `") >= 3, name
+
+
+def test_every_async_level_has_been_measured() -> None:
+    page = (DOCS / "training.md").read_text(encoding="utf-8")
+    text = page.partition("<!-- begin async -->")[2].partition("<!-- end async -->")[0]
+    assert [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ") and line[2].isdigit()] == [
+        "| 0",
+        "| 1",
+        "| 2",
+        "| 4",
+    ]
 
 
 def curve(level: int, times: list[float], scores: dict[int, float]) -> Curve:
