@@ -42,7 +42,7 @@ class Reports:
 
     async def receive(self, caller: Caller, run: int, report: StepReport) -> None:
         """Take a report. A later one of the same step replaces it: a trainer that was killed may do a step again. What
-        the earlier one measured of the same batch, and it did not, stays: a score is not taken twice."""
+        the earlier one measured or refused beside the same batch, and it did not, stays: that is not done twice."""
         if not caller.is_trainer:
             raise problems.not_allowed(f"{caller.address} is not the run's trainer {self._ledger.terms.trainer}")
         if report.run != run:
@@ -56,10 +56,10 @@ class Reports:
 
     async def record(self, kept: KeptReport) -> None:
         """Note a report, and that its files are used up, in the database."""
-        files = dict.fromkeys(kept.report.dropped, False) | dict.fromkeys(kept.report.batch, True)
 
         def write(connection: Connection) -> None:
             report = _with_earlier(kept.report, connection)
+            files = dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
             row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
             upsert(connection, steps, row)
             connection.execute(delete(spent).where(spent.c.step == report.step))
@@ -75,10 +75,14 @@ class Reports:
 
 
 def _with_earlier(report: StepReport, connection: Connection) -> StepReport:
-    """The report with the metrics and stages that an earlier one of the same step and batch has besides."""
+    """The report with what an earlier one of the same step and batch has besides: metrics, stages, refused files."""
     document = connection.execute(select(steps.c.document).where(steps.c.step == report.step)).scalar()
     earlier = StepReport.model_validate_json(document) if document else report
     if earlier.batch != report.batch:
         return report
-    both = {"metrics": earlier.metrics | report.metrics, "stages": earlier.stages | report.stages}
+    both = {
+        "metrics": earlier.metrics | report.metrics,
+        "stages": earlier.stages | report.stages,
+        "dropped": list(dict.fromkeys([*report.dropped, *earlier.dropped]))[:MAX_FILES],
+    }
     return report.model_copy(update=both)

@@ -8,6 +8,7 @@ mean by recomputing its root. A file that fails is skipped for good and reported
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -29,8 +30,8 @@ from trainer.batches import FileRef, WorkFile, check_rows
 
 FETCHES: Final = 4
 """Files fetched, and claims asked the chain about, at the same time."""
-GONE_LOOKS: Final = 20
-"""Looks in a row at which a file could not be found, after which it is refused: uploads that are accepted are there."""
+GONE_SECONDS: Final = 300.0
+"""A file that is not found for so long, at every look, is refused: what was accepted had been uploaded."""
 NOT_FOUND: Final = 404
 
 log = telemetry.logger("trainer")
@@ -78,8 +79,8 @@ class Intake:
         self._claims = asyncio.Semaphore(FETCHES)
         self._files: dict[str, WorkFile] = {}
         self._refused: dict[str, int] = {}
-        self._gone: dict[str, int] = {}
-        """Looks in a row that did not find a file."""
+        self._gone: dict[str, float] = {}
+        """When a file was first not found, of those that never were since."""
 
     @property
     def files(self) -> list[WorkFile]:
@@ -107,14 +108,14 @@ class Intake:
     async def look(self, min_step: int, used: Iterable[str]) -> Looked:
         """Fetch whatever was accepted since the last look, and let go of what is accepted no more.
 
-        Raises UnreachableError when nothing can be learnt now.
+        Raises UnreachableError, ChainError or CheckError when nothing can be learnt now.
         """
         accepted = await self._client.accepted(self._run, min_step)
         names = {work.file_hash for work in accepted}
         self._files = {name: file for name, file in self._files.items() if name in names}
         known = set(used) | self._files.keys() | self._refused.keys()
         listed = [work for work in accepted if work.file_hash not in known]
-        self._gone = {name: looks for name, looks in self._gone.items() if name in names}
+        self._gone = {name: since for name, since in self._gone.items() if name in names}
         fresh, refused = 0, []
         for work, found in zip(listed, await asyncio.gather(*(self._take(work) for work in listed)), strict=True):
             if isinstance(found, WorkFile):
@@ -141,15 +142,16 @@ class Intake:
 
     async def _take(self, work: AcceptedWork) -> WorkFile | Refusal | None:
         """The file; why it will never be used; or None when that cannot be told now."""
+        since = self._gone.pop(work.file_hash, time.monotonic())
         try:
             async with self._claims:
                 await self._check_claim(work)
             return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
         except (UnreachableError, ChainError, RefusedError) as error:  # nothing that the file says of itself
             if isinstance(error, RefusedError) and error.status == NOT_FOUND:
-                looks = self._gone[work.file_hash] = self._gone.get(work.file_hash, 0) + 1
-                if looks >= GONE_LOOKS:
-                    return Refusal(f"not found at {looks} looks: {error}")
+                if time.monotonic() - since > GONE_SECONDS:
+                    return Refusal(f"not found for {GONE_SECONDS:g} s: {error}")
+                self._gone[work.file_hash] = since
             log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
             return None
         except CheckError as error:

@@ -137,7 +137,8 @@ class Learner:
         return self.note.step
 
     def written(self) -> None:
-        """Wait until the step is on disk, whole. Raises StorageError when it could not be written."""
+        """Wait until the step is on disk, whole. Raises StorageError when it could not be written, ConfigError when its
+        weights are not finite."""
         self._writing.result()
 
     def close(self) -> None:
@@ -202,7 +203,6 @@ class Learner:
         rank, alpha = _adapter_terms(self.recipe.update)
         note = replace(note, moments=bool(self.replica.optimizer.state), lora_rank=rank, lora_alpha=alpha)
         weights, adapter = self.replica.published(self.dtype)
-        _check_finite(weights, note.step)
         ranks_write = self.replica.save(self.checkpoints.building(note.step))
         note = replace(note, stages={**note.stages, "stall": time.monotonic() - started})
         self._writing = self._writer.submit(self._write, note, weights, adapter, ranks_write)
@@ -212,11 +212,15 @@ class Learner:
     def _write(
         self, note: Note, weights: Mapping[str, torch.Tensor], adapter: Adapter | None, ranks_write: Future[Any]
     ) -> None:
-        """Merge the adapter, wait for the ranks' files, and let the step appear. Raises StorageError."""
+        """Merge the adapter, wait for the ranks' files, and let the step appear.
+
+        Raises StorageError, and ConfigError when the weights are not finite.
+        """
         if not note.step:
             adapter = None  # step 0 is what adapters are added to
         if adapter is not None:
             merge(adapter, weights)
+        _check_finite(weights, note.step)
         finish(ranks_write, f"step {note.step} to {self.checkpoints.folder}")
         self.checkpoints.settle(note, weights, self.replica.model, self._initial, adapter)
         self.checkpoints.prune(note.step)

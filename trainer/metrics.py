@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import importlib
+import queue
 import secrets
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from muster import telemetry
 from muster.errors import ConfigError, StorageError
 from muster.messages import StepReport
 from muster.settings import TrainerSettings
+
+MAX_WAITING: Final = 1000
+"""Steps whose numbers wait for Weights & Biases."""
+FINISH_SECONDS: Final = 60.0
+"""Longest that it may take to send what is left."""
 
 log = telemetry.logger("trainer")
 STEP = telemetry.gauge("trainer_step", "Newest checkpoint that is on chain")
@@ -67,10 +75,10 @@ def _cut_torn_line(path: Path) -> None:
 
 class WeightsAndBiases:
     """A run of Weights & Biases that goes on where an earlier life of this trainer left it; its key is its own affair
-    (WANDB_API_KEY, or WANDB_MODE=offline). Training goes on without it once it is lost."""
+    (WANDB_API_KEY, or WANDB_MODE=offline). A guest: whatever becomes of it, training neither waits nor ends for it."""
 
     def __init__(self, options: TrainerSettings, run: int) -> None:
-        """Raises ConfigError when it is not installed, or begins no run."""
+        """Begin. Blocks. Raises ConfigError when it is not installed, or refuses this key."""
         try:
             wandb = importlib.import_module("wandb")
         except ImportError as error:
@@ -78,40 +86,53 @@ class WeightsAndBiases:
                 "trainer.wandb_project is set, but Weights & Biases is not installed",
                 hint="pip install wandb, or unset trainer.wandb_project",
             ) from error
-        self._lost: tuple[type[Exception], ...] = (OSError, wandb.Error)
-        """What its client raises when the process beside this one, which sends everything, is gone."""
+        self._waiting: queue.Queue[Mapping[str, float] | None] = queue.Queue(MAX_WAITING)
+        self._sender: threading.Thread | None = None
         try:
-            self._run: Any = wandb.init(
+            began = wandb.init(
                 project=options.wandb_project,
                 name=f"run-{run}",
                 dir=str(options.state_dir),
                 id=_wandb_id(options.state_dir),
                 resume="allow",
                 config=options.model_dump(mode="json"),
-                settings=wandb.Settings(console="off", disable_git=True),  # logs and code are the owner's own
+                # Logs and code are the owner's own.
+                settings=wandb.Settings(console="off", disable_git=True, finish_timeout=FINISH_SECONDS),
             )
-        except wandb.Error as error:
+        except (wandb.errors.UsageError, wandb.errors.AuthenticationError) as error:
             raise ConfigError(
                 f"Weights & Biases does not begin a run: {error}",
                 hint="wandb login, set WANDB_MODE=offline, or unset trainer.wandb_project",
             ) from error
-        self._run.define_metric("*", step_metric="step")
+        except wandb.Error as error:
+            log.warning("Weights & Biases cannot be reached; training goes on without it", error=str(error))
+            return
+        began.define_metric("*", step_metric="step")
+        self._sender = threading.Thread(target=self._send_all, args=(began,), name="wandb", daemon=True)
+        self._sender.start()
 
     def send(self, values: Mapping[str, float]) -> None:
-        """Hand over a step's numbers."""
-        if self._run is not None:
-            self._unless_lost(lambda: self._run.log(values))
+        """Hand over a step's numbers; they are dropped where too many wait."""
+        if self._sender is not None and self._sender.is_alive():
+            with suppress(queue.Full):
+                self._waiting.put_nowait(values)
 
     def close(self) -> None:
-        """Ends when what is on its way is sent."""
-        if self._run is not None:
-            self._unless_lost(self._run.finish)
+        """Wait until what is on its way is sent, or for twice FINISH_SECONDS."""
+        if self._sender is not None and self._sender.is_alive():
+            with suppress(queue.Full):
+                self._waiting.put(None, timeout=FINISH_SECONDS)
+            self._sender.join(FINISH_SECONDS)
+            if self._sender.is_alive():
+                log.warning("Weights & Biases does not end; it is left behind")
 
-    def _unless_lost(self, call: Callable[[], None]) -> None:
+    def _send_all(self, run: Any) -> None:
+        """Send what comes until None does. Ends early when it is lost."""
         try:
-            call()
-        except self._lost as error:
-            self._run = None
+            while (values := self._waiting.get()) is not None:
+                run.log(values)
+            run.finish()
+        except Exception as error:  # noqa: BLE001 (what its client raises then is not documented)
             log.warning("Weights & Biases is lost; training goes on without it", error=str(error))
 
 

@@ -15,6 +15,7 @@ from muster.chain.contracts import runs
 from muster.errors import (
     ChainError,
     MismatchError,
+    MusterError,
     RefusedError,
     RevertError,
     UnfundedError,
@@ -32,8 +33,8 @@ from trainer.metrics import Metrics
 
 ATTEMPTS: Final = 20
 """Times that something refused for the moment is tried again before the trainer gives up."""
-PUBLISH_SECONDS: Final = 300.0
-"""Longest that the chain may not take a step, from when its interval lets it be published."""
+PUBLISH_SECONDS: Final = 60.0
+"""Longest that the chain may not take a step for another reason than that it is too early."""
 TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
 """What the contract says of a step that it will take later."""
 
@@ -56,8 +57,8 @@ class Publisher:
     async def publish(self, note: Note, model: Path, adapter: Path | None) -> None:
         """Put a step's weights into the served folder and its roots on chain, unless they are there.
 
-        Raises MismatchError when others are, UnreachableError when the chain takes none for long, ChainError when it
-        refuses for good.
+        Raises MismatchError when others are, or when the run is not there yet; ChainError or UnreachableError when the
+        chain refuses for good, or for long.
         """
         run, step = self.settings.run, note.step
         chosen = self.settings.shardcast
@@ -73,28 +74,31 @@ class Publisher:
             adapter=adapter,
         )
         batch_root = hash_bytes(note.batch_root)
-        deadline = time.monotonic() + self.terms.min_step_interval + PUBLISH_SECONDS
-        while time.monotonic() < deadline:
+        began = time.monotonic()
+        trouble_since: float | None = None
+        while True:
             try:
                 await self.chain.settle()
                 published = (await self.chain.ask(runs.run_state(run))).steps
                 if published > step:
                     return await self._check_published(step, manifest.root)
-                if published < step:
-                    raise MismatchError(
-                        f"step {step} is here to be published, but the run is at step {published - 1}",
-                        hint="this state folder lacks a step: restore it, or train on from another",
-                    )
-                mined = await self.chain.act(runs.publish_checkpoint(run, step, manifest.root, batch_root))
+                if published == step:
+                    mined = await self.chain.act(runs.publish_checkpoint(run, step, manifest.root, batch_root))
+                    log.info("published", step=step, root="0x" + manifest.root.hex(), tx=mined.hash)
+                    return None
+                trouble: MusterError = MismatchError(
+                    f"step {step} is here to be published, but the run is at step {published - 1}",
+                    hint="this state folder lacks a step: restore it, or train on from another",
+                )  # or of a node that lags behind
             except (ChainError, UnreachableError) as error:
-                if _is_final(error):
-                    raise
-                log.info("publishing later", step=step, reason=str(error))
-                await asyncio.sleep(self.options.poll_seconds)
-                continue
-            log.info("published", step=step, root="0x" + manifest.root.hex(), tx=mined.hash)
-            return None
-        raise UnreachableError(f"step {step} could not be published for long")
+                trouble = error
+            now = time.monotonic()
+            trouble_since = None if _is_early(trouble) else trouble_since or now
+            late = now - began > self.terms.min_step_interval + PUBLISH_SECONDS
+            if _is_final(trouble) or late or (trouble_since and now - trouble_since > PUBLISH_SECONDS):
+                raise trouble
+            log.info("publishing later", step=step, reason=str(trouble))
+            await asyncio.sleep(self.options.poll_seconds)
 
     async def report(
         self,
@@ -156,8 +160,11 @@ class Publisher:
             )
 
 
-def _is_final(error: ChainError | UnreachableError) -> bool:
+def _is_early(error: MusterError) -> bool:
+    """Whether the contract will take the step later."""
+    return isinstance(error, RevertError) and error.name in TOO_SOON
+
+
+def _is_final(error: MusterError) -> bool:
     """Whether time alone does not mend it."""
-    if isinstance(error, RevertError):
-        return error.name not in TOO_SOON
-    return isinstance(error, UnfundedError | WrongChainError)
+    return isinstance(error, RevertError | UnfundedError | WrongChainError) and not _is_early(error)

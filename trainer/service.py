@@ -53,6 +53,8 @@ COMPANY_SECONDS: Final = 60.0
 """Between two words to ranks that have nothing to do."""
 SAID_SECONDS: Final = 30.0
 """Between two lines of the log about work that does not come."""
+COMPLETE_SECONDS: Final = 30.0
+"""For how long nobody must be asked for more work, and all there is be here, before a batch is closed with that."""
 LEFT_OUT: Final = 0.02
 """Share of an update's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which
 is measured on the others."""
@@ -96,7 +98,7 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
                     hint="set keys to the trainer's, or run to the run this key trains",
                 )
             check_terms(terms, settings.trainer)
-            publisher = Publisher(settings, chain, client, terms)
+            publisher = await asyncio.to_thread(Publisher, settings, chain, client, terms)
             vocabulary = await asyncio.to_thread(vocabulary_of, settings.trainer.model)
             intake = Intake(chain, client, reader, settings.run, terms, vocabulary)
             trainer = Trainer(settings, publisher, intake, terms, ranks)
@@ -270,6 +272,8 @@ class Trainer:
         """
         step, oldest = learner.step, max(0, learner.step - self.terms.async_level)
         said = started = last_work = time.monotonic()
+        complete: float | None = None
+        """Since when all the work that there will be is here."""
         while True:
             try:
                 looked = await self.intake.look(oldest, learner.note.used)
@@ -286,12 +290,23 @@ class Trainer:
             self.intake.forget((file.ref.file_hash for file in stale), oldest)
             if not published.is_set():
                 started = last_work = time.monotonic()
-            waiting = time.monotonic() - started
             batch = await self._close(step)
-            at_last = batch is None and (waiting > self.options.patience_seconds or await self._all_is_here())
-            if at_last:
-                batch = await self._close(step, at_last=True)
             if batch is not None:
+                return batch
+            now = time.monotonic()
+            waiting = now - started
+            all_is_here = published.is_set() and await self._all_is_here(step)
+            complete = (complete or now) if all_is_here else None
+            at_last = waiting > self.options.patience_seconds
+            if complete is not None and now - complete >= COMPLETE_SECONDS:
+                at_last = True
+                log.warning(
+                    "the orchestrator asks for no more work: closing a batch with what there is",
+                    files=len(self.intake.files),
+                    wanted_groups=self.options.batch_groups,
+                    hint="raise orchestrator.batch_groups or demand_batches, or lower trainer.batch_groups",
+                )
+            if at_last and (batch := await self._close(step, at_last=True)) is not None:
                 return batch
             if at_last and self.intake.files:
                 # Demand counts these files: kept, they would keep away the work that could end the waiting.
@@ -311,8 +326,9 @@ class Trainer:
     async def _close(self, step: int, *, at_last: bool = False) -> Batch | None:
         return await asyncio.to_thread(close_batch, self.intake.files, step, self._batch_terms, at_last=at_last)
 
-    async def _all_is_here(self) -> bool:
-        """Whether nobody is asked for more work and all that was made is here: no batch will come to be larger."""
+    async def _all_is_here(self, step: int) -> bool:
+        """Whether nobody is asked for more work of this step and all that was made is here: no batch will come to be
+        larger. The orchestrator says so, which could as well list no work at all."""
         if not self.intake.files:
             return False
         try:
@@ -320,7 +336,7 @@ class Trainer:
         except TRANSIENT:
             return False
         here = len(self.intake.files) * self.terms.groups_per_commitment
-        return not demand.wanted and demand.waiting_groups <= here
+        return demand.step == step and not demand.wanted and demand.waiting_groups <= here
 
     # What follows a step
 

@@ -31,15 +31,16 @@ async def told(folder: Path, *reports: StepReport) -> tuple[StepReport, set[str]
     return StepReport.model_validate_json(document), set(names)
 
 
-async def test_a_trainer_that_starts_again_takes_no_score_back(tmp_path: Path) -> None:
+async def test_a_trainer_that_starts_again_takes_no_score_and_no_refusal_back(tmp_path: Path) -> None:
     """It reports its newest steps once more, from notes that were written before the scores were taken."""
     noted = StepReport(run=1, step=3, metrics={"reward": 0.5}, batch=[USED], stages={"update": 2.0})
     scored = noted.model_copy(
         update={"metrics": {"reward": 0.5, "held_out/reward": 0.75}, "stages": {"update": 2.0, "evaluate": 1.0}}
     )
-    report, used = await told(tmp_path, noted, scored, noted)
-    assert report == scored
-    assert used == {USED}
+    refused = scored.model_copy(update={"dropped": [OTHER]})
+    report, used = await told(tmp_path, noted, refused, noted)
+    assert report == refused
+    assert used == {USED, OTHER}
 
 
 async def test_of_another_batch_nothing_stays(tmp_path: Path) -> None:

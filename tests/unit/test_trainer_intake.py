@@ -18,7 +18,7 @@ from muster.settings import Settings
 from tests.unit.test_trainer_batches import work_file
 from trainer.batches import Batch, FileRef, WorkFile
 from trainer.checkpoint import Checkpoints, Note
-from trainer.intake import GONE_LOOKS, Intake, Looked
+from trainer.intake import Intake, Looked
 from trainer.learner import NO_BATCH
 from trainer.publisher import Publisher
 from trainer.ranks import Alone
@@ -40,7 +40,7 @@ class Orchestrator:
         self.reports: list[StepReport] = []
         self.fetched: list[str] = []
         self.silent = False
-        self.wanted, self.waiting_groups = True, 0
+        self.wanted, self.waiting_groups, self.step = True, 0, STEP
         self.told_twice = asyncio.Event()
 
     async def accepted(self, run: int, min_step: int) -> list[AcceptedWork]:
@@ -54,7 +54,7 @@ class Orchestrator:
         return b""
 
     async def demand(self, run: int) -> Demand:
-        return Demand(run=run, step=STEP, wanted=self.wanted, waiting_groups=self.waiting_groups)
+        return Demand(run=run, step=self.step, wanted=self.wanted, waiting_groups=self.waiting_groups)
 
     async def post_step(self, report: StepReport) -> None:
         self.reports.append(report)
@@ -169,24 +169,37 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
 
 
 @pytest.mark.parametrize(
-    ("rewards", "wanted", "elsewhere", "outcome"),
+    ("rewards", "changes", "outcome"),
     [
-        ([1, 0, 1, 1], False, 0, "closed"),
-        ([1, 1, 1, 1], False, 0, "given up"),
-        ([1, 0, 1, 1], True, 0, "waits"),
-        ([1, 0, 1, 1], False, 1, "waits"),
+        ([1, 0, 1, 1], {}, "closed"),
+        ([1, 1, 1, 1], {}, "given up"),
+        ([1, 0, 1, 1], {"wanted": True}, "waits"),
+        ([1, 0, 1, 1], {"waiting_groups": 1000}, "waits"),
+        ([1, 0, 1, 1], {"step": STEP - 1}, "waits"),
+        ([1, 0, 1, 1], {"published": False}, "waits"),
+        ([1, 0, 1, 1], {"patient": True}, "waits"),
     ],
-    ids=["teaches", "teaches nothing", "more is wanted", "more is inspected"],
+    ids=["teaches", "teaches nothing", "wanted", "inspected", "an older step", "not on chain", "not for long"],
 )
 async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
-    intake: Intake, client: Orchestrator, tmp_path: Path, rewards: list[int], wanted: bool, elsewhere: int, outcome: str
+    intake: Intake,
+    client: Orchestrator,
+    tmp_path: Path,
+    rewards: list[int],
+    changes: dict[str, Any],
+    outcome: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A batch larger than what the orchestrator asks for would otherwise cost the whole patience at every step."""
     options = {"state_dir": tmp_path, "poll_seconds": 0.01, "batch_groups": 64}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
     await trainer.publisher.report(Note(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
     file = work_file(rewards, step=STEP)
-    client.wanted, client.waiting_groups = wanted, (1 + elsewhere) * trainer.terms.groups_per_commitment
+    client.wanted = changes.get("wanted", False)
+    client.waiting_groups = changes.get("waiting_groups", trainer.terms.groups_per_commitment)
+    client.step = changes.get("step", STEP)
+    published = ON_CHAIN if changes.get("published", True) else asyncio.Event()
+    monkeypatch.setattr("trainer.service.COMPLETE_SECONDS", 60 if changes.get("patient") else 0.05)
 
     async def accept(*_: object) -> Looked:
         intake._files[file.ref.file_hash] = file
@@ -197,10 +210,10 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     if outcome == "waits":
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
-                await trainer._fill_batch(learner, ON_CHAIN)
+                await trainer._fill_batch(learner, published)
     else:
         async with asyncio.timeout(20):
-            batch = await trainer._fill_batch(learner, ON_CHAIN)
+            batch = await trainer._fill_batch(learner, published)
         assert (batch is not None) == (outcome == "closed")
         assert intake.refused == ([] if outcome == "closed" else [file.ref.file_hash])
     trainer.close()
@@ -217,10 +230,16 @@ async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_
     async def fine(work: AcceptedWork) -> None:
         return None
 
-    client.get_file = missing
+    async def busy(name: str) -> bytes:
+        raise RefusedError("later", status=503, title="Busy")
+
+    clock = [0.0]
+    monkeypatch.setattr("trainer.intake.time", SimpleNamespace(monotonic=lambda: clock[0]))
     monkeypatch.setattr(intake, "_check_claim", fine)
-    for _ in range(GONE_LOOKS - 1):
-        assert (await intake.look(0, ())).refused == ()
+    for answer, now in ((missing, 0), (missing, 299), (busy, 300), (missing, 301), (missing, 600)):
+        client.get_file, clock[0] = answer, now
+        assert (await intake.look(0, ())).refused == (), now
+    clock[0] = 602  # not found at every look since 301
     assert (await intake.look(0, ())).refused == (FORGED,)
 
 

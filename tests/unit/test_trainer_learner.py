@@ -203,18 +203,20 @@ def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial
     assert all(torch.equal(after[name], before[name]) for name in before)
 
 
-def test_weights_that_are_not_finite_are_not_written(initial: Path, tmp_path: Path):
+@pytest.mark.parametrize("rank", [0, 2])
+def test_weights_that_are_not_finite_are_not_written(initial: Path, tmp_path: Path, rank: int):
     """A step that is there is one that can be gone on from."""
-    learner = learner_at(initial, tmp_path)
-    learner.learn(*batch_of(0), {})
-    learner.written()
+    learner = learner_at(initial, tmp_path, lora_rank=rank)
+    take(learner, 0)
+    trained = [value for value in learner.replica.policy.parameters() if value.requires_grad]
     with torch.no_grad():
-        learner.replica.model.model.norm.weight[0] = torch.nan
-    with pytest.raises(ConfigError, match=r"model\.norm\.weight is not finite at step 2") as caught:
-        learner.learn(*batch_of(1), {})
+        trained[-1].view(-1)[0] = torch.nan
+    learner.learn(*batch_of(1), {})
+    with pytest.raises(ConfigError, match="is not finite at step 2") as caught:
+        learner.written()
     assert "trainer.learning_rate" in caught.value.hint
     learner.close()
-    again = learner_at(initial, tmp_path)
+    again = learner_at(initial, tmp_path, lora_rank=rank)
     assert again.step == 1
     assert not again.learn(*batch_of(1), {}).metrics["skipped"]
     again.close()

@@ -10,7 +10,15 @@ import pytest
 import structlog
 from commitment_samples import rules
 
-from muster.errors import ChainError, ConfigError, MusterError, RevertError, UnfundedError, UnreachableError
+from muster.errors import (
+    ChainError,
+    ConfigError,
+    MismatchError,
+    MusterError,
+    RevertError,
+    UnfundedError,
+    UnreachableError,
+)
 from muster.settings import Settings
 from trainer.checkpoint import Note
 from trainer.learner import NO_BATCH
@@ -21,10 +29,11 @@ from trainer.together import serve
 
 
 class Chain:
-    """Refuses once, in some way, and then has the step."""
+    """Refuses once, in some way, or is a step behind, and then takes the step."""
 
-    def __init__(self, trouble: MusterError) -> None:
-        self.troubles = [trouble]
+    def __init__(self, *troubles: MusterError, behind: int = 0) -> None:
+        self.troubles = list(troubles)
+        self.behind = behind
         self.published: list[object] = []
 
     async def settle(self) -> None:
@@ -32,7 +41,8 @@ class Chain:
             raise self.troubles.pop()
 
     async def ask(self, call: object) -> Any:
-        return SimpleNamespace(steps=3)
+        self.behind -= 1
+        return SimpleNamespace(steps=2 if self.behind >= 0 else 3)
 
     async def act(self, call: object) -> Any:
         self.published.append(call)
@@ -64,6 +74,28 @@ async def test_a_step_that_the_chain_does_not_take_now_is_published_later(tmp_pa
     chain = Chain(trouble)
     await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
     assert len(chain.published) == 1
+
+
+async def test_a_node_that_lags_behind_is_asked_again_and_a_folder_that_lacks_a_step_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = model_in(tmp_path)
+    await publisher_on(Chain(behind=2), tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model, None)
+    monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.1)
+    chain = Chain(behind=10_000)
+    with pytest.raises(MismatchError, match="step 3 is here to be published, but the run is at step 1"):
+        await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model, None)
+    assert chain.published == []
+
+
+async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.1)
+    chain = Chain(*[ChainError("is another program sending with this key?", hint="stop it")] * 10_000)
+    with pytest.raises(ChainError, match="another program") as caught:
+        await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+    assert caught.value.hint == "stop it"
 
 
 @pytest.mark.parametrize("trouble", [UnfundedError("no gas"), revert("NotTrainer")], ids=["unfunded", "another key"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import struct
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -121,6 +123,9 @@ def service(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     with suppress(OSError):  # it is gone already
         wandb.teardown()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)  # its client does not wait for a process that was killed
+        gc.collect()
 
 
 def histories(folder: Path) -> list[tuple[str, str, dict[str, float]]]:
@@ -183,8 +188,31 @@ def test_training_goes_on_when_weights_and_biases_is_lost(tmp_path: Path, monkey
         for step in range(3):
             metrics.record(report(step, reward=0.5))
         metrics.close()
-    assert [line["log_level"] for line in said] == ["warning"]
+    assert [line["event"] for line in said] == ["Weights & Biases is lost; training goes on without it"]
     assert len(metrics.path.read_text().splitlines()) == 3
+
+
+@pytest.mark.usefixtures("service")
+def test_training_ends_when_weights_and_biases_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    monkeypatch.setattr("trainer.metrics.FINISH_SECONDS", 0.5)
+    before = set(psutil.Process().children(recursive=True))
+    metrics = Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="house"), 7)
+    helpers = [one for one in psutil.Process().children(recursive=True) if one not in before]
+    for helper in helpers:
+        helper.suspend()
+    try:
+        with structlog.testing.capture_logs() as said:
+            metrics.record(report(1, reward=0.5))
+            metrics.close()
+    finally:
+        for helper in helpers:
+            helper.resume()
+    assert [line["event"] for line in said] == ["Weights & Biases does not end; it is left behind"]
+    assert metrics._wandb is not None
+    assert metrics._wandb._sender is not None
+    metrics._wandb._sender.join(20)
 
 
 @pytest.mark.usefixtures("service")
