@@ -32,9 +32,13 @@ class FileRef:
     step: int
     """Policy step."""
     node: str
+    """Address, 0x-hex."""
     index: int
+    """Of the commitment, counted by node."""
     file_hash: str
+    """0x-hex, as `muster.hashes` writes it."""
     root: str
+    """Of the rollouts' Merkle tree, 0x-hex."""
 
     def leaf(self) -> bytes:
         """The leaf of the batch root: step, node, index, file hash, Merkle root of the rollouts."""

@@ -33,7 +33,7 @@ class Replica:
 
     def __init__(self, initial: Path, terms: UpdateTerms, ranks: Ranks) -> None:
         """Raises ConfigError when the checkpoint in `initial` is of a model that cannot be packed."""
-        torch.set_num_threads(1)
+        torch.set_num_threads(1)  # sums in one order, whatever the cores: a step taken again gives the same bytes
         self.ranks = ranks
         self.terms = terms
         self.policy = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
