@@ -20,12 +20,8 @@ from muster import telemetry
 from muster.chain.client import Chain
 from muster.chain.keys import load_signer
 from muster.errors import (
-    TRANSIENT,
-    CheckError,
     ConfigError,
-    MalformedError,
     MismatchError,
-    RefusedError,
     StorageError,
 )
 from muster.failpoints import failpoint
@@ -39,10 +35,10 @@ from muster.run_data import fetch_task_set
 from muster.settings import Settings, TrainerSettings
 from muster.tasks import Task, TaskSet
 from muster.terms import Terms
-from trainer.batches import Batch, BatchTerms, WorkFile, close_batch, too_stale
 from trainer.checkpoint import Note
 from trainer.fitness import check_tasks, check_terms
-from trainer.intake import NOT_FOUND, Intake
+from trainer.gathering import Gathering
+from trainer.intake import Intake
 from trainer.learner import Learner, Recipe
 from trainer.publisher import Publisher
 from trainer.ranks import Ranks
@@ -51,10 +47,6 @@ log = telemetry.logger("trainer")
 
 COMPANY_SECONDS: Final = 60.0
 """Between two words to ranks that have nothing to do."""
-SAID_SECONDS: Final = 30.0
-"""Between two lines of the log about work that does not come."""
-COMPLETE_SECONDS: Final = 30.0
-"""For how long nobody must be asked for more work, and all there is be here, before a batch is closed with that."""
 LEFT_OUT: Final = 0.02
 """Share of an update's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which
 is measured on the others."""
@@ -130,7 +122,7 @@ class Trainer:
         self.ranks = ranks
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="torch")
         self._learner: Learner | None = None
-        self._batch_terms = BatchTerms(self.options.batch_groups, self.options.max_files, terms.async_level)
+        self.gathering = Gathering(self.options, publisher, intake, terms)
 
     def close(self) -> None:
         """Ends when a step that is being written is. Blocks."""
@@ -183,7 +175,7 @@ class Trainer:
         """Score this step, if that is due, and take the next one."""
         await self._score(learner, tasks, settling)
         started = time.monotonic()
-        closed = await self._closed_batch(learner, settling.published)
+        closed = await self.gathering.closed(learner, settling.published)
         if closed is None:
             note = await self._do(learner.renew)
             log.info("nothing to learn from: publishing the same weights once more", step=note.step)
@@ -232,111 +224,6 @@ class Trainer:
 
     def _budgets(self) -> list[int]:
         return sorted({budget for work_class in self.terms.classes for budget in work_class.budgets})
-
-    # Batches
-
-    async def _closed_batch(self, learner: Learner, published: asyncio.Event) -> tuple[Batch, list[WorkFile]] | None:
-        """The batch that an earlier life closed for this step, or a new one; None when there is no work at all.
-
-        Raises UnreachableError when files of a closed batch cannot be asked for: another batch is closed only when
-        they are gone, or not what they were.
-        """
-        closed = learner.checkpoints.closed_batch(learner.step)
-        if closed is not None:
-            try:
-                fetched = await self.publisher.patiently(lambda: self._fetch_all(closed))
-            except CheckError as error:
-                if isinstance(error, RefusedError) and error.status != NOT_FOUND:
-                    raise
-                log.error("the closed batch cannot be had any more; closing another", error=str(error))
-                learner.checkpoints.drop_batch(learner.step)
-            else:
-                return closed, fetched
-        batch = await self._fill_batch(learner, published)
-        if batch is None:
-            return None
-        await asyncio.to_thread(learner.checkpoints.close_batch, batch)
-        failpoint("trainer.closed")
-        by_hash = {file.ref.file_hash: file for file in self.intake.files}
-        return batch, [by_hash[ref.file_hash] for ref in batch.files]
-
-    async def _fetch_all(self, batch: Batch) -> list[WorkFile]:
-        return list(await asyncio.gather(*(self.intake.fetch(ref) for ref in batch.files)))
-
-    async def _fill_batch(self, learner: Learner, published: asyncio.Event) -> Batch | None:
-        """Look for accepted work until a batch can be closed; None when there is none for `idle_seconds`, or when all
-        that came teaches nothing, after `patience_seconds` or when no more is to come. Both are counted from when the
-        step is on chain.
-
-        Says in the log what it waits for.
-        """
-        step, oldest = learner.step, max(0, learner.step - self.terms.async_level)
-        said = started = last_work = time.monotonic()
-        complete: float | None = None
-        """Since when all the work that there will be is here."""
-        while True:
-            try:
-                looked = await self.intake.look(oldest, learner.note.used)
-            except TRANSIENT as error:
-                log.warning("cannot see accepted work", error=str(error))
-                if not isinstance(error, MalformedError):  # a list too long to be read grows shorter as steps go by
-                    last_work = time.monotonic()  # there may be some
-            else:
-                if looked.refused:
-                    await self.publisher.tell_refused(self.intake.refused)
-                if looked.fresh:
-                    log.debug("accepted work", new=looked.fresh, files=len(self.intake.files), step=step)
-            stale = too_stale(self.intake.files, step, self.terms.async_level)
-            self.intake.forget((file.ref.file_hash for file in stale), oldest)
-            if not published.is_set():
-                started = last_work = time.monotonic()
-            batch = await self._close(step)
-            if batch is not None:
-                return batch
-            now = time.monotonic()
-            waiting = now - started
-            all_is_here = published.is_set() and await self._all_is_here(step)
-            complete = (complete or now) if all_is_here else None
-            at_last = waiting > self.options.patience_seconds
-            if complete is not None and now - complete >= COMPLETE_SECONDS:
-                at_last = True
-                log.warning(
-                    "the orchestrator asks for no more work: closing a batch with what there is",
-                    files=len(self.intake.files),
-                    wanted_groups=self.options.batch_groups,
-                    hint="raise orchestrator.batch_groups or demand_batches, or lower trainer.batch_groups",
-                )
-            if at_last and (batch := await self._close(step, at_last=True)) is not None:
-                return batch
-            if at_last and self.intake.files:
-                # Demand counts these files: kept, they would keep away the work that could end the waiting.
-                given_up = self.intake.give_up()
-                log.warning("no group of the waiting work teaches anything: giving it up", files=given_up, step=step)
-                await self.publisher.tell_refused(self.intake.refused)
-                return None
-            if self.intake.files:
-                last_work = time.monotonic()
-            if time.monotonic() - last_work > self.options.idle_seconds:
-                return None
-            if time.monotonic() - said > SAID_SECONDS:
-                said = time.monotonic()
-                log.info("waiting for accepted work", step=step, files=len(self.intake.files), seconds=round(waiting))
-            await asyncio.sleep(self.options.poll_seconds)
-
-    async def _close(self, step: int, *, at_last: bool = False) -> Batch | None:
-        return await asyncio.to_thread(close_batch, self.intake.files, step, self._batch_terms, at_last=at_last)
-
-    async def _all_is_here(self, step: int) -> bool:
-        """Whether nobody is asked for more work of this step and all that was made is here: no batch will come to be
-        larger. The orchestrator says so, which could as well list no work at all."""
-        if not self.intake.files:
-            return False
-        try:
-            demand = await self.publisher.client.demand(self.settings.run)
-        except TRANSIENT:
-            return False
-        here = len(self.intake.files) * self.terms.groups_per_commitment
-        return demand.step == step and not demand.wanted and demand.waiting_groups <= here
 
     # What follows a step
 

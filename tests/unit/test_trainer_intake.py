@@ -132,7 +132,7 @@ async def test_refused_files_are_told_while_the_trainer_waits(
     note = Note(step=STEP, batch_root=NO_BATCH)
     learner = cast(Any, SimpleNamespace(step=STEP, note=note))
     await trainer.publisher.report(note, {"reward": 0.5}, {"wait": 1.0}, [], finished=False)
-    waiting = asyncio.create_task(trainer._fill_batch(learner, ON_CHAIN))
+    waiting = asyncio.create_task(trainer.gathering.fill(learner, ON_CHAIN))
     try:
         async with asyncio.timeout(20):
             await client.told_twice.wait()
@@ -153,18 +153,18 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, intake)
     learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
     async with asyncio.timeout(20):
-        assert await trainer._fill_batch(learner, ON_CHAIN) is None
+        assert await trainer.gathering.fill(learner, ON_CHAIN) is None
     client.silent = True  # there may be work that cannot be seen
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await trainer._fill_batch(learner, ON_CHAIN)
+            await trainer.gathering.fill(learner, ON_CHAIN)
     client.silent = False
     waiting_file = SimpleNamespace(ref=SimpleNamespace(step=STEP, file_hash=FORGED), groups=[])
     monkeypatch.setattr(Intake, "files", [waiting_file])
-    monkeypatch.setattr("trainer.service.close_batch", lambda *_, **__: None)
+    monkeypatch.setattr("trainer.gathering.close_batch", lambda *_, **__: None)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await trainer._fill_batch(learner, ON_CHAIN)
+            await trainer.gathering.fill(learner, ON_CHAIN)
     trainer.close()
 
 
@@ -199,7 +199,7 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     client.waiting_groups = changes.get("waiting_groups", trainer.terms.groups_per_commitment)
     client.step = changes.get("step", STEP)
     published = ON_CHAIN if changes.get("published", True) else asyncio.Event()
-    monkeypatch.setattr("trainer.service.COMPLETE_SECONDS", 60 if changes.get("patient") else 0.05)
+    monkeypatch.setattr("trainer.gathering.COMPLETE_SECONDS", 60 if changes.get("patient") else 0.05)
 
     async def accept(*_: object) -> Looked:
         intake._files[file.ref.file_hash] = file
@@ -210,10 +210,10 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     if outcome == "waits":
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.5):
-                await trainer._fill_batch(learner, published)
+                await trainer.gathering.fill(learner, published)
     else:
         async with asyncio.timeout(20):
-            batch = await trainer._fill_batch(learner, published)
+            batch = await trainer.gathering.fill(learner, published)
         assert (batch is not None) == (outcome == "closed")
         assert intake.refused == ([] if outcome == "closed" else [file.ref.file_hash])
     trainer.close()
@@ -253,10 +253,10 @@ async def test_waiting_is_counted_from_when_the_step_is_on_chain(
     published = asyncio.Event()
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.5):
-            await trainer._fill_batch(learner, published)
+            await trainer.gathering.fill(learner, published)
     published.set()
     async with asyncio.timeout(20):
-        assert await trainer._fill_batch(learner, published) is None
+        assert await trainer.gathering.fill(learner, published) is None
     trainer.close()
 
 
@@ -291,10 +291,10 @@ async def test_a_closed_batch_is_given_up_only_when_its_files_are_gone_or_change
     note = SimpleNamespace(batch=(), used={})
     learner = cast(Any, SimpleNamespace(step=STEP, note=note, checkpoints=checkpoints))
     if dropped:
-        assert await trainer._closed_batch(learner, ON_CHAIN) is None
+        assert await trainer.gathering.closed(learner, ON_CHAIN) is None
     else:
         with pytest.raises(type(trouble)):
-            await trainer._closed_batch(learner, ON_CHAIN)
+            await trainer.gathering.closed(learner, ON_CHAIN)
     assert (checkpoints.closed_batch(STEP) is None) == dropped
     trainer.close()
 
@@ -315,7 +315,7 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     intake.look = accept
     learner = cast(Any, SimpleNamespace(step=STEP, note=SimpleNamespace(batch=(), used={})))
     async with asyncio.timeout(20):
-        assert await trainer._fill_batch(learner, ON_CHAIN) is None
+        assert await trainer.gathering.fill(learner, ON_CHAIN) is None
     assert (intake.files, intake.refused) == ([], [solved.ref.file_hash])
     assert client.reports[-1].dropped == [solved.ref.file_hash]
     trainer.close()
