@@ -2,7 +2,8 @@
 
 The place in the chain (block and hash) is kept in the database itself and moves in the transaction that writes the
 events, so the two cannot part: a killed process has applied a piece of chain or it has not. When the block at our
-place has another hash than it had, the chain was reorganised: what came from it is forgotten and read anew.
+place has another hash than it had, the chain was reorganised: what came from it is forgotten and read anew. A head
+below our place proves nothing, as long as it does not last: a public endpoint's servers are not equally far.
 
 A chain that falls silent is a reason not to be ready, not a reason to end: what is known stays known, and reading
 goes on when it answers again.
@@ -20,7 +21,7 @@ from sqlalchemy import Connection, select
 
 from muster import telemetry
 from muster.chain.client import Chain
-from muster.chain.reads import LOG_SPAN
+from muster.chain.reads import LOG_SPAN, Absence
 from muster.chain.types import Block
 from muster.errors import ChainError, CheckError, StorageError, UnreachableError
 from muster.settings import ChainSettings
@@ -50,6 +51,7 @@ class Follower:
         self._book = ChainBook(ledger)
         self._settings = settings
         self._place: tuple[int, bytes] | None = None
+        self._absence = Absence()
         self._looks = 0
         self._looked = asyncio.Condition()
         self._waiting = 0
@@ -112,23 +114,34 @@ class Follower:
             await asyncio.sleep(0 if self._behind and not self._problem else self._settings.poll_seconds)
 
     async def look(self) -> bool:
-        """Read on from our place, at most LOG_SPAN blocks; whether the newest (confirmed) block is reached."""
+        """Read on from our place, at most LOG_SPAN blocks; whether the newest (confirmed) block is reached.
+
+        After a reorg everything is read at once, however long the chain is.
+        """
         head = await self._chain.head()
         self._place = self._place or await self._kept_place()
         last = head.number - self._settings.confirmations
         first, anew = self._chain.addresses.from_block, False
         if self._place is not None:
             number, digest = self._place
-            anew = number > head.number or await self._hash(number, head) != digest
+            anew = await self._is_gone(number, digest, head)
             if anew:
                 log.warning("reorg", block=number)
             else:
                 first = number + 1
-        upto = min(last, first + LOG_SPAN - 1)
+        upto = last if anew else min(last, first + LOG_SPAN - 1)
         if first <= upto:
             await self._read(first, upto, await self._hash(upto, head), anew=anew)
         self.head_number, self.head_time = head.number, head.timestamp
         return upto >= last
+
+    async def _is_gone(self, number: int, digest: bytes, head: Block) -> bool:
+        """Whether a block is no longer part of the chain. Raises UnreachableError while its end may just lag."""
+        if number > head.number:
+            self._absence.endure(number)
+            return True
+        self._absence.end()
+        return await self._hash(number, head) != digest
 
     async def _hash(self, number: int, head: Block) -> bytes:
         return head.hash if number == head.number else await self._chain.block_hash(number)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from muster import telemetry
+from muster.chain.codec import View
 from muster.chain.contracts import runs
+from muster.chain.reads import behind
 from muster.errors import ConfigError, MismatchError, RefusedError, RevertError, StorageError
 from muster.failpoints import failpoint
 from muster.hashes import hex_hash
@@ -43,12 +45,21 @@ class Courier:
         return await self._discard(entry)
 
     async def _note_mined(self, facts: Facts) -> None:
-        """Note commitments that were mined without our learning of it."""
-        journal = self._place.journal
+        """Note commitments that were mined without our learning of it.
+
+        Raises ConfigError when somebody else's was, which only an answer can tell that knows of the index: one from
+        before it was committed is an UnreachableError.
+        """
+        journal, node = self._place.journal, self._place.node
         for entry in journal.unsettled(facts.work.next):
-            if not await self._place.chain.ask(
-                runs.is_committed(self._place.node, entry.index, entry.step, entry.root)
-            ):
+            questions: list[View[Any]] = [
+                runs.work(node),
+                runs.is_committed(node, entry.index, entry.step, entry.root),
+            ]
+            work, ours = await self._place.chain.ask_all(questions)
+            if not ours and work.next <= entry.index:
+                raise behind(f"it does not know the commitment of index {entry.index}")
+            if not ours:
                 raise ConfigError(
                     f"index {entry.index} was committed with another root than the one in this journal",
                     hint="the key is used by another machine too: stop one of them",

@@ -2,7 +2,8 @@
 
 A cursor remembers on disk up to which block its owner has dealt with everything, and the hashes of recent such blocks.
 `poll` delivers what comes next, `ack` says that it has been dealt with; what was not acknowledged is delivered again.
-When a remembered block is no longer part of the chain, the cursor goes back to the last one that is, and says so.
+When a remembered block is no longer part of the chain, the cursor goes back to the last one that is, and says so. A
+block that the endpoint merely does not know is waited for: it may lag behind what it answered before.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.events import Event
-from muster.chain.reads import LOG_SPAN, ChainReader
+from muster.chain.reads import LOG_SPAN, Absence, ChainReader
 from muster.errors import UnreachableError
 from muster.files import write_atomically
 from muster.telemetry import logger
@@ -84,10 +85,14 @@ class EventCursor:
         self._position: _Position | None = None
         self._written = -1
         self._offered: tuple[Batch, Mark | None] | None = None
+        self._absence = Absence()
         self._log = logger("cursor")
 
     async def poll(self) -> Batch:
-        """What comes next, possibly nothing. Delivers the same again until `ack`."""
+        """What comes next, possibly nothing. Delivers the same again until `ack`.
+
+        Raises UnreachableError while the endpoint is silent, or does not know a block that was dealt with.
+        """
         if self._position is None:
             self._position = await asyncio.to_thread(self._load)
         for _ in range(POLL_ATTEMPTS):
@@ -156,14 +161,22 @@ class EventCursor:
         return batch
 
     async def _rewind(self) -> None:
-        """Go back to the last remembered block that is still part of the chain."""
+        """Go back to the last remembered block that is still part of the chain.
+
+        Raises UnreachableError while nothing but blocks that the endpoint does not know speaks for a reorg.
+        """
         position = self._position
         if position is None or not position.marks:
             return
         newest, digest = position.marks[-1]
-        if await self._hashes([newest]) == [digest]:
+        hashes = await self._hashes([newest])
+        if hashes != [digest]:
+            hashes = await self._hashes([number for number, _ in position.marks])
+        if hashes[-1] == digest:
+            self._absence.end()
             return
-        hashes = await self._hashes([number for number, _ in position.marks])
+        if all(found in (None, known) for (_, known), found in zip(position.marks, hashes, strict=True)):
+            self._absence.endure(newest)
         kept = tuple(mark for mark, found in zip(position.marks, hashes, strict=True) if mark[1] == found)
         stayed = kept[-1][0] if kept else self.chain.addresses.from_block - 1
         self._log.warning("the chain reorganised", cursor=self.name, was_at=newest, back_to=stayed)

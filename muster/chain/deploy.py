@@ -7,7 +7,9 @@ nonces before anything is sent, and checked afterwards.
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from eth_abi.abi import encode
@@ -18,11 +20,11 @@ from rlp import encode as rlp_encode
 from muster.chain.abi import CONTRACTS, artifact, types
 from muster.chain.contracts import court, registry, runs
 from muster.chain.keys import Signer
-from muster.chain.rpc import Rpc, connect
+from muster.chain.rpc import Request, Rpc, connect
 from muster.chain.sender import TxSender
 from muster.chain.transactions import Call, ether
 from muster.chain.types import AddressBook
-from muster.errors import ChainError, ConfigError, MismatchError
+from muster.errors import ChainError, ConfigError, MismatchError, UnreachableError
 from muster.settings import ChainSettings
 from muster.signing import domain
 
@@ -46,6 +48,9 @@ WIRING: Final = (
 )
 """(getter, contract it must name)."""
 
+LOOK_SECONDS: Final = 0.5
+"""Pause between two looks for contracts that the endpoint does not have yet."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -67,9 +72,11 @@ class Plan:
 
 
 async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
-    """Deploy all four, verify them, and write the address book to `settings.addresses`.
+    """Deploy all four, write the address book to `settings.addresses`, and verify them.
 
-    Raises ConfigError when that book names contracts that live on this chain: it is not overwritten.
+    The book is there before anything is verified: what was paid for is found again, whatever the endpoint says next.
+    Raises ConfigError when that book names contracts that live on this chain: it is not overwritten. Raises
+    UnreachableError when the endpoint does not have the contracts within `settings.timeout_seconds`.
     """
     rpc = await connect(settings)
     sender: TxSender | None = None
@@ -87,11 +94,12 @@ async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
                     f"{CONTRACTS[name]} came to lie at {receipt.contract} and not at {addresses[name]}",
                     hint="something else sends with the deployer's key: stop it and deploy again",
                 )
-        hashes = await _code_hashes(rpc, addresses)
         first = min(receipt.block for receipt in mined)
-        book = AddressBook(settings.chain_id, **addresses, from_block=first, code_hashes=hashes, guardian=guardian)
-        await verify_deployment(rpc, book)
+        book = AddressBook(settings.chain_id, **addresses, from_block=first, code_hashes={}, guardian=guardian)
         await asyncio.to_thread(book.save, settings.addresses)
+        book = replace(book, code_hashes=await _code_hashes(rpc, addresses, settings))
+        await asyncio.to_thread(book.save, settings.addresses)
+        await verify_deployment(rpc, book, patience=settings.timeout_seconds)
     finally:
         if sender is not None:
             sender.close()
@@ -123,10 +131,13 @@ async def plan_deployment(settings: ChainSettings, deployer: str) -> Plan:
     return Plan(settings.chain_id, deployer, guardian, addresses, spent, price * sum(gas))
 
 
-async def verify_deployment(rpc: Rpc, book: AddressBook) -> None:
-    """Raises MismatchError when code, wiring or signing domain of a deployment is not what was built."""
+async def verify_deployment(rpc: Rpc, book: AddressBook, *, patience: float = 0.0) -> None:
+    """Raises MismatchError when code, wiring or signing domain of a deployment is not what was built.
+
+    patience: seconds to wait for what the endpoint does not have yet, when the deployment is of just now.
+    """
     addresses = {name: getattr(book, name) for name in CONTRACTS}
-    codes = await _codes(rpc, addresses)
+    codes = await _codes(rpc, addresses, patience)
     for name, code in codes.items():
         build = artifact(name)
         if _masked(code, build.immutables) != _masked(build.deployed_bytecode, build.immutables):
@@ -138,8 +149,8 @@ async def verify_deployment(rpc: Rpc, book: AddressBook) -> None:
             raise MismatchError(f"the code at {addresses[name]} is not what the address book recorded")
     views = [*(view for view, _ in WIRING), runs.guardian(), registry.domain_separator()]
     questions = [("eth_call", [{"to": addresses[view.contract], "data": view.encode()}, "latest"]) for view in views]
-    answers = await rpc.batch(questions)
-    *wired, guardian, separator = (v.decode(bytes.fromhex(a[2:])) for v, a in zip(views, answers, strict=True))
+    answers = await _ask(rpc, questions, patience)
+    *wired, guardian, separator = (view.decode(answer) for view, answer in zip(views, answers, strict=True))
     for (view, target), found in zip(WIRING, wired, strict=True):
         if found != addresses[target]:
             raise MismatchError(f"{view.label} is {found} and not {addresses[target]}")
@@ -186,13 +197,32 @@ def _creation(name: str, addresses: dict[str, str], guardian: str) -> Call:
     return Call(None, build.bytecode + arguments, f"deploy {build.name}")
 
 
-async def _codes(rpc: Rpc, addresses: dict[str, str]) -> dict[str, bytes]:
-    codes = await rpc.batch([("eth_getCode", [address, "latest"]) for address in addresses.values()])
-    return {name: bytes.fromhex(code[2:]) for name, code in zip(addresses, codes, strict=True)}
+async def _codes(rpc: Rpc, addresses: dict[str, str], patience: float = 0.0) -> dict[str, bytes]:
+    codes = await _ask(rpc, [("eth_getCode", [address, "latest"]) for address in addresses.values()], patience)
+    return dict(zip(addresses, codes, strict=True))
 
 
-async def _code_hashes(rpc: Rpc, addresses: dict[str, str]) -> dict[str, str]:
-    return {name: "0x" + keccak(code).hex() for name, code in (await _codes(rpc, addresses)).items()}
+async def _code_hashes(rpc: Rpc, addresses: dict[str, str], settings: ChainSettings) -> dict[str, str]:
+    codes = await _codes(rpc, addresses, settings.timeout_seconds)
+    if not all(codes.values()):
+        raise UnreachableError(
+            f"the contracts are deployed, but the endpoint does not have their code in {settings.timeout_seconds:g} s",
+            hint=f"their addresses are in {settings.addresses}; check them later: muster chain show",
+        )
+    return {name: "0x" + keccak(code).hex() for name, code in codes.items()}
+
+
+async def _ask(rpc: Rpc, questions: Sequence[Request], patience: float) -> list[bytes]:
+    """The answers; while one is empty, they are asked for again for `patience` seconds.
+
+    Of the servers behind a public endpoint, the one that is asked may lag behind the one that gave the receipts.
+    """
+    start = time.monotonic()
+    while True:
+        answers = [bytes.fromhex(answer[2:]) for answer in await rpc.batch(questions)]
+        if all(answers) or time.monotonic() - start >= patience:
+            return answers
+        await asyncio.sleep(LOOK_SECONDS)
 
 
 def _masked(code: bytes, immutables: tuple[tuple[int, int], ...]) -> bytes:

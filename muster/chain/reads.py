@@ -7,6 +7,7 @@ travel in one round trip.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import Any, Final, Self, TypeVar
 
@@ -17,7 +18,7 @@ from muster.chain.events import decode_logs
 from muster.chain.reverts import decode_revert
 from muster.chain.rpc import Rpc, RpcError, connect
 from muster.chain.types import AddressBook, Block, Checkpoint, Solvency
-from muster.errors import ChainError, ConfigError, MalformedError, WrongChainError
+from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
 from muster.settings import ChainSettings
 from muster.terms import Terms
 
@@ -28,7 +29,37 @@ MIN_LOG_SPAN: Final = 16
 REORG_DEPTH: Final = 64
 """Blocks looked at again when a list is brought up to date from events."""
 
+BEHIND_SECONDS: Final = 120.0
+"""How long an endpoint may not know a block that it knew, because some of the servers behind it lag. After that the
+chain has lost the block: a public chain is soon longer than it was before a reorg, a local one may be set back."""
+
 T = TypeVar("T")
+
+
+def behind(what: str) -> UnreachableError:
+    """For an answer from before what is known already. It proves nothing."""
+    return UnreachableError(
+        f"the endpoint is behind: {what}", hint="try again; if it stays so, set chain.rpc_url to another endpoint"
+    )
+
+
+class Absence:
+    """For how long the endpoint has not known a block that it knew."""
+
+    def __init__(self) -> None:
+        self._number: int | None = None
+        self._since = 0.0
+
+    def end(self) -> None:
+        """The block is known, or another one is in its place."""
+        self._number = None
+
+    def endure(self, number: int) -> None:
+        """The block is not known. Raises UnreachableError until that has lasted BEHIND_SECONDS; then it is lost."""
+        if number != self._number:
+            self._number, self._since = number, time.monotonic()
+        if time.monotonic() - self._since < BEHIND_SECONDS:
+            raise behind(f"it does not know block {number} any more")
 
 
 class ChainReader:
@@ -92,7 +123,10 @@ class ChainReader:
         return (await self.block(number)).hash
 
     async def events(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
-        """Events of these kinds in blocks `first` to `last`, in order, asked for in bounded pieces."""
+        """Events of these kinds in blocks `first` to `last`, in order, asked for in bounded pieces.
+
+        Raises UnreachableError when the endpoint does not know all of these blocks.
+        """
         found: list[Event] = []
         while first <= last:
             until = min(last, first + self._log_span - 1)
@@ -107,14 +141,20 @@ class ChainReader:
         return tuple(found)
 
     async def events_within(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
-        """The same in one request."""
+        """The same in one request.
+
+        A server that lacks the last block answers with the events it has: it is asked in the same round trip whether
+        it has that block, and before the events, so that it cannot get it in between.
+        """
         question = {
             "fromBlock": hex(first),
             "toBlock": hex(last),
             "address": sorted({getattr(self.addresses, kind.ABI.contract) for kind in kinds}),
             "topics": [sorted({"0x" + kind.ABI.topic.hex() for kind in kinds})],
         }
-        logs = await self.rpc.request("eth_getLogs", question)
+        end, logs = await self.rpc.batch([("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])])
+        if end is None:
+            raise behind(f"it does not know block {last}")
         if not isinstance(logs, list):
             raise MalformedError("eth_getLogs: the answer is not a list")
         return tuple(event for event in decode_logs(logs, self.addresses) if isinstance(event, tuple(kinds)))

@@ -86,7 +86,9 @@ class TxSender:
                     await self._settle()
                     sent = await self._launch(call, headroom)
                 mined = await self._watch(sent)
-            except (asyncio.CancelledError, UnreachableError, MalformedError):
+            except RevertError:
+                raise  # found before it was sent
+            except (asyncio.CancelledError, UnreachableError, MalformedError, ChainError):
                 # It may stay open, and may wait for one of another process that is gone: settle both next time.
                 self._settled = False
                 raise
@@ -219,7 +221,7 @@ class TxSender:
                 return "accepted"
             if "nonce" in reason and "low" in reason:
                 # Ours may be the very one that used the nonce: an answer got lost on the way.
-                return "accepted" if await self._seen_mined(sent) else "taken"
+                return "accepted" if await self._may_be_mined(sent) else "taken"
             if ("replacement" in reason and "underpriced" in reason) or "could not replace" in reason:
                 return "taken"
             if "underpriced" in reason or "base fee" in reason or "fee cap" in reason:
@@ -229,27 +231,36 @@ class TxSender:
             raise ChainError(f"{sent.label}: the endpoint refuses the transaction: {error.reason}") from error
         return "accepted"
 
-    async def _seen_mined(self, sent: Sent) -> bool:
+    async def _may_be_mined(self, sent: Sent) -> bool:
+        """Whether the transaction that used its nonce may be itself; where the endpoint cannot say, watching will."""
+        count = 0
         for _ in range(LOST_LOOKS):
-            if await self._receipt(sent) is not None:
+            try:
+                mined, count = await self._receipt(sent)
+            except RpcError:
+                return True
+            if mined is not None:
                 return True
             await asyncio.sleep(self.poll / LOST_LOOKS)
-        return False
+        return count <= sent.nonce
 
     # Watching
 
     async def _watch(self, sent: Sent) -> Mined:
-        """Wait until it is mined, keeping it alive. Forgets it then. Bounded by `timeout`."""
+        """Wait until it is mined, keeping it alive. Forgets it then. Bounded by `timeout`.
+
+        An endpoint that answers with an error, or not at all, says nothing of the transaction: it is asked again.
+        """
         start = time.monotonic()
         bumps = looks = lost = 0
         while (waited := time.monotonic() - start) < self.timeout:
             sent = await self._reload(sent)
             try:
-                mined = await self._receipt(sent)
+                mined, count = await self._receipt(sent)
                 if mined is not None:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     return mined
-                lost = lost + 1 if await self._count("latest") > sent.nonce else 0
+                lost = lost + 1 if count > sent.nonce else 0
                 if lost == LOST_LOOKS:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     raise _LostError(
@@ -262,10 +273,8 @@ class TxSender:
                 elif waited > (looks + 1) * self.timeout / LOOKS:
                     looks += 1
                     await self._keep_alive(sent)
-            except UnreachableError as error:
-                self._log.warning(
-                    "the endpoint is silent while a transaction is open", call=sent.label, error=str(error)
-                )
+            except (UnreachableError, MalformedError, RpcError) as error:
+                self._log.warning("nothing is learned of an open transaction", call=sent.label, error=str(error))
             await asyncio.sleep(min(self.poll, self.timeout / LOOKS))
         raise UnreachableError(
             f"{sent.label}: transaction 0x{sent.hashes[-1].hex()} was not mined in {self.timeout:g} s",
@@ -298,11 +307,19 @@ class TxSender:
         rows = await asyncio.to_thread(self.journal.pending)
         return next((row for row in rows if row.nonce == sent.nonce and row.hashes[0] == sent.hashes[0]), sent)
 
-    async def _receipt(self, sent: Sent) -> Mined | None:
-        """The receipt of whichever form of it was mined."""
-        answers = await self.rpc.batch([("eth_getTransactionReceipt", [value]) for value in sent.hashes])
+    async def _receipt(self, sent: Sent) -> tuple[Mined | None, int]:
+        """The receipt of whichever form of it was mined, and how many nonces were used when it was looked for.
+
+        In one round trip: a server that lags behind the one that counted would have no receipt.
+        """
+        count, *answers = await self.rpc.batch(
+            [
+                ("eth_getTransactionCount", [self.signer.address, "latest"]),
+                *(("eth_getTransactionReceipt", [value]) for value in sent.hashes),
+            ]
+        )
         receipt = next((answer for answer in answers if answer is not None and answer.get("blockNumber")), None)
-        return None if receipt is None else mined_from(receipt, sent.gas)
+        return None if receipt is None else mined_from(receipt, sent.gas), int(count, 16)
 
     # Why it failed
 

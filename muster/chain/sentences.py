@@ -135,6 +135,7 @@ HINTS: Final[dict[str, str]] = {
     "WindowOpen": "muster worker status shows when it matures",
     "NotAdmitted": "ask the run's owner to admit your operator address",
     "NodeKeyUsed": "muster wallet new makes a fresh node key",
+    "NoticeLapsed": "announce it again: run the same command once more",
     "EscrowShort": "the run's owner can add to the escrow: muster run fund",
     "ConsentExpired": "run the command again: it signs a new consent",
     "CommitmentsPaused": "nothing is lost: what has matured can be claimed meanwhile, muster worker claim",

@@ -12,7 +12,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from balancer import always, balanced, never
 
+from muster.chain import reads
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.contracts import registry, token
@@ -23,7 +25,7 @@ from muster.chain.devchain import DevChain
 from muster.chain.events import decode_logs
 from muster.chain.reads import LOG_SPAN
 from muster.chain.transactions import Call
-from muster.errors import ConfigError
+from muster.errors import ConfigError, UnreachableError
 from muster.settings import ChainSettings
 from tests.conftest import Deployment, deploy_on, funded_on
 
@@ -174,6 +176,75 @@ async def test_a_reorg_deeper_than_memory_begins_at_the_first_block(place: Deplo
         batch = await cursor.poll()
         assert batch.rewound_to == chain.addresses.from_block - 1
         assert amounts(batch) == [1]
+
+
+async def test_a_server_that_lags_takes_nothing_back(place: Deployment, tmp_path: Path) -> None:
+    async with balanced(place.anvil) as balancer:
+        settings = place.settings.model_copy(update={"rpc_url": balancer.url})
+        async with depositor(place) as chain, await Chain.connect(settings) as watcher:
+            cursor = cursor_on(watcher, tmp_path)
+            first = await chain.act(registry.deposit(1))
+            assert await drain(cursor) == [1]
+            await chain.act(registry.deposit(2))
+            assert await drain(cursor) == [2]
+
+            balancer.head, balancer.lags = first.block, always
+            for _ in range(2):
+                with pytest.raises(UnreachableError, match="the endpoint is behind"):
+                    await cursor.poll()
+            balancer.lags = never
+            await chain.act(registry.deposit(3))
+            batch = await cursor.poll()
+            assert batch.rewound_to is None
+            assert amounts(batch) == [3]
+
+
+async def test_events_that_a_server_does_not_have_yet_are_not_left_out(place: Deployment) -> None:
+    async with balanced(place.anvil) as balancer:
+        settings = place.settings.model_copy(update={"rpc_url": balancer.url})
+        async with depositor(place) as chain, await Chain.connect(settings) as watcher:
+            first, last = await chain.act(registry.deposit(1)), await chain.act(registry.deposit(2))
+            balancer.head, balancer.lags = first.block, lambda text: "eth_getLogs" in text
+            with pytest.raises(UnreachableError, match=f"the endpoint is behind: it does not know block {last.block}"):
+                await watcher.events([Deposited], first.block, last.block)
+            found = await watcher.events([Deposited], first.block, first.block)
+            assert [event.at.block for event in found] == [first.block]
+
+
+async def test_a_chain_that_stays_shorter_was_reorganised(
+    place: Deployment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with depositor(place) as chain:
+        cursor = cursor_on(chain, tmp_path)
+        kept = await chain.act(registry.deposit(1))
+        assert await drain(cursor) == [1]
+        before = place.anvil.request("evm_snapshot")
+        await chain.act(registry.deposit(2))
+        assert await drain(cursor) == [2]
+        assert place.anvil.request("evm_revert", before) is True
+
+        with pytest.raises(UnreachableError, match="the endpoint is behind"):
+            await cursor.poll()
+        monkeypatch.setattr(reads, "BEHIND_SECONDS", 0)
+        batch = await cursor.poll()
+        assert batch.rewound_to == kept.block
+        assert amounts(batch) == []
+
+
+async def test_a_shorter_chain_with_another_block_was_reorganised(place: Deployment, tmp_path: Path) -> None:
+    async with depositor(place) as chain:
+        cursor = cursor_on(chain, tmp_path)
+        kept = await chain.act(registry.deposit(1))
+        assert await drain(cursor) == [1]
+        before = place.anvil.request("evm_snapshot")
+        for amount in (2, 3):
+            await chain.act(registry.deposit(amount))
+            assert await drain(cursor) == [amount]
+        assert place.anvil.request("evm_revert", before) is True
+        await chain.act(registry.deposit(4))
+        batch = await cursor.poll()
+        assert batch.rewound_to == kept.block
+        assert amounts(batch) == [4]
 
 
 async def test_confirmations_hold_events_back(place: Deployment, tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from balancer import balanced, first, never
 
 from muster.chain.anvil import Anvil, find_anvil, free_port
 from muster.chain.client import Chain
@@ -17,7 +18,7 @@ from muster.chain.deploy import deploy, plan_deployment, verify_deployment
 from muster.chain.keys import Signer
 from muster.chain.rpc import connect
 from muster.chain.types import AddressBook
-from muster.errors import ConfigError, MismatchError, UnfundedError, WrongChainError
+from muster.errors import ConfigError, MismatchError, UnfundedError, UnreachableError, WrongChainError
 from muster.settings import ChainSettings
 from tests.conftest import Deployment, deploy_on, funded_on
 
@@ -79,6 +80,33 @@ async def test_an_unfunded_deployer_writes_no_book(start_anvil: Start, tmp_path:
     with pytest.raises(UnfundedError, match="deploy MusterToken"):
         await deploy(settings, Signer.random())
     assert not settings.addresses.exists()
+
+
+async def test_a_server_that_does_not_have_the_contracts_yet_is_waited_for(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil()
+    (deployer,) = funded_on(anvil, 1)
+    async with balanced(anvil) as balancer:
+        settings = settings_for(anvil, tmp_path).model_copy(update={"rpc_url": balancer.url})
+        codes, calls = first(2, "eth_getCode"), first(1, "eth_call")
+        balancer.lags = lambda text: codes(text) or calls(text)
+        book = await deploy(settings, deployer)
+    assert set(book.code_hashes) == {"token", "registry", "runs", "court"}
+    assert AddressBook.load(settings.addresses) == book
+
+
+async def test_a_deployment_that_cannot_be_verified_is_in_the_book(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil()
+    (deployer,) = funded_on(anvil, 1)
+    async with balanced(anvil) as balancer:
+        options = {"rpc_url": balancer.url, "timeout_seconds": 2}
+        settings = settings_for(anvil, tmp_path).model_copy(update=options)
+        balancer.lags = lambda text: "eth_getCode" in text
+        with pytest.raises(UnreachableError, match="the endpoint does not have their code in 2 s") as caught:
+            await deploy(settings, deployer)
+        assert str(settings.addresses) in caught.value.hint
+        balancer.lags = never
+        async with await Chain.connect(settings) as chain:
+            await verify_deployment(chain.rpc, AddressBook.load(settings.addresses))
 
 
 @pytest.mark.parametrize("damage", ["code", "recorded", "guardian", "wiring"])

@@ -6,77 +6,22 @@ import asyncio
 import signal
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from sender_house import GWEI, Start, background, balance, opened, payment, pooled, until
 
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.contracts import registry, token
 from muster.chain.journal import Journal, Sent
 from muster.chain.keys import Signer, write_secret
-from muster.chain.rpc import connect
-from muster.chain.sender import GAS_HEADROOM, TxSender
-from muster.chain.transactions import Call, Fees, Mined
+from muster.chain.sender import GAS_HEADROOM
+from muster.chain.transactions import Call, Fees
 from muster.errors import ChainError, RevertError, UnfundedError, UnreachableError
-from muster.settings import ChainSettings
 from tests.conftest import Deployment, deploy_on, funded_on
-
-GWEI = 10**9
-Start = Callable[..., Anvil]
-
-
-def payment(to: Signer, wei: int = 1) -> Call:
-    return Call(to.address, b"", f"pay {wei}", wei)
-
-
-def settings_of(anvil: Anvil, **options: Any) -> ChainSettings:
-    return ChainSettings.model_validate({"rpc_url": anvil.url, "poll_seconds": 0.05, **options})
-
-
-@asynccontextmanager
-async def opened(anvil: Anvil, signer: Signer, folder: Path, **options: Any) -> AsyncIterator[TxSender]:
-    """A sender on an Anvil."""
-    settings = settings_of(anvil, **options)
-    async with await connect(settings) as rpc:
-        sender = await TxSender.open(rpc, signer, folder, settings)
-        try:
-            yield sender
-        finally:
-            sender.close()
-
-
-async def until(condition: Callable[[], object], seconds: float = 10) -> None:
-    """Wait for a condition, bounded."""
-    async with asyncio.timeout(seconds):
-        while not await asyncio.to_thread(condition):  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
-def pooled(anvil: Anvil, count: int) -> Callable[[], bool]:
-    return lambda: int(anvil.request("txpool_status")["pending"], 16) == count
-
-
-@asynccontextmanager
-async def background(work: Coroutine[Any, Any, Mined]) -> AsyncIterator[asyncio.Task[Mined]]:
-    """A send that is under way while the test does something to the chain."""
-    task = asyncio.create_task(work)
-    try:
-        yield task
-    finally:
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-
-
-def balance(anvil: Anvil, signer: Signer) -> int:
-    return int(anvil.request("eth_getBalance", signer.address, "latest"), 16)
-
-
-# Many at once
 
 
 async def test_twenty_sends_at_once_share_blocks_and_use_consecutive_nonces(start_anvil: Start, tmp_path: Path) -> None:

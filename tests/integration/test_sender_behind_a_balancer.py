@@ -1,0 +1,62 @@
+"""The sender at an endpoint whose servers lag or fail: each call still happens once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from balancer import balanced, first
+from sender_house import Start, background, balance, opened, payment, pooled, until
+
+from muster.chain.keys import Signer
+from muster.chain.sender import LOST_LOOKS
+from muster.errors import ChainError
+from tests.conftest import funded_on
+
+
+@pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", 2 * LOST_LOOKS)])
+async def test_a_server_that_has_no_receipt_says_nothing_of_the_transaction(
+    start_anvil: Start, tmp_path: Path, fate: str, looks: int
+) -> None:
+    anvil = start_anvil()
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path) as sender:
+        setattr(balancer, fate, first(looks, "eth_getTransactionReceipt"))
+        assert (await sender.send(payment(to))).ok
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 1
+
+
+@pytest.mark.parametrize("fate", ["fails", "lags"])
+async def test_a_mined_transaction_whose_answer_got_lost_is_not_sent_again(
+    start_anvil: Start, tmp_path: Path, fate: str
+) -> None:
+    anvil = start_anvil()
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path) as sender:
+        balancer.loses = first(1, "eth_sendRawTransaction")
+        setattr(balancer, fate, first(LOST_LOOKS, "eth_getTransactionReceipt"))
+        assert (await sender.send(payment(to))).ok
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 1
+
+
+async def test_what_a_refusal_left_open_is_settled_by_the_next_send(start_anvil: Start, tmp_path: Path) -> None:
+    anvil = start_anvil(mining=False)
+    (signer,) = funded_on(anvil, 1)
+    to = Signer.random()
+    async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path, timeout_seconds=5) as sender:
+        async with background(sender.send(payment(to))) as sending:
+            await until(pooled(anvil, 1))
+            (left,) = sender.journal.pending()
+            balancer.fails = first(1, "eth_sendRawTransaction")
+            anvil.request("anvil_dropTransaction", "0x" + left.hashes[0].hex())
+            with pytest.raises(ChainError, match="pay 1: the endpoint refuses the transaction: internal error"):
+                await sending
+        assert sender.journal.pending() == [left]
+        anvil.request("evm_setAutomine", True)
+        await sender.send(payment(to, 7))
+        assert sender.journal.pending() == []
+    assert balance(anvil, to) == 8
