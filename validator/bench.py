@@ -75,4 +75,5 @@ async def make_bench(
     task_set = await fetch_task_set(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, task_set, checkpoint)
-    return RunBench(chain, client, reader, Model(checkpoints, profile, terms.temperature), rules)
+    model = Model(checkpoints, profile, terms.temperature, threads=settings.validator.threads)
+    return RunBench(chain, client, reader, model, rules)

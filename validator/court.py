@@ -78,16 +78,28 @@ class Court:
         """Per case, the monotonic second before which nothing is tried again."""
         self._over_since: dict[int, float] = {}
         """Per case, the monotonic second at which it could first be resolved."""
+        self._opinions: dict[bytes, bool] = {}
+        """By charge of an open case in which this validator has no vote: whether its evidence shows guilt."""
+        self._unknown_since: dict[str, float] = {}
+        """Per accused node, the monotonic second since which the chain counts cases that the journal does not know."""
 
     async def turn(self, head: Block) -> None:
         """Do what is due. `head` is a block up to which the journal knows everything."""
-        for case in self.journal.cases():
-            if case.outcome == Outcome.OPEN:
-                await self._judge(case, head)
-                await self._end(case)
-            else:
+        cases = self.journal.cases()
+        undecided = [case for case in cases if case.outcome == Outcome.OPEN and case.ballot == "none"]
+        charges = {case.charge for case in cases if case.outcome == Outcome.OPEN}
+        self._opinions = {charge: guilty for charge, guilty in self._opinions.items() if charge in charges}
+        # What has a deadline comes first: to decide may take a replay.
+        for case in cases:
+            if case.outcome != Outcome.OPEN:
                 await self._collect(case)
-        for accusation in self.journal.accusations(time.time()):
+                continue
+            if case.ballot != "none":
+                await self._judge(case, head)
+            await self._end(case)
+        for case in undecided:
+            await self._judge(case, head)
+        for accusation in self.journal.accusations(time.time(), before=PROOFS.keys()):
             await self._accuse(accusation, head)
 
     # Accusing
@@ -102,10 +114,8 @@ class Court:
             return self.journal.delay_accusations(c.node, time.time() + SUSPECT_SECONDS)
         if await self.chain.ask(runs.challengeable_until(c.node, c.index)) < head.timestamp:
             return self._close(accusation, "late")
-        if work.open_cases:
-            return self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
         try:
-            await self._open(accusation)
+            await self._bring(accusation, work.open_cases, head)
         except (UnreachableError, CheckError) as error:  # others are accused meanwhile
             log.warning("cannot accuse yet", node=c.node, index=c.index, error=str(error))
             return self.journal.delay_accusations(c.node, time.time() + RETRY_SECONDS)
@@ -117,14 +127,59 @@ class Court:
             self._close(accusation, error.name or "refused")
         return None
 
-    async def _open(self, accusation: Accusation) -> None:
+    async def _bring(self, accusation: Accusation, open_cases: int, head: Block) -> None:
+        """Prove it to the contract, or open a case, unless one that will do is under way. `open_cases`: against the
+        node, as the chain counts them."""
         c = accusation.commitment
         bundle = parse_bundle(self.journal.evidence(c) or b"")
         if accusation.kind in PROOFS and await self._prove(accusation, bundle):
             self._close(accusation, "proven")
-            return
-        if not await self._still_convinced(accusation, bundle):
-            return
+        elif open_cases and await self._is_tried(accusation, open_cases, head):
+            self.journal.delay_accusations(c.node, time.time() + max(1.0, self.stagger_seconds))
+        elif await self._still_convinced(accusation, bundle):
+            await self._open(accusation)
+
+    async def _is_tried(self, accusation: Accusation, open_cases: int, head: Block) -> bool:
+        """Whether a case is under way that makes one of this accusation needless.
+
+        Any other is no reason to wait: an accomplice could open one after the other, on evidence that nobody can have,
+        until it is too late to accuse. A second case beside a good one costs little: when the node is convicted, it is
+        moot, and its fee comes back.
+        """
+        node = accusation.commitment.node
+        cases = [case for case in self.journal.cases() if case.outcome == Outcome.OPEN and case.commitment.node == node]
+        if len(cases) >= open_cases:
+            self._unknown_since.pop(node, None)
+        elif time.monotonic() - self._unknown_since.setdefault(node, time.monotonic()) < RETRY_SECONDS:
+            return True
+        for case in cases:
+            if await self._makes_needless(case, accusation, head):
+                return True
+        return False
+
+    async def _makes_needless(self, case: CaseFile, accusation: Accusation, head: Block) -> bool:
+        """Whether an open case is this validator's own, or one in which it thinks the node guilty."""
+        if head.timestamp >= case.reveal_ends + RETRY_SECONDS:
+            return False  # a reorg took it, or nobody ends it
+        same = (accusation.kind, accusation.commitment.index) == (case.kind, case.commitment.index)
+        if case.kind == Kind.DATA_MISSING and not same:
+            return False  # it may end as soon as the data is shown, whatever else the node did
+        if case.challenger == self.me:
+            return True
+        if case.guilty is not None:
+            return case.guilty
+        if case.ballot == "none" and case.kind != Kind.DATA_MISSING:
+            return case.case_id not in self._not_before  # the next turn begins with looking at it
+        return await self._opinion(case)
+
+    async def _opinion(self, case: CaseFile) -> bool:
+        """Whether the evidence of a case shows guilt to a validator that has no vote, or none yet; looked at once."""
+        if case.charge not in self._opinions:
+            self._opinions[case.charge] = (await self._look(case)).guilty is True
+        return self._opinions[case.charge]
+
+    async def _open(self, accusation: Accusation) -> None:
+        c = accusation.commitment
         receipt = await self.chain.act(
             court.open_case(
                 c.node,
@@ -201,13 +256,7 @@ class Court:
         cure = self.rules.terms.commit_phase // CURE_SHARE if case.kind == Kind.DATA_MISSING else case.commit_ends
         if head.timestamp < case.commit_ends - cure or time.monotonic() < self._not_before.get(case.case_id, 0):
             return None
-        try:
-            ruling = await self.rule(case)
-        except MusterError:
-            raise
-        except Exception as error:  # whoever brings evidence chooses it: it may cost this case its vote, and no other
-            log.exception("the evidence of a case cannot be looked at", case=case.case_id)
-            ruling = Ruling(None, f"{type(error).__name__}: {error}")
+        ruling = await self._look(case)
         if ruling.guilty is None:
             log.warning("cannot tell yet", case=case.case_id, why=ruling.why)
             self._not_before[case.case_id] = time.monotonic() + RETRY_SECONDS / 6
@@ -215,6 +264,16 @@ class Court:
         log.info("decided", case=case.case_id, guilty=ruling.guilty, why=ruling.why)
         self.journal.seal_ballot(case, ruling.guilty, secrets.token_bytes(32))
         return None
+
+    async def _look(self, case: CaseFile) -> Ruling:
+        """`rule`, whatever the evidence does: whoever brings it chooses it, and it concerns no other case."""
+        try:
+            return await self.rule(case)
+        except MusterError:
+            raise
+        except Exception as error:
+            log.exception("the evidence of a case cannot be looked at", case=case.case_id)
+            return Ruling(None, f"{type(error).__name__}: {error}")
 
     async def rule(self, case: CaseFile) -> Ruling:
         """What the evidence of a case comes to, by this validator's own measurements."""

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from muster import telemetry
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
 from muster.draws import Draw, draw_sample
@@ -26,8 +27,13 @@ from muster.signing import UNSIGNED, sign_verdict
 from validator.bench import RunBench
 from validator.inspect import Inspection, of_cheap, of_dear
 
+FEW_LEFT: Final = 0.8
+"""Share of the hash chain's links that are used when its owner is told so, with time to have another validator join."""
+
 NO_FILE: Final = "0x" + "00" * 32
 """File hash in a verdict about a file that nobody has."""
+
+log = telemetry.logger("validator")
 
 
 @dataclass(frozen=True)
@@ -114,20 +120,26 @@ class Inspector:
         self._signer = signer
         self._links = links
         self._policy = policy
+        self._warned = False
 
     async def judge(self, commitment: Commitment, link: int, *, suspect: bool, missing_counts: bool) -> Judgement:
         """The verdict on a commitment, sampled with link number `link` of the hash chain.
 
         suspect: its node was rejected before. missing_counts and errors as in `examine`.
         """
-        if link >= len(self._links):
-            raise UnreachableError(
-                f"all {len(self._links)} links of this validator's hash chain are used",
-                hint="retire this key and join with a new one: muster validator join",
-            )
+        self._check_link(link)
         sample = await self._sample(commitment, self._links[link], suspect=suspect)
         examination = await examine(self._bench, commitment, sample, missing_counts=missing_counts)
         return self._conclude(examination, link)
+
+    def _check_link(self, link: int) -> None:
+        """There is such a link. An operator has one validator in a run, ever, so a new chain takes another operator."""
+        hint = "retire this key, and join with a new key and another operator: muster validator join --operator NAME"
+        if link >= len(self._links):
+            raise UnreachableError(f"all {len(self._links)} links of this validator's hash chain are used", hint=hint)
+        if link + 1 >= FEW_LEFT * len(self._links) and not self._warned:
+            self._warned = True
+            log.warning("the hash chain comes to its end", used=link + 1, links=len(self._links), hint=hint)
 
     async def _sample(self, commitment: Commitment, preimage: bytes, *, suspect: bool) -> list[int]:
         positions = self._bench.rules.terms.positions

@@ -8,6 +8,7 @@ written before it is told, a vote's salt before the vote is committed.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -39,6 +40,9 @@ class ValidatorJournal:
         """`identity` names chain, contracts and validator. Raises ConfigError when the folder is another's."""
         self.run = run
         self.validator = validator
+        self.first_hour = 0
+        """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
+        cannot seal these, and a link of its hash chain for each would use that up."""
         self._db = Journal(folder / "journal.sqlite", SCHEMA)
         known = self._db.value("SELECT name FROM identity")
         if known is None:
@@ -140,15 +144,17 @@ class ValidatorJournal:
         """Commitments of blocks before this one. The newest step comes first: the trainer waits for it. Nodes that were
         rejected before come last: their work is likely to be void soon."""
         rows = self._db.rows(
-            """SELECT * FROM commitments WHERE state = 'pending' AND live = 1 AND block < ? AND retry_at <= ?
+            """SELECT * FROM commitments
+               WHERE state = 'pending' AND live = 1 AND hour >= ? AND block < ? AND retry_at <= ?
                ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
-            *(before_block, now, limit),
+            *(self.first_hour, before_block, now, limit),
         )
         return [Pending(self._commitment(row), row["draw_index"], row["seen_at"]) for row in rows]
 
     def backlog(self) -> int:
         """Commitments that wait to be judged."""
-        return self._db.value("SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1")
+        query = "SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1 AND hour >= ?"
+        return self._db.value(query, self.first_hour)
 
     def take_link(self, c: Commitment) -> int:
         """The link of the hash chain that this commitment's sample is drawn with: its own, for ever."""
@@ -190,16 +196,27 @@ class ValidatorJournal:
     # Telling
 
     def unsent(self, now: float, limit: int) -> list[Unsent]:
+        """Verdicts to tell now, those first that have waited longest since they were tried; none about what a reorg
+        took back."""
         rows = self._db.rows(
-            "SELECT * FROM verdicts WHERE state = 'unsent' AND retry_at <= ? ORDER BY rowid LIMIT ?", now, limit
+            """SELECT v.*, c.seen_at FROM verdicts v JOIN commitments c USING (node, idx, root)
+               WHERE v.state = 'unsent' AND v.retry_at <= ? AND c.live = 1 ORDER BY v.retry_at, v.rowid LIMIT ?""",
+            *(now, limit),
         )
-        return [Unsent(Verdict.model_validate_json(row["document"]), row["evidence"], row["refusals"]) for row in rows]
+        return [
+            Unsent(Verdict.model_validate_json(row["document"]), row["evidence"], row["refusals"], row["seen_at"])
+            for row in rows
+        ]
 
     def sent(self, verdict: Verdict) -> None:
         self._db.execute(f"UPDATE verdicts SET state = 'sent' WHERE {_KEY}", *_key(verdict))
 
+    def put_off(self, verdict: Verdict, retry_at: float) -> None:
+        """It could not be told, for no fault of its own."""
+        self._db.execute(f"UPDATE verdicts SET retry_at = ? WHERE {_KEY}", retry_at, *_key(verdict))
+
     def refused(self, verdict: Verdict, *, retry_at: float | None) -> None:
-        """The orchestrator did not take it; None: it never will."""
+        """The orchestrator found fault with it; None: once too often, it is told no more."""
         state = "refused" if retry_at is None else "unsent"
         self._db.execute(
             f"UPDATE verdicts SET state = ?, refusals = refusals + 1, retry_at = ? WHERE {_KEY}",
@@ -208,18 +225,23 @@ class ValidatorJournal:
 
     # Accusing
 
-    def accusations(self, now: float) -> list[Accusation]:
-        """What could go to court now: of each node the earliest whose turn has come and whose evidence is stored."""
+    def accusations(self, now: float, before: Collection[Kind] = ()) -> list[Accusation]:
+        """What could go to court now: of each node the earliest whose turn has come and whose evidence is stored; of
+        these kinds before any other."""
         rows = self._db.rows(
-            """SELECT a.*, c.hour, c.block, MIN(a.due) FROM accusations a
+            """SELECT a.*, c.hour, c.block FROM accusations a
                JOIN verdicts v USING (node, idx, root) JOIN commitments c USING (node, idx, root)
-               WHERE a.state = 'waiting' AND a.due <= ? AND v.state = 'sent' AND c.live = 1 GROUP BY a.node""",
+               WHERE a.state = 'waiting' AND a.due <= ? AND v.state = 'sent' AND c.live = 1 ORDER BY a.due, a.rowid""",
             now,
         )
-        return [
+        waiting = [
             Accusation(self._commitment(row), kind_of(row["reason"]), row["position"] or 0, row["evidence"], row["due"])
             for row in rows
         ]
+        of_node: dict[str, Accusation] = {}
+        for accusation in sorted(waiting, key=lambda accusation: accusation.kind not in before):
+            of_node.setdefault(accusation.commitment.node, accusation)
+        return list(of_node.values())
 
     def evidence(self, c: Commitment) -> bytes | None:
         """The bundle this validator made about a commitment."""
@@ -280,13 +302,13 @@ class ValidatorJournal:
     # Sealing
 
     def open_hour(self, after: int, before: int) -> int | None:
-        """The first hour with work after one hour and before another."""
-        query = "SELECT MIN(hour) FROM commitments WHERE live = 1 AND hour > ? AND hour < ?"
-        return self._db.value(query, after, before)
+        """The first hour with work after one hour and before another, in which this validator served."""
+        query = "SELECT MIN(hour) FROM commitments WHERE live = 1 AND hour >= ? AND hour < ?"
+        return self._db.value(query, max(after + 1, self.first_hour), before)
 
     def unjudged(self, hour: int) -> int:
-        """Commitments of an hour and earlier that still wait."""
-        query = "SELECT COUNT(*) FROM commitments WHERE live = 1 AND state = 'pending' AND hour <= ?"
+        """Commitments of an hour that still wait."""
+        query = "SELECT COUNT(*) FROM commitments WHERE live = 1 AND state = 'pending' AND hour = ?"
         return self._db.value(query, hour)
 
     def vouched(self, hour: int) -> list[Commitment]:

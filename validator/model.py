@@ -22,10 +22,12 @@ _LOADING: Final = threading.Lock()
 class Model:
     """Replays rollouts of different steps, in the order in which it is asked."""
 
-    def __init__(self, checkpoints: Checkpoints, profile: Profile, temperature: float) -> None:
+    def __init__(self, checkpoints: Checkpoints, profile: Profile, temperature: float, *, threads: int = 1) -> None:
+        """`threads`: CPU threads of a replay."""
         self.profile = profile
         self._checkpoints = checkpoints
         self._temperature = temperature
+        self._threads = threads
         self._replayer: Replayer | None = None
         self._turn = asyncio.Lock()
 
@@ -54,6 +56,6 @@ class Model:
     def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[Finding | None]:
         if self._replayer is None:
             with _LOADING:
-                self._replayer = Replayer(folder, self.profile, self._temperature)
+                self._replayer = Replayer(folder, self.profile, self._temperature, threads=self._threads)
         self._replayer.load_weights(folder)
         return [judge([measurement], self.profile) for measurement in self._replayer.replay(rollouts)]

@@ -72,6 +72,9 @@ class Unsent:
     verdict: Verdict
     evidence: bytes | None
     refusals: int
+    """Times the orchestrator found fault with it."""
+    seen_at: float
+    """Wall-clock second at which its commitment was first seen."""
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,14 @@
 """Sealing: once an hour has ended and everything in it is judged, say so on chain, and get paid for it.
 
 Each hour with work is sealed by itself and in order, so that the validators' seals meet at the same hours and a quorum
-moves the watermark. The vouch root commits to what this validator accepted: it is liable for that.
+moves the watermark. It begins with the hour in which this validator registered, and passes over one that can be sealed
+no more. The vouch root commits to what this validator accepted: it is liable for that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from muster import telemetry
 from muster.chain.client import Chain
@@ -20,6 +22,9 @@ from validator.journal import ValidatorJournal
 
 NOTHING: bytes = bytes(32)
 """Vouch root of an hour in which nothing was accepted."""
+
+_NEVER: Final = frozenset({"SealTooLate", "HourBeforeJoined"})
+"""Answers of the contract to a seal that it will not take at any other time either."""
 
 log = telemetry.logger("validator")
 SEALS = telemetry.counter("validator_seals", "Hours sealed")
@@ -51,6 +56,9 @@ class Sealing:
         self._journal = journal
         self._run = run
         self._last: int | None = None
+        """The hour that was sealed, or passed over, last."""
+        self._window: int | None = None
+        """Hours after its end in which an hour can be sealed."""
         self._said: object = None
 
     async def turn(self, head: Block) -> bool:
@@ -58,11 +66,15 @@ class Sealing:
         last = self._last
         if last is None:
             last = self._last = await self._chain.ask(runs.last_sealed(self._chain.signer.address))
+        if self._window is None:
+            self._window = await self._chain.ask(runs.unsealed_window_hours())
         hour = self._journal.open_hour(after=last, before=head.timestamp // HOUR_SECONDS)
         if hour is None:
             return False
+        if head.timestamp >= (hour + 1 + self._window) * HOUR_SECONDS:  # as Runs._checkSealHour
+            return self._pass_over(hour, f"its time was over {self._window} hours after it")
         if unjudged := self._journal.unjudged(hour):
-            self._say("waiting", hour=hour, reason=f"{unjudged} commitments up to this hour are not judged yet")
+            self._say("waiting", hour=hour, reason=f"{unjudged} commitments of this hour are not judged yet")
             return False
         accepted = self._journal.vouched(hour)
         steps = {c.step for c in accepted}
@@ -79,15 +91,19 @@ class Sealing:
         return True
 
     async def _refused(self, hour: int, error: RevertError) -> bool:
-        if error.name == "SealTooLate":
-            log.warning("this hour stays unsealed", hour=hour, error=str(error))
-            self._last = hour
-            return True
+        if error.name in _NEVER:
+            return self._pass_over(hour, str(error))
         if error.name == "SealNotRising":  # an earlier life of this process sealed it
             self._last = await self._chain.ask(runs.last_sealed(self._chain.signer.address))
             return True
         self._say("cannot seal yet", hour=hour, error=str(error))
         return False
+
+    def _pass_over(self, hour: int, reason: str) -> bool:
+        """Go on to the next hour: what could not be judged in time must not hold up what can."""
+        log.warning("this hour stays unsealed", hour=hour, reason=reason)
+        self._last = hour
+        return True
 
     def _say(self, event: str, **values: object) -> None:
         """Log what is news."""

@@ -21,7 +21,7 @@ from muster.chain.contracts.registry import Convicted, Retired, Role, Status
 from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.cursor import EventCursor
 from muster.chain.keys import load_signer
-from muster.constants import DRAW_CHAIN_LENGTH, SAMPLE_BLOCKS
+from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.draw_secret import load_draw_secret
 from muster.draws import chain_preimages
 from muster.errors import TRANSIENT, ConfigError, MusterError, RefusedError, UnreachableError
@@ -36,17 +36,21 @@ from validator.bench import RunBench, make_bench
 from validator.court import Court, turn_of
 from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
-from validator.records import Pending
+from validator.records import Pending, Unsent
 from validator.sealing import Sealing
 
 AT_ONCE: Final = 8
 """Commitments and verdicts taken from the journal at a time."""
 
 MAX_REFUSALS: Final = 10
-"""Times the orchestrator may refuse a verdict; it may not have read the chain as far as we have."""
+"""Times the orchestrator may find fault with a verdict before it is told no more."""
+
+NOT_ITS_FAULT: Final = frozenset({401, 403, 404, 408, 429})
+"""Statuses that say nothing about a verdict: the orchestrator may not have read the chain as far as we have, so that it
+knows neither this validator nor the commitment, clocks may differ, and it may be busy."""
 
 RETRY_SECONDS: Final = 2.0
-"""Pause before a commitment or verdict is tried again; it grows with the attempts, up to a minute."""
+"""Pause before a commitment or verdict is tried again; it grows, up to a minute."""
 
 MAX_RETRY_SECONDS: Final = 60.0
 
@@ -158,11 +162,12 @@ class Validator:
         if keccak(self.links[0]) != node.draw_tip:
             raise ConfigError(
                 "the draw secret in this folder is not the one the validator registered with",
-                hint="restore it from a backup, or join with a new key",
+                hint="restore it from a backup, or join with a new key and another operator",
             )
         if node.status == Status.JAILED:
             raise OutOfServiceError("this validator was convicted; it judges nobody any more")
         self._retired = node.status != Status.ACTIVE
+        self.journal.first_hour = node.registered_at // HOUR_SECONDS
         return True
 
     async def _settled(self) -> bool:
@@ -242,7 +247,7 @@ class Validator:
                 missing_counts=age >= self.settings.validator.data_grace_seconds,
             )
         except TRANSIENT as error:
-            self.journal.postpone(c, time.time() + min(MAX_RETRY_SECONDS, RETRY_SECONDS + age / 4))
+            self.journal.postpone(c, time.time() + _pause(age))
             log.warning("cannot judge yet", node=c.node, index=c.index, reason=str(error))
             return
         failpoint("validator.fetched")
@@ -280,13 +285,24 @@ class Validator:
                     await self.client.put_evidence(item.evidence)
                 await self.client.post_verdict(item.verdict)
             except RefusedError as error:
-                final = item.refusals + 1 >= MAX_REFUSALS
-                wait = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2**item.refusals)
-                self.journal.refused(item.verdict, retry_at=None if final else time.time() + wait)
-                log.warning("a verdict was refused", index=item.verdict.index, final=final, error=str(error))
+                self._refused(item, error)
                 continue
+            except TRANSIENT:  # the next turn begins with another one
+                self.journal.put_off(item.verdict, time.time())
+                raise
             self.journal.sent(item.verdict)
         return len(told) == AT_ONCE
+
+    def _refused(self, item: Unsent, error: RefusedError) -> None:
+        """Try it again later: for ever, unless it is the verdict that is wrong."""
+        now, its_fault = time.time(), 400 <= error.status < 500 and error.status not in NOT_ITS_FAULT
+        final = its_fault and item.refusals + 1 >= MAX_REFUSALS
+        log.warning("a verdict was refused", index=item.verdict.index, final=final, error=str(error))
+        if its_fault:
+            wait = min(MAX_RETRY_SECONDS, RETRY_SECONDS * 2**item.refusals)
+            self.journal.refused(item.verdict, retry_at=None if final else now + wait)
+        else:
+            self.journal.put_off(item.verdict, now + _pause(now - item.seen_at))
 
     async def _court(self, court: Court) -> bool:
         head = await self.chain.head()
@@ -300,3 +316,8 @@ class Validator:
         if self._seen < 0 or self._retired:
             return False
         return await sealing.turn(await self.chain.block(self._seen))
+
+
+def _pause(age: float) -> float:
+    """Seconds until something is tried again that others, or time, must mend; it was first seen `age` seconds ago."""
+    return min(MAX_RETRY_SECONDS, RETRY_SECONDS + age / 4)

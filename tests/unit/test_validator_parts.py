@@ -8,95 +8,40 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import commitment_samples as samples
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from validator_samples import ME, NODE, OTHER, ROOT, opened, pending, place, reject, tell, verdict, work
 
 from muster.chain.client import charge_of
-from muster.chain.codec import Event, Place, View
-from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.chain.codec import View
+from muster.chain.contracts.court import CaseResolved, Kind, Outcome
 from muster.chain.contracts.registry import Convicted, Status
-from muster.chain.contracts.runs import WorkCommitted
-from muster.chain.cursor import Batch
 from muster.chain.types import Block
 from muster.draw_secret import create_draw_secret, draw_tip
 from muster.draws import chain_preimages, draw_sample, verify_preimage
-from muster.errors import ConfigError
+from muster.errors import ConfigError, UnreachableError
 from muster.inspection import Commitment, Finding
 from muster.merkle import LeafTree
-from muster.messages import Verdict
-from muster.signing import UNSIGNED
+from muster.rollouts.schema import Rollout
+from muster.sample_policy import SamplePolicy
+from muster.settings import ValidatorSettings
+from validator import inspector as inspector_room
+from validator import model as model_room
 from validator.court import Court, turn_of
 from validator.inspect import of_cheap, of_dear
+from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
+from validator.model import Model
 from validator.sealing import NOTHING, vouch_leaf, vouch_root
-
-ME, NODE, OTHER = ("0x" + letter * 40 for letter in "aB1")
-ROOT = b"\x01" * 32
 
 
 @pytest.fixture
 def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
-    opened = ValidatorJournal(tmp_path, "me", 1, ME)
-    yield opened
-    opened.close()
-
-
-def place(block: int) -> Place:
-    return Place(block, bytes(32), bytes(32), 0)
-
-
-def work(index: int, *, block: int = 10, step: int = 0, hour: int = 5, node: str = NODE, root: bytes = ROOT) -> Event:
-    return WorkCommitted(place(block), run=1, node=node, step=step, index=index, hour=hour, root=root)
-
-
-def opened(case_id: int, *, challenger: str = OTHER, block: int = 20, **changes: Any) -> CaseOpened:
-    fields: dict[str, Any] = {
-        "node": NODE,
-        "index": 0,
-        "step": 0,
-        "root": ROOT,
-        "kind": Kind.SAMPLING_MISMATCH,
-        "position": 3,
-        "evidence_hash": b"\x09" * 32,
-        "jury": 3,
-        "commit_ends": 100,
-        "reveal_ends": 200,
-    }
-    return CaseOpened(place(block), case_id, challenger=challenger, run=1, **(fields | changes))
-
-
-def tell(journal: ValidatorJournal, *events: Event, rewound_to: int | None = None) -> None:
-    journal.record(Batch(tuple(events), 0, 99, rewound_to), now=1000.0)
-
-
-def pending(journal: ValidatorJournal, before: int = 1_000) -> list[Commitment]:
-    return [item.commitment for item in journal.pending(before, 2000.0, 100)]
-
-
-def verdict(c: Commitment, link: int, **changes: Any) -> Verdict:
-    fields: dict[str, Any] = {
-        "run": 1,
-        "step": c.step,
-        "node": c.node,
-        "index": c.index,
-        "root": "0x" + c.root.hex(),
-        "file_hash": "0x" + "00" * 32,
-        "validator": ME,
-        "accepted": True,
-        "draw_index": link,
-        "preimage": "0x" + "00" * 32,
-        "signature": UNSIGNED,
-    }
-    return Verdict(**(fields | changes))
-
-
-def reject(journal: ValidatorJournal, c: Commitment, accuse_at: float | None) -> Verdict:
-    made = verdict(
-        c, journal.take_link(c), accepted=False, reason="sampling_mismatch", position=3, evidence="0x" + "09" * 32
-    )
-    journal.judge(c, made, b"bundle", accuse_at=accuse_at)
-    return made
+    made = ValidatorJournal(tmp_path, "me", 1, ME)
+    yield made
+    made.close()
 
 
 # Commitments
@@ -353,12 +298,12 @@ def test_who_did_not_judge_in_one_block_may_in_another(journal: ValidatorJournal
 # Sealing
 
 
-def test_an_hour_is_ready_when_everything_up_to_it_is_judged(journal: ValidatorJournal) -> None:
+def test_an_hour_is_ready_when_everything_in_it_is_judged(journal: ValidatorJournal) -> None:
     tell(journal, work(0, hour=5), work(1, hour=7), work(2, hour=9))
     assert journal.open_hour(after=0, before=9) == 5
     assert journal.open_hour(after=5, before=9) == 7
     assert journal.open_hour(after=7, before=9) is None, "the hour has not ended"
-    assert journal.unjudged(7) == 2
+    assert (journal.unjudged(5), journal.unjudged(7)) == (1, 1)
     for c in pending(journal):
         if c.index == 0:
             journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None)
@@ -413,6 +358,63 @@ def test_what_accuses_comes_before_what_rejects_and_then_the_order_of_the_checks
     assert of_dear([None, None]).finding is None
     assert of_cheap(Finding("wrong_draw", 3)).rows == (3,)
     assert of_cheap(Finding("wrong_root")).rows == ()
+
+
+# Means
+
+
+async def test_a_hash_chain_tells_its_owner_before_it_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[int] = []
+
+    class Log:
+        def warning(self, _event: str, *, used: int, links: int, hint: str) -> None:
+            assert (links, "another operator" in hint) == (10, True)
+            warned.append(used)
+
+    class Bench:
+        rules = samples.rules()
+        chain = property(lambda self: self)
+
+        async def block_hash(self, number: int) -> bytes:
+            raise UnreachableError("no block")
+
+    monkeypatch.setattr(inspector_room, "log", Log())
+    policy = SamplePolicy.of(ValidatorSettings())
+    inspector = Inspector(Bench(), SimpleNamespace(), [bytes(32)] * 10, policy)  # type: ignore[arg-type]
+    about = Commitment(1, 3, NODE, 5, ROOT, hour=5, block=10)
+    for link in (6, 7, 8, 9):
+        with pytest.raises(UnreachableError, match="no block"):
+            await inspector.judge(about, link, suspect=False, missing_counts=False)
+    assert warned == [8], "once"
+    with pytest.raises(UnreachableError, match="all 10 links of this") as caught:
+        await inspector.judge(about, 10, suspect=False, missing_counts=False)
+    assert "--operator" in caught.value.hint
+
+
+async def test_a_replay_computes_on_as_many_threads_as_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[int] = []
+
+    class Replayer:
+        def __init__(self, folder: Path, profile: object, temperature: float, *, threads: int) -> None:
+            made.append(threads)
+
+        def load_weights(self, folder: Path) -> None: ...
+
+        def replay(self, rollouts: list[Rollout]) -> list[Any]:
+            return []
+
+    class Checkpoints:
+        async def get(self, step: int) -> Path:
+            return tmp_path
+
+    monkeypatch.setattr(model_room, "Replayer", Replayer)
+    for threads in (1, 3):
+        model = Model(Checkpoints(), SimpleNamespace(), 1.0, threads=threads)  # type: ignore[arg-type]
+        assert await model.findings(0, []) == []
+    assert made == [1, 3]
+    assert ValidatorSettings().threads == 1
 
 
 # The hash chain

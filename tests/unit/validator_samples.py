@@ -1,0 +1,91 @@
+"""What a validator's journal is told in tests, and a clock that stands still."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from muster.chain.codec import Event, Place
+from muster.chain.contracts.court import CaseOpened, Kind
+from muster.chain.contracts.runs import WorkCommitted
+from muster.chain.cursor import Batch
+from muster.errors import RefusedError
+from muster.inspection import Commitment
+from muster.messages import Verdict
+from muster.signing import UNSIGNED
+from validator.journal import ValidatorJournal
+
+ME, NODE, OTHER = ("0x" + letter * 40 for letter in "aB1")
+ROOT = b"\x01" * 32
+
+
+def place(block: int) -> Place:
+    return Place(block, bytes(32), bytes(32), 0)
+
+
+def work(index: int, *, block: int = 10, step: int = 0, hour: int = 5, node: str = NODE, root: bytes = ROOT) -> Event:
+    return WorkCommitted(place(block), run=1, node=node, step=step, index=index, hour=hour, root=root)
+
+
+def opened(case_id: int, *, challenger: str = OTHER, block: int = 20, **changes: Any) -> CaseOpened:
+    fields: dict[str, Any] = {
+        "node": NODE,
+        "index": 0,
+        "step": 0,
+        "root": ROOT,
+        "kind": Kind.SAMPLING_MISMATCH,
+        "position": 3,
+        "evidence_hash": b"\x09" * 32,
+        "jury": 3,
+        "commit_ends": 100,
+        "reveal_ends": 200,
+    }
+    return CaseOpened(place(block), case_id, challenger=challenger, run=1, **(fields | changes))
+
+
+def tell(journal: ValidatorJournal, *events: Event, rewound_to: int | None = None) -> None:
+    journal.record(Batch(tuple(events), 0, 99, rewound_to), now=1000.0)
+
+
+def pending(journal: ValidatorJournal, before: int = 1_000) -> list[Commitment]:
+    return [item.commitment for item in journal.pending(before, 2000.0, 100)]
+
+
+def verdict(c: Commitment, link: int, **changes: Any) -> Verdict:
+    fields: dict[str, Any] = {
+        "run": 1,
+        "step": c.step,
+        "node": c.node,
+        "index": c.index,
+        "root": "0x" + c.root.hex(),
+        "file_hash": "0x" + "00" * 32,
+        "validator": ME,
+        "accepted": True,
+        "draw_index": link,
+        "preimage": "0x" + "00" * 32,
+        "signature": UNSIGNED,
+    }
+    return Verdict(**(fields | changes))
+
+
+def reject(journal: ValidatorJournal, c: Commitment, accuse_at: float | None) -> Verdict:
+    made = verdict(
+        c, journal.take_link(c), accepted=False, reason="sampling_mismatch", position=3, evidence="0x" + "09" * 32
+    )
+    journal.judge(c, made, b"bundle", accuse_at=accuse_at)
+    return made
+
+
+class Clock:
+    """Stands in for the module `time`."""
+
+    def __init__(self) -> None:
+        self.now = 10_000.0
+
+    def time(self) -> float:
+        return self.now
+
+    monotonic = time
+
+
+def refusal(status: int) -> RefusedError:
+    return RefusedError("no", status=status, title="No")
