@@ -54,6 +54,8 @@ class Note:
     """0x-hex; zero where no batch led here: step 0, and weights that were published once more."""
     batch: tuple[str, ...] = ()
     """File hashes of the batch."""
+    updates: int = 0
+    """Batches learnt from until here; fewer than steps where weights were published once more."""
     used: Mapping[str, int] = field(default_factory=dict)
     """File hash → policy step of every file that is used up and could still come again."""
     moments: bool = False

@@ -74,19 +74,8 @@ class Gathering:
         complete: float | None = None
         """Since when all the work that there will be is here."""
         while True:
-            try:
-                looked = await self._intake.look(oldest, learner.note.used)
-            except TRANSIENT as error:
-                log.warning("cannot see accepted work", error=str(error))
-                if not isinstance(error, MalformedError):  # a list too long to be read grows shorter as steps go by
-                    last_work = time.monotonic()  # there may be some
-            else:
-                if looked.refused:
-                    await self._publisher.tell_refused(self._intake.refused)
-                if looked.fresh:
-                    log.debug("accepted work", new=looked.fresh, files=len(self._intake.files), step=step)
-            stale = too_stale(self._intake.files, step, self._terms.async_level)
-            self._intake.forget((file.ref.file_hash for file in stale), oldest)
+            if not await self._look(learner, oldest):
+                last_work = time.monotonic()  # there may be some
             if not published.is_set():
                 started = last_work = time.monotonic()
             batch = await self._close(step)
@@ -121,6 +110,23 @@ class Gathering:
                 said = time.monotonic()
                 log.info("waiting for accepted work", step=step, files=len(self._intake.files), seconds=round(waiting))
             await asyncio.sleep(self._options.poll_seconds)
+
+    async def _look(self, learner: Learner, oldest: int) -> bool:
+        """Take in what was accepted, let go of what is too stale; whether the list of it was told."""
+        told = True
+        try:
+            looked = await self._intake.look(oldest, learner.note.used)
+        except TRANSIENT as error:
+            log.warning("cannot see accepted work", error=str(error))
+            told = isinstance(error, MalformedError)  # a list too long to be read grows shorter as steps go by
+        else:
+            if looked.refused:
+                await self._publisher.tell_refused(self._intake.refused)
+            if looked.fresh:
+                log.debug("accepted work", new=looked.fresh, files=len(self._intake.files), step=learner.step)
+        stale = too_stale(self._intake.files, learner.step, self._terms.async_level)
+        self._intake.forget((file.ref.file_hash for file in stale), oldest)
+        return told
 
     async def _close(self, step: int, *, at_last: bool = False) -> Batch | None:
         return await asyncio.to_thread(close_batch, self._intake.files, step, self._batch_terms, at_last=at_last)

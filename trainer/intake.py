@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from eth_utils.address import to_checksum_address
+
 from muster import telemetry
 from muster.chain.contracts import runs
 from muster.chain.contracts.registry import Role, Status
@@ -31,8 +33,11 @@ from trainer.batches import FileRef, WorkFile, check_rows
 FETCHES: Final = 4
 """Files fetched, and claims asked the chain about, at the same time."""
 GONE_SECONDS: Final = 300.0
-"""A file that is not found for so long, at every look, is refused: what was accepted had been uploaded."""
+"""A file that is not found for so long, at every look, is refused: what was accepted had been uploaded. As long is
+waited for a chain that does not show yet what the orchestrator has seen there."""
 NOT_FOUND: Final = 404
+BONDED: Final = (Status.ACTIVE, Status.RETIRED)
+"""Whose acceptance counts: a stake answers for it, also while its owner is leaving."""
 
 log = telemetry.logger("trainer")
 REFUSED = telemetry.counter("trainer_refused_files", "Accepted files that the trainer would not use")
@@ -46,6 +51,14 @@ class Looked:
     """Files that are new and good."""
     refused: tuple[str, ...]
     """Hashes of files that will never be used."""
+
+
+class _UnseenError(CheckError):
+    """What is claimed is not to be seen on chain. A node that lags behind does not show it yet."""
+
+
+_NOT_OF_THE_FILE: Final = (UnreachableError, ChainError, RefusedError, _UnseenError)
+"""What says nothing about a file itself."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +93,7 @@ class Intake:
         self._files: dict[str, WorkFile] = {}
         self._refused: dict[str, int] = {}
         self._gone: dict[str, float] = {}
-        """When a file was first not found, of those that never were since."""
+        """When a file was first not found, or not seen on chain, of those that never were since."""
 
     @property
     def files(self) -> list[WorkFile]:
@@ -142,34 +155,42 @@ class Intake:
 
     async def _take(self, work: AcceptedWork) -> WorkFile | Refusal | None:
         """The file; why it will never be used; or None when that cannot be told now."""
+        known = work.file_hash in self._gone
         since = self._gone.pop(work.file_hash, time.monotonic())
         try:
             async with self._claims:
                 await self._check_claim(work)
             return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
-        except (UnreachableError, ChainError, RefusedError) as error:  # nothing that the file says of itself
-            if isinstance(error, RefusedError) and error.status == NOT_FOUND:
+        except _NOT_OF_THE_FILE as error:
+            if isinstance(error, _UnseenError) or (isinstance(error, RefusedError) and error.status == NOT_FOUND):
                 if time.monotonic() - since > GONE_SECONDS:
-                    return Refusal(f"not found for {GONE_SECONDS:g} s: {error}")
+                    return Refusal(f"for {GONE_SECONDS:g} s now: {error}")
                 self._gone[work.file_hash] = since
-            log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
+            if not known:
+                log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
             return None
         except CheckError as error:
             return Refusal(str(error))
 
     async def _check_claim(self, work: AcceptedWork) -> None:
-        """Enough validators of the run signed that they accept just this, and the chain has it."""
+        """Enough validators of the run signed that they accept just this, and the chain has it.
+
+        Raises CheckError, _UnseenError where the chain may come to show it, and as the chain's reads.
+        """
         for verdict in work.verdicts:
             about = (verdict.run, verdict.step, verdict.node, verdict.index, verdict.root, verdict.file_hash)
             if about != (self._run, work.step, work.node, work.index, work.root, work.file_hash):
                 raise MismatchError(f"a verdict by {verdict.validator} is about something else")
             check_verdict(self._client.domain, verdict)
-        accepting = {verdict.validator for verdict in work.verdicts if verdict.accepted}
+        accepting = {to_checksum_address(verdict.validator) for verdict in work.verdicts if verdict.accepted}
+        required = self._terms.accepts_required
+        if len(accepting) < required:
+            raise MismatchError(f"{len(accepting)} signed that they accept it, {required} must")
         nodes = await self._chain.nodes([work.node, *sorted(accepting)])
-        able = [n for n in nodes[1:] if n.role == Role.VALIDATOR and n.run == self._run and n.status == Status.ACTIVE]
-        if len(able) < self._terms.accepts_required:
-            raise MismatchError(f"{len(able)} validators accepted, {self._terms.accepts_required} must")
         if nodes[0].status == Status.JAILED:
             raise MismatchError("its node was convicted")
+        able = sum(n.role == Role.VALIDATOR and n.run == self._run and n.status in BONDED for n in nodes[1:])
+        if able < required:
+            raise _UnseenError(f"{able} of those who signed are bonded validators of the run, {required} must be")
         if not await self._chain.ask(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
-            raise MismatchError("the chain has no such commitment")
+            raise _UnseenError("the chain has no such commitment")

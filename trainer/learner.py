@@ -23,11 +23,10 @@ from muster.model_files import context_of, load_tokenizer, model_hash, tokenizer
 from muster.models import load_model
 from muster.settings import TrainerSettings
 from muster.tasks import Task
-from muster.terms import Terms
+from muster.terms import Terms, check_context
 from trainer.advantages import AdvantageTerms
 from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
 from trainer.checkpoint import Checkpoints, Note
-from trainer.fitness import check_context
 from trainer.lora import merge
 from trainer.loss import LossTerms
 from trainer.ranks import Ranks, finish
@@ -151,7 +150,8 @@ class Learner:
         started = time.monotonic()
         samples = samples_of(files, self.recipe.advantages)
         prepared = time.monotonic()
-        report = self.replica.update(samples, self.step + 1)
+        updates = self.note.updates + 1
+        report = self.replica.update(samples, updates)
         if report.skipped:
             kept = self.checkpoints.keep_evidence(batch, samples, report)
             log.error(
@@ -163,6 +163,7 @@ class Learner:
             step=self.step + 1,
             batch_root="0x" + batch.root.hex(),
             batch=tuple(ref.file_hash for ref in batch.files),
+            updates=updates,
             used={name: step for name, step in used.items() if step >= oldest},
             metrics=batch_metrics(files, batch.step) | update_metrics(report),
             stages=waited | {"prepare": prepared - started, "update": time.monotonic() - prepared},
@@ -171,7 +172,8 @@ class Learner:
 
     def renew(self) -> Note:
         """The next step with the same weights: nobody's work led to it."""
-        return self._save(Note(step=self.step + 1, batch_root=NO_BATCH, used=self.note.used))
+        note = self.note
+        return self._save(Note(step=note.step + 1, batch_root=NO_BATCH, updates=note.updates, used=note.used))
 
     def evaluate(self, tasks: Sequence[Task], budgets: Sequence[int], max_tokens: int) -> dict[str, float]:
         """The held-out metrics of this step."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from muster import telemetry
 from muster.errors import ConfigError, StorageError
+from muster.files import write_durably
 from muster.messages import StepReport
 from muster.settings import TrainerSettings
 
@@ -140,5 +141,5 @@ def _wandb_id(folder: Path) -> str:
     """The same in every life of a trainer, and another for every state folder."""
     path = folder / "wandb-id"
     if not path.exists():
-        path.write_text(secrets.token_hex(8))
+        write_durably(path, secrets.token_hex(8).encode())
     return path.read_text()

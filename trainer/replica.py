@@ -43,7 +43,7 @@ class Replica:
         if terms.lora_rank:
             adapt(self.policy, terms.lora_rank, terms.lora_alpha)
         ranks.shard(self.policy)
-        self.policy.train()
+        still(self.policy.train())
         self.optimizer = make_optimizer(self.policy, terms)
         self.reference: Policy | None = None
         if terms.loss.kl_coefficient:
@@ -115,6 +115,13 @@ class Replica:
             known = self.optimizer.state
             state["moments"] = {name: dict(known.get(p) or _no_moments(p)) for name, p in trained.items()}
         return state
+
+
+def still(module: torch.nn.Module) -> None:
+    """Switch dropout off for good: log-probabilities are compared with the samplers', who drop nothing."""
+    for part in module.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
 
 
 def _no_moments(parameter: torch.nn.Parameter) -> dict[str, torch.Tensor]:

@@ -39,7 +39,7 @@ from trainer.checkpoint import Note
 from trainer.fitness import check_tasks, check_terms
 from trainer.gathering import Gathering
 from trainer.intake import Intake
-from trainer.learner import Learner, Recipe
+from trainer.learner import NO_BATCH, Learner, Recipe
 from trainer.publisher import Publisher
 from trainer.ranks import Ranks
 
@@ -155,7 +155,7 @@ class Trainer:
     async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
         log.info("ready", run=self.settings.run, step=learner.step)
         await self._settle_older(learner)
-        while not self._finished(learner.step):
+        while not self._finished(learner.note):
             settling = Settling()
             await run_together(self._settle(learner, learner.note, settling), self._one_step(learner, tasks, settling))
         settling = Settling()
@@ -163,8 +163,8 @@ class Trainer:
         log.info("finished", step=learner.step)
         ended.set()
 
-    def _finished(self, step: int) -> bool:
-        return 0 < self.options.max_steps <= step
+    def _finished(self, note: Note) -> bool:
+        return 0 < self.options.max_steps <= note.updates
 
     async def _fetch_tasks(self) -> TaskSet:
         return await fetch_task_set(self.publisher.client, self.terms, self.options.state_dir)
@@ -203,7 +203,7 @@ class Trainer:
 
     async def _score(self, learner: Learner, tasks: TaskSet, settling: Settling) -> None:
         """Take the held-out score of this step, if one is due."""
-        if not (tasks.held_out and self._evaluates(learner.step)):
+        if not (tasks.held_out and self._evaluates(learner.note)):
             return settling.score.set_result(None)
         started = time.monotonic()
         metrics = await self._do(
@@ -212,12 +212,14 @@ class Trainer:
         log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
         return settling.score.set_result(Score(metrics, time.monotonic() - started))
 
-    def _evaluates(self, step: int) -> bool:
-        """The first checkpoint, every `eval_every`th, and the last three, whose mean is the run's result."""
-        if not self.options.eval_every:
+    def _evaluates(self, note: Note) -> bool:
+        """The first checkpoint, every `eval_every`th update's, and the last three, whose mean is the run's result.
+        Weights that are published once more have their score."""
+        renewed = note.step > 0 and note.batch_root == NO_BATCH
+        if not self.options.eval_every or renewed:
             return False
-        near_end = self.options.max_steps > 0 and step > self.options.max_steps - 3
-        return near_end or step % self.options.eval_every == 0
+        near_end = self.options.max_steps > 0 and note.updates > self.options.max_steps - 3
+        return near_end or note.updates % self.options.eval_every == 0
 
     def _held_out(self, tasks: TaskSet) -> Sequence[Task]:
         return tasks.held_out[: self.options.eval_tasks] if self.options.eval_tasks else tasks.held_out
@@ -238,7 +240,7 @@ class Trainer:
         settling.published.set()
         stages = {**note.stages, "write": written - started, "publish": time.monotonic() - written}
         await self.publisher.report(note, note.metrics, stages, self.intake.refused, finished=False)
-        score, metrics, finished = await settling.score, dict(note.metrics), self._finished(note.step)
+        score, metrics, finished = await settling.score, dict(note.metrics), self._finished(note)
         if score is not None:
             stages["evaluate"] = score.seconds
             metrics |= score.metrics

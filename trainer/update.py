@@ -104,7 +104,7 @@ def update(
     reference: Policy | None = None,
     ranks: Ranks | None = None,
 ) -> UpdateReport:
-    """Train on `samples`; `step` counts from 1 and sets the ramp. All ranks call it with the same samples.
+    """Train on `samples`; `step` counts updates from 1 and sets the ramp. All ranks call it with the same samples.
 
     Changes the policy and the optimiser in place, as far as losses and gradients are finite.
     """

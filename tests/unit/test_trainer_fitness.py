@@ -11,9 +11,10 @@ from muster.errors import ConfigError
 from muster.settings import TrainerSettings
 from muster.swarm import plan
 from muster.tasks import TaskSet, make_task_set
-from muster.terms import Terms
+from muster.terms import Terms, check_context
+from muster.terms_file import PUBLIC_DEFAULTS, fit_context
 from tests.unit.test_trainer_batches import NODE
-from trainer.fitness import check_context, check_tasks, check_terms
+from trainer.fitness import check_tasks, check_terms
 
 
 def terms(**changes: object) -> Terms:
@@ -59,6 +60,18 @@ def test_rollouts_beyond_the_context_are_refused() -> None:
     check_context(local, None)
     with pytest.raises(ConfigError, match=f"rollouts of up to {longest} tokens do not fit"):
         check_context(local, longest - 1)
+
+
+def test_terms_to_start_from_fit_the_models_context() -> None:
+    assert fit_context(PUBLIC_DEFAULTS, None) == fit_context(PUBLIC_DEFAULTS, 5120) == PUBLIC_DEFAULTS
+    fitted = fit_context(PUBLIC_DEFAULTS, 5119)
+    assert (fitted["max_prompt_tokens"], fitted["max_completion_tokens"]) == (1023, 4096)
+    small = fit_context(PUBLIC_DEFAULTS, 512)
+    assert (small["max_prompt_tokens"], small["max_completion_tokens"]) == (102, 410)
+    assert {name for name in small if small[name] != PUBLIC_DEFAULTS[name]} == {
+        "max_prompt_tokens",
+        "max_completion_tokens",
+    }
 
 
 def test_a_budget_that_no_completion_can_reach_is_refused() -> None:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from commitment_samples import rules
+from commitment_samples import WHERE, rules
 
 from muster.chain.contracts.registry import Node, Role, Status
+from muster.chain.keys import Signer
 from muster.errors import ChainError, MismatchError, MusterError, RefusedError, UnreachableError
-from muster.messages import AcceptedWork, Demand, StepReport
+from muster.messages import AcceptedWork, Demand, StepReport, Verdict
 from muster.rollouts.reader import RolloutReader
 from muster.settings import Settings
+from muster.signing import UNSIGNED, sign_verdict
 from tests.unit.test_trainer_batches import work_file
 from trainer.batches import Batch, FileRef, WorkFile
 from trainer.checkpoint import Checkpoints, Note
@@ -100,20 +103,121 @@ async def test_silence_is_no_refusal(intake: Intake, client: Orchestrator) -> No
     assert intake.refused == []
 
 
+VALIDATOR = Signer.from_key(b"\x05" * 32)
+
+
+def signed(validator: str = VALIDATOR.address) -> Verdict:
+    """One validator's word for the file; it is signed by the bytes of its address, however they are spelt."""
+    root = "0x" + "01" * 32
+    nothing = "0x" + "00" * 32
+    unsigned = Verdict(
+        run=RUN,
+        step=STEP,
+        node=WORKER,
+        index=0,
+        root=root,
+        file_hash=FORGED,
+        validator=validator,
+        accepted=True,
+        draw_index=0,
+        preimage=nothing,
+        signature=UNSIGNED,
+    )
+    return sign_verdict(VALIDATOR, WHERE, unsigned)
+
+
+class Accepting(Orchestrator):
+    """Lists a file with the words of validators."""
+
+    domain = WHERE
+
+    def __init__(self, *verdicts: Verdict) -> None:
+        super().__init__()
+        self.verdicts = verdicts
+
+    async def accepted(self, run: int, min_step: int) -> list[AcceptedWork]:
+        [work] = await super().accepted(run, min_step)
+        return [work.model_copy(update={"verdicts": list(self.verdicts)})]
+
+
+class Seen(Chain):
+    """What a chain node shows of the one validator and of the commitment."""
+
+    def __init__(self, status: Status, *, committed: bool = True) -> None:
+        self.status = status
+        self.committed = committed
+
+    async def nodes(self, addresses: list[str]) -> list[Node]:
+        [worker, *others] = await super().nodes(addresses)
+        role = Role.NONE if self.status == Status.NONE else Role.VALIDATOR
+        validator = Node(VALIDATOR.address, RUN, role, 0, self.status, 0, 1, 0, bytes(32))
+        return [worker, *(validator for _ in others)]
+
+    async def ask(self, view: object) -> bool:
+        return self.committed
+
+
+def intake_of(chain: Chain, client: Orchestrator, required: int = 1) -> Intake:
+    terms = replace(rules().terms, accepts_required=required)
+    return Intake(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105)
+
+
 @pytest.mark.parametrize(
     "trouble",
     [RefusedError("down", status=500, title="Internal"), UnreachableError("nobody"), ChainError("the node is behind")],
     ids=["refused", "unreachable", "chain"],
 )
-async def test_trouble_of_others_refuses_no_file(
-    intake: Intake, trouble: MusterError, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_trouble_of_others_refuses_no_file(trouble: MusterError, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fail(self: Chain, addresses: list[str]) -> list[Node]:
         raise trouble
 
     monkeypatch.setattr(Chain, "nodes", fail)
+    intake = intake_of(Chain(), Accepting(signed()))
     looked = await intake.look(0, ())
     assert (looked.fresh, looked.refused, intake.refused) == (0, (), [])
+
+
+async def test_one_validator_in_two_spellings_is_one() -> None:
+    address = VALIDATOR.address
+    assert address not in (address.lower(), "0x" + address[2:].upper())
+    client = Accepting(signed(), signed(address.lower()), signed("0x" + address[2:].upper()))
+    looked = await intake_of(Seen(Status.ACTIVE), client, required=2).look(0, ())
+    assert (looked.refused, client.fetched) == ((FORGED,), [])
+
+
+@pytest.mark.parametrize("status", [Status.ACTIVE, Status.RETIRED])
+async def test_the_word_of_a_validator_counts_while_its_stake_is_there(status: Status) -> None:
+    client = Accepting(signed())
+    looked = await intake_of(Seen(status), client).look(0, ())
+    assert client.fetched == [FORGED]
+    assert looked.refused == (FORGED,), "what came of it is no file of rollouts"
+
+
+@pytest.mark.parametrize(
+    "chain",
+    [Seen(Status.NONE), Seen(Status.JAILED), Seen(Status.WITHDRAWN), Seen(Status.ACTIVE, committed=False)],
+    ids=["unknown", "convicted", "gone", "uncommitted"],
+)
+async def test_what_the_chain_does_not_show_is_looked_at_again_and_refused_in_the_end(
+    chain: Seen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    intake = intake_of(chain, Accepting(signed()))
+    for _ in range(2):
+        assert (await intake.look(0, ())).refused == ()
+    monkeypatch.setattr("trainer.intake.GONE_SECONDS", 0.0)
+    assert (await intake.look(0, ())).refused == (FORGED,)
+
+
+async def test_a_chain_node_that_lags_costs_no_file() -> None:
+    chain, client = Seen(Status.NONE, committed=False), Accepting(signed())
+    intake = intake_of(chain, client)
+    assert (await intake.look(0, ())).refused == ()
+    chain.status = Status.ACTIVE
+    assert (await intake.look(0, ())).refused == ()
+    assert client.fetched == []
+    chain.committed = True
+    await intake.look(0, ())
+    assert client.fetched == [FORGED]
 
 
 def trainer_with(settings: Settings, client: Orchestrator, intake: Intake) -> Trainer:
@@ -121,6 +225,18 @@ def trainer_with(settings: Settings, client: Orchestrator, intake: Intake) -> Tr
     terms = rules().terms
     publisher = Publisher(settings, cast(Any, None), cast(Any, client), terms)
     return Trainer(settings, publisher, intake, terms, Alone())
+
+
+def test_weights_that_are_published_once_more_are_no_updates(intake: Intake, client: Orchestrator) -> None:
+    """Idle hours neither end a run nor take the place of its last three scores."""
+    root = "0x" + "02" * 32
+    trainer = trainer_with(Settings.model_validate({"trainer": {"max_steps": 8, "eval_every": 3}}), client, intake)
+    begun, idle = Note(0, NO_BATCH), Note(9, NO_BATCH, updates=0)
+    learnt = [Note(9 + updates, root, updates=updates) for updates in range(1, 9)]
+    again = [Note(30 + updates, NO_BATCH, updates=updates) for updates in range(1, 8)]
+    assert [trainer._finished(note) for note in (begun, idle, *learnt[:-1], *again)] == [False] * 16
+    assert trainer._finished(learnt[-1])
+    assert [note.updates for note in (begun, idle, *learnt, *again) if trainer._evaluates(note)] == [0, 3, 6, 7, 8]
 
 
 async def test_refused_files_are_told_while_the_trainer_waits(

@@ -8,22 +8,26 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import GPT2Config, GPT2LMHeadModel
 
 from muster.errors import ConfigError, MismatchError, StorageError
 from muster.model_files import model_hash, tokenizer_hash
-from muster.models import load_model
+from muster.models import load_model, make_tokenizer, save_model
 from muster.settings import Settings, TrainerSettings
 from tests.unit.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
 from trainer.checkpoint import Note
+from trainer.layout import Sample, collate
 from trainer.learner import Learner, Recipe
 from trainer.ranks import Alone
 from trainer.replica import Replica
 from trainer.service import Trainer
+from trainer.update import UpdateTerms
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +92,10 @@ def test_a_renewed_step_has_the_same_bits_and_training_goes_on_as_if_it_were_not
     note = learner.renew()
     learner.written()
     assert (note.step, note.batch, note.batch_root, dict(note.used)) == (2, (), "0x" + "00" * 32, used)
+    assert note.updates == 1
     assert (learner.checkpoints.model_dir(learner.step) / "model.safetensors").read_bytes() == published
     resumed = learner_at(initial, tmp_path)
-    assert resumed.step == 2
+    assert (resumed.step, resumed.note.updates) == (2, 1)
     assert all(torch.equal(value, before[name]) for name, value in weights(resumed).items())
     take(learner, 2)
     folder = tmp_path / "000003" / "model"
@@ -276,3 +281,28 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
     next(learner.checkpoints.state(1).glob("*.distcp")).unlink()
     await trainer._settle_older(learner_at(initial, tmp_path))
     assert len(calls) == 2  # what cannot be read is told, and left to the chain
+
+
+def test_a_model_that_drops_out_drops_nothing_here(tmp_path: Path):
+    """What is learnt from is compared with what samplers said, and they drop nothing."""
+    tokenizer = make_tokenizer()
+    config = GPT2Config(
+        vocab_size=len(tokenizer),
+        n_positions=64,
+        n_embd=32,
+        n_layer=1,
+        n_head=1,
+        resid_pdrop=0.5,
+        embd_pdrop=0.5,
+        attn_pdrop=0.5,
+        bos_token_id=None,
+        eos_token_id=0,
+    )
+    save_model(GPT2LMHeadModel(config), tokenizer, tmp_path)
+    replica = Replica(tmp_path, UpdateTerms(), Alone())
+    assert replica.model.training
+    sample = Sample(np.arange(4), np.arange(4, 12), np.zeros(8, np.float32), 1.0)
+    row = collate([sample], [1.0], [0])
+    first, second = (replica.policy(row)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    assert first.requires_grad
