@@ -17,7 +17,7 @@ import httpx2
 import stamina
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
+from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES, SLOWEST_BYTES_PER_SECOND
 from muster.errors import ConfigError, MalformedError, MismatchError, RefusedError, UnreachableError
 from muster.hashes import content_hash, hex_hash
 from muster.messages import (
@@ -63,7 +63,7 @@ class OrchestratorClient:
     """One orchestrator, seen from one process. Use as an async context manager, or `close` it.
 
     `signer` may be None for a client that only reads. A call makes at most `attempts` attempts and takes at most
-    `timeout` seconds, retries included.
+    `timeout` seconds, retries included; where a file passes, as long again as a slow connection needs for it.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class OrchestratorClient:
         """Upload the rollout file of a commitment to come. Without the receipt, do not commit."""
         name = await asyncio.to_thread(content_hash, data)
         path, query = upload_target(name, run, index, hex_hash(root))
-        return _parse(Receipt, await self._call("PUT", f"{path}?{query}", data))
+        return _parse(Receipt, await self._call("PUT", f"{path}?{query}", data, file_bytes=len(data)))
 
     async def upload(self, run: int, node: str, index: int, root: bytes | str) -> Upload:
         """Which file a node uploaded for (index, root). RefusedError with status 404 when it uploaded none.
@@ -121,7 +121,7 @@ class OrchestratorClient:
         """Keep an evidence bundle; returns its content hash, which `openCase` takes."""
         if len(data) > MAX_EVIDENCE_BYTES:
             raise MalformedError(f"an evidence bundle of {len(data)} bytes; at most {MAX_EVIDENCE_BYTES}")
-        await self._call("POST", "/v1/evidence", data)
+        await self._call("POST", "/v1/evidence", data, file_bytes=len(data))
         return content_hash(data)
 
     async def get_evidence(self, name: bytes | str) -> bytes:
@@ -130,7 +130,7 @@ class OrchestratorClient:
 
     async def _content(self, kind: str, name: bytes | str, max_bytes: int) -> bytes:
         wanted = hex_hash(name)
-        data = await self._call("GET", f"/v1/{kind}/{wanted}", max_bytes=max_bytes)
+        data = await self._call("GET", f"/v1/{kind}/{wanted}", max_bytes=max_bytes, file_bytes=max_bytes)
         found = await asyncio.to_thread(content_hash, data)
         if found != wanted:
             raise MismatchError(f"asked {self.url} for {wanted}, got a file that hashes to {found}")
@@ -207,14 +207,17 @@ class OrchestratorClient:
         *,
         query: Mapping[str, object] | None = None,
         max_bytes: int = MAX_JSON_BYTES,
+        file_bytes: int = 0,
     ) -> bytes:
+        """`file_bytes`: size of the file that passes, or the largest that may."""
+        seconds = self.timeout + file_bytes / SLOWEST_BYTES_PER_SECOND
         given = {name: value for name, value in (query or {}).items() if value is not None}
         url = self.url + target + (f"?{urlencode(given)}" if given else "")
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(seconds):
                 return await self._insist(method, url, body, max_bytes)
         except (_TryAgainError, TimeoutError) as error:
-            reason = str(error) or f"no answer in {self.timeout:g} s"
+            reason = str(error) or f"no answer in {seconds:.3g} s"
             hint = getattr(error, "hint", "") or f"is the orchestrator up? curl {self.url}/readyz"
             raise UnreachableError(f"{method} {url}: {reason}", hint=hint) from error
 

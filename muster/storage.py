@@ -7,7 +7,9 @@ checked on the way out. Kinds keep apart what is listed apart: rollout files, ev
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
 _FULL = ("os error 28", "os error 122", "os error 27", "StorageFull", "QuotaExceeded", "FileTooLarge")
 _OPTIONS = {"timeout": "60s", "connect_timeout": "5s"}
 _RETRIES = 5
+WELL_SECONDS = 5.0
+"""For how long a store that could be written is not tried again."""
 
 
 class ContentStore:
@@ -41,6 +45,7 @@ class ContentStore:
         self.url = url
         self.kind = kind
         self._folder: Path | None = None
+        self._well_until = 0.0
         self._store = self._open(url)
 
     def _open(self, url: str) -> ObjectStore:
@@ -146,10 +151,15 @@ class ContentStore:
             raise self._failed("cannot list", error) from error
 
     async def check(self) -> None:
-        """Write and read a few bytes. Raises StorageError when the store cannot keep files."""
+        """Write and remove a few bytes, unless that went well a moment ago: anybody may ask. Raises StorageError when
+        the store cannot keep files."""
+        if time.monotonic() < self._well_until:
+            return
         key = f"{self.kind}/.check-{os.getpid()}"
         try:
             await obstore.put_async(self._store, key, b"muster", mode="overwrite")
-            await obstore.delete_async(self._store, key)
+            with contextlib.suppress(FileNotFoundError):  # somebody else who asked has removed it
+                await obstore.delete_async(self._store, key)
+            self._well_until = time.monotonic() + WELL_SECONDS
         except (BaseError, OSError) as error:
             raise self._failed("cannot write", error) from error

@@ -19,6 +19,7 @@ from typing import IO, Final
 from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect, Request
 
+from muster.constants import SLOWEST_BYTES_PER_SECOND
 from muster.errors import MalformedError, MismatchError, StorageError
 from muster.failpoints import failpoint
 from muster.hashes import content_hash
@@ -101,10 +102,13 @@ class Gate:
 
 
 async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[bytes]:
-    """The body as it arrives: at most `limit` bytes in at most `seconds`, or a refusal."""
-    announced = request.headers.get("content-length", "")
-    if announced.isdigit() and int(announced) > limit:
+    """The body as it arrives: at most `limit` bytes in at most `seconds`, and besides what a slow connection needs for
+    the bytes that are announced; or a refusal."""
+    length = request.headers.get("content-length", "")
+    announced = int(length) if length.isdigit() else 0
+    if announced > limit:
         raise problems.too_large(limit)
+    seconds += announced / SLOWEST_BYTES_PER_SECOND
     received = 0
     deadline = asyncio.get_running_loop().time() + seconds
     stream = request.stream()

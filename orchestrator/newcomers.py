@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from muster import telemetry
 from muster.chain.types import AddressBook
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import ConfigError
@@ -15,6 +17,8 @@ from muster.terms import Terms
 from muster.terms_file import terms_document
 
 MAX_RUN_FILES: Final = 100
+
+log = telemetry.logger("orchestrator")
 
 
 def run_info(run: int, book: AddressBook, terms: Terms, relays: list[str], files: dict[str, str]) -> RunInfo:
@@ -40,6 +44,21 @@ async def offer_files(folder: Path | None, files: ContentStore) -> dict[str, str
         return {}
     paths = await asyncio.to_thread(_listed, folder)
     return {str(path.relative_to(folder)): await files.put(await asyncio.to_thread(path.read_bytes)) for path in paths}
+
+
+async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore) -> None:
+    """Log what no node could begin without, with what to do."""
+    if not await files.exists("0x" + terms.task_root.hex()):
+        log.warning(
+            "no node can begin: storage does not hold the task set of the run's terms",
+            task_root=terms.task_root,
+            hint="put it into a folder and set orchestrator.run_folder to that",
+        )
+    if not relays:
+        log.warning(
+            "no relay of the run's own is named: nodes get weights only from members who share theirs",
+            hint="set shardcast.relays to the URL of muster weights serve",
+        )
 
 
 def _listed(folder: Path) -> list[Path]:

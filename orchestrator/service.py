@@ -19,7 +19,7 @@ from orchestrator.database import Database
 from orchestrator.directory import Directory
 from orchestrator.follower import Follower
 from orchestrator.ledger import Ledger
-from orchestrator.newcomers import offer_files, run_info
+from orchestrator.newcomers import offer_files, run_info, warn_of_lacks
 from orchestrator.rebuild import rebuild
 from orchestrator.reports import Reports
 from orchestrator.summary import Summaries
@@ -102,6 +102,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Service]:
         verdicts = Verdicts(where, ledger, follower, database, storage_url=storage_url)
         reports = Reports(ledger, database, storage_url=storage_url)
         files = await offer_files(ours.run_folder, uploads.files)
+        await warn_of_lacks(terms, settings.shardcast.relays, uploads.files)
         await rebuild(
             database, where, settings.run, terms.storage_key, uploads=uploads, verdicts=verdicts, reports=reports
         )

@@ -25,6 +25,9 @@ from sqlalchemy import (
 )
 
 metadata: Final = MetaData()
+MAX_SOURCE: Final = 60
+"""Characters of what an event came from."""
+
 _HASH: Final = String(66)
 _ADDRESS: Final = String(42)
 
@@ -172,7 +175,7 @@ events: Final = Table(
     Column("kind", String(24), nullable=False),
     Column("time", Float, nullable=False),
     Column("data", Text, nullable=False),
-    Column("source", String(60), nullable=False, unique=True),
+    Column("source", String(MAX_SOURCE), nullable=False, unique=True),
 )
 """What a live view tells, line by line. Bounded: old rows are deleted. `time` is when we learned of it, `source` what
 makes the event one event: the chain's block and log index, or the message it comes from."""

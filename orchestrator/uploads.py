@@ -28,6 +28,7 @@ from starlette.requests import Request
 from muster import telemetry
 from muster.constants import MAX_FILE_BYTES
 from muster.messages import Receipt, Upload
+from muster.rollouts.file import FileLimits
 from muster.signing import UNSIGNED, Domain, TypedSigner, sign_receipt, upload_target
 from muster.storage import ContentStore
 from orchestrator import problems
@@ -38,6 +39,9 @@ from orchestrator.tables import uploads
 
 AHEAD: Final = 8
 """Indices a node may upload for from its next one on: it may prepare work while its commitments are mined."""
+
+FOOTER_BYTES: Final = 1 << 16
+"""What a file may have besides its rows. One that is larger than a run's rows can be is not kept."""
 
 MAX_ROOTS: Final = 16
 """Roots a node may upload for one index before it commits to one of them."""
@@ -72,6 +76,7 @@ class Uploads:
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
         self._seconds = seconds
+        self._limit = min(MAX_FILE_BYTES, FileLimits.of(ledger.terms).decoded_bytes + FOOTER_BYTES)
 
     async def receive(self, request: Request, caller: Caller, name: str, run: int, index: int, root: str) -> Receipt:
         """Take the file `name` that the caller says is the one of (index, root); its receipt."""
@@ -142,7 +147,7 @@ class Uploads:
 
     async def _receive_file(self, request: Request, caller: Caller, name: str) -> int:
         """Put the body into storage; its size."""
-        spooled = spool_body(request, caller, self._spool, limit=MAX_FILE_BYTES, seconds=self._seconds)
+        spooled = spool_body(request, caller, self._spool, limit=self._limit, seconds=self._seconds)
         async with spooled as (path, size):
             if size == 0:
                 raise problems.malformed("the file is empty")

@@ -35,7 +35,7 @@ from muster.shardcast.folder import (
     versions,
 )
 from muster.shardcast.manifest import MANIFEST_NAME, Manifest, Shard
-from muster.shardcast.server import Problem
+from muster.shardcast.reply import Problem
 from muster.shardcast.shelf import RETRY_SOON, Item, Stats, open_item
 from muster.shardcast.sources import FetchLimits, Pool, check_urls
 from muster.shardcast.transfer import Download

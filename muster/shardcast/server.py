@@ -10,32 +10,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import fcntl
-import json
 import os
-import re
 import select
 import socket
 import sys
 import termios
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from http import HTTPStatus
-from typing import BinaryIO, Final, Protocol, cast
+from dataclasses import dataclass
+from typing import Final, cast
 
 import h11
 
 from muster import telemetry
 from muster.errors import ConfigError
 from muster.shardcast.bucket import Bucket
+from muster.shardcast.reply import Body, Handler, Problem, Reply, Request
 
 PIECE_BYTES: Final = 1 << 20
 """Sent under one time-out."""
 RUN_BYTES: Final = 8 << 20
 """Sent by a thread in one go, where nothing caps the rate."""
 
-_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _READ_BYTES: Final = 4096
 _LINGER_READS: Final = 64
 _CLOSE_SECONDS: Final = 2.0
@@ -58,92 +55,6 @@ class ServerLimits:
     connections: int = 256
     rate: int = 0
     """Bytes per second of files, over all connections; 0 for no bound."""
-
-
-@dataclass(frozen=True)
-class Request:
-    method: str
-    path: str
-    headers: Mapping[str, str]
-    """By lower-case name."""
-
-
-class Body(Protocol):
-    """Bytes of a file, some of which may still be on their way."""
-
-    file: BinaryIO
-
-    async def ready(self, start: int, stop: int) -> int:
-        """Wait until byte `start` can be served; returns the end, at most `stop`, of what can be served with it.
-
-        Raises Problem when that takes too long.
-        """
-        ...
-
-
-def _ignore(_: int) -> None:
-    pass
-
-
-@dataclass(frozen=True)
-class Reply:
-    """An answer: either `content`, or bytes `start` to `stop` of `body`."""
-
-    status: int
-    content: bytes = b""
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: Body | None = None
-    start: int = 0
-    stop: int = 0
-    count: Callable[[int], None] = _ignore
-    """Told how many bytes of the body have been handed to the kernel, after each run of RUN_BYTES."""
-
-    @property
-    def length(self) -> int:
-        return self.stop - self.start if self.body else len(self.content)
-
-
-class Problem(Exception):  # noqa: N818 (it is an answer, not an accident)
-    """An answer other than success, written as a problem document (RFC 9457)."""
-
-    def __init__(self, status: int, detail: str = "", *, hint: str = "", headers: Mapping[str, str] | None = None):
-        super().__init__(detail)
-        self.status = status
-        self.hint = hint
-        self.headers = headers or {}
-
-    def reply(self) -> Reply:
-        document = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": str(self)}
-        if self.hint:
-            document["hint"] = self.hint
-        headers = {"Content-Type": "application/problem+json", **self.headers}
-        return Reply(self.status, json.dumps(document).encode(), headers)
-
-
-Handler = Callable[[Request], Awaitable[Reply]]
-
-
-def requested_range(request: Request, size: int) -> tuple[int, int] | None:
-    """(start, stop) of the one range asked for, None for the whole file.
-
-    Several ranges, or something that is no range, ask for the whole file, as RFC 9110 allows. Raises Problem 416 for
-    a range that holds no byte of the file.
-    """
-    match = _RANGE.fullmatch(request.headers.get("range", ""))
-    if not match or match[0] == "bytes=-":
-        return None
-    first, last = match[1], match[2]
-    if first and last and int(first) > int(last):
-        return None
-    start = int(first) if first else max(0, size - int(last))
-    stop = min(size, int(last) + 1) if first and last else size
-    if start >= stop:
-        raise Problem(416, f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
-    return start, stop
-
-
-def json_reply(value: object, status: int = 200) -> Reply:
-    return Reply(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
 
 class FileServer:

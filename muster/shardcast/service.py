@@ -20,7 +20,7 @@ from muster import telemetry
 from muster.constants import PROTOCOL_VERSION
 from muster.shardcast.folder import INDEX_NAME
 from muster.shardcast.manifest import MANIFEST_NAME
-from muster.shardcast.server import Problem, Reply, Request, json_reply, requested_range
+from muster.shardcast.reply import Problem, Reply, Request, json_reply, requested_range
 from muster.shardcast.shelf import Shelf, Stats, open_connections, replies
 from muster.shardcast.sources import WEIGHTS_PATH
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, Final, Protocol
 from muster import telemetry
 from muster.shardcast.folder import Index
 from muster.shardcast.manifest import MANIFEST_NAME, name_problem
-from muster.shardcast.server import Problem
+from muster.shardcast.reply import Problem
 
 RETRY_SOON: Final = {"Retry-After": "1"}
 

@@ -14,22 +14,27 @@ from typing import Any
 
 import httpx2
 import pytest
-from house import House, Orchestrator, some_hash
+from house import House, Orchestrator, some_hash, terms_of
 
 from muster.chain.types import AddressBook
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.hashes import content_hash
 from muster.messages import StepReport
+from muster.rollouts.file import FileLimits
 from muster.signing import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, domain, sign_request, upload_target
+from muster.terms_file import NOBODY
+from orchestrator.uploads import FOOTER_BYTES
+
+LONGEST = 1 << 16
+"""Tokens of a completion: long enough that the run's files may have 24 MiB."""
 
 
 @pytest.fixture(scope="module")
 def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Orchestrator]]:
     """A run with three workers and step 0 published, and an orchestrator."""
     folder = tmp_path_factory.mktemp("requests")
-    house = asyncio.run(
-        House.build(folder, deployment.settings, seed="requests", workers=("w1", "w2", "w3"), commitments_per_hour=20)
-    )
+    terms = {"commitments_per_hour": 20, "max_completion_tokens": LONGEST}
+    house = asyncio.run(House.build(folder, deployment.settings, seed="requests", workers=("w1", "w2", "w3"), **terms))
     asyncio.run(house.publish(0))
     running = Orchestrator(house, folder / "orchestrator").start()
     yield house, running
@@ -177,11 +182,13 @@ def test_oversized_bodies_are_refused_before_they_are_read(sender):
         body = bytes(limit + 1)
         problem = refused(sender.signed("v1", method, path, body), 413, "Too large", f"larger than {limit} bytes")
         assert problem["status"] == 413
-    body = bytes(MAX_FILE_BYTES + 1)
-    path = sender.target(body, index=1, root="oversized")
-    started = time.monotonic()
-    refused(sender.signed("w1", "PUT", path, body), 413, "Too large", f"larger than {MAX_FILE_BYTES} bytes")
-    assert time.monotonic() - started < 5
+    limit = FileLimits.of(terms_of(NOBODY, NOBODY, max_completion_tokens=LONGEST)).decoded_bytes + FOOTER_BYTES
+    assert limit < MAX_FILE_BYTES, "no more than rollouts of this run can be"
+    for size in (limit + 1, MAX_FILE_BYTES + 1):
+        path = sender.target(bytes(size), index=1, root="oversized")
+        started = time.monotonic()
+        refused(sender.signed("w1", "PUT", path, bytes(size)), 413, "Too large", f"larger than {limit} bytes")
+        assert time.monotonic() - started < 5
 
 
 def test_a_body_without_an_end_is_cut_off(sender):

@@ -174,6 +174,29 @@ def test_what_a_newcomer_needs(house, serving):
     assert info["terms"]["task_root"] == "0x" + "01" * 32
 
 
+def test_what_no_node_could_begin_without_is_said_at_the_start(house, tmp_path):
+    orchestrator = Orchestrator(house, tmp_path)
+    named = 'relays = ["http://127.0.0.1:9"]'
+    change(orchestrator, named, "relays = []")
+    orchestrator.start().stop()
+    assert warnings_of(orchestrator) == [
+        "no node can begin: storage does not hold the task set of the run's terms",
+        "no relay of the run's own is named: nodes get weights only from members who share theirs",
+    ]
+    (tmp_path / "log.jsonl").unlink()
+    change(orchestrator, "relays = []", named)
+    tasks = tmp_path / "storage" / "files" / "01" / ("01" * 32)
+    tasks.parent.mkdir(exist_ok=True)
+    tasks.write_bytes(b"the task set, as far as its name goes")
+    orchestrator.start().stop()
+    assert warnings_of(orchestrator) == []
+
+
+def warnings_of(orchestrator: Orchestrator) -> list[str]:
+    lines = map(json.loads, (orchestrator.folder / "log.jsonl").read_text().splitlines())
+    return [line["event"] for line in lines if line["level"] == "warning"]
+
+
 def test_the_service_about_itself(house, serving):
     assert json.loads(serving.get("/healthz")[1]) == {"status": "alive"}
     version = json.loads(serving.get("/version")[1])

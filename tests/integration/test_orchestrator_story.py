@@ -30,7 +30,14 @@ EVIDENCE = b'{"kind": "wrong_reward"}'
 def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> House:
     folder = tmp_path_factory.mktemp("story")
     return asyncio.run(
-        House.build(folder, deployment.settings, seed="story", workers=("w1", "w2", "w3", "w4"), async_level=1)
+        House.build(
+            folder,
+            deployment.settings,
+            seed="story",
+            workers=("w1", "w2", "w3", "w4"),
+            async_level=1,
+            max_completion_tokens=1 << 13,
+        )
     )
 
 

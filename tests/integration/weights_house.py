@@ -23,7 +23,8 @@ from muster.shardcast.folder import Index
 from muster.shardcast.manifest import Manifest
 from muster.shardcast.origin import Origin
 from muster.shardcast.relay import Relay, RelayLimits
-from muster.shardcast.server import FileServer, Problem, Request, ServerLimits
+from muster.shardcast.reply import Problem, Request
+from muster.shardcast.server import FileServer, ServerLimits
 from muster.shardcast.service import Service
 from muster.shardcast.shelf import Item, Stats
 from muster.shardcast.sources import FetchLimits

@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
+from commitment_samples import rules
 from eth_utils.crypto import keccak
+from starlette.requests import Request
 
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.errors import RefusedError
 from muster.hashes import content_hash, hex_hash
 from muster.messages import SignedRequest, Verdict
 from muster.signing import UNSIGNED, domain
-from orchestrator.auth import Caller
+from orchestrator.auth import Caller, chunks
 from orchestrator.ledger import Member
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import MAX_UNTOLD, Verdicts
@@ -70,8 +73,9 @@ async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verd
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     nobody: Any = None
+    ledger: Any = SimpleNamespace(terms=rules().terms)
     uploads = Uploads(
-        WHERE, nobody, nobody, nobody, storage_url=f"file:{tmp_path}", spool=tmp_path, at_once=8, seconds=60
+        WHERE, nobody, ledger, nobody, storage_url=f"file:{tmp_path}", spool=tmp_path, at_once=8, seconds=60
     )
 
     class Slow:
@@ -104,3 +108,22 @@ async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     for task in (other, again):
         task.cancel()
     await asyncio.wait([other, again])
+
+
+@pytest.mark.parametrize(("announced", "arrives"), [(4, False), (64 * 1024, True)])
+async def test_a_body_has_the_time_that_a_slow_connection_needs(announced: int, arrives: bool) -> None:
+    """A second more for every 64 KiB that are announced."""
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.sleep(0.3)
+        return {"type": "http.request", "body": bytes(announced), "more_body": False}
+
+    headers = [(b"content-length", str(announced).encode())]
+    request = Request({"type": "http", "method": "PUT", "headers": headers}, receive)
+    body = chunks(request, limit=1 << 20, seconds=0.1)
+    if arrives:
+        assert b"".join([part async for part in body]) == bytes(announced)
+        return
+    with pytest.raises(RefusedError, match="the body did not arrive in") as refused:
+        await anext(body)
+    assert refused.value.status == 408

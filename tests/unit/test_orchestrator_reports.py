@@ -9,8 +9,9 @@ from sqlalchemy import select
 
 from muster.messages import StepReport
 from orchestrator.database import Database
+from orchestrator.happenings import tell
 from orchestrator.reports import KeptReport, Reports
-from orchestrator.tables import spent, steps
+from orchestrator.tables import events, spent, steps
 
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
@@ -48,3 +49,18 @@ async def test_of_another_batch_nothing_stays(tmp_path: Path) -> None:
     again = StepReport(run=1, step=3, metrics={"reward": 0.25}, batch=[OTHER])
     report, used = await told(tmp_path, first, again)
     assert (report, used) == (again, {OTHER})
+
+
+async def test_a_source_longer_than_its_column_is_one_source_all_the_same(tmp_path: Path) -> None:
+    """PostgreSQL refuses what SQLite lets pass, and the verdict that was told with it would be told for ever."""
+    long = "verdict:" + "a" * 100
+    database = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", "a test")
+    try:
+        for source in (long + "1", long + "2", long + "1", "short"):
+            await database.write(lambda connection, source=source: tell(connection, "rejected", {}, source))
+        kept = await database.read(lambda connection: connection.execute(select(events.c.source)).scalars().all())
+    finally:
+        await database.close()
+    assert len(kept) == 3
+    assert "short" in kept
+    assert {len(source) for source in kept} == {5, 60}

@@ -121,6 +121,11 @@ async def test_check_says_whether_writing_works(store, tmp_path):
     assert files_under(tmp_path / "store") == []
 
 
+async def test_many_who_ask_at_once_whether_writing_works_are_all_told_that_it_does(store, tmp_path):
+    await asyncio.gather(*(store.check() for _ in range(50)))
+    assert files_under(tmp_path / "store") == []
+
+
 _FILL = """
 import asyncio, sys
 from muster.errors import StorageError

@@ -26,17 +26,8 @@ from muster.errors import ConfigError
 from muster.shardcast.manifest import Manifest
 from muster.shardcast.origin import Origin
 from muster.shardcast.publish import publish
-from muster.shardcast.server import (
-    PIECE_BYTES,
-    FileServer,
-    Problem,
-    Reply,
-    Request,
-    ServerLimits,
-    _send,
-    _unsent,
-    requested_range,
-)
+from muster.shardcast.reply import Problem, Reply, Request, requested_range
+from muster.shardcast.server import PIECE_BYTES, FileServer, ServerLimits, _send, _unsent
 from muster.shardcast.service import Service
 from muster.shardcast.shelf import Stats
 
