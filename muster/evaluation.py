@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 BATCH_SIZE = 1024
 """Sequences decoded side by side."""
+BATCH_TOKENS = 1 << 16
+"""Of these together, prompts and longest completions: what the key-value cache has to hold."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,10 @@ def greedy_completions(
     # Neighbours of equal length need no padding, so sort first.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     completions: list[list[int]] = [[] for _ in prompts]
-    for start in range(0, len(order), BATCH_SIZE):
-        chosen = order[start : start + BATCH_SIZE]
+    longest = max(map(len, prompts), default=0) + max_tokens
+    size = max(1, min(BATCH_SIZE, BATCH_TOKENS // max(1, longest)))
+    for start in range(0, len(order), size):
+        chosen = order[start : start + size]
         for i, tokens in zip(chosen, _decode(model, tokenizer, [prompts[i] for i in chosen], max_tokens), strict=True):
             completions[i] = tokens
     return completions

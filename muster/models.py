@@ -134,16 +134,19 @@ def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int)
 def load_model(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
     """A causal language model by folder or Hugging Face name; safetensors only, no code of the checkpoint is run.
 
+    What its generation_config.json asks for (penalties, temperatures) is left out: a run's terms say how to sample.
     Raises ConfigError if there is none.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, GenerationConfig
 
     try:
-        return AutoModelForCausalLM.from_pretrained(
+        model = AutoModelForCausalLM.from_pretrained(
             str(path), dtype=dtype, attn_implementation="sdpa", use_safetensors=True, trust_remote_code=False
         )
     except (OSError, ValueError) as error:
         raise ConfigError(f"no model at {path}: {error}", hint="muster model init") from error
+    model.generation_config = GenerationConfig()
+    return model
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, directory: Path) -> None:

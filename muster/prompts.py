@@ -7,6 +7,7 @@ it where the model expects it (ours do, and some public models'); for any other,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import date
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,9 @@ from muster.tasks import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+DAY = date(2024, 7, 26)
+"""What a chat template that asks for today is told: two machines, or one on two days, would write different prompts."""
 
 BUDGET_SENTENCE = "\n\nThink for about {budget} tokens inside <think> and </think>, then give only the answer."
 
@@ -42,7 +46,11 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> 
     if "thinking_budget" not in template:
         content += BUDGET_SENTENCE.format(budget=budget)
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True, thinking_budget=budget
+        [{"role": "user", "content": content}],
+        tokenize=False,
+        add_generation_prompt=True,
+        thinking_budget=budget,
+        strftime_now=DAY.strftime,
     )
     assert isinstance(text, str)
     return text

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from muster.constants import CHAIN_ANVIL, MAX_ACCEPTED, MAX_LORA_RANK
 from muster.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs, RatioLevel, RecipeName
@@ -18,6 +18,15 @@ from muster.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs, RatioLe
 
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _find_home(cls, value: Any) -> Any:
+        """Paths may begin with ~, as in a shell."""
+        try:
+            return value.expanduser() if isinstance(value, Path) else value
+        except RuntimeError as error:  # ~somebody
+            raise ValueError(f"{value}: whose home is that?") from error
 
 
 class ChainSettings(Section):
@@ -70,7 +79,7 @@ class OrchestratorSettings(Section):
     uploads_at_once: int = Field(default=8, ge=1, le=1000)
     """Bodies read at the same time; who comes beyond that is asked to try again."""
     upload_seconds: float = Field(default=120, gt=0, le=3600)
-    """Longest time for one body to arrive."""
+    """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
 
 
 class WorkerSettings(Section):
@@ -80,6 +89,9 @@ class WorkerSettings(Section):
     """Pause between two looks at whether work is wanted, or at whatever else is waited for."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs that the model is split over; its attention heads must divide evenly."""
+    cache_bytes: int = Field(default=0, ge=0)
+    """Memory of the engine's key-value cache, which decides how many sequences decode side by side. 0: on a GPU what
+    vLLM finds free, else 256 MiB, and no less than two long sequences need."""
 
 
 class ValidatorSettings(Section):
@@ -99,6 +111,8 @@ class ValidatorSettings(Section):
     """How long a missing file is asked for before its commitment is rejected."""
     stagger_seconds: float = Field(default=5, ge=0)
     """Time between two validators' turns to open or to end the same case."""
+    threads: int = Field(default=1, ge=1, le=1024)
+    """CPU threads of a replay; more than there are idle cores is ruinous."""
 
 
 class TrainerSettings(Section):
@@ -109,7 +123,8 @@ class TrainerSettings(Section):
     model: Path = Path(".muster/run/model")
     """Folder of the model the run begins with; its hashes must be those of the run's terms."""
     max_steps: int = Field(default=0, ge=0)
-    """Updates after which training is finished; 0 goes on until told to stop."""
+    """Updates after which training is finished, weights that were only published once more not counted; 0 goes on until
+    told to stop."""
     batch_groups: int = Field(default=64, ge=1, le=100_000)
     """Groups that teach something (their task rewards differ) to wait for before a batch is closed."""
     max_files: int = Field(default=16, ge=1, le=MAX_ACCEPTED)
@@ -183,7 +198,7 @@ class TrainerSettings(Section):
     wandb_project: str = ""
     """Weights & Biases project that a step's numbers go to as well, if wandb is installed; empty: none."""
     eval_every: int = Field(default=10, ge=0)
-    """Checkpoints between two held-out scores; the last three are scored besides. 0: no score is taken."""
+    """Updates between two held-out scores; the last three are scored besides. 0: no score is taken."""
     eval_tasks: int = Field(default=0, ge=0)
     """Held-out tasks to score; 0 takes all."""
 

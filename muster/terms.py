@@ -135,3 +135,20 @@ class Terms:
         """The inverse of `to_chain`."""
         values = {field.name: getattr(terms, field.name) for field in fields(terms)}
         return cls(**{**values, "classes": tuple(unpack_class(word) for word in terms.classes)})
+
+
+def check_context(terms: Terms, context: int | None) -> None:
+    """Raises ConfigError when the longest rollout does not fit the model's context (tokens; None: nobody knows), or a
+    thinking budget the longest completion."""
+    longest = terms.max_prompt_tokens + terms.max_completion_tokens
+    if context is not None and longest > context:
+        raise ConfigError(
+            f"rollouts of up to {longest} tokens do not fit the model's context of {context}",
+            hint="create a run with a shorter max_prompt_tokens or max_completion_tokens, or another model",
+        )
+    largest = max(budget for work_class in terms.classes for budget in work_class.budgets)
+    if largest > terms.max_completion_tokens:
+        raise ConfigError(
+            f"a thinking budget of {largest} tokens cannot be met: generation stops at {terms.max_completion_tokens}",
+            hint="create a run with a longer max_completion_tokens or smaller budgets",
+        )

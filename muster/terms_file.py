@@ -60,6 +60,14 @@ LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
 """The same for a run on Anvil, where a case may take seconds."""
 
 
+def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any]:
+    """Terms whose rollouts fit a model's context (tokens; None: nobody knows), a fifth of it for prompts."""
+    if context is None or values["max_prompt_tokens"] + values["max_completion_tokens"] <= context:
+        return dict(values)
+    prompt = context // 5
+    return {**values, "max_prompt_tokens": prompt, "max_completion_tokens": context - prompt}
+
+
 def write_terms(terms: Terms) -> str:
     """The file's text."""
     lines = ["# Terms of a run: immutable once it is created. Money in tokens, time in seconds, lengths in tokens.", ""]

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
     from vllm.inputs import TokensPrompt
     from vllm.v1.engine.llm_engine import LLMEngine
 
+CPU_CACHE_BYTES = 256 << 20
+"""Of the key-value cache, where there is no GPU to fill."""
+
 _ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core lives in this process
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines share the cores of a laptop
@@ -63,8 +66,9 @@ class EngineLimits:
     """Sequences that decode side by side; more wait their turn."""
     max_batched_tokens: int = 8192
     """Tokens of one forward pass; longer prompts are prefilled in chunks."""
-    cache_bytes: int = 256 << 20
-    """Size of the key-value cache."""
+    cache_bytes: int = 0
+    """Size of the key-value cache. 0: on a GPU what vLLM finds free, else CPU_CACHE_BYTES, and no less than two of the
+    longest sequences need."""
     cache_blocks: int | None = None
     """The same as a number of blocks, which then wins over `cache_bytes`."""
     prefix_caching: bool = True
@@ -74,9 +78,10 @@ class EngineLimits:
     """CPU threads. More than there are idle cores is ruinous: they wait for each other by spinning."""
 
     @classmethod
-    def of_terms(cls, terms: Terms, *, ranks: int = 1) -> EngineLimits:
+    def of_terms(cls, terms: Terms, *, ranks: int = 1, cache_bytes: int = 0) -> EngineLimits:
         return cls(
             ranks=ranks,
+            cache_bytes=cache_bytes,
             temperature=terms.temperature,
             max_prompt_tokens=terms.max_prompt_tokens,
             max_completion_tokens=terms.max_completion_tokens,
@@ -217,7 +222,8 @@ def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
             gc.freeze()
             return LLMEngine.from_engine_args(EngineArgs(**arguments))
     except (ValueError, RuntimeError) as error:
-        raise ConfigError(f"vLLM cannot serve {model_dir}: {error}") from error
+        hint = "set worker.cache_bytes to what it asks for" if "KV cache" in str(error) else ""
+        raise ConfigError(f"vLLM cannot serve {model_dir}: {error}", hint=hint) from error
     finally:
         gc.enable()
 
@@ -232,7 +238,7 @@ def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> 
         "max_model_len": limits.max_prompt_tokens + limits.max_completion_tokens,
         "max_num_seqs": limits.max_sequences,
         "max_num_batched_tokens": limits.max_batched_tokens,
-        "kv_cache_memory_bytes": limits.cache_bytes,
+        "kv_cache_memory_bytes": _cache_bytes(model_dir, profile, limits),
         "num_gpu_blocks_override": limits.cache_blocks,
         "enable_prefix_caching": limits.prefix_caching,
         "tensor_parallel_size": limits.ranks,
@@ -240,6 +246,20 @@ def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> 
         "disable_log_stats": True,
         "use_tqdm_on_load": False,
     }
+
+
+def _cache_bytes(model_dir: Path, profile: Profile, limits: EngineLimits) -> int | None:
+    """Of the key-value cache; None leaves it to vLLM."""
+    if limits.cache_bytes or torch.cuda.is_available():
+        return limits.cache_bytes or None
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(model_dir, trust_remote_code=False).get_text_config()
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    values = 2 * config.num_hidden_layers * (getattr(config, "num_key_value_heads", None) or heads) * size
+    longest = limits.max_prompt_tokens + limits.max_completion_tokens
+    return max(CPU_CACHE_BYTES, 2 * longest * values * getattr(torch, profile.dtype).itemsize)
 
 
 def _own_arguments(limits: EngineLimits) -> dict[str, Any]:

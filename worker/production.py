@@ -29,10 +29,12 @@ class Producer:
     def __init__(self, place: Workplace, newest: NewestCheckpoint, engine: type[Engine]) -> None:
         self._place = place
         self._newest = newest
-        profile = profile_by_hash(place.terms.profile)
+        profile, options = profile_by_hash(place.terms.profile), place.settings.worker
         self._policy = Policy(
             lambda path: engine(
-                path, profile, EngineLimits.of_terms(place.terms, ranks=place.settings.worker.tensor_parallel)
+                path,
+                profile,
+                EngineLimits.of_terms(place.terms, ranks=options.tensor_parallel, cache_bytes=options.cache_bytes),
             ),
             newest.generating,
         )

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import Qwen2Config
 
 from muster.errors import ConfigError
 from muster.models import load_model
-from muster.profiles import CPU_FP32
+from muster.profiles import CPU_FP32, PROFILES
 from muster.rollouts.schema import Rollout
 from muster.sampling import choose
 from muster.shardcast.folder import version_path
@@ -25,7 +26,7 @@ from tests.adversaries.weights import save_changed, with_noise
 from tests.adversaries.workshop import LIMITS, bare_rows, tempered
 from tests.engine.conftest import Requests, UsingWeights
 from validator.replay import Replayer, judge
-from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest
+from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
 from worker.engine_extension import rows_of_tokens
 from worker.sampler import Capture
 
@@ -356,3 +357,18 @@ def test_of_two_rows_for_one_token_the_later_counts() -> None:
     assert rows_of_tokens(capture, [2, 2]).tolist() == [0, 2, 3, 4]
     with pytest.raises(RuntimeError, match="1 of 6 tokens"):
         rows_of_tokens(capture, [3, 3])
+
+
+def test_the_cache_holds_the_longest_sequences_of_a_run(tmp_path: Path) -> None:
+    """Of a model like Qwen2.5-7B with rollouts as long as public terms begin with."""
+    Qwen2Config(hidden_size=3584, num_attention_heads=28, num_key_value_heads=4, num_hidden_layers=28).save_pretrained(
+        tmp_path
+    )
+    limits = EngineLimits(1.0, max_prompt_tokens=1024, max_completion_tokens=4096)
+    profile = PROFILES["bf16-projection-v1"]
+    token = 2 * 28 * 4 * 128 * 2
+    assert plain_arguments(tmp_path, profile, limits)["kv_cache_memory_bytes"] == 2 * 5120 * token
+    short = replace(limits, max_completion_tokens=32, max_prompt_tokens=64)
+    assert plain_arguments(tmp_path, profile, short)["kv_cache_memory_bytes"] == 256 << 20
+    chosen = replace(limits, cache_bytes=1 << 30)
+    assert plain_arguments(tmp_path, profile, chosen)["kv_cache_memory_bytes"] == 1 << 30

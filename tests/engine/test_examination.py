@@ -74,9 +74,17 @@ def examine(engine: Engine, tokenizer: PreTrainedTokenizerBase, model_dir: Path)
 
 
 def start(folder: Path, *words: object) -> subprocess.Popen[str]:
-    """Type `muster` in a folder."""
+    """Type `muster` in a folder. Ctrl-C reaches it even where these tests run in the background of a shell, whose
+    children ignore it."""
     command = [sys.executable, "-m", "muster", *map(str, words), "--json"]
-    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def typed(folder: Path, *words: object, status: int = 0) -> Any:

@@ -21,6 +21,7 @@ from muster.signing import (
     HEADER_NONCE,
     HEADER_SIGNATURE,
     UNSIGNED,
+    Domain,
     domain,
     host_of,
     sign_receipt,
@@ -142,12 +143,14 @@ def committed(rows: list[Rollout]) -> Commitment:
     return commitment_of(rollout_tree(rows).root)
 
 
-def upload_of(data: bytes, commitment: Commitment, node: Signer = NODE, storage: Signer = STORAGE) -> Upload:
+def upload_of(
+    data: bytes, commitment: Commitment, node: Signer = NODE, storage: Signer = STORAGE, where: Domain = WHERE
+) -> Upload:
     """The upload of a file for a commitment, signed by these two."""
     name, root = content_hash(data), hex_hash(commitment.root)
     path, query = upload_target(name, commitment.run, commitment.index, root)
     url = f"http://127.0.0.1:8600{path}?{query}"
-    headers = sign_request(node, WHERE, "PUT", url, data, now=1_000_000)
+    headers = sign_request(node, where, "PUT", url, data, now=1_000_000)
     request = SignedRequest(
         method="PUT",
         host=host_of(url),
@@ -167,4 +170,4 @@ def upload_of(data: bytes, commitment: Commitment, node: Signer = NODE, storage:
         size=len(data),
         signature=UNSIGNED,
     )
-    return Upload(receipt=sign_receipt(storage, WHERE, receipt), request=request)
+    return Upload(receipt=sign_receipt(storage, where, receipt), request=request)

@@ -128,6 +128,41 @@ def test_greedy_decoding_does_not_depend_on_neighbours_or_padding(task_set: Task
             ids.append(token)
 
 
+def test_a_score_is_decoded_in_parts_that_a_cache_can_hold(task_set: TaskSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make_tokenizer()
+    model = make_model(tokenizer, SMALL, seed=6)
+    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, 8)).long() for task in task_set.train[:5]]
+    together = greedy_completions(model, tokenizer, prompts, max_tokens=6)
+    sizes: list[int] = []
+    generate = model.generate
+
+    def watched(ids: torch.Tensor, **options: object) -> object:
+        sizes.append(len(ids))
+        return generate(ids, **options)
+
+    monkeypatch.setattr(model, "generate", watched)
+    longest = max(map(len, prompts)) + 6
+    for bound, expected in ((2 * longest, [2, 2, 1]), (longest - 1, [1] * 5), (5 * longest, [5])):
+        monkeypatch.setattr("muster.evaluation.BATCH_TOKENS", bound)
+        assert greedy_completions(model, tokenizer, prompts, max_tokens=6) == together
+        assert sizes == expected
+        sizes.clear()
+
+
+def test_what_a_checkpoint_says_about_sampling_does_not_change_its_greedy_score(
+    task_set: TaskSet, tmp_path: Path
+) -> None:
+    tokenizer = make_tokenizer()
+    save_model(make_model(tokenizer, SMALL, seed=6), tokenizer, tmp_path)
+    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, 8)).long() for task in task_set.train[:4]]
+    plain = greedy_completions(load_model(tmp_path), tokenizer, prompts, max_tokens=6)
+    asked = {"repetition_penalty": 100.0, "temperature": 0.3, "top_k": 1, "suppress_tokens": plain[0]}
+    (tmp_path / "generation_config.json").write_text(json.dumps(asked))
+    model = load_model(tmp_path)
+    assert greedy_completions(model, tokenizer, prompts, max_tokens=6) == plain
+    save_model(model, tokenizer, tmp_path / "again")  # which transformers refuses with a temperature and no sampling
+
+
 @pytest.mark.parametrize(
     ("config", "says"), [("{}", "no vocab_size"), ("[", "no vocab_size"), ('{"vocab_size": true}', "True")]
 )

@@ -47,6 +47,12 @@ def test_a_template_without_a_budget_gets_a_sentence() -> None:
         prompt_text(tokenizer, TASK, 40)
 
 
+def test_a_template_that_asks_for_the_date_gets_the_same_one_everywhere() -> None:
+    tokenizer = make_tokenizer("character")
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}|{{ messages[0]['content'] }}{{ thinking_budget }}"
+    assert prompt_text(tokenizer, TASK, 40) == "26 Jul 2024|sort 523140"
+
+
 def test_completion_text_spells_out_everything_but_the_final_eos(tokenizer) -> None:
     text = "..12 x</think>\n34"
     ids = tokenizer(text + "<|end|>", add_special_tokens=False)["input_ids"]

@@ -56,6 +56,15 @@ def test_precedence_is_flag_environment_file_default(tmp_path: Path, monkeypatch
     assert [loaded.source(key) for key in keys] == ["flag", "MUSTER_CHAIN__CONFIRMATIONS", str(path), "default"]
 
 
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path, "[keys]\nkeystore = '~/.muster/keys/worker-1.json'\n")
+    monkeypatch.setenv("HOME", "/home/of-hers")
+    assert load_settings(path).keys.keystore == Path("/home/of-hers/.muster/keys/worker-1.json")
+    path = write(tmp_path, "[trainer]\nmodel = '~nobody-here/model'\n")
+    with pytest.raises(ConfigError, match=r"trainer\.model .* whose home"):
+        load_settings(path)
+
+
 def test_top_level_run_from_every_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path, "run = 2\n")
     assert load_settings(path).run == 2
