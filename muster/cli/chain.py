@@ -16,7 +16,7 @@ app = typer.Typer(help="The contracts: deploy them, look at a deployment.", no_a
 async def deploy(
     session: Session, operator: OperatorOption = None, operator_password_file: OperatorPassword = None
 ) -> None:
-    """Deploy token, registry, runs and court; check what is on chain; write the address book."""
+    """Deploy token, registry, runs and court; write the address book; check what is on chain."""
     from muster.chain.deploy import deploy as deploy_contracts
     from muster.chain.deploy import plan_deployment
 

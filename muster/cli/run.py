@@ -1,7 +1,8 @@
-"""muster run: create, fund, close and read runs."""
+"""muster run: create, fund, close and read runs; what an owner announces is done by the same words, typed again."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,11 +11,20 @@ import typer
 from muster.cli.session import Session, command, parse_numbers, parse_tokens, tokens
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.errors import ConfigError, MismatchError, UsageError
-from muster.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS, read_terms, terms_document, write_terms
+from muster.terms_file import (
+    LOCAL_DEFAULTS,
+    NOBODY,
+    PUBLIC_DEFAULTS,
+    fit_context,
+    read_terms,
+    terms_document,
+    write_terms,
+)
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
     from muster.chain.types import AddressBook, TxReceipt
+    from muster.terms import Terms
 
 app = typer.Typer(help="Runs: what is trained, by which terms, with whose money.", no_args_is_help=True)
 
@@ -34,15 +44,15 @@ def template(
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
     from muster.constants import CHAIN_ANVIL
-    from muster.model_files import model_hash, tokenizer_hash
-    from muster.profiles import profile_hash
+    from muster.model_files import context_of, model_hash, tokenizer_hash
+    from muster.profiles import PROFILES, profile_hash
     from muster.tasks import load_task_set
-    from muster.terms import Terms, WorkClass
+    from muster.terms import Terms, WorkClass, check_context
 
     task_set = load_task_set(tasks)
-    local = session.settings.chain.chain_id == CHAIN_ANVIL
+    local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
     terms = Terms(
-        **(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS),
+        **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),
         trainer=trainer,
         storage_key=storage_key,
         task_count=task_set.size,
@@ -52,6 +62,9 @@ def template(
         profile=profile_hash(profile),
         classes=(WorkClass(10_000, parse_numbers(budgets)),),
     )
+    check_context(terms, context)
+    if PROFILES[profile].dtype == "bfloat16":
+        session.note('bfloat16 is calibrated for small models only: see "What remains open" in docs/verification.md')
     text = write_terms(terms)
     if out is not None:
         out.write_text(text, encoding="utf-8")
@@ -111,6 +124,7 @@ def _keep(book: AddressBook, path: Path) -> None:
 async def create(
     session: Session,
     terms_file: Annotated[Path, typer.Argument(metavar="TERMS", help="TOML file (muster run template).")],
+    model: Annotated[Path | None, typer.Option(help="Folder of the run's model: check that the terms fit it.")] = None,
     operator: OperatorOption = None,
     operator_password_file: OperatorPassword = None,
 ) -> None:
@@ -120,6 +134,8 @@ async def create(
     from muster.chain.contracts.runs import RunCreated
 
     terms = read_terms(terms_file)
+    if model is not None:
+        _check_model(terms, model)
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
         await spend(
@@ -130,6 +146,23 @@ async def create(
             runs.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
+
+
+def _check_model(terms: Terms, model: Path) -> None:
+    """Raises ConfigError when a run with these terms could not be trained from this model."""
+    from muster.model_files import context_of, model_hash, tokenizer_hash
+    from muster.terms import check_context
+
+    for what, named, actual in (
+        ("model", terms.model_hash, model_hash(model)),
+        ("tokenizer", terms.tokenizer_hash, tokenizer_hash(model)),
+    ):
+        if named != actual:
+            raise ConfigError(
+                f"the terms name the {what} 0x{named.hex()}, and that in {model} is 0x{actual.hex()}",
+                hint="make the terms anew: muster run template",
+            )
+    check_context(terms, context_of(model))
 
 
 @command(app, "fund", spends=True)
@@ -162,6 +195,49 @@ async def fund(
         await spend(session, chain, title, {"tokens": tokens(wei)}, act, {"run": number, "amount": wei})
 
 
+@command(app, "withdraw", spends=True)
+async def withdraw(
+    session: Session,
+    amount: Annotated[str, typer.Argument(help="Tokens to take out of the escrow.")],
+    run: RunArgument = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Take tokens out of a run's escrow: announces it first, and pays once the notice has passed. The run goes on."""
+    from muster.chain.client import event_of
+    from muster.chain.contracts import runs
+    from muster.chain.contracts.runs import EscrowWithdrawn
+
+    wei, number = parse_tokens(amount), run or session.settings.run
+    signer = await session.signer(operator, operator_password_file)
+    async with session.chain(signer) as chain:
+        info = await chain.ask(runs.run_info(number))
+        notice = await _notice(chain, number, info.withdrawal_at if info.withdrawal == wei else 0)
+        if notice.left == 0:
+            back = min(wei, await chain.ask(runs.withdrawable(number)))
+            await spend(
+                session,
+                chain,
+                f"Withdraw from the escrow of run {number}",
+                {"back": f"{tokens(back)} tokens"},
+                runs.withdraw_escrow(number),
+                {"run": number, "withdrawn": True},
+                outcome=lambda receipt: {"amount": event_of(receipt, EscrowWithdrawn).amount},
+            )
+        elif notice.left is not None:
+            session.result({"run": number, "withdrawn": False, "wait_seconds": notice.left})
+        else:
+            instead = {"instead of": f"{tokens(info.withdrawal)} tokens"} if info.withdrawal else {}
+            await spend(
+                session,
+                chain,
+                f"Announce that {tokens(wei)} tokens will be withdrawn from run {number}",
+                {**instead, "notice": notice.words(f"muster run withdraw {amount} {number}")},
+                runs.announce_withdrawal(number, wei),
+                {"run": number, "withdrawn": False, "notice_seconds": notice.seconds},
+            )
+
+
 @command(app, "close", spends=True)
 async def close(
     session: Session,
@@ -175,25 +251,50 @@ async def close(
     number = run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        info, head = await chain.ask(runs.run_info(number)), await chain.head()
-        if info.close_at and info.close_at <= head.timestamp:
+        info = await chain.ask(runs.run_info(number))
+        notice = await _notice(chain, number, info.close_at)
+        if notice.left == 0:
             back = tokens(await chain.ask(runs.withdrawable(number)))
             title, document = f"Close run {number}", {"run": number, "closed": True}
-            await spend(session, chain, title, {"back": back}, runs.close(number), document)
-            return
-        if info.close_at:
-            wait = info.close_at - head.timestamp
-            session.result({"run": number, "closed": False, "close_at": info.close_at, "wait_seconds": wait})
-            return
-        notice = await chain.ask(runs.notice_period(number))
-        await spend(
-            session,
-            chain,
-            f"Announce that run {number} will close",
-            {"notice": f"{notice} s, in which work goes on; then: muster run close {number}"},
-            runs.announce_close(number),
-            {"run": number, "closed": False, "notice_seconds": notice},
-        )
+            await spend(session, chain, title, {"back": f"{back} tokens"}, runs.close(number), document)
+        elif notice.left is not None:
+            session.result({"run": number, "closed": False, "close_at": info.close_at, "wait_seconds": notice.left})
+        else:
+            await spend(
+                session,
+                chain,
+                f"Announce that run {number} will close",
+                {"notice": notice.words(f"muster run close {number}")},
+                runs.announce_close(number),
+                {"run": number, "closed": False, "notice_seconds": notice.seconds},
+            )
+
+
+@dataclass(frozen=True)
+class _Notice:
+    """What an owner announces is done by the same words, typed again once the notice is over and before it lapses."""
+
+    seconds: int
+    lapses: int
+    """Seconds after its end."""
+    left: int | None
+    """Seconds of the one that runs, 0 once it is over; None where nothing was announced, or it has lapsed."""
+
+    def words(self, again: str) -> str:
+        """What announcing means, for the one who is about to."""
+        return f"{self.seconds:,} s, in which work goes on; then, within {self.lapses // 3600} hours: {again}"
+
+
+async def _notice(chain: Chain, run: int, announced: int) -> _Notice:
+    """`announced`: the second for which it was, or 0. As `Escrow._requireNoticed` has it, a notice starts over after a
+    pause."""
+    from muster.chain.contracts import runs
+
+    questions = [runs.notice_period(run), runs.notice_lapses(), runs.paused_until()]
+    seconds, lapses, paused = await chain.ask_all(questions)
+    now, ready_at = (await chain.head()).timestamp, max(announced, paused + seconds)
+    stands = announced and now < ready_at + lapses
+    return _Notice(seconds, lapses, max(0, ready_at - now) if stands else None)
 
 
 @command(app, "admit", spends=True)
@@ -286,6 +387,8 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
         "classes": [f"{c.weight_bps} bps for {', '.join(map(str, c.budgets))} tokens" for c in agreed.classes],
         "latest_step": latest.step if latest else None,
         "manifest_root": latest.manifest_root if latest else None,
+        "withdrawal": money(info.withdrawal),
+        "withdrawal_at": info.withdrawal_at or None,
         "close_at": info.close_at or None,
     } | ({"terms": terms_document(agreed)} if exact else {})
 

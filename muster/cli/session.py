@@ -165,7 +165,7 @@ def wallet_folder() -> Path:
 def wallet_path(wallet: str) -> Path:
     """A wallet's file: a bare word is a name in the wallet folder, anything else a path."""
     path = Path(wallet).expanduser()
-    bare = path.name == wallet and not path.suffix and not path.exists()
+    bare = path.name == wallet and not path.suffix and not path.is_file()
     return wallet_folder() / f"{wallet}.json" if bare else path
 
 

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -22,6 +22,8 @@ from machine import Machine
 
 import muster
 from muster.chain.anvil import Anvil
+from muster.chain.client import Chain
+from muster.chain.contracts import runs
 from muster.chain.devchain import DevChain
 from muster.chain.keys import Signer
 from muster.chain.rpc import connect
@@ -144,6 +146,9 @@ def test_an_imported_key_is_the_same_key_and_stays_out_of_sight(machine: Machine
 
 def test_a_new_key_without_a_terminal_needs_a_password_file(machine: Machine) -> None:
     assert machine.json("wallet", "new", "other", status=2)["hint"] == "add --password-file"
+    (machine.folder / "trainer").mkdir()
+    made = machine.json("wallet", "new", "trainer", "--password-file", machine.password)
+    assert made["keystore"] == str(machine.home / ".muster" / "keys" / "trainer.json"), "not the folder of that name"
 
 
 # --- Joining and leaving
@@ -213,9 +218,69 @@ def test_an_operator_keeps_tokens_for_fees_and_takes_them_out_again(machine: Mac
     assert "holds" in machine.json("wallet", "deposit", "1000000", *operator, status=2)["error"]
 
 
-def test_an_owner_announces_before_closing(machine: Machine, run: int) -> None:
-    notice = machine.json("run", "close", run, "--operator", "./owner.key", "--yes")
-    assert (notice["closed"], notice["notice_seconds"] > 0) == (False, True)
+@pytest.fixture
+def later(anvil: Anvil) -> Iterator[Callable[[int], None]]:
+    """Moves the chain's clock by so many seconds; what happened since is undone after the test."""
+    before = anvil.request("evm_snapshot")
+
+    def move(seconds: int) -> None:
+        anvil.request("evm_increaseTime", seconds)
+        anvil.request("evm_mine")
+
+    yield move
+    assert anvil.request("evm_revert", before) is True
+
+
+def test_an_owner_announces_before_closing(machine: Machine, run: int, later: Callable[[int], None]) -> None:
+    words = ("run", "close", run, "--operator", "./owner.key", "--yes")
+    notice = machine.json(*words)
+    assert (notice["closed"], notice["notice_seconds"]) == (False, 3600)
+    waiting = machine.json(*words)
+    assert (waiting["closed"], 3500 < waiting["wait_seconds"] <= 3600) == (False, True)
+    later(3600 + 24 * 3600)
+    assert machine.json(*words)["notice_seconds"] == 3600, "the announcement has lapsed, and is made again"
+    later(3600)
+    assert machine.json(*words)["closed"] is True
+    assert "is closed" in machine.json(*words, status=4)["error"]
+    shown = machine.json("run", "show", run)
+    assert (shown["closed"], shown["escrow"]) == (True, 0)
+
+
+def test_after_a_pause_the_notice_starts_over(
+    machine: Machine, run: int, anvil: Anvil, later: Callable[[int], None]
+) -> None:
+    """Its guardian is the deployer, where the settings name nobody else."""
+    words = ("run", "close", run, "--operator", "./owner.key", "--yes")
+    machine.json(*words)
+
+    async def pause() -> int:
+        key = Signer.from_key(bytes.fromhex((machine.folder / "owner.key").read_text().strip()))
+        settings = ChainSettings(rpc_url=anvil.url, addresses=machine.folder / "addresses.json", poll_seconds=0.05)
+        async with await Chain.connect(settings, key) as guardian:
+            await guardian.act(runs.pause())
+            return await guardian.ask(runs.paused_until())
+
+    until = asyncio.run(pause())
+    later(3600)
+    now = int(anvil.request("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+    assert abs(machine.json(*words)["wait_seconds"] - (until + 3600 - now)) <= 2
+    later(until + 3600 - now)
+    assert machine.json(*words)["closed"] is True
+
+
+def test_an_owner_takes_out_what_it_announced(machine: Machine, run: int, later: Callable[[int], None]) -> None:
+    words, owner = ("run", "withdraw"), (run, "--operator", "./owner.key", "--yes")
+    assert machine.json(*words, "2000", *owner)["notice_seconds"] == 3600
+    assert machine.json("run", "show", run)["withdrawal"] == 2000 * TOKEN
+    assert machine.json(*words, "0.5", *owner)["withdrawn"] is False, "another amount is announced anew"
+    assert 3500 < machine.json(*words, "0.5", *owner)["wait_seconds"] <= 3600
+    later(3600)
+    paid = machine.json(*words, "0.5", *owner)
+    assert (paid["withdrawn"], paid["amount"]) == (True, TOKEN // 2)
+    shown = machine.json("run", "show", run)
+    assert (shown["escrow"], shown["withdrawal"], shown["closed"]) == (1500 * TOKEN, 0, False)
+    refused = machine.json(*words, "1", run, "--operator", "./operator.key", "--yes", status=4)
+    assert "does not own run" in refused["error"]
 
 
 # --- Failures

@@ -48,15 +48,24 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
 
     places = ("--trainer", address["trainer"], "--storage-key", address["storage"])
     machine.json("run", "template", "--tasks", "tasks.jsonl", "--model", "model", *places, "--out", "run.toml")
-    assert machine.json("run", "create", "run.toml", *owner, "--dry-run")["dry_run"] is True
-    created = machine.json("run", "create", "run.toml", *owner, "--yes")
+    create = ("run", "create", "run.toml", "--model", "model", *owner)
+    assert machine.json(*create, "--dry-run")["dry_run"] is True
+    created = machine.json(*create, "--yes")
     assert created["run"] == 1
     machine.json("run", "fund", "500", "1", *owner, "--yes")
     shown = machine.json("run", "show", "1")
     assert (shown["escrow"], shown["owner"], shown["closed"]) == (500 * TOKEN, address["owner"], False)
     assert shown["terms"]["trainer"] == address["trainer"]
+    assert shown["terms"]["max_prompt_tokens"] + shown["terms"]["max_completion_tokens"] == 512, "the model's context"
     assert min(shown["terms"]["commit_phase"], shown["terms"]["reveal_phase"]) >= 13 * 3600, "a public run's phases"
     assert machine.json("run", "close", "1", *owner, "--yes")["closed"] is False
+
+    terms = (tmp_path / "run.toml").read_text()
+    (tmp_path / "run.toml").write_text(terms.replace("max_completion_tokens = 410", "max_completion_tokens = 411"))
+    assert "do not fit the model's context of 512" in machine.json(*create, "--yes", status=78)["error"]
+    save_model(make_model(make_tokenizer(), ModelShape(), seed=1), make_tokenizer(), tmp_path / "other")
+    other = ("run", "create", "run.toml", "--model", "other", *owner)
+    assert "the terms name the model 0x" in machine.json(*other, "--yes", status=78)["error"]
 
     raw = machine.secret("raw.key", "11" * 32)
     refused = machine.type("faucet", "--wallet", raw, "--yes")
