@@ -8,7 +8,7 @@
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make coverage           lines and branches of contracts/ that the tests run; fails below 98 % of either
 #   make prove              halmos and slither over the contracts, in an environment of their own
-#   make bench              all benchmarks, some hours; rewrites docs/benchmarks.md and docs/verification.md
+#   make bench              all benchmarks, some hours; rewrites the tables in docs/
 #   make bench-peers        what benchmarks/ compares with, installed into .peers
 #   make lint               format, lint and types, nothing else
 #   make clean              what was built or written by a run; keeps .venv and node_modules
@@ -65,6 +65,7 @@ bench: bench-peers
 	python benchmarks/gas.py --json > cache/bench/gas.json
 	python benchmarks/broadcast.py --json > cache/bench/broadcast.json || test $$? -eq 3
 	python benchmarks/verification.py --json --write > cache/bench/verification.json || test $$? -eq 3
+	python benchmarks/stale_weights.py --write
 	python benchmarks/trainer.py --json > cache/bench/trainer.json || test $$? -eq 3
 	python benchmarks/async_speedup.py --json > cache/bench/async_speedup.json || test $$? -eq 3
 	python benchmarks/learning.py --json > cache/bench/learning.json || test $$? -eq 3

@@ -127,8 +127,8 @@ def page(found: Mapping[str, Sequence[Found]]) -> str:
     text = [
         f"### Under {first}",
         _table(found[first]),
-        f"{sum(map(is_caught, plain))} of {len(plain)} kinds are caught within one commitment, with {sample} of 128 "
-        f"rows re-run, as of a node that is no newcomer. Caught means: in at least {SURE:.0%} of "
+        f"{sum(map(is_caught, plain))} of the {len(found[first])} kinds are caught within one commitment, with "
+        f"{sample} of 128 rows re-run, as of a node that is no newcomer. Caught means: in at least {SURE:.0%} of "
         f"{plain[0]['samples']} samples. The other {len(SUBTLE)} take longer, because most of their rows are not false "
         "at all: " + _of_the_subtle(found[first]),
     ]

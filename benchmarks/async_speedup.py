@@ -1,6 +1,6 @@
 """What asynchrony saves, and what it costs: wall time to the same held-out score, and the score in the end.
 
-    python benchmarks/async_speedup.py [--json] [--seeds 0 1 2] [--updates 30] [--levels 0 1 2 4] [--models FOLDER]
+    python benchmarks/async_speedup.py [--json] [--seeds 0 1 2 3 4] [--updates 30] [--levels 0 1 2 4] [--models FOLDER]
 
 Two processes, each on a core of its own: this one trains, the other samples with the policies it is sent. A policy
 reaches the sampler one update's time after it was made: that is the broadcast, throttled to last as long as an update.
@@ -296,7 +296,7 @@ def figures(curves: Sequence[Curve]) -> list[report.Figure]:
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--json", action="store_true", help="one document on stdout")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     parser.add_argument("--updates", type=int, default=30)
     parser.add_argument("--levels", type=int, nargs="+", default=[0, 1, 2, 4], help=f"{SYNC} and {AHEAD} among them")
     parser.add_argument("--models", type=Path, help="keep the models here, and take what is there")

@@ -1,16 +1,12 @@
-"""How far off honest work is: the distributions behind the limits in `muster.profiles`, and where stale weights begin
-to show.
+"""How far off honest work is: the distributions behind the limits in `muster.profiles`.
 
     python benchmarks/calibrate.py [--json] [--write] [--tokens 100000]
-    python benchmarks/calibrate.py --lines [--json] [--write]
 
 Honest work of vLLM is measured by the transformers forward of `validator.replay` over a grid: every profile (and with
 it the dtype), trained and random models of several sizes, two temperatures, calls of 1 to 256 requests, the prefix
 cache cold, warm and off, prompts prefilled in chunks and preempted. Not one rollout may be rejected, and a limit that
 accuses must be at least twice as far out as the worst of them. --write puts tables and plots into
 docs/verification.md. Takes some twenty minutes on two cores; --tokens makes it shorter.
-
---lines measures which share of rollouts show weights that are one step old, by learning rate, model and length.
 """
 
 from __future__ import annotations
@@ -34,16 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
 from muster.model_files import load_tokenizer
-from muster.models import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
-from muster.profiles import CPU_FP32, PROFILES, Profile
+from muster.models import ModelShape, init_model, make_model, make_tokenizer, save_model
+from muster.profiles import PROFILES, Profile
 from muster.prompts import prompt_tokens
-from muster.rollouts.schema import Rollout
 from muster.tasks import TaskSet, make_task_set
-from muster.toploc import CODECS
 from tests.adversaries.workshop import bare_rows, tempered
-from trainer.layout import Sample
-from trainer.policy import Policy
-from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Measurement, Replayer, judge
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
@@ -345,112 +336,18 @@ def plot(cells: Sequence[dict[str, Any]], profile: Profile) -> str:
         return svg_text(drawing)
 
 
-# --- Where stale weights begin to show
-
-RATES = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4)
-LINE_MODELS = (TRAINED, *SHAPES)
-LENGTHS = (8, 32, 96)
-UPDATES = 12
-BATCH = 8
-"""Rollouts of an update: with noise for advantages, how far AdamW goes does not depend on how many there are."""
-
-
-def lines(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
-    """Per model, learning rate and length: the share of rollouts that are rejected when made with weights one step old,
-    and the median distance of their proofs. Updates are the trainer's, their advantages noise."""
-    make_models(folder)
-    tasks, bytes_per_token = make_task_set(0), int(CODECS[CPU_FP32.codec].bytes_per_token)
-    engines = []
-    for name in LINE_MODELS:
-        path, random = folder / name, Random(name)
-        tokenizer, longest = load_tokenizer(path), 32 if name == TRAINED else max(LENGTHS)
-        engines.append(Engine(path, CPU_FP32, EngineLimits(1.0, 64, longest, cache_bytes=64 << 20)))
-        replayer = Replayer(path, CPU_FP32, 1.0)
-        requests = make_requests(tokenizer, tasks, rollouts, longest, random)
-        work = bare_rows(requests, engines[-1].generate(requests))[:BATCH]
-        for rate in RATES:
-            older, newer = train(path, folder, work, rate)
-            engines[-1].load_weights(older)
-            rows = bare_rows(requests, engines[-1].generate(requests))
-            replayer.load_weights(newer)
-            for length in [length for length in LENGTHS if length <= longest]:
-                cut = [shortened(row, length, bytes_per_token) for row in rows]
-                found = replayer.replay(cut)
-                rejected = [judge([one], CPU_FP32) is not None for one in found]
-                yield {
-                    "model": name,
-                    "learning_rate": rate,
-                    "tokens": round(float(np.mean([len(row.completion_tokens) for row in cut])), 1),
-                    "length": length,
-                    "rejected": float(np.mean(rejected)),
-                    "activation": float(np.median([one.activation for one in found])),
-                }
-
-
-def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> tuple[Path, Path]:
-    """The last two checkpoints after some updates at a constant learning rate."""
-    model, tokenizer, random = load_model(source), load_tokenizer(source), np.random.default_rng(3)
-    terms = UpdateTerms(learning_rate=rate, ramp_steps=0)
-    policy = Policy(model, temperature=terms.temperature)
-    optimizer, kept = make_optimizer(policy, terms), (folder / f"{source.name}-older", folder / f"{source.name}-newer")
-    for step in range(1, UPDATES + 1):
-        batch = [Sample.of(row, random.standard_normal()) for row in rows]
-        update(policy, optimizer, batch, terms, step=step)
-        if step >= UPDATES - 1:
-            save_model(model, tokenizer, kept[step - UPDATES + 1])
-    return kept
-
-
-def shortened(row: Rollout, length: int, bytes_per_token: int) -> Rollout:
-    """The first tokens of a completion with what was claimed of them."""
-    return replace(
-        row,
-        completion_tokens=row.completion_tokens[:length],
-        logprobs=row.logprobs[:length],
-        proof=row.proof[: length * bytes_per_token],
-    )
-
-
-def lines_page(found: Sequence[dict[str, Any]]) -> str:
-    """The part of docs/verification.md: one line per learning rate, one column per model and length."""
-    columns = sorted({(LINE_MODELS.index(one["model"]), one["length"]) for one in found})
-    heads = ["learning rate", *(f"{LINE_MODELS[model]}, up to {length}" for model, length in columns)]
-    rows = []
-    for rate in RATES:
-        cells = []
-        for model, length in columns:
-            key = (LINE_MODELS[model], rate, length)
-            one = next(one for one in found if (one["model"], one["learning_rate"], one["length"]) == key)
-            cells.append(f"{one['rejected']:.0%} ({small(one['activation'])})")
-        rows.append((f"{rate:g}", *cells))
-    return (
-        "Share of rollouts that are rejected by themselves when they were made with weights one step old, and the "
-        f"median distance of their activation proofs (rejected above {small(CPU_FP32.activation.reject)}), under "
-        f"{CPU_FP32.name}; by learning rate, model, and longest completion in tokens:\n\n" + table(heads, rows)
-    )
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--write", action="store_true", help="rewrite tables and plots in docs/verification.md")
     parser.add_argument("--tokens", type=int, default=TOKENS, help="honest tokens over the whole grid")
     parser.add_argument("--save", type=Path, help="file for every measured number, as JSON")
-    parser.add_argument("--lines", action="store_true", help="measure where stale weights begin to show instead")
-    parser.add_argument("--rollouts", type=int, default=64, help="rollouts of each point of --lines")
     parser.add_argument("--child", nargs=3, metavar=("PROFILE", "MODEL", "FOLDER"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.child:
         profile, name, folder = options.child
         print(json.dumps(run_weights(PROFILES[profile], name, Path(folder), options.tokens)))
-        return 0
-    if options.lines:
-        with tempfile.TemporaryDirectory() as folder:
-            found = list(lines(Path(folder), options.rollouts))
-        if options.write:
-            rewrite(DOCS / "verification.md", "lines", lines_page(found))
-        print(json.dumps({"machine": report.machine(), "lines": found}) if options.json else lines_page(found))
         return 0
     found = figures(1, write=options.write, tokens=options.tokens, save=options.save)
     return report.show(found, as_json=options.json)

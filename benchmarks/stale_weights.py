@@ -1,0 +1,141 @@
+"""Where stale weights begin to show: which share of rollouts gives away that they were made with weights one step old,
+by learning rate, model and length.
+
+    python benchmarks/stale_weights.py [--json] [--write] [--rollouts 64]
+
+Models, prompts and engines are those of benchmarks/calibrate.py. --write puts the table into docs/verification.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import report
+from benchmarks.calibrate import SHAPES, TRAINED, make_models, make_requests
+from benchmarks.page import DOCS, rewrite, small, table
+from muster.model_files import load_tokenizer
+from muster.models import load_model, save_model
+from muster.profiles import CPU_FP32
+from muster.rollouts.schema import Rollout
+from muster.tasks import make_task_set
+from muster.toploc import CODECS
+from tests.adversaries.workshop import bare_rows
+from trainer.layout import Sample
+from trainer.policy import Policy
+from trainer.update import UpdateTerms, make_optimizer, update
+from validator.replay import Replayer, judge
+from worker.engine import Engine, EngineLimits
+
+RATES = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4)
+MODELS = (TRAINED, *SHAPES)
+LENGTHS = (8, 32, 96)
+UPDATES = 12
+BATCH = 8
+"""Rollouts of an update: with noise for advantages, how far AdamW goes does not depend on how many there are."""
+
+
+def measure(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
+    """Per model, learning rate and length: the share of rollouts that are rejected when made with weights one step old,
+    and the median distance of their proofs. Updates are the trainer's, their advantages noise."""
+    make_models(folder)
+    tasks, bytes_per_token = make_task_set(0), int(CODECS[CPU_FP32.codec].bytes_per_token)
+    engines = []
+    for name in MODELS:
+        path, random = folder / name, Random(name)
+        tokenizer, longest = load_tokenizer(path), 32 if name == TRAINED else max(LENGTHS)
+        engines.append(Engine(path, CPU_FP32, EngineLimits(1.0, 64, longest, cache_bytes=64 << 20)))
+        replayer = Replayer(path, CPU_FP32, 1.0)
+        requests = make_requests(tokenizer, tasks, rollouts, longest, random)
+        work = bare_rows(requests, engines[-1].generate(requests))[:BATCH]
+        for rate in RATES:
+            older, newer = train(path, folder, work, rate)
+            engines[-1].load_weights(older)
+            rows = bare_rows(requests, engines[-1].generate(requests))
+            replayer.load_weights(newer)
+            for length in [length for length in LENGTHS if length <= longest]:
+                cut = [shortened(row, length, bytes_per_token) for row in rows]
+                found = replayer.replay(cut)
+                rejected = [judge([one], CPU_FP32) is not None for one in found]
+                yield {
+                    "model": name,
+                    "learning_rate": rate,
+                    "tokens": round(float(np.mean([len(row.completion_tokens) for row in cut])), 1),
+                    "length": length,
+                    "rejected": float(np.mean(rejected)),
+                    "activation": float(np.median([one.activation for one in found])),
+                }
+
+
+def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> tuple[Path, Path]:
+    """The last two checkpoints after some updates at a constant learning rate."""
+    model, tokenizer, random = load_model(source), load_tokenizer(source), np.random.default_rng(3)
+    terms = UpdateTerms(learning_rate=rate, ramp_steps=0)
+    policy = Policy(model, temperature=terms.temperature)
+    optimizer, kept = make_optimizer(policy, terms), (folder / f"{source.name}-older", folder / f"{source.name}-newer")
+    for step in range(1, UPDATES + 1):
+        batch = [Sample.of(row, random.standard_normal()) for row in rows]
+        update(policy, optimizer, batch, terms, step=step)
+        if step >= UPDATES - 1:
+            save_model(model, tokenizer, kept[step - UPDATES + 1])
+    return kept
+
+
+def shortened(row: Rollout, length: int, bytes_per_token: int) -> Rollout:
+    """The first tokens of a completion with what was claimed of them."""
+    return replace(
+        row,
+        completion_tokens=row.completion_tokens[:length],
+        logprobs=row.logprobs[:length],
+        proof=row.proof[: length * bytes_per_token],
+    )
+
+
+def page(found: Sequence[dict[str, Any]]) -> str:
+    """The part of docs/verification.md: one line per learning rate, one column per model and length."""
+    columns = sorted({(MODELS.index(one["model"]), one["length"]) for one in found})
+    heads = ["learning rate", *(f"{MODELS[model]}, up to {length}" for model, length in columns)]
+    rows = []
+    for rate in RATES:
+        cells = []
+        for model, length in columns:
+            key = (MODELS[model], rate, length)
+            one = next(one for one in found if (one["model"], one["learning_rate"], one["length"]) == key)
+            cells.append(f"{one['rejected']:.0%} ({small(one['activation'])})")
+        rows.append((f"{rate:g}", *cells))
+    return (
+        "Share of rollouts that are rejected by themselves when they were made with weights one step old, and the "
+        f"median distance of their activation proofs (rejected above {small(CPU_FP32.activation.reject)}), under "
+        f"{CPU_FP32.name}; by learning rate, model, and longest completion in tokens:\n\n" + table(heads, rows)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/verification.md")
+    parser.add_argument("--rollouts", type=int, default=64, help="rollouts of each point")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder:
+        found = list(measure(Path(folder), options.rollouts))
+    if options.write:
+        rewrite(DOCS / "verification.md", "lines", page(found))
+    print(json.dumps({"machine": report.machine(), "lines": found}) if options.json else page(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
