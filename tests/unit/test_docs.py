@@ -12,10 +12,12 @@ import pytest
 import typer.main
 
 from muster.cli import app as cli
+from muster.settings_sources import load_settings
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"`(muster [^`]+)`")
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HINT = re.compile(r"\bmuster ([a-z]+)(?: ([a-z]+))?")
 PROSE = frozenset({"that"})
 """What follows the name of the software where it is no command."""
@@ -25,9 +27,9 @@ ROOMS = ("muster", "orchestrator", "worker", "validator", "trainer", "scripts")
 def shown(page: Path) -> list[str]:
     """Commands in code blocks and in backticks."""
     text = page.read_text()
-    blocks = "\n".join(re.findall(r"```\n(.*?)```", text, re.DOTALL))
+    blocks = "\n".join(block for language, block in BLOCK.findall(text) if not language)
     lines = [part.split("#")[0] for line in blocks.splitlines() for part in line.split("&&")]
-    inline = COMMAND.findall(re.sub(r"```.*?```", "", text, flags=re.DOTALL))
+    inline = COMMAND.findall(BLOCK.sub("", text))
     return [line.strip() for line in [*lines, *inline] if line.strip().startswith("muster ")]
 
 
@@ -71,6 +73,16 @@ def test_every_command_that_the_code_tells_people_to_type_exists() -> None:
                 assert not verbs or verb in verbs, f"{path.name}: muster {noun} {verb}"
                 named += 1
     assert named > 50
+
+
+def test_every_settings_file_of_a_page_can_be_read(tmp_path: Path) -> None:
+    read = 0
+    for page in PAGES:
+        for block in [block for language, block in BLOCK.findall(page.read_text()) if language == "toml"]:
+            (tmp_path / "muster.toml").write_text(block)
+            load_settings(tmp_path / "muster.toml")
+            read += 1
+    assert read >= 3
 
 
 def test_links_between_pages_lead_somewhere() -> None:
