@@ -55,7 +55,7 @@ MISSED = "completions/length_error"
 FEW_BATCHES = 5
 """Their mean is what a run's first and last batches were like."""
 STUDENT_T = (math.inf, 12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26)
-"""97.5 % points by degrees of freedom."""
+"""97.5 % points by degrees of freedom; more of them have less than the last."""
 SHOWN = (
     "reward",
     "frac_reward_zero_std",
@@ -294,7 +294,7 @@ def half_interval(values: Sequence[float]) -> float | None:
     """Half the width of the mean's 95 % interval; None for a single value."""
     if len(values) < 2:
         return None
-    t = STUDENT_T[len(values) - 1] if len(values) <= len(STUDENT_T) else 2.0
+    t = STUDENT_T[min(len(values), len(STUDENT_T)) - 1]
     return t * statistics.stdev(values) / math.sqrt(len(values))
 
 

@@ -41,7 +41,9 @@ MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Largest rollout file anyone must accept. A larger one is refused at upload and rejected by validators."""
 
 SLOWEST_BYTES_PER_SECOND: Final = 64 * 1024
-"""Of a connection that both its ends still wait for, on average, while a file passes."""
+"""Of a connection that both its ends still wait for, on average, while a file passes (`muster/http.py`,
+`orchestrator/auth.py`). Raising this loses uploads over slow lines; lowering it lets a slow sender hold its place for
+longer."""
 
 MAX_EVIDENCE_BYTES: Final = 8 * 1024 * 1024
 """Largest evidence bundle: the rows concerned and the measured numbers."""

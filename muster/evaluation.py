@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -39,11 +39,15 @@ def greedy_score(
     *,
     budgets: Sequence[int],
     max_tokens: int,
+    between: Callable[[], object] = lambda: None,
 ) -> Score:
-    """Score `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores."""
+    """Score `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores.
+
+    `between` is called after each batch; what it raises ends the score.
+    """
     asked = [(task, budgets[i % len(budgets)]) for i, task in enumerate(tasks)]
     prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long() for task, budget in asked]
-    completions = greedy_completions(model, tokenizer, prompts, max_tokens=max_tokens)
+    completions = greedy_completions(model, tokenizer, prompts, max_tokens=max_tokens, between=between)
     rewards = [
         verify(task, completion_text(tokenizer, tokens)) for (task, _), tokens in zip(asked, completions, strict=True)
     ]
@@ -64,8 +68,10 @@ def greedy_completions(
     prompts: Sequence[torch.Tensor],
     *,
     max_tokens: int,
+    between: Callable[[], object] = lambda: None,
 ) -> list[list[int]]:
-    """Argmax decoding of `prompts` (int64 [length] each), in their order; EOS included where it was reached."""
+    """Argmax decoding of `prompts` (int64 [length] each), in their order; EOS included where it was reached. `between`
+    as in `greedy_score`."""
     # Neighbours of equal length need no padding, so sort first.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     completions: list[list[int]] = [[] for _ in prompts]
@@ -75,6 +81,7 @@ def greedy_completions(
         chosen = order[start : start + size]
         for i, tokens in zip(chosen, _decode(model, tokenizer, [prompts[i] for i in chosen], max_tokens), strict=True):
             completions[i] = tokens
+        between()
     return completions
 
 

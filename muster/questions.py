@@ -79,6 +79,8 @@ class Questions:
     sampling: Sampling
     ranks: int = 1
     """Devices that the model is split over."""
+    cache_bytes: int = 0
+    """Of the engine's key-value cache; 0 as in settings."""
     first: int = 0
     """Tasks that need no answers any more."""
 

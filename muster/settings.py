@@ -240,7 +240,8 @@ class ShardcastSettings(Section):
     dir: Path = Path(".muster/weights")
     """Folder of versions: where the trainer publishes and the origin serves, or a relay's own."""
     shard_bytes: int = Field(default=8 * 1024 * 1024, ge=1, le=32 * 1024 * 1024)
-    """Size of a shard of what is published."""
+    """Size of a shard of what is published. Leave it as it is while a run lasts: a step that is on chain and is
+    published once more, as after a restart, has the same root only then."""
     published_versions: int = Field(default=16, ge=1, le=10_000)
     """Newest steps that are kept at least."""
     kept_hours: float = Field(default=168, ge=0, le=10_000)

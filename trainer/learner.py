@@ -6,9 +6,10 @@ way. Training the same batch from the same step twice gives the same bytes on th
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -100,7 +101,7 @@ class Recipe:
 
 class Learner:
     """The model at one step, what is on disk of it, and how it comes to the next. Belongs to one thread, but for
-    `written`."""
+    `written` and `leave`."""
 
     def __init__(
         self, initial: Path, folder: Path, terms: Terms, recipe: Recipe, dtype: torch.dtype, ranks: Ranks
@@ -121,6 +122,7 @@ class Learner:
         check_context(terms, context_of(initial))
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] = Future()
+        self._leaving = threading.Event()
         step = self.checkpoints.latest()
         if step is None:
             self.note = Note(step=0, batch_root=NO_BATCH)
@@ -139,6 +141,10 @@ class Learner:
         """Wait until the step is on disk, whole. Raises StorageError when it could not be written, ConfigError when its
         weights are not finite."""
         self._writing.result()
+
+    def leave(self) -> None:
+        """Let a score that is being taken end unfinished."""
+        self._leaving.set()
 
     def close(self) -> None:
         """Ends when what is being written is."""
@@ -176,10 +182,12 @@ class Learner:
         return self._save(Note(step=note.step + 1, batch_root=NO_BATCH, updates=note.updates, used=note.used))
 
     def evaluate(self, tasks: Sequence[Task], budgets: Sequence[int], max_tokens: int) -> dict[str, float]:
-        """The held-out metrics of this step."""
+        """The held-out metrics of this step. Raises CancelledError after `leave`."""
         model = self._whole_model()
         model.eval()
-        score = greedy_score(model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens)
+        score = greedy_score(
+            model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens, between=self._keep_company
+        )
         model.train()
         return {
             "held_out/reward": score.reward,
@@ -187,6 +195,12 @@ class Learner:
             "held_out/mean_length": score.mean_length,
             "held_out/length_error": score.length_error,
         }
+
+    def _keep_company(self) -> None:
+        """A score takes hours of a large model; the other ranks wait for a word meanwhile."""
+        if self._leaving.is_set():
+            raise CancelledError
+        self.replica.wait()
 
     def _whole_model(self) -> PreTrainedModel:
         """A model that generates on this rank alone: the one in training, unless others hold parts of it."""

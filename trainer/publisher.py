@@ -7,7 +7,7 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from muster import telemetry
 from muster.chain.client import Chain
@@ -34,9 +34,14 @@ from trainer.metrics import Metrics
 ATTEMPTS: Final = 20
 """Times that something refused for the moment is tried again before the trainer gives up."""
 PUBLISH_SECONDS: Final = 60.0
-"""Longest that the chain may not take a step for another reason than that it is too early."""
+"""Longest that the chain may not take a step for another reason than that it is too early, or cannot be reached."""
+OUTAGE_SECONDS: Final = 1800.0
+"""Longest that the chain may not be reached while a step is to be published."""
 TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
 """What the contract says of a step that it will take later."""
+
+Kind = Literal["early", "away", "final", "other"]
+"""Of trouble with the chain: what it will take later, does not answer, or never takes."""
 
 log = telemetry.logger("trainer")
 
@@ -75,7 +80,7 @@ class Publisher:
         )
         batch_root = hash_bytes(note.batch_root)
         began = time.monotonic()
-        trouble_since: float | None = None
+        since, last = began, None
         while True:
             try:
                 await self.chain.settle()
@@ -92,10 +97,11 @@ class Publisher:
                 )  # or of a node that lags behind
             except (ChainError, UnreachableError) as error:
                 trouble = error
-            now = time.monotonic()
-            trouble_since = None if _is_early(trouble) else trouble_since or now
-            late = now - began > self.terms.min_step_interval + PUBLISH_SECONDS
-            if _is_final(trouble) or late or (trouble_since and now - trouble_since > PUBLISH_SECONDS):
+            kind, now = _kind(trouble), time.monotonic()
+            if kind != last:
+                last, since = kind, now
+            late = now - since > self._patience(kind) or now - began > self._patience("early") + OUTAGE_SECONDS
+            if kind == "final" or late:
                 raise trouble
             log.info("publishing later", step=step, reason=str(trouble))
             await asyncio.sleep(self.options.poll_seconds)
@@ -147,6 +153,12 @@ class Publisher:
                 await asyncio.sleep(self._pause)
         raise AssertionError("unreachable")
 
+    def _patience(self, kind: Kind) -> float:
+        """Seconds that trouble of a kind may last."""
+        if kind == "early":
+            return self.terms.min_step_interval + PUBLISH_SECONDS
+        return OUTAGE_SECONDS if kind == "away" else PUBLISH_SECONDS
+
     @property
     def _pause(self) -> float:
         return max(1.0, self.options.poll_seconds)
@@ -156,15 +168,14 @@ class Publisher:
         if anchored != root:
             raise MismatchError(
                 f"step {step} on chain has manifest root 0x{anchored.hex()}, this folder's is 0x{root.hex()}",
-                hint="this state folder is not the one the run was trained from so far",
+                hint="this state folder is not the one the run was trained from so far; or shardcast.shard_bytes was "
+                "another: set it back",
             )
 
 
-def _is_early(error: MusterError) -> bool:
-    """Whether the contract will take the step later."""
-    return isinstance(error, RevertError) and error.name in TOO_SOON
-
-
-def _is_final(error: MusterError) -> bool:
-    """Whether time alone does not mend it."""
-    return isinstance(error, RevertError | UnfundedError | WrongChainError) and not _is_early(error)
+def _kind(trouble: MusterError) -> Kind:
+    if isinstance(trouble, RevertError) and trouble.name in TOO_SOON:
+        return "early"
+    if isinstance(trouble, RevertError | UnfundedError | WrongChainError):
+        return "final"
+    return "away" if isinstance(trouble, UnreachableError) else "other"

@@ -126,6 +126,8 @@ class Trainer:
 
     def close(self) -> None:
         """Ends when a step that is being written is. Blocks."""
+        if self._learner is not None:
+            self._learner.leave()
         self._thread.shutdown(wait=True, cancel_futures=True)
         if self._learner is not None:
             self._learner.close()

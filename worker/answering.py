@@ -55,6 +55,7 @@ def serve(questions: Questions) -> Iterator[Answers]:
         max_prompt_tokens=longest,
         max_completion_tokens=questions.sampling.max_tokens,
         ranks=questions.ranks,
+        cache_bytes=questions.cache_bytes,
     )
     engine = Engine(questions.model, PROFILES[questions.sampling.profile], limits)
     try:

@@ -14,6 +14,7 @@ import gc
 import json
 import logging
 import os
+import re
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -222,7 +223,7 @@ def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
             gc.freeze()
             return LLMEngine.from_engine_args(EngineArgs(**arguments))
     except (ValueError, RuntimeError) as error:
-        hint = "set worker.cache_bytes to what it asks for" if "KV cache" in str(error) else ""
+        hint = "raise worker.cache_bytes" if re.search("KV cache|cache blocks", str(error)) else ""
         raise ConfigError(f"vLLM cannot serve {model_dir}: {error}", hint=hint) from error
     finally:
         gc.enable()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -93,9 +93,11 @@ def model_hashes(model: Path) -> dict[str, bytes]:
 
 
 async def asked(session: Session, questions: Questions) -> AsyncGenerator[Answers]:
-    """`muster.asking.ask`, with progress on stderr."""
+    """`muster.asking.ask`, by an engine as the settings have it, with progress on stderr."""
     from muster.asking import ask
 
+    engine = session.settings.worker
+    questions = replace(questions, ranks=engine.tensor_parallel, cache_bytes=engine.cache_bytes)
     todo = questions.count - questions.first
     if todo > 0:
         session.note(f"asking {todo} tasks for {questions.sampling.samples} answers each …")

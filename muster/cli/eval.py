@@ -84,8 +84,9 @@ async def evaluate(
     from muster.questions import Questions, part_of
 
     ks = parse_ks(k, samples)
-    if out is not None and out.is_dir():
-        raise UsageError(f"{out} is a folder", hint="name a file with --out")
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        what = "is a folder" if out.is_dir() else "is in no folder that is there"
+        raise UsageError(f"{out} {what}", hint="name a file with --out, in a folder that is there")
     if run is None:
         subject = await asyncio.to_thread(_of_files, model, tasks, step)
     else:
@@ -102,7 +103,6 @@ async def evaluate(
         part=part.value,
         count=count if limit is None else min(limit, count),
         sampling=sampling,
-        ranks=session.settings.worker.tensor_parallel,
     )
     begun = time.monotonic()
     answers = [one async for one in asked(session, questions)]
@@ -118,9 +118,9 @@ async def evaluate(
         **measured(answers, sampling, ks),
         "seconds": round(time.monotonic() - begun, 1),
     }
+    session.result(document, _for_people(document))
     if out is not None:
         _write(out, document, answers)
-    session.result(document, _for_people(document))
 
 
 def parse_ks(text: str | None, samples: int) -> tuple[int, ...]:

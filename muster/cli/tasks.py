@@ -89,13 +89,7 @@ async def filter_(
     identity = {name: value.hex() for name, value in (await asyncio.to_thread(model_hashes, model)).items()}
     identity |= {"task_root": task_set.root.hex(), **as_json(sampling)}
     questions = Questions(
-        model=model,
-        tasks=tasks,
-        root=task_set.root,
-        part="train",
-        count=task_set.size,
-        sampling=sampling,
-        ranks=session.settings.worker.tensor_parallel,
+        model=model, tasks=tasks, root=task_set.root, part="train", count=task_set.size, sampling=sampling
     )
     begun = time.monotonic()
     with AnswerJournal(out.with_name(out.name + ".answers"), identity) as journal:

@@ -359,16 +359,21 @@ def test_of_two_rows_for_one_token_the_later_counts() -> None:
         rows_of_tokens(capture, [3, 3])
 
 
-def test_the_cache_holds_the_longest_sequences_of_a_run(tmp_path: Path) -> None:
-    """Of a model like Qwen2.5-7B with rollouts as long as public terms begin with."""
+def test_the_cache_holds_the_longest_sequences_of_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model like Qwen2.5-7B with rollouts as long as public terms begin with. With a GPU, vLLM takes what is
+    free."""
     Qwen2Config(hidden_size=3584, num_attention_heads=28, num_key_value_heads=4, num_hidden_layers=28).save_pretrained(
         tmp_path
     )
     limits = EngineLimits(1.0, max_prompt_tokens=1024, max_completion_tokens=4096)
     profile = PROFILES["bf16-projection-v1"]
     token = 2 * 28 * 4 * 128 * 2
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     assert plain_arguments(tmp_path, profile, limits)["kv_cache_memory_bytes"] == 2 * 5120 * token
     short = replace(limits, max_completion_tokens=32, max_prompt_tokens=64)
     assert plain_arguments(tmp_path, profile, short)["kv_cache_memory_bytes"] == 256 << 20
     chosen = replace(limits, cache_bytes=1 << 30)
+    assert plain_arguments(tmp_path, profile, chosen)["kv_cache_memory_bytes"] == 1 << 30
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert plain_arguments(tmp_path, profile, limits)["kv_cache_memory_bytes"] is None
     assert plain_arguments(tmp_path, profile, chosen)["kv_cache_memory_bytes"] == 1 << 30

@@ -228,6 +228,13 @@ async def test_an_engine_that_is_killed_is_an_error_and_nothing_it_said_is_lost(
     assert heard == examine(some_tasks.train[: len(heard)])
 
 
+def test_the_engine_that_answers_is_as_the_settings_have_it(tasks_file: Path, model_dir: Path) -> None:
+    (tasks_file.parent / "muster.toml").write_text("[worker]\ncache_bytes = 4096\n")
+    refused = typed(tasks_file.parent, "eval", model_dir, tasks_file, *OPTIONS, status=ConfigError.exit_code)
+    assert "No available memory for the cache blocks" in refused["error"]
+    assert refused["hint"] == "raise worker.cache_bytes"
+
+
 async def test_what_cannot_be_asked_is_refused_before_an_engine_starts(
     tasks_file: Path, some_tasks: TaskSet, model_dir: Path
 ) -> None:

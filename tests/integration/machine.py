@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import io
 import json
@@ -16,7 +17,14 @@ from unittest import mock
 
 import structlog
 
+from muster.chain.anvil import Anvil
+from muster.chain.devchain import DevChain
+from muster.chain.keys import Signer
+from muster.chain.rpc import connect
 from muster.cli import main
+from muster.settings import ChainSettings
+from muster.terms import Terms, WorkClass
+from muster.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 
 PASSWORD = "correct horse"
 
@@ -91,3 +99,49 @@ class Machine:
         done = self.type(*words, "--json")
         assert done.returncode == status, done.stdout + done.stderr
         return json.loads(done.stdout)
+
+
+def furnished(anvil: Anvil, folder: Path) -> Machine:
+    """A machine whose owner, operator and node have keys, gas and tokens, and a deployment."""
+    made = Machine(folder, anvil.url)
+    signers = {name: os.urandom(32) for name in ("owner", "operator", "node", "poor")}
+    for name, key in signers.items():
+        made.secret(f"{name}.key", key.hex())
+
+    async def gas() -> None:
+        rpc = await connect(ChainSettings(rpc_url=anvil.url))
+        try:
+            rich = [Signer.from_key(signers[name]).address for name in ("owner", "operator")]
+            await (await DevChain.of(rpc)).fund(rich)
+        finally:
+            await rpc.close()
+
+    asyncio.run(gas())
+    book = made.json("chain", "deploy", "--operator", "./owner.key", "--yes")
+    assert set(book) >= {"token", "registry", "runs", "court", "address_book"}
+    for name in ("owner", "operator"):
+        made.json("faucet", "--wallet", f"./{name}.key", "--yes")
+    return made
+
+
+def funded_run(machine: Machine) -> int:
+    """A run that the machine's owner made and paid for; its number."""
+    trainer = Signer.random().address
+    terms = Terms(
+        **LOCAL_DEFAULTS,
+        trainer=trainer,
+        storage_key=trainer,
+        task_count=10,
+        task_root=bytes(32),
+        model_hash=bytes(32),
+        tokenizer_hash=bytes(32),
+        profile=bytes(32),
+        classes=(WorkClass(10_000, (8, 12, 16)),),
+    )
+    path = machine.folder / "run.toml"
+    path.write_text(write_terms(terms))
+    assert read_terms(path) == terms
+    made = machine.json("run", "create", path, "--operator", "./owner.key", "--yes")
+    funded = machine.json("run", "fund", "1500.5", made["run"], "--operator", "./owner.key", "--yes")
+    assert funded["amount"] == 1_500_500_000_000_000_000_000
+    return made["run"]

@@ -65,6 +65,3 @@ async def background(work: Coroutine[Any, Any, Mined]) -> AsyncIterator[asyncio.
 
 def balance(anvil: Anvil, signer: Signer) -> int:
     return int(anvil.request("eth_getBalance", signer.address, "latest"), 16)
-
-
-# Many at once

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
@@ -11,23 +10,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from machine import Machine
+from machine import Machine, funded_run, furnished
 
 import muster
 from muster.chain.anvil import Anvil
-from muster.chain.client import Chain
-from muster.chain.contracts import runs
-from muster.chain.devchain import DevChain
 from muster.chain.keys import Signer
-from muster.chain.rpc import connect
-from muster.settings import ChainSettings
 from muster.terms import Terms, WorkClass
 from muster.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 
@@ -42,50 +36,12 @@ def anvil() -> Iterator[Anvil]:
 
 @pytest.fixture(scope="module")
 def machine(anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    """A machine whose owner, operator and node have keys, gas and tokens, and a deployment."""
-    made = Machine(tmp_path_factory.mktemp("machine"), anvil.url)
-    signers = {name: os.urandom(32) for name in ("owner", "operator", "node", "poor")}
-    for name, key in signers.items():
-        made.secret(f"{name}.key", key.hex())
-
-    async def gas() -> None:
-        rpc = await connect(ChainSettings(rpc_url=anvil.url))
-        try:
-            rich = [Signer.from_key(signers[name]).address for name in ("owner", "operator")]
-            await (await DevChain.of(rpc)).fund(rich)
-        finally:
-            await rpc.close()
-
-    asyncio.run(gas())
-    book = made.json("chain", "deploy", "--operator", "./owner.key", "--yes")
-    assert set(book) >= {"token", "registry", "runs", "court", "address_book"}
-    for name in ("owner", "operator"):
-        made.json("faucet", "--wallet", f"./{name}.key", "--yes")
-    return made
+    return furnished(anvil, tmp_path_factory.mktemp("machine"))
 
 
 @pytest.fixture(scope="module")
 def run(machine: Machine) -> int:
-    """A funded run."""
-    trainer = Signer.random().address
-    terms = Terms(
-        **LOCAL_DEFAULTS,
-        trainer=trainer,
-        storage_key=trainer,
-        task_count=10,
-        task_root=bytes(32),
-        model_hash=bytes(32),
-        tokenizer_hash=bytes(32),
-        profile=bytes(32),
-        classes=(WorkClass(10_000, (8, 12, 16)),),
-    )
-    path = machine.folder / "run.toml"
-    path.write_text(write_terms(terms))
-    assert read_terms(path) == terms
-    made = machine.json("run", "create", path, "--operator", "./owner.key", "--yes")
-    funded = machine.json("run", "fund", "1500.5", made["run"], "--operator", "./owner.key", "--yes")
-    assert funded["amount"] == 1_500_500_000_000_000_000_000
-    return made["run"]
+    return funded_run(machine)
 
 
 # --- Reading
@@ -216,71 +172,6 @@ def test_an_operator_keeps_tokens_for_fees_and_takes_them_out_again(machine: Mac
     assert machine.json("wallet", "withdraw", *operator)["amount"] == 10 * TOKEN
     assert "0 tokens free" in machine.json("wallet", "withdraw", *operator, status=2)["error"]
     assert "holds" in machine.json("wallet", "deposit", "1000000", *operator, status=2)["error"]
-
-
-@pytest.fixture
-def later(anvil: Anvil) -> Iterator[Callable[[int], None]]:
-    """Moves the chain's clock by so many seconds; what happened since is undone after the test."""
-    before = anvil.request("evm_snapshot")
-
-    def move(seconds: int) -> None:
-        anvil.request("evm_increaseTime", seconds)
-        anvil.request("evm_mine")
-
-    yield move
-    assert anvil.request("evm_revert", before) is True
-
-
-def test_an_owner_announces_before_closing(machine: Machine, run: int, later: Callable[[int], None]) -> None:
-    words = ("run", "close", run, "--operator", "./owner.key", "--yes")
-    notice = machine.json(*words)
-    assert (notice["closed"], notice["notice_seconds"]) == (False, 3600)
-    waiting = machine.json(*words)
-    assert (waiting["closed"], 3500 < waiting["wait_seconds"] <= 3600) == (False, True)
-    later(3600 + 24 * 3600)
-    assert machine.json(*words)["notice_seconds"] == 3600, "the announcement has lapsed, and is made again"
-    later(3600)
-    assert machine.json(*words)["closed"] is True
-    assert "is closed" in machine.json(*words, status=4)["error"]
-    shown = machine.json("run", "show", run)
-    assert (shown["closed"], shown["escrow"]) == (True, 0)
-
-
-def test_after_a_pause_the_notice_starts_over(
-    machine: Machine, run: int, anvil: Anvil, later: Callable[[int], None]
-) -> None:
-    """Its guardian is the deployer, where the settings name nobody else."""
-    words = ("run", "close", run, "--operator", "./owner.key", "--yes")
-    machine.json(*words)
-
-    async def pause() -> int:
-        key = Signer.from_key(bytes.fromhex((machine.folder / "owner.key").read_text().strip()))
-        settings = ChainSettings(rpc_url=anvil.url, addresses=machine.folder / "addresses.json", poll_seconds=0.05)
-        async with await Chain.connect(settings, key) as guardian:
-            await guardian.act(runs.pause())
-            return await guardian.ask(runs.paused_until())
-
-    until = asyncio.run(pause())
-    later(3600)
-    now = int(anvil.request("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
-    assert abs(machine.json(*words)["wait_seconds"] - (until + 3600 - now)) <= 2
-    later(until + 3600 - now)
-    assert machine.json(*words)["closed"] is True
-
-
-def test_an_owner_takes_out_what_it_announced(machine: Machine, run: int, later: Callable[[int], None]) -> None:
-    words, owner = ("run", "withdraw"), (run, "--operator", "./owner.key", "--yes")
-    assert machine.json(*words, "2000", *owner)["notice_seconds"] == 3600
-    assert machine.json("run", "show", run)["withdrawal"] == 2000 * TOKEN
-    assert machine.json(*words, "0.5", *owner)["withdrawn"] is False, "another amount is announced anew"
-    assert 3500 < machine.json(*words, "0.5", *owner)["wait_seconds"] <= 3600
-    later(3600)
-    paid = machine.json(*words, "0.5", *owner)
-    assert (paid["withdrawn"], paid["amount"]) == (True, TOKEN // 2)
-    shown = machine.json("run", "show", run)
-    assert (shown["escrow"], shown["withdrawal"], shown["closed"]) == (1500 * TOKEN, 0, False)
-    refused = machine.json(*words, "1", run, "--operator", "./operator.key", "--yes", status=4)
-    assert "does not own run" in refused["error"]
 
 
 # --- Failures

@@ -27,10 +27,7 @@ from muster.merkle import LeafTree
 from muster.messages import Receipt
 from muster.rollouts.leaves import Leaf, leaf_hash
 from muster.settings import Settings
-from muster.signing import (
-    UNSIGNED,
-    sign_receipt,
-)
+from muster.signing import UNSIGNED, sign_receipt
 from tests.conftest import Deployment, deploy_on, funded_on
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree

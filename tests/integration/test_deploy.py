@@ -98,10 +98,10 @@ async def test_a_deployment_that_cannot_be_verified_is_in_the_book(start_anvil: 
     anvil = start_anvil()
     (deployer,) = funded_on(anvil, 1)
     async with balanced(anvil) as balancer:
-        options = {"rpc_url": balancer.url, "timeout_seconds": 2}
+        options = {"rpc_url": balancer.url, "timeout_seconds": 5}
         settings = settings_for(anvil, tmp_path).model_copy(update=options)
         balancer.lags = lambda text: "eth_getCode" in text
-        with pytest.raises(UnreachableError, match="the endpoint does not have their code in 2 s") as caught:
+        with pytest.raises(UnreachableError, match="the endpoint does not have their code in 5 s") as caught:
             await deploy(settings, deployer)
         assert str(settings.addresses) in caught.value.hint
         balancer.lags = never

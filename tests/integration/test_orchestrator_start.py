@@ -16,17 +16,22 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from house import House, Orchestrator, deploy_on, some_hash
 
 from muster.chain.anvil import Anvil
+from muster.chain.contracts import runs
 from muster.chain.keys import create_keystore, write_secret
+from muster.errors import RefusedError, UnreachableError
+from muster.hashes import content_hash
+from muster.signing import sign_request
 
 
 @pytest.fixture(scope="module")
 def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> House:
     folder = tmp_path_factory.mktemp("start")
-    return asyncio.run(House.build(folder, deployment.settings, seed="start", workers=()))
+    return asyncio.run(House.build(folder, deployment.settings, seed="start", workers=("w1",)))
 
 
 def change(orchestrator: Orchestrator, old: str, new: str) -> None:
@@ -267,3 +272,44 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(start_anvil: Callable[...,
         assert orchestrator.get("/healthz")[0] == 200
     finally:
         assert orchestrator.stop()[0] == 0
+
+
+@pytest.fixture
+def fated(house: House, tmp_path: Path) -> Iterator[Orchestrator]:
+    """An orchestrator that a SIGKILL meets, once, with half a body read."""
+    (tmp_path / "markers").mkdir()
+    environment = {"MUSTER_FAILPOINT": "orchestrator.uploading", "MUSTER_FAILPOINT_DIR": str(tmp_path / "markers")}
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator", environment=environment).start()
+    yield orchestrator
+    if orchestrator.process is not None and orchestrator.process.returncode is None:
+        orchestrator.stop()
+
+
+async def test_killed_in_the_middle_of_an_upload(house: House, fated: Orchestrator, tmp_path: Path):
+    """Nothing half is kept, the same upload works after a restart, replays do not."""
+    assert fated.process is not None
+    url, once = f"{fated.url}/v1/evidence", b"once"
+    headers = sign_request(house.key("v1"), house.domain, "POST", url, once, now=time.time())
+
+    def send() -> int:
+        with httpx2.Client(trust_env=False) as client:
+            return client.post(url, content=once, headers=headers).status_code
+
+    assert await asyncio.to_thread(send) == 201
+    data, root = bytes(range(256)) * 300, some_hash("killed")
+    async with house.chain("w1") as chain:
+        index = (await chain.ask(runs.work(house.key("w1").address))).next
+    async with house.client(fated.url, "w1", attempts=1) as client:
+        with pytest.raises(UnreachableError):
+            await client.put_file(data, house.run, index, root)
+        assert fated.process.wait(10) == -9
+        fated.process.communicate()
+        assert (tmp_path / "markers" / "orchestrator.uploading").exists()
+        await asyncio.to_thread(fated.start)
+        assert await asyncio.to_thread(send) == 401
+        assert list((fated.folder / "state" / "uploads").iterdir()) == []
+        with pytest.raises(RefusedError):
+            await client.get_file(content_hash(data))
+        receipt = await client.put_file(data, house.run, index, root)
+        assert await client.get_file(receipt.file_hash) == data
+    assert fated.stop()[0] == 0

@@ -10,18 +10,17 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 from house import House, Orchestrator, some_hash
 
 from muster.chain.client import charge_of, event_of, vote_hash
 from muster.chain.contracts import court, runs
 from muster.chain.contracts.court import CaseOpened, Kind, Outcome
-from muster.errors import MismatchError, RefusedError, UnreachableError
+from muster.errors import MismatchError, RefusedError
 from muster.hashes import content_hash, hash_bytes
 from muster.http import OrchestratorClient
 from muster.messages import AcceptedWork, StepReport
-from muster.signing import check_receipt, check_upload, check_verdict, sign_request
+from muster.signing import check_receipt, check_upload, check_verdict
 
 EVIDENCE = b'{"kind": "wrong_reward"}'
 
@@ -375,37 +374,3 @@ async def test_missing_data_is_cured_after_the_commitment(house: House, story: S
 
 async def _has_commitments(reader: OrchestratorClient, house: House, count: int) -> bool:
     return (await reader.node(house.key("w4").address)).commitments >= count
-
-
-async def test_killed_in_the_middle_of_an_upload(house: House, tmp_path: Path):
-    """SIGKILL with half a body read: nothing half is kept, the same upload works after a restart, replays do not."""
-    markers = tmp_path / "markers"
-    markers.mkdir()
-    environment = {"MUSTER_FAILPOINT": "orchestrator.uploading", "MUSTER_FAILPOINT_DIR": str(markers)}
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator", environment=environment).start()
-    assert orchestrator.process is not None
-    url, once = f"{orchestrator.url}/v1/evidence", b"once"
-    headers = sign_request(house.key("v1"), house.domain, "POST", url, once, now=time.time())
-
-    def send() -> int:
-        with httpx2.Client(trust_env=False) as client:
-            return client.post(url, content=once, headers=headers).status_code
-
-    assert await asyncio.to_thread(send) == 201
-    data, root = bytes(range(256)) * 8000, some_hash("killed")
-    async with house.chain("w1") as chain:
-        index = (await chain.ask(runs.work(house.key("w1").address))).next
-    async with house.client(orchestrator.url, "w1", attempts=1) as client:
-        with pytest.raises(UnreachableError):
-            await client.put_file(data, house.run, index, root)
-        assert orchestrator.process.wait(10) == -9
-        orchestrator.process.communicate()
-        assert (markers / "orchestrator.uploading").exists()
-        await asyncio.to_thread(orchestrator.start)
-        assert await asyncio.to_thread(send) == 401
-        assert list((orchestrator.folder / "state" / "uploads").iterdir()) == []
-        with pytest.raises(RefusedError):
-            await client.get_file(content_hash(data))
-        receipt = await client.put_file(data, house.run, index, root)
-        assert await client.get_file(receipt.file_hash) == data
-    assert orchestrator.stop()[0] == 0

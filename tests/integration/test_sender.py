@@ -23,6 +23,8 @@ from muster.chain.transactions import Call, Fees
 from muster.errors import ChainError, RevertError, UnfundedError, UnreachableError
 from tests.conftest import Deployment, deploy_on, funded_on
 
+# Many at once
+
 
 async def test_twenty_sends_at_once_share_blocks_and_use_consecutive_nonces(start_anvil: Start, tmp_path: Path) -> None:
     anvil = start_anvil(block_time=1)

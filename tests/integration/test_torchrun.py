@@ -26,7 +26,7 @@ from muster.run_data import task_set_path
 from muster.shardcast.folder import version_path
 from muster.swarm.plan import PROFILE
 from muster.tasks import make_task_set, save_task_set
-from tests.unit.trainer_samples import tiny_checkpoint
+from tests.unit.trainer_samples import batch_of, learner_at, tiny_checkpoint
 
 TWO = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
 ONE = (sys.executable, "-P")
@@ -128,15 +128,35 @@ async def test_two_processes_publish_the_steps_of_a_run_and_one_goes_on_with_it(
     assert await _publish(house, train(house, orchestrator, model, ONE, idle_seconds=0.5), by_two + 1) > by_two
 
 
+async def test_at_the_last_step_all_of_them_end(house: House, orchestrator: Orchestrator, model: Path) -> None:
+    """The last update is on disk when they start: what is left to do is to publish it."""
+    await _publish(house, train(house, orchestrator, model, ONE, idle_seconds=600), 1)
+    learner = learner_at(model, house.folder / "state" / "steps")
+    learner.learn(*batch_of(0), {})
+    learner.close()
+    process = train(house, orchestrator, model, TWO, idle_seconds=600, max_steps=1)
+    said = await asyncio.to_thread(end, process)
+    assert process.returncode == 0, said
+    assert await _steps(house) == 2
+    newest = version_path(house.folder / "published", (await _roots(house, 2))[1])
+    trained = learner.checkpoints.model_dir(1)
+    assert (newest / "model.safetensors").read_bytes() == (trained / "model.safetensors").read_bytes()
+    events = _events(house)
+    assert (events.count("finished"), events.count("ended")) == (1, 3)
+
+
 async def _publish(house: House, process: subprocess.Popen[str], steps: int) -> int:
     """Let a trainer go on until there are so many checkpoints on chain, and end it; how many there are then."""
     try:
         await until(lambda: _events(house).count("published") >= steps or process.poll() is not None, SECONDS)
+        going = process.poll() is None
         process.terminate()
         said = await asyncio.to_thread(end, process)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
+    assert going, said
+    assert _events(house)[-1] == "ended", said
     there = await _steps(house)
     assert there >= steps, said
     return there

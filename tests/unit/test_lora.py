@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -127,6 +128,21 @@ def test_an_adapter_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert np.array_equal(read.pairs[NAME].up, adapter.pairs[NAME].up)
     config = json.loads((tmp_path / CONFIG_NAME).read_text())
     assert (config["target_modules"], config["r"], config["bias"]) == (["up_proj"], 2, "none")
+
+
+def test_a_deep_model_s_adapter_keeps_one_file_open(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    pairs = {
+        NAME.replace("0", str(layer)): Pair(*random.normal(size=(2, 2, 2)).astype(np.float32)) for layer in range(700)
+    }
+    Adapter(2, 3.0, pairs).write(tmp_path, base_model="step 0")
+    files = psutil.Process().num_fds()
+    read = Adapter.read(tmp_path)
+    assert psutil.Process().num_fds() <= files + 1
+    assert read.pairs.keys() == pairs.keys()
+    for name, pair in read.pairs.items():
+        assert np.array_equal(pair.down, pairs[name].down)
+        assert np.array_equal(pair.up, pairs[name].up)
 
 
 KEY = "base_model.model.model.layers.0.mlp.up_proj.lora_"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -110,20 +110,28 @@ async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     await asyncio.wait([other, again])
 
 
-@pytest.mark.parametrize(("announced", "arrives"), [(4, False), (64 * 1024, True)])
-async def test_a_body_has_the_time_that_a_slow_connection_needs(announced: int, arrives: bool) -> None:
-    """A second more for every 64 KiB that are announced."""
+def upload(announced: int, receive: Callable[[], Awaitable[dict[str, Any]]]) -> AsyncIterator[bytes]:
+    """A body whose header announces so many bytes, and that has a tenth of a second besides what they need."""
+    headers = [(b"content-length", str(announced).encode())]
+    request = Request({"type": "http", "method": "PUT", "headers": headers}, receive)
+    return chunks(request, limit=1 << 20, seconds=0.1)
+
+
+async def test_a_body_has_a_second_more_for_every_64_kib_that_are_announced() -> None:
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    with pytest.raises(RefusedError, match=r"the body did not arrive in 0\.35 s") as refused:
+        await anext(upload(16 * 1024, receive))
+    assert refused.value.status == 408
+
+
+async def test_a_slow_connection_s_body_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.auth.SLOWEST_BYTES_PER_SECOND", 1)
 
     async def receive() -> dict[str, Any]:
         await asyncio.sleep(0.3)
-        return {"type": "http.request", "body": bytes(announced), "more_body": False}
+        return {"type": "http.request", "body": bytes(60), "more_body": False}
 
-    headers = [(b"content-length", str(announced).encode())]
-    request = Request({"type": "http", "method": "PUT", "headers": headers}, receive)
-    body = chunks(request, limit=1 << 20, seconds=0.1)
-    if arrives:
-        assert b"".join([part async for part in body]) == bytes(announced)
-        return
-    with pytest.raises(RefusedError, match="the body did not arrive in") as refused:
-        await anext(body)
-    assert refused.value.status == 408
+    assert b"".join([part async for part in upload(60, receive)]) == bytes(60)

@@ -120,7 +120,7 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     "name", ["tasks.jsonl", "--json", "a\nb", "a b'\"$(x)", "t\u00e4sks", os.fsdecode(b"caf\xe9"), "{}"]
 )
 def test_questions_travel_whatever_the_files_are_called(name: str) -> None:
-    questions = Questions(Path(name) / "model", Path(name), b"\x01" * 32, "train", 10, SAMPLING, ranks=2, first=4)
+    questions = Questions(Path(name) / "model", Path(name), b"\x01" * 32, "train", 10, SAMPLING, 2, 1 << 30, 4)
     line = questions.to_line()
     assert line.isascii()
     assert "\n" not in line
@@ -388,6 +388,8 @@ async def test_a_measurement_of_nothing_or_of_two_things_is_refused(
         await eval.evaluate(session, model_dir, tasks_file, run=1)
     with pytest.raises(UsageError, match="is a folder"):
         await eval.evaluate(session, model_dir, tasks_file, out=tasks_file.parent)
+    with pytest.raises(UsageError, match="in no folder that is there"):
+        await eval.evaluate(session, model_dir, tasks_file, out=tasks_file.parent / "absent" / "result.json")
     with pytest.raises(ConfigError, match="no task set"):
         await eval.evaluate(session, model_dir, Path("absent.jsonl"))
 

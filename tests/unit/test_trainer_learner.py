@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from concurrent.futures import CancelledError
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +19,7 @@ from muster.errors import ConfigError, MismatchError, StorageError
 from muster.model_files import model_hash, tokenizer_hash
 from muster.models import load_model, make_tokenizer, save_model
 from muster.settings import Settings, TrainerSettings
+from muster.tasks import make_task_set
 from tests.unit.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
@@ -110,6 +112,21 @@ def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
     learner.checkpoints.path(1).rename(tmp_path / ".writing-000001")
     assert learner_at(initial, tmp_path).step == 0
     assert not (tmp_path / ".writing-000001").exists()
+
+
+def test_while_a_score_is_taken_the_other_ranks_hear_of_it_and_it_can_be_left(
+    initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("muster.evaluation.BATCH_SIZE", 2)
+    learner = learner_at(initial, tmp_path)
+    tasks = make_task_set(1, levels=(3,), train=1, held_out=6).held_out
+    heard: list[int] = []
+    monkeypatch.setattr(learner.replica, "wait", lambda: heard.append(len(heard)))
+    scored = learner.evaluate(tasks, [4], 3)
+    assert (scored["held_out/tasks"], len(heard)) == (6.0, 3)
+    monkeypatch.setattr(learner.replica, "wait", learner.leave)
+    with pytest.raises(CancelledError):
+        learner.evaluate(tasks, [4], 3)
 
 
 def test_used_files_are_remembered_as_long_as_they_could_come_again(initial: Path, tmp_path: Path):

@@ -88,6 +88,19 @@ async def test_a_node_that_lags_behind_is_asked_again_and_a_folder_that_lacks_a_
     assert chain.published == []
 
 
+async def test_an_outage_of_the_chain_is_sat_out_longer_than_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.05)
+    model, note = model_in(tmp_path), Note(step=3, batch_root=NO_BATCH)
+    chain = Chain(*[UnreachableError("nobody")] * 20)
+    await publisher_on(chain, tmp_path).publish(note, model, None)
+    assert len(chain.published) == 1
+    monkeypatch.setattr("trainer.publisher.OUTAGE_SECONDS", 0.1)
+    with pytest.raises(UnreachableError, match="nobody"):
+        await publisher_on(Chain(*[UnreachableError("nobody")] * 10_000), tmp_path).publish(note, model, None)
+
+
 async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,0 +1,98 @@
+"""What a run's owner types against a real chain to close it and to take tokens out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+
+import pytest
+from machine import Machine, funded_run, furnished
+
+from muster.chain.anvil import Anvil
+from muster.chain.client import Chain
+from muster.chain.contracts import runs
+from muster.chain.keys import Signer
+from muster.settings import ChainSettings
+
+TOKEN = 10**18
+
+
+@pytest.fixture(scope="module")
+def anvil() -> Iterator[Anvil]:
+    with Anvil.start() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def machine(anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return furnished(anvil, tmp_path_factory.mktemp("machine"))
+
+
+@pytest.fixture(scope="module")
+def run(machine: Machine) -> int:
+    return funded_run(machine)
+
+
+@pytest.fixture
+def later(anvil: Anvil) -> Iterator[Callable[[int], None]]:
+    """Moves the chain's clock by so many seconds; what happened since is undone after the test."""
+    before = anvil.request("evm_snapshot")
+
+    def move(seconds: int) -> None:
+        anvil.request("evm_increaseTime", seconds)
+        anvil.request("evm_mine")
+
+    yield move
+    assert anvil.request("evm_revert", before) is True
+
+
+def test_an_owner_announces_before_closing(machine: Machine, run: int, later: Callable[[int], None]) -> None:
+    words = ("run", "close", run, "--operator", "./owner.key", "--yes")
+    notice = machine.json(*words)
+    assert (notice["closed"], notice["notice_seconds"]) == (False, 3600)
+    waiting = machine.json(*words)
+    assert (waiting["closed"], 3500 < waiting["wait_seconds"] <= 3600) == (False, True)
+    later(3600 + 24 * 3600)
+    assert machine.json(*words)["notice_seconds"] == 3600, "the announcement has lapsed, and is made again"
+    later(3600)
+    assert machine.json(*words)["closed"] is True
+    assert "is closed" in machine.json(*words, status=4)["error"]
+    shown = machine.json("run", "show", run)
+    assert (shown["closed"], shown["escrow"]) == (True, 0)
+
+
+def test_after_a_pause_the_notice_starts_over(
+    machine: Machine, run: int, anvil: Anvil, later: Callable[[int], None]
+) -> None:
+    """Its guardian is the deployer, where the settings name nobody else."""
+    words = ("run", "close", run, "--operator", "./owner.key", "--yes")
+    machine.json(*words)
+
+    async def pause() -> int:
+        key = Signer.from_key(bytes.fromhex((machine.folder / "owner.key").read_text().strip()))
+        settings = ChainSettings(rpc_url=anvil.url, addresses=machine.folder / "addresses.json", poll_seconds=0.05)
+        async with await Chain.connect(settings, key) as guardian:
+            await guardian.act(runs.pause())
+            return await guardian.ask(runs.paused_until())
+
+    until = asyncio.run(pause())
+    later(3600)
+    now = int(anvil.request("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+    assert abs(machine.json(*words)["wait_seconds"] - (until + 3600 - now)) <= 2
+    later(until + 3600 - now)
+    assert machine.json(*words)["closed"] is True
+
+
+def test_an_owner_takes_out_what_it_announced(machine: Machine, run: int, later: Callable[[int], None]) -> None:
+    words, owner = ("run", "withdraw"), (run, "--operator", "./owner.key", "--yes")
+    assert machine.json(*words, "2000", *owner)["notice_seconds"] == 3600
+    assert machine.json("run", "show", run)["withdrawal"] == 2000 * TOKEN
+    assert machine.json(*words, "0.5", *owner)["withdrawn"] is False, "another amount is announced anew"
+    assert 3500 < machine.json(*words, "0.5", *owner)["wait_seconds"] <= 3600
+    later(3600)
+    paid = machine.json(*words, "0.5", *owner)
+    assert (paid["withdrawn"], paid["amount"]) == (True, TOKEN // 2)
+    shown = machine.json("run", "show", run)
+    assert (shown["escrow"], shown["withdrawal"], shown["closed"]) == (1500 * TOKEN, 0, False)
+    refused = machine.json(*words, "1", run, "--operator", "./operator.key", "--yes", status=4)
+    assert "does not own run" in refused["error"]
