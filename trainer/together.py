@@ -16,7 +16,7 @@ from trainer.replica import Replica, follow
 from trainer.service import serve as train
 
 SILENCE: Final = 3600.0
-"""Seconds that the first rank may be at something of its own, such as a score. While it only waits, it says so."""
+"""Seconds that the first rank may be at something, such as a batch of a score. While it waits, it says so."""
 
 
 async def serve(settings: Settings) -> None:
