@@ -41,8 +41,8 @@ from muster.swarm.summary import Facts, Participant, summarise
 from muster.swarm.supervisor import Happening, ProcessSpec, Supervisor, check_ports
 from muster.swarm.watch import View
 
-PER_STEP_SECONDS: Final = 60.0
-"""Longest time for one policy update before the demo gives up, and with it everything that waits for the trainer."""
+QUIET_SECONDS: Final = 180.0
+"""Longest time without news before the demo gives up."""
 
 CASE_SECONDS: Final = 180.0
 """Longest wait, after the trainer has finished, for a cheater to be judged."""
@@ -129,10 +129,11 @@ class Swarm:
     async def watch(self, chain: Chain, done: Callable[[Mapping[str, Any]], bool], seconds: float) -> dict[str, Any]:
         """Show what happens until `done` says so of the orchestrator's summary; the last summary.
 
-        `seconds` bounds the time without a new step. Raises UnreachableError when it has passed.
+        `seconds` bounds the time without news: a step, something that a node did, a process that was started again.
+        Raises UnreachableError when it has passed.
         """
         document: dict[str, Any] = {}
-        step, since = None, time.monotonic()
+        known, since = None, time.monotonic()
         async with self.client(chain) as client:
             while not document or not done(document):
                 try:
@@ -142,10 +143,11 @@ class Swarm:
                     # A restarted orchestrator is away for a moment; the bound below holds for it too.
                     self.view.happening(Happening("unreachable", "orchestrator", {"error": error}))
                 self.view.summary(document, self.participants)
-                if document.get("step") != step:
-                    step, since = document.get("step"), time.monotonic()
+                news = document.get("step"), self.told, sum(self.supervisor.restarts.values())
+                if news != known:
+                    known, since = news, time.monotonic()
                 if time.monotonic() - since > seconds:
-                    raise self._stuck(step, seconds)
+                    raise self._stuck(document.get("step"), seconds)
                 await self._leave_jailed(document)
                 await asyncio.sleep(POLL_SECONDS)
             await self._story(client)
@@ -176,7 +178,7 @@ class Swarm:
         """Until the trainer has done its steps, and every cheater has been judged or given time to be."""
         self.view.stage(f"training for {self.request.steps} steps")
         with self.clock.measure("train"):
-            await self.watch(chain, lambda document: bool(document.get("finished")), PER_STEP_SECONDS + 120)
+            await self.watch(chain, lambda document: bool(document.get("finished")), QUIET_SECONDS)
         self.view.stage("waiting for cases to end")
         with self.clock.measure("judge"):
             return await self._judged(chain)
