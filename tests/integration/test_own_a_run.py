@@ -5,19 +5,27 @@ There a raw key is refused, terms have public bounds, and acts wait for confirma
 
 from __future__ import annotations
 
+import os
 import re
+import shutil
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from machine import Machine
+from machine import PASSWORD, Machine
 
-from muster.chain.anvil import Anvil
+from muster.chain.anvil import Anvil, free_port
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.models import ModelShape, make_model, make_tokenizer, save_model
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-a-run.md"
 TOKEN = 10**18
+SECONDS = 120
+"""Longest that the processes may take to publish a step, and each to end."""
 
 
 @pytest.mark.usefixtures("built_contracts")
@@ -58,6 +66,8 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     assert shown["terms"]["trainer"] == address["trainer"]
     assert shown["terms"]["max_prompt_tokens"] + shown["terms"]["max_completion_tokens"] == 512, "the model's context"
     assert min(shown["terms"]["commit_phase"], shown["terms"]["reveal_phase"]) >= 13 * 3600, "a public run's phases"
+    anvil.request("anvil_setBalance", address["trainer"], hex(10**18))
+    serve_and_train(machine)
     assert machine.json("run", "close", "1", *owner, "--yes")["closed"] is False
 
     terms = (tmp_path / "run.toml").read_text()
@@ -71,6 +81,42 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     refused = machine.type("faucet", "--wallet", raw, "--yes")
     assert refused.returncode == 78
     assert "raw" in refused.stderr
+
+
+def serve_and_train(machine: Machine) -> None:
+    """The page's three processes, of its three files, until the first step is on chain; then they are told to end."""
+    ports, folder = {port: str(free_port()) for port in ("8600", "8700")}, machine.folder
+    chain = (folder / "muster.toml").read_text().partition("[chain]")[2].partition("\n[")[0]
+    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for name, block, own in zip(("orchestrator", "weights", "trainer"), blocks, ("8600", "8700", ""), strict=True):
+        text = block.replace('host = "0.0.0.0"', f'host = "127.0.0.1"\nport = {ports.get(own)}')
+        for port, free in ports.items():
+            text = text.replace(f"run.example.org:{port}", f"127.0.0.1:{free}")
+        (folder / f"{name}.toml").write_text(f"{text}[chain]{chain}\n")
+    for name in ("storage", "trainer"):
+        machine.secret(f"{name}.password", PASSWORD)
+    (folder / "run").mkdir()
+    shutil.copy(folder / "tasks.jsonl", folder / "run" / "kept.jsonl")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    with ExitStack() as stack:
+        processes = []
+        for words in (("orchestrator", "run"), ("weights", "serve"), ("trainer", "run")):
+            command = [sys.executable, "-m", "muster", *words, "--config", f"{words[0]}.toml"]
+            log = stack.enter_context((folder / f"{words[0]}.log").open("w"))
+            process = subprocess.Popen(command, cwd=folder, env=kept | {"HOME": str(machine.home)}, stderr=log)
+            stack.callback(process.kill)
+            processes.append(process)
+        deadline = time.monotonic() + SECONDS
+        while machine.json("run", "show", "1")["steps"] == 0:
+            assert [process.poll() for process in processes] == [None] * 3, logs(folder)
+            assert time.monotonic() < deadline, logs(folder)
+        for process in processes:
+            process.terminate()
+        assert [process.wait(SECONDS) for process in processes] == [0, 0, 0], logs(folder)
+
+
+def logs(folder: Path) -> str:
+    return "\n".join(path.read_text()[-3000:] for path in sorted(folder.glob("*.log")))
 
 
 def test_the_commands_above_are_those_of_the_page() -> None:
