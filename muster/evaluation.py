@@ -43,7 +43,7 @@ def greedy_score(
 ) -> Score:
     """Score `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores.
 
-    `between` is called after each batch; what it raises ends the score.
+    `between` is called after each token of a batch; what it raises ends the score.
     """
     asked = [(task, budgets[i % len(budgets)]) for i, task in enumerate(tasks)]
     prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long() for task, budget in asked]
@@ -79,15 +79,24 @@ def greedy_completions(
     size = max(1, min(BATCH_SIZE, BATCH_TOKENS // max(1, longest)))
     for start in range(0, len(order), size):
         chosen = order[start : start + size]
-        for i, tokens in zip(chosen, _decode(model, tokenizer, [prompts[i] for i in chosen], max_tokens), strict=True):
+        found = _decode(model, tokenizer, [prompts[i] for i in chosen], max_tokens, between)
+        for i, tokens in zip(chosen, found, strict=True):
             completions[i] = tokens
-        between()
     return completions
 
 
 def _decode(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: list[torch.Tensor], max_tokens: int
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    prompts: list[torch.Tensor],
+    max_tokens: int,
+    between: Callable[[], object],
 ) -> list[list[int]]:
+    def go_on(ids: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
+        """Which rows end here, as a StoppingCriteria is asked after each token."""
+        between()
+        return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+
     eos, pad = end_token(tokenizer), pad_token(tokenizer)
     width = max(map(len, prompts))
     ids = torch.full((len(prompts), width), pad)
@@ -103,6 +112,7 @@ def _decode(
         num_beams=1,
         eos_token_id=eos,
         pad_token_id=pad,
+        stopping_criteria=[go_on],
     )
     rows = output[:, width:].tolist()
     return [row[: row.index(eos) + 1] if eos in row else row for row in rows]

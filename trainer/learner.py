@@ -31,7 +31,7 @@ from trainer.checkpoint import Checkpoints, Note
 from trainer.lora import merge
 from trainer.loss import LossTerms
 from trainer.ranks import Ranks, finish
-from trainer.replica import Replica
+from trainer.replica import COMPANY_SECONDS, Replica
 from trainer.update import UpdateReport, UpdateTerms
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ class Learner:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] = Future()
         self._leaving = threading.Event()
+        self._spoke = time.monotonic()
         step = self.checkpoints.latest()
         if step is None:
             self.note = Note(step=0, batch_root=NO_BATCH)
@@ -200,7 +201,9 @@ class Learner:
         """A score takes hours of a large model; the other ranks wait for a word meanwhile."""
         if self._leaving.is_set():
             raise CancelledError
-        self.replica.wait()
+        if time.monotonic() - self._spoke > COMPANY_SECONDS:
+            self._spoke = time.monotonic()
+            self.replica.wait()
 
     def _whole_model(self) -> PreTrainedModel:
         """A model that generates on this rank alone: the one in training, unless others hold parts of it."""

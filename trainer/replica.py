@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -25,6 +25,8 @@ from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+COMPANY_SECONDS: Final = 60.0
+"""Between two words to ranks that have nothing to do."""
 MOMENTS = ("exp_avg", "exp_avg_sq")
 
 

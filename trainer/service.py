@@ -42,11 +42,10 @@ from trainer.intake import Intake
 from trainer.learner import NO_BATCH, Learner, Recipe
 from trainer.publisher import Publisher
 from trainer.ranks import Ranks
+from trainer.replica import COMPANY_SECONDS
 
 log = telemetry.logger("trainer")
 
-COMPANY_SECONDS: Final = 60.0
-"""Between two words to ranks that have nothing to do."""
 LEFT_OUT: Final = 0.02
 """Share of an update's rollouts beyond the mismatch bound from which on a step warns, as it does of mismatch_kl, which
 is measured on the others."""

@@ -57,6 +57,8 @@ def lead(replica: Replica, folder: Path, kind: str, state: str) -> None:
     else:
         reports.append(replica.update(samples, 1))
         saving = replica.save(folder / f"{kind}-state-{world}")
+        with torch.inference_mode():  # as while a score is taken
+            replica.wait()
     reports.append(replica.update(samples, 2))
     if not state:
         saving.result()

@@ -122,11 +122,13 @@ def test_while_a_score_is_taken_the_other_ranks_hear_of_it_and_it_can_be_left(
     tasks = make_task_set(1, levels=(3,), train=1, held_out=6).held_out
     heard: list[int] = []
     monkeypatch.setattr(learner.replica, "wait", lambda: heard.append(len(heard)))
+    assert (learner.evaluate(tasks, [4], 3)["held_out/tasks"], heard) == (6.0, []), "once a minute is enough"
+    monkeypatch.setattr("trainer.learner.COMPANY_SECONDS", 0.0)
     scored = learner.evaluate(tasks, [4], 3)
-    assert (scored["held_out/tasks"], len(heard)) == (6.0, 3)
+    assert (scored["held_out/tasks"], len(heard)) == (6.0, 9), "three batches, three tokens each"
     monkeypatch.setattr(learner.replica, "wait", learner.leave)
     with pytest.raises(CancelledError):
-        learner.evaluate(tasks, [4], 3)
+        learner.evaluate(tasks[:2], [4], 3)
 
 
 def test_used_files_are_remembered_as_long_as_they_could_come_again(initial: Path, tmp_path: Path):
