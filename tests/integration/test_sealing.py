@@ -75,7 +75,7 @@ class Newcomer:
 
     def waiting(self) -> list[int]:
         """Of which hours after `joined` something is to be judged."""
-        return [c.hour - self.joined for c in pending(self.journal)]
+        return sorted(c.hour - self.joined for c in pending(self.journal))
 
     def accept(self, *hours: int) -> None:
         """Judge what waits of these hours."""
