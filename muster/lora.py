@@ -182,12 +182,11 @@ def _matrices(path: Path) -> dict[str, Floats]:
     found: dict[str, Floats] = {}
     tensors = tensors_of(path, _MAX_HEAD_BYTES)
     whole = np.memmap(path, np.uint8, "r")  # once: each keeps a file open
+    size = len(whole)
     for tensor in tensors:
         if tensor.dtype != "F32" or len(tensor.shape) != 2 or min(tensor.shape) < 1:
             raise ValueError(f"{tensor.name} is {tensor.dtype} {list(tensor.shape)[:9]} and no matrix of float32")
-        if not 0 <= tensor.start <= tensor.stop <= len(whole) or tensor.stop - tensor.start != 4 * math.prod(
-            tensor.shape
-        ):
+        if not 0 <= tensor.start <= tensor.stop <= size or tensor.stop - tensor.start != 4 * math.prod(tensor.shape):
             raise ValueError(f"{tensor.name} does not lie in the file")
         found[tensor.name] = np.ndarray(tensor.shape, "<f4", whole, tensor.start)
     return found

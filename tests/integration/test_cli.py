@@ -10,38 +10,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from machine import Machine, funded_run, furnished
+from machine import Machine
 
 import muster
-from muster.chain.anvil import Anvil
 from muster.chain.keys import Signer
 from muster.terms import Terms, WorkClass
 from muster.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 
 TOKEN = 10**18
-
-
-@pytest.fixture(scope="module")
-def anvil() -> Iterator[Anvil]:
-    with Anvil.start() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def machine(anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    return furnished(anvil, tmp_path_factory.mktemp("machine"))
-
-
-@pytest.fixture(scope="module")
-def run(machine: Machine) -> int:
-    return funded_run(machine)
 
 
 # --- Reading

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
-from machine import Machine, funded_run, furnished
+from machine import Machine
 
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
@@ -17,33 +17,17 @@ from muster.settings import ChainSettings
 TOKEN = 10**18
 
 
-@pytest.fixture(scope="module")
-def anvil() -> Iterator[Anvil]:
-    with Anvil.start() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def machine(anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Machine:
-    return furnished(anvil, tmp_path_factory.mktemp("machine"))
-
-
-@pytest.fixture(scope="module")
-def run(machine: Machine) -> int:
-    return funded_run(machine)
-
-
 @pytest.fixture
-def later(anvil: Anvil) -> Iterator[Callable[[int], None]]:
+def later(own_anvil: Anvil) -> Iterator[Callable[[int], None]]:
     """Moves the chain's clock by so many seconds; what happened since is undone after the test."""
-    before = anvil.request("evm_snapshot")
+    before = own_anvil.request("evm_snapshot")
 
     def move(seconds: int) -> None:
-        anvil.request("evm_increaseTime", seconds)
-        anvil.request("evm_mine")
+        own_anvil.request("evm_increaseTime", seconds)
+        own_anvil.request("evm_mine")
 
     yield move
-    assert anvil.request("evm_revert", before) is True
+    assert own_anvil.request("evm_revert", before) is True
 
 
 def test_an_owner_announces_before_closing(machine: Machine, run: int, later: Callable[[int], None]) -> None:
@@ -62,7 +46,7 @@ def test_an_owner_announces_before_closing(machine: Machine, run: int, later: Ca
 
 
 def test_after_a_pause_the_notice_starts_over(
-    machine: Machine, run: int, anvil: Anvil, later: Callable[[int], None]
+    machine: Machine, run: int, own_anvil: Anvil, later: Callable[[int], None]
 ) -> None:
     """Its guardian is the deployer, where the settings name nobody else."""
     words = ("run", "close", run, "--operator", "./owner.key", "--yes")
@@ -70,14 +54,14 @@ def test_after_a_pause_the_notice_starts_over(
 
     async def pause() -> int:
         key = Signer.from_key(bytes.fromhex((machine.folder / "owner.key").read_text().strip()))
-        settings = ChainSettings(rpc_url=anvil.url, addresses=machine.folder / "addresses.json", poll_seconds=0.05)
+        settings = ChainSettings(rpc_url=own_anvil.url, addresses=machine.folder / "addresses.json", poll_seconds=0.05)
         async with await Chain.connect(settings, key) as guardian:
             await guardian.act(runs.pause())
             return await guardian.ask(runs.paused_until())
 
     until = asyncio.run(pause())
     later(3600)
-    now = int(anvil.request("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
+    now = int(own_anvil.request("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
     assert abs(machine.json(*words)["wait_seconds"] - (until + 3600 - now)) <= 2
     later(until + 3600 - now)
     assert machine.json(*words)["closed"] is True

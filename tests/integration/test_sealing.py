@@ -6,7 +6,7 @@ On a chain whose clock is moved; the journal is told of work in whichever hours 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,16 +30,15 @@ WINDOW = 72
 
 
 @pytest.fixture(scope="module")
-def house(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[House]:
-    async def build(anvil: Anvil) -> House:
+def house(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> House:
+    async def build() -> House:
         folder = tmp_path_factory.mktemp("sealing")
-        settings = await deploy_on(anvil, folder)
+        settings = await deploy_on(own_anvil, folder)
         built = await House.build(folder, settings, seed="sealing", workers=(), jury_seniority=SENIORITY)
         await built.publish(0)
         return built
 
-    with Anvil.start() as anvil:
-        yield asyncio.run(build(anvil))
+    return asyncio.run(build())
 
 
 @dataclass(frozen=True)

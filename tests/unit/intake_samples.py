@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any, cast
 
 from commitment_samples import rules
@@ -59,9 +60,9 @@ class Chain:
         return [active for _ in addresses]
 
 
-def intake_at(client: Orchestrator) -> Intake:
-    """One that is told of the forged file."""
-    return Intake(cast(Any, Chain()), cast(Any, client), RolloutReader(), RUN, rules().terms, 105)
+def intake_of(chain: Chain, client: Orchestrator, required: int = 1) -> Intake:
+    terms = replace(rules().terms, accepts_required=required)
+    return Intake(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105)
 
 
 def trainer_with(settings: Settings, client: Orchestrator, intake: Intake) -> Trainer:

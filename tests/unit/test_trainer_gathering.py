@@ -11,7 +11,7 @@ import pytest
 
 from muster.errors import MismatchError, MusterError, RefusedError, UnreachableError
 from muster.settings import Settings
-from tests.unit.intake_samples import FORGED, STEP, Orchestrator, intake_at, trainer_with
+from tests.unit.intake_samples import FORGED, STEP, Chain, Orchestrator, intake_of, trainer_with
 from tests.unit.test_trainer_batches import work_file
 from trainer.batches import Batch, FileRef, WorkFile
 from trainer.checkpoint import Checkpoints, Note
@@ -29,7 +29,7 @@ def client() -> Orchestrator:
 
 @pytest.fixture
 def intake(client: Orchestrator) -> Intake:
-    return intake_at(client)
+    return intake_of(Chain(), client)
 
 
 async def test_refused_files_are_told_while_the_trainer_waits(

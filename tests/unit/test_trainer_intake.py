@@ -2,36 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any, cast
 
 import pytest
-from commitment_samples import WHERE, rules
+from commitment_samples import WHERE
 
 from muster.chain.contracts.registry import Node, Role, Status
 from muster.chain.keys import Signer
 from muster.errors import ChainError, MusterError, RefusedError, UnreachableError
 from muster.messages import AcceptedWork, Verdict
-from muster.rollouts.reader import RolloutReader
 from muster.signing import UNSIGNED, sign_verdict
-from tests.unit.intake_samples import FORGED, RUN, STEP, WORKER, Chain, Orchestrator, intake_at
-from trainer.intake import Intake
+from tests.unit.intake_samples import FORGED, RUN, STEP, WORKER, Chain, Orchestrator, intake_of
 
 
-@pytest.fixture
-def client() -> Orchestrator:
-    return Orchestrator()
-
-
-@pytest.fixture
-def intake(client: Orchestrator) -> Intake:
-    return intake_at(client)
-
-
-async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past(
-    intake: Intake, client: Orchestrator
-) -> None:
+async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past() -> None:
+    client = Orchestrator()
+    intake = intake_of(Chain(), client)
     looked = await intake.look(0, ())
     assert (looked.fresh, looked.refused) == (0, (FORGED,))
     assert (intake.files, intake.refused, client.fetched) == ([], [FORGED], [])
@@ -42,8 +28,9 @@ async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_p
     assert intake.refused == []
 
 
-async def test_silence_is_no_refusal(intake: Intake, client: Orchestrator) -> None:
-    client.silent = True
+async def test_silence_is_no_refusal() -> None:
+    client = Orchestrator()
+    intake, client.silent = intake_of(Chain(), client), True
     with pytest.raises(UnreachableError):
         await intake.look(0, ())
     assert intake.refused == []
@@ -101,11 +88,6 @@ class Seen(Chain):
 
     async def ask(self, view: object) -> bool:
         return self.committed
-
-
-def intake_of(chain: Chain, client: Orchestrator, required: int = 1) -> Intake:
-    terms = replace(rules().terms, accepts_required=required)
-    return Intake(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +149,11 @@ async def test_a_chain_node_that_lags_costs_no_file() -> None:
 
 
 async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_asked_for(
-    intake: Intake, client: Orchestrator, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Demand counts it: enough of them would keep all new work away."""
+    client = Orchestrator()
+    intake = intake_of(Chain(), client)
 
     async def missing(name: str) -> bytes:
         raise RefusedError("no such file", status=404, title="Not found")
