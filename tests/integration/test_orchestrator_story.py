@@ -130,36 +130,8 @@ async def _the_story(house: House, orchestrator: Orchestrator) -> None:
         await house.publish(0)
         await until(lambda: _wanted(reader, run))
 
-        # Upload, commit, judge: two accepts are required.
-        name = await story.work("w1", 0)
-        upload = await reader.upload(run, house.key("w1").address, 0, some_hash("w1 root 0"))
-        check_upload(house.domain, upload)
-        check_receipt(house.domain, upload.receipt, house.key("storage").address)
-        with pytest.raises(MismatchError):
-            check_receipt(house.domain, upload.receipt, house.key("owner").address)
-        assert await reader.get_file(name) == b"w1 0" * 100
-        await story.judge("v1", "w1", 0)
-        assert await story.accepted() == []
-        await story.judge("v2", "w1", 0)
-        (work,) = await story.accepted()
-        assert (work.node, work.index, work.step, work.file_hash, work.size) == (
-            house.key("w1").address,
-            0,
-            0,
-            name,
-            400,
-        )
-        for verdict in work.verdicts:
-            check_verdict(house.domain, verdict)
-        assert {verdict.validator for verdict in work.verdicts} == {house.key(v).address for v in ("v1", "v2")}
-
-        # Demand: 8 groups a batch, two batches; a commitment has 4 groups.
-        assert (await reader.demand(run)).waiting_groups == 4
-        for worker in ("w1", "w2"):
-            for index in (1, 2) if worker == "w1" else (0, 1):
-                await story.work(worker, index)
-        await until(lambda: _waits(reader, run, 20))
-        assert (await reader.demand(run)).wanted is False
+        name = await _two_accepts_are_required(story, house, reader)
+        await _demand_follows_what_waits(story, house, reader)
 
         # The trainer uses one file and leaves one out: both are gone, and there is demand again.
         dropped = content_hash(b"w2 1" * 100)
@@ -169,31 +141,8 @@ async def _the_story(house: House, orchestrator: Orchestrator) -> None:
         assert (await reader.demand(run)).wanted is True
         assert await story.accepted() == []
 
-        # One rejection outweighs every accept, until its own case ends not guilty.
-        for validator in ("v1", "v2", "v3"):
-            await story.judge(validator, "w2", 0)
-        assert await story.holds(("w2", 0))
-        await story.reject("v4", "w2", 0)
-        assert await story.holds()
-        await story.try_case("v4", "w2", 0, guilty=False)
-        await until(lambda: story.holds(("w2", 0)))
-
-        # A cheater: rejected, convicted; what looked good of it is void, its uploads are refused.
-        await story.work("w3", 0)
-        await story.work("w3", 1)
-        for validator in ("v1", "v2"):
-            await story.judge(validator, "w3", 0)
-        await until(lambda: story.holds(("w2", 0), ("w3", 0)))
-        await story.reject("v3", "w3", 1)
-        await story.try_case("v3", "w3", 1, guilty=True)
-        await until(lambda: story.holds(("w2", 0)))
-        async with story.client("w3") as cheater:
-            with pytest.raises(RefusedError, match="is jailed and commits no more"):
-                await cheater.put_file(b"more", run, 2, some_hash("more"))
-            report_of = await cheater.node(house.key("w3").address)
-        assert (report_of.commitments, report_of.rollouts, report_of.accepted) == (2, 16, 0)
-        assert report_of.rejected == {"wrong_reward": 1}
-        assert report_of.verdicts[0].accepted is False
+        await _one_rejection_outweighs_every_accept(story)
+        await _a_cheater_is_convicted(story, house)
 
         # Staleness: with async level 1, work of step 0 is not fresh at step 2.
         await house.publish(1)
@@ -208,6 +157,68 @@ async def _the_story(house: House, orchestrator: Orchestrator) -> None:
         assert (await reader.demand(run)).wanted is False
         await _the_summary(house, reader)
         await _rebuilt_from_nothing(house, orchestrator, reader)
+
+
+async def _two_accepts_are_required(story: Story, house: House, reader: OrchestratorClient) -> str:
+    """Upload, commit, judge; the file's name."""
+    name = await story.work("w1", 0)
+    upload = await reader.upload(house.run, house.key("w1").address, 0, some_hash("w1 root 0"))
+    check_upload(house.domain, upload)
+    check_receipt(house.domain, upload.receipt, house.key("storage").address)
+    with pytest.raises(MismatchError):
+        check_receipt(house.domain, upload.receipt, house.key("owner").address)
+    assert await reader.get_file(name) == b"w1 0" * 100
+    await story.judge("v1", "w1", 0)
+    assert await story.accepted() == []
+    await story.judge("v2", "w1", 0)
+    (work,) = await story.accepted()
+    assert (work.node, work.index, work.step) == (house.key("w1").address, 0, 0)
+    assert (work.file_hash, work.size) == (name, 400)
+    for verdict in work.verdicts:
+        check_verdict(house.domain, verdict)
+    assert {verdict.validator for verdict in work.verdicts} == {house.key(v).address for v in ("v1", "v2")}
+    return name
+
+
+async def _demand_follows_what_waits(story: Story, house: House, reader: OrchestratorClient) -> None:
+    """8 groups a batch, two batches; a commitment has 4 groups."""
+    run = house.run
+    assert (await reader.demand(run)).waiting_groups == 4
+    for worker in ("w1", "w2"):
+        for index in (1, 2) if worker == "w1" else (0, 1):
+            await story.work(worker, index)
+    await until(lambda: _waits(reader, run, 20))
+    assert (await reader.demand(run)).wanted is False
+
+
+async def _one_rejection_outweighs_every_accept(story: Story) -> None:
+    """Until its own case ends not guilty."""
+    for validator in ("v1", "v2", "v3"):
+        await story.judge(validator, "w2", 0)
+    assert await story.holds(("w2", 0))
+    await story.reject("v4", "w2", 0)
+    assert await story.holds()
+    await story.try_case("v4", "w2", 0, guilty=False)
+    await until(lambda: story.holds(("w2", 0)))
+
+
+async def _a_cheater_is_convicted(story: Story, house: House) -> None:
+    """It is rejected first; what looked good of it is void then, and its uploads are refused."""
+    await story.work("w3", 0)
+    await story.work("w3", 1)
+    for validator in ("v1", "v2"):
+        await story.judge(validator, "w3", 0)
+    await until(lambda: story.holds(("w2", 0), ("w3", 0)))
+    await story.reject("v3", "w3", 1)
+    await story.try_case("v3", "w3", 1, guilty=True)
+    await until(lambda: story.holds(("w2", 0)))
+    async with story.client("w3") as cheater:
+        with pytest.raises(RefusedError, match="is jailed and commits no more"):
+            await cheater.put_file(b"more", house.run, 2, some_hash("more"))
+        report_of = await cheater.node(house.key("w3").address)
+    assert (report_of.commitments, report_of.rollouts, report_of.accepted) == (2, 16, 0)
+    assert report_of.rejected == {"wrong_reward": 1}
+    assert report_of.verdicts[0].accepted is False
 
 
 async def _wanted(reader: OrchestratorClient, run: int) -> bool:

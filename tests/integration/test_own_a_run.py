@@ -84,7 +84,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
 
 
 def serve_and_train(machine: Machine) -> None:
-    """The page's three processes, of its three files, until the first step is on chain; then they are told to end."""
+    """The page's three processes, until the first step can be fetched; then they are told to end."""
     ports, folder = {port: str(free_port()) for port in ("8600", "8700")}, machine.folder
     chain = (folder / "muster.toml").read_text().partition("[chain]")[2].partition("\n[")[0]
     blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
@@ -110,6 +110,9 @@ def serve_and_train(machine: Machine) -> None:
         while machine.json("run", "show", "1")["steps"] == 0:
             assert [process.poll() for process in processes] == [None] * 3, logs(folder)
             assert time.monotonic() < deadline, logs(folder)
+        fetched = machine.json("weights", "fetch", "--out", "fetched", "--config", "trainer.toml")
+        (there,) = (folder / "fetched").rglob("model.safetensors")
+        assert (fetched["step"], there.read_bytes()) == (0, (folder / "model" / "model.safetensors").read_bytes())
         for process in processes:
             process.terminate()
         assert [process.wait(SECONDS) for process in processes] == [0, 0, 0], logs(folder)
