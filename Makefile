@@ -2,27 +2,35 @@
 #
 #   make setup              what the others begin with; a second run takes a second
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
-#   make test               lint, contracts, unit and integration tests; ARGS go to pytest
+#   make test               lint, contracts, unit and integration tests, side by side; ARGS go to pytest
 #   make test-all           the longer suites as well: three whole demos, more fuzzing
 #   make test-contracts     the contracts' tests, and their gas against the snapshot
 #   make -s gas             what the contracts' operations cost, as JSON; beside the limits and the peer's
 #   make coverage           lines and branches of contracts/ that the tests run; fails below 98 % of either
+#   make coverage-python    lines of the Python packages that the tests run, their processes included
 #   make prove              halmos and slither over the contracts, in an environment of their own
 #   make bench              all benchmarks, some hours; rewrites the tables in docs/
 #   make bench-peers        what benchmarks/ compares with, installed into .peers
 #   make lint               format, lint and types, nothing else
-#   make clean              what was built or written by a run; keeps .venv and node_modules
+#   make clean              what was built or written by a run; keeps .venv, .servers and node_modules
 
 SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
-PATHS := muster orchestrator worker validator trainer scripts benchmarks tests
+WORKERS ?= 2
+PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
 
-.PHONY: setup demo test test-all test-contracts gas coverage prove bench bench-peers lint clean
+# Processes of pytest that share the tests out by tests/support/schedule.py.
+PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reorder
+# Lint and contracts take what pytest leaves of the machine.
+AFTER := nice -n 5
+
+.PHONY: setup demo test test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
+.PHONY: pytest-beside lint-beside test-contracts-beside
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
@@ -30,12 +38,21 @@ setup:
 demo: setup
 	@muster swarm demo $(ARGS)
 
-test: lint test-contracts
-	pytest -m 'not slow' $(ARGS)
+test: setup
+	@$(MAKE) --no-print-directory --jobs 3 --keep-going lint-beside test-contracts-beside pytest-beside
 
-test-all: lint test-contracts
+test-all: test
 	FOUNDRY_PROFILE=long forge test
-	pytest $(ARGS)
+	$(PYTEST) -m slow $(ARGS)
+
+# What runs beside pytest is quiet when it passes; its output lies in cache/.
+lint-beside test-contracts-beside: %-beside:
+	@mkdir -p cache
+	@MAKEFLAGS= $(AFTER) make --no-print-directory $* > cache/$*.log 2>&1 \
+		&& echo '$*: passed' || { cat cache/$*.log; echo '$*: FAILED, see cache/$*.log'; exit 1; }
+
+pytest-beside:
+	@$(PYTEST) -m 'not slow' $(ARGS)
 
 test-contracts: setup
 	forge test --no-match-path tests/contracts/Gas.t.sol
@@ -49,6 +66,10 @@ coverage: setup
 	forge coverage --no-match-path tests/contracts/Gas.t.sol --no-match-coverage '^(tests|node_modules)/' \
 		--report lcov --report-file cache/lcov.info
 	@python scripts/coverage.py cache/lcov.info --at-least 98
+
+coverage-python: setup
+	coverage erase
+	MUSTER_TEST_FORKS=0 $(PYTEST) -m 'not slow' --cov --cov-report=term $(ARGS)
 
 prove: setup .proofs/bin/halmos
 	FOUNDRY_PROFILE=symbolic .proofs/bin/halmos --forge-build-out out/symbolic --match-contract 'Symbolic$$' --loop 64
@@ -69,7 +90,8 @@ bench: bench-peers
 	python benchmarks/trainer.py --json > cache/bench/trainer.json || test $$? -eq 3
 	python benchmarks/async_speedup.py --json > cache/bench/async_speedup.json || test $$? -eq 3
 	python benchmarks/learning.py --json > cache/bench/learning.json || test $$? -eq 3
-	for part in gas broadcast verification; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
+	python benchmarks/orchestrator_idle.py --json > cache/bench/orchestrator.json || test $$? -eq 3
+	for part in gas broadcast verification orchestrator; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
 	python benchmarks/tables.py async cache/bench/async_speedup.json
 	python benchmarks/tables.py trainer $(addprefix cache/bench/,trainer.json async_speedup.json learning.json)
 
@@ -98,10 +120,12 @@ bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl
 lint: setup
 	ruff format --check $(PATHS)
 	ruff check $(PATHS)
+	lint-imports --no-logo
 	pyright
 
 clean:
-	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/native muster/chain/abi muster/native/built
-	find muster/chain/contracts -name '*.py' ! -name __init__.py -delete
+	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/native
+	rm -rf muster/contracts/abi muster/proofs/native/built
+	rm -f $(addprefix muster/contracts/,$(addsuffix .py,court registry runs token))
 	rm -rf .pytest_cache .ruff_cache .hypothesis muster.egg-info
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,7 +1,7 @@
-"""python -m worker.demo_cheat --config FILE: the demo's cheater. An honest worker in everything but its weights.
+"""python -m adversary --config FILE: work as an honest worker does in everything but the weights.
 
 To every tensor it adds Gaussian noise of 2% of the tensor's standard deviation, as if it ran a cheaper copy of the
-model. Its answers are still good, its files well-formed, its rewards true: only a replay shows what it did.
+model. Its answers are still good, its files well-formed, its rewards correct: only a replay shows what it did.
 """
 
 from __future__ import annotations
@@ -10,18 +10,19 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Final
 
 import torch
 from safetensors.torch import save_file
 
-from muster.process import run_process
-from muster.profiles import Profile
-from muster.settings import Settings
-from muster.weights import read_weights
+from muster.models.weights import read_weights
+from muster.runtime.process import STOP_SECONDS, run_process
+from muster.settings.schema import Settings
+from muster.verification.profiles import Profile
 from worker.engine import Engine, EngineLimits
 from worker.service import serve
 
-NOISE = 0.02
+NOISE: Final = 0.02
 
 
 class NoisyEngine(Engine):
@@ -38,7 +39,7 @@ class NoisyEngine(Engine):
 
 
 def noisy(model_dir: Path) -> Iterator[tuple[str, torch.Tensor]]:
-    """The checkpoint's tensors plus noise, the same each time."""
+    """Yield the checkpoint's tensors plus noise, the same each time."""
     generator = torch.Generator().manual_seed(0)
     for name, tensor in read_weights(model_dir):
         noise = torch.randn(tensor.shape, generator=generator) * tensor.float().std(correction=0) * NOISE
@@ -50,4 +51,4 @@ async def cheat(settings: Settings) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run_process("worker.demo_cheat", "generate rollouts with noisy weights", cheat))
+    sys.exit(run_process("adversary", "generate rollouts with noisy weights", cheat, stop_seconds=STOP_SECONDS))

@@ -24,10 +24,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
-from muster.profiles import CPU_FP32, PROFILES, Profile
-from tests.adversaries.kinds import ADVERSARIES, Adversary
-from tests.adversaries.pipeline import DAY, KNOWN, POLICY, LocalBench, describe, make, outcome
-from tests.adversaries.workshop import Workshop, open_workshop
+from benchmarks.testbed.adversaries.kinds import ADVERSARIES, Adversary
+from benchmarks.testbed.adversaries.lab import AdversaryLab, open_lab
+from benchmarks.testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, describe, make, outcome
+from muster.verification.profiles import CPU_FP32, PROFILES, Profile
 
 ROWS = 256
 """Rollouts of each kind."""
@@ -37,15 +37,15 @@ SURE = 0.99
 """Share of the samples in which a kind must be rejected to count as caught."""
 
 Found = dict[str, Any]
-"""What `tests.adversaries.pipeline.describe` says of a kind."""
+"""What `benchmarks.testbed.adversaries.pipeline.describe` says of a kind."""
 
 
 # --- Measuring
 
 
-async def measure(shop: Workshop, adversary: Adversary, bench: LocalBench, jobs: int, samples: int) -> Found:
+async def measure(shop: AdversaryLab, adversary: Adversary, context: LocalContext, jobs: int, samples: int) -> Found:
     """One kind. Ends the program when the validator's own verdict is not one of those expected."""
-    made = [await make(bench, shop, adversary, shop.job(KNOWN + i, step=adversary.step)) for i in range(jobs)]
+    made = [await make(context, shop, adversary, shop.job(KNOWN + i, step=adversary.step)) for i in range(jobs)]
     for finding in [one.finding for one in made if one.finding]:
         if finding.reason not in adversary.reasons:
             sys.exit(f"{adversary.name}: caught for {finding.reason}: {finding.detail}")
@@ -53,22 +53,22 @@ async def measure(shop: Workshop, adversary: Adversary, bench: LocalBench, jobs:
 
 
 def measure_all(profile: Profile, rows: int, samples: int) -> list[Found]:
-    """All kinds in one workshop."""
+    """Measure all kinds in one lab."""
 
-    async def run(shop: Workshop) -> list[Found]:
-        bench, jobs, found = LocalBench(shop), -(-rows // shop.rules.terms.positions), []
+    async def run(shop: AdversaryLab) -> list[Found]:
+        context, jobs, found = LocalContext(shop), -(-rows // shop.rules.terms.positions), []
         for adversary in ADVERSARIES:
-            found.append(await measure(shop, adversary, bench, jobs, samples))
+            found.append(await measure(shop, adversary, context, jobs, samples))
             print(f"{profile.name}: {adversary.name}: {found[-1]['in_one']:.1%}", file=sys.stderr)
-        await bench.close()
+        await context.close()
         return found
 
-    with tempfile.TemporaryDirectory() as folder, open_workshop(Path(folder), profile) as shop:
+    with tempfile.TemporaryDirectory() as folder, open_lab(Path(folder), profile) as shop:
         return asyncio.run(run(shop))
 
 
 def measure_apart(profile: Profile, rows: int, samples: int) -> list[Found]:
-    """The same in a process of its own: a process's vLLM has one dtype."""
+    """Measure the same in a process of its own: a process's vLLM has one dtype."""
     command = [sys.executable, __file__, "--child", profile.name, "--rows", str(rows), "--samples", str(samples)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
     return json.loads(done.stdout)
@@ -78,7 +78,7 @@ def measure_apart(profile: Profile, rows: int, samples: int) -> list[Found]:
 
 
 def figures(runs: int, *, write: bool = False, rows: int = ROWS, samples: int = SAMPLES) -> list[report.Figure]:
-    """The figures of the demo's profile; with `write` all profiles are measured once, for the page."""
+    """Return the figures of the demo's profile; with `write`, measure all profiles once for the page."""
     found = [measure_apart(CPU_FP32, rows, samples) for _ in range(runs)]
     if write:
         write_page(
@@ -120,7 +120,7 @@ def write_page(found: Mapping[str, Sequence[Found]]) -> None:
 
 
 def page(found: Mapping[str, Sequence[Found]]) -> str:
-    """The part of docs/verification.md: the demo's profile in full, of others what depends on the profile."""
+    """Write the part of docs/verification.md: the demo's profile in full, of others what depends on the profile."""
     first, *others = found
     plain = [one for one in found[first] if one["name"] not in SUBTLE]
     sample = POLICY.count(128, index=KNOWN, suspect=False)

@@ -31,17 +31,17 @@ from transformers import DynamicCache
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.report import machine
-from muster.draws import Draw, draw_base, draw_commitment
-from muster.evaluation import greedy_score
-from muster.model_files import load_tokenizer
-from muster.models import WarmUp, init_model, load_model
-from muster.prompts import completion_text, end_token, pad_token, prompt_tokens
+from muster.evaluation.greedy import greedy_score
+from muster.models.files import load_tokenizer
+from muster.models.init import WarmUp, init_model, load_model
+from muster.proofs.seeded_sampling import choose
+from muster.protocol.draws import Draw, draw_base, draw_commitment
+from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
+from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
-from muster.sampling import choose
-from muster.settings import TrainerSettings
+from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasks import TaskSet, length_reward, make_task_set, verify
-from muster.terms import Terms
 from trainer.batches import BatchTerms, FileRef, WorkFile, batch_metrics, close_batch, samples_of
 from trainer.learner import Recipe, update_metrics
 from trainer.policy import Policy
@@ -84,7 +84,7 @@ class Sampler:
     seed: int
 
     def files(self, step: int, indices: range) -> list[WorkFile]:
-        """The commitments with these indices of the policy of `step`."""
+        """Return the commitments with these indices of the policy of `step`."""
         draws = [draw_commitment(self._base(step, index), self.terms, 0) for index in indices]
         asked = [(self.tasks.task(group.task), group.budget) for draw in draws for group in draw.groups]
         prompts = [prompt_tokens(self.tokenizer, task, budget) for task, budget in asked]
@@ -200,7 +200,7 @@ class Run:
 
 
 def last_three(updates: int) -> range:
-    """Steps whose mean is a run's result."""
+    """Return the steps whose mean is a run's result."""
     return range(max(1, updates - 2), updates + 1)
 
 
@@ -238,20 +238,20 @@ def train(folder: Path, tasks: TaskSet, seed: int, terms: Terms, recipe: Recipe,
         assert batch is not None, "a batch in which no group teaches anything"
         files = [file for file in waiting if file.ref in batch.files]
         waiting = [file for file in waiting if file.ref not in batch.files]
-        report = timed("update", lambda f=files, s=step: learn(policy, optimizer, f, recipe, s))
+        report = timed("update", lambda f=files, s=step: train_step(policy, optimizer, f, recipe, s))
         metrics = batch_metrics(files, step) | update_metrics(report)
         run.metrics.append({name: round(metrics[name], 5) for name in SHOWN})
     return run
 
 
-def learn(
+def train_step(
     policy: Policy,
     optimizer: torch.optim.Optimizer,
     files: Sequence[WorkFile],
     recipe: Recipe,
     step: int,
 ) -> UpdateReport:
-    """What `trainer.learner` does with a batch."""
+    """Update on a batch as `trainer.learner` does."""
     return update(policy, optimizer, samples_of(files, recipe.advantages), recipe.update, step=step + 1)
 
 
@@ -299,7 +299,7 @@ def half_interval(values: Sequence[float]) -> float | None:
 
 
 def made_model(folder: Path, tasks: TaskSet, seed: int, target: float) -> Path:
-    """The demo's model for a seed and as many held-out tasks, made unless it is there."""
+    """Return the demo's model for a seed and as many held-out tasks; make it unless it is there."""
     model = folder / f"seed-{seed}-held-out-{len(tasks.held_out)}-target-{target}"
     if not model.exists():
         init_model(model, tasks, seed=seed, target=target, budgets=plan.BUDGETS)
@@ -311,7 +311,7 @@ def settings_of(pairs: Sequence[str]) -> TrainerSettings:
 
 
 def terms_of(tasks: TaskSet, level: int) -> Terms:
-    """The demo's terms; nobody signs here, and the hashes are checked by others."""
+    """Return the demo's terms; nobody signs here, and the hashes are checked by others."""
     nothing = bytes(32)
     terms = plan.terms(
         trainer=NOBODY,
@@ -342,7 +342,7 @@ def main() -> None:
             folder = made_model(options.models or Path(scratch), tasks, seed, options.target)
             for level in options.levels:
                 terms = terms_of(tasks, level)
-                runs.append(train(folder, tasks, seed, terms, Recipe.of(settings, terms), options.updates))
+                runs.append(train(folder, tasks, seed, terms, Recipe.from_settings(settings, terms), options.updates))
     rows = summarise(runs, options.updates)
     if options.json:
         chosen = {"set": options.set, "target": options.target}

@@ -47,9 +47,9 @@ from benchmarks.async_levels import (  # noqa: E402
     terms_of,
 )
 from benchmarks.watched import expect, started, tell  # noqa: E402
-from muster.model_files import load_tokenizer  # noqa: E402
-from muster.models import WarmUp, load_model  # noqa: E402
-from muster.rollouts.file import read_rollouts, write_rollouts  # noqa: E402
+from muster.models.files import load_tokenizer  # noqa: E402
+from muster.models.init import WarmUp, load_model  # noqa: E402
+from muster.rollouts.parquet import read_rollouts, write_rollouts  # noqa: E402
 from muster.swarm import plan  # noqa: E402
 from muster.tasks import TaskSet, make_task_set  # noqa: E402
 from trainer.batches import FileRef, WorkFile, samples_of  # noqa: E402
@@ -145,7 +145,7 @@ class Exchange:
             self._changed.notify_all()
 
     def batch(self, step: int) -> list[WorkFile]:
-        """What this training step trains on, once it is there."""
+        """Return what this training step trains on, once it is there."""
         with self._changed:
             if not self._changed.wait_for(lambda: len(self._batches) > step, timeout=BATCH_SECONDS):
                 raise SystemExit(f"the sampler has not made batch {step} in {BATCH_SECONDS} s")
@@ -167,7 +167,7 @@ class Exchange:
                 self._changed.notify_all()
 
     def _newest(self, oldest: int) -> int:
-        """The newest policy that has arrived, not older than `oldest`; waits for one."""
+        """Wait for the newest policy that has arrived, not older than `oldest`."""
         while True:
             with self._changed:
                 here = [step for step, at in self._usable.items() if at <= time.monotonic()]
@@ -222,7 +222,7 @@ def final(curve: Curve) -> float:
 
 
 def seconds_to(curves: Sequence[Curve], target: float) -> float | None:
-    """When the mean curve first reaches a score, between two scored steps by proportion."""
+    """Return when the mean curve first reaches a score, between two scored steps by proportion."""
     steps = sorted(curves[0].scores)
     means = [statistics.mean(curve.scores[step] for curve in curves) for step in steps]
     times = [statistics.mean(curve.seconds[step] for curve in curves) for step in steps]
@@ -234,8 +234,11 @@ def seconds_to(curves: Sequence[Curve], target: float) -> float | None:
 
 
 def at_level(curves: Sequence[Curve], target: float) -> dict[str, object]:
-    """What the table in docs/training.md says of one level. Intervals: 95 % over the seeds for the score; for the time,
-    the least and the largest when each seed in turn is left out."""
+    """Return what the table in docs/training.md says of one level.
+
+    Intervals: 95 % over the seeds for the score; for the time, the least and the largest when each seed in turn is left
+    out.
+    """
     finals = [final(curve) for curve in curves]
     others = [[other for other in curves if other is not curve] for curve in curves] if len(curves) > 1 else []
     without = [seconds_to(few, target) for few in others]
@@ -252,7 +255,7 @@ def at_level(curves: Sequence[Curve], target: float) -> dict[str, object]:
 
 
 def score_of(base: float, sides: Iterable[Sequence[Curve]]) -> float:
-    """What these levels are timed to."""
+    """Return the score that these levels are timed to."""
     return base + SHARE * (min(statistics.mean(map(final, side)) for side in sides) - base)
 
 
@@ -311,7 +314,7 @@ def main() -> int:
             model_dir = made_model(options.models or Path(scratch), tasks, seed, WarmUp.target)
             for level in options.levels:
                 terms = terms_of(tasks, level)
-                recipe = Recipe.of(settings, terms)
+                recipe = Recipe.from_settings(settings, terms)
                 curves.append(train(model_dir, tasks, seed, level, options.updates, recipe))
     return report.show(figures(curves), as_json=options.json)
 

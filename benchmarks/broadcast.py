@@ -10,6 +10,15 @@ share its cores and its disk. Clients verify every shard and sync what they wrot
             versions all the time instead of every thirty seconds, and clients that begin once the relay has all of it
             (its clients' attempts fail before, and then rest for seconds)
 
+What is hand-written is compared with what could take its place, on the same broadcast from one origin:
+
+    server_vs_aiohttp   our server, and aiohttp's `FileResponse` (sendfile); our clients
+    server_vs_nginx     our server, and nginx with sendfile, one process; our clients. Left out where there is no nginx
+    client_vs_aiohttp   our client, and aiohttp's; our server
+
+`ratio` there is the median over the runs of theirs over ours, and `cpu_ratio` the same of the processor time of the
+server, or of the clients. Both sides take turns, since a machine is seldom quiet.
+
 Seconds against the limit are from the word go until the last client is done; against the peer also cutting the file
 into shards counts, on both sides. A checkpoint is one file of random bytes: nothing here compresses. `delta` figures
 are those of benchmarks/deltas.py.
@@ -43,6 +52,9 @@ PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "shardcast_process.py"
 CLIENTS = 4
 MOST_WARM = 8 << 30
 """Bytes of warm pages at most; a run that fills more takes the rest anew, on either side."""
+KEEP_OURS = 1.3
+"""Times as fast as what could take its place must be what is written by hand."""
+NGINX = shutil.which("nginx")
 TREE = (2, 4)
 """Relays, and clients of each."""
 GIB = 1 << 30
@@ -78,27 +90,31 @@ class Setups:
                 file.write(os.urandom(MIB))
 
     def copy(self, clients: int) -> float:
-        """The limit: seconds."""
+        """Return the seconds that plain copies take: the limit."""
         folder = self._emptied()
         with ExitStack() as stack:
             copiers = [stack.enter_context(_ours("copy", folder / str(i), self.file)) for i in range(clients)]
             self._warm(folder, clients)
             return max(together(copiers, "go"))
 
-    def direct(self, clients: int) -> Spread:
-        """An origin that has published, and its clients."""
+    def direct(self, clients: int, *, server: str = "origin", client: str = "client", watch: str = "all") -> Spread:
+        """Run an origin that has published, and its clients.
+
+        server, client: roles of `broadcast_process`. watch: whose processor time counts, "server", "clients" or "all".
+        """
         folder = self._emptied()
         with ExitStack() as stack:
             publisher = stack.enter_context(_ours("publish", folder / "published", self.checkpoint))
             tell(publisher, "go")
             root = expect(publisher, "done")
             os.sync()
-            origin, url = _server(stack, "origin", folder / "published")
-            fetching = [stack.enter_context(_ours("client", folder / str(i), url)) for i in range(clients)]
+            origin, url = _server(stack, server, folder / "published")
+            fetching = [stack.enter_context(_ours(client, folder / str(i), url)) for i in range(clients)]
             self._warm(folder, clients)
-            with Watch([origin, *fetching]) as watch:
+            watched = {"all": [origin, *fetching], "server": [origin], "clients": fetching}[watch]
+            with Watch(watched) as used:
                 seconds = together(fetching, root)
-            return Spread(seconds, watch.cpu, watch.memory)
+            return Spread(seconds, used.cpu, used.memory)
 
     def tree(self, relays: int, clients: int) -> Spread:
         """From a checkpoint on the origin's disk through relays to the clients of each."""
@@ -122,7 +138,7 @@ class Setups:
             return Spread([published + each for each in seconds], watch.cpu, watch.memory)
 
     def peer(self, clients: int) -> Spread:
-        """The package's own: through one relay."""
+        """Run the peer's own way: through one relay."""
         folder = self._emptied()
         ports = _free_ports(2)
         urls = [f"http://127.0.0.1:{port}" for port in ports]
@@ -145,9 +161,11 @@ class Setups:
             return Spread([relayed + each for each in seconds], watch.cpu, watch.memory)
 
     def _warm(self, folder: Path, copies: int) -> None:
-        """Leave the kernel so many copies' worth of pages that were in use a moment ago. A virtual machine gives its
-        host back what has been free for a second or two, and taking a page anew costs several times what filling it
-        does: without this a run would measure what the run before it left behind."""
+        """Leave the kernel so many copies' worth of pages that were in use a moment ago.
+
+        A virtual machine gives its host back what has been free for a second or two, and taking a page anew costs
+        several times what filling it does. Without this, a run would measure what the run before it left behind.
+        """
         scratch, piece = folder / "scratch", bytes(MIB)
         with scratch.open("wb", buffering=0) as file:
             for _ in range(min(copies * self.size, MOST_WARM) // MIB):
@@ -168,7 +186,7 @@ def _ours(role: str, *arguments: object):
 
 
 def _server(stack: ExitStack, role: str, *arguments: object) -> tuple[subprocess.Popen[str], str]:
-    """An origin or relay, and its URL."""
+    """Start an origin or relay; return it and its URL."""
     process = stack.enter_context(_ours(role, *arguments))
     return process, f"http://127.0.0.1:{expect(process, 'port')}"
 
@@ -198,7 +216,7 @@ def against_the_limit(setups: Setups, runs: int, name: str, clients: int, target
 
 
 def against_the_peer(setups: Setups, runs: int, name: str, target: float) -> list[report.Figure]:
-    """Seconds; at 1 GiB also processor time and memory."""
+    """Return the seconds; at 1 GiB also processor time and memory."""
     if not (PEER / "bin" / "built").exists():
         sys.exit("the shardcast package is not here to compare with\n  next: make bench-peers")
     rows = [(setups.tree(1, CLIENTS), setups.peer(CLIENTS)) for _ in range(runs)]
@@ -236,12 +254,42 @@ def tail(setups: Setups, runs: int) -> list[report.Figure]:
     ]
 
 
+def against_another(setups: Setups, runs: int, name: str, watch: str, **other: str) -> list[report.Figure]:
+    """Compare our server or client with another on the same broadcast. other: the role that takes its place."""
+    rows = [(setups.direct(CLIENTS, watch=watch), setups.direct(CLIENTS, watch=watch, **other)) for _ in range(runs)]
+    ours, theirs = ([max(row[side].seconds) for row in rows] for side in (0, 1))
+    cpu, their_cpu = ([row[side].cpu for row in rows] for side in (0, 1))
+    middle = statistics.median
+    found = report.figure(
+        name,
+        ours,
+        peer=theirs,
+        ratio=middle(their / our for our, their in zip(ours, theirs, strict=True)),
+        target=KEEP_OURS,
+        unit="s",
+        cpu=round(middle(cpu), 3),
+        peer_cpu=round(middle(their_cpu), 3),
+        cpu_ratio=round(middle(their / our for our, their in zip(cpu, their_cpu, strict=True)), 3),
+    )
+    return [found]
+
+
+def against_nginx(setups: Setups, runs: int) -> list[report.Figure]:
+    if NGINX is None:
+        print("server_vs_nginx: nginx is not installed, left out", file=sys.stderr)
+        return []
+    return against_another(setups, runs, "server_vs_nginx", "server", server="nginx")
+
+
 Measure = Callable[[Setups, int], list[report.Figure]]
 SMALL: dict[str, Measure] = {
     "one_client_vs_limit": partial(against_the_limit, name="one_client_vs_limit", clients=1, target=0.8),
     "four_clients_vs_limit": partial(against_the_limit, name="four_clients_vs_limit", clients=CLIENTS, target=0.6),
     "relay_vs_peer_1g": partial(against_the_peer, name="relay_vs_peer_1g", target=4.0),
     "tail": tail,
+    "server_vs_aiohttp": partial(against_another, name="server_vs_aiohttp", watch="server", server="aiohttp-server"),
+    "server_vs_nginx": against_nginx,
+    "client_vs_aiohttp": partial(against_another, name="client_vs_aiohttp", watch="clients", client="aiohttp-client"),
 }
 """Of a checkpoint of 1 GiB."""
 LARGE: dict[str, Measure] = {"relay_vs_peer_4g": partial(against_the_peer, name="relay_vs_peer_4g", target=3.0)}
@@ -267,7 +315,7 @@ def main() -> int:
     figures += measure(4 * GIB, [LARGE[name] for name in options.only if name in LARGE], options.runs)
     if "deltas" in options.only:
         figures += deltas.figures(options.runs)
-    return report.show(figures, as_json=options.json)
+    return report.show(figures, as_json=options.json, about=[] if NGINX else ["nginx not installed"])
 
 
 if __name__ == "__main__":

@@ -5,13 +5,18 @@ python -m benchmarks.broadcast_process relay FOLDER UPSTREAM
 python -m benchmarks.broadcast_process publish FOLDER CHECKPOINT    "done" is followed by the root
 python -m benchmarks.broadcast_process client FOLDER SOURCE         is told the root
 python -m benchmarks.broadcast_process copy FILE SOURCE             the limit: sendfile, and fsync
+python -m benchmarks.broadcast_process aiohttp-server FOLDER        as `origin`, by aiohttp
+python -m benchmarks.broadcast_process nginx FOLDER                 as `origin`, by nginx
+python -m benchmarks.broadcast_process aiohttp-client FOLDER SOURCE as `client`, by aiohttp
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import sys
+import tempfile
 from pathlib import Path
 
 RUN, STEP = 1, 0
@@ -28,15 +33,21 @@ def main() -> None:
             publish(Path(name), Path(rest[0]))
         case "client":
             fetch(Path(name), rest[0])
+        case "aiohttp-server":
+            asyncio.run(serve_by_aiohttp(Path(name)))
+        case "nginx":
+            serve_by_nginx(Path(name))
+        case "aiohttp-client":
+            asyncio.run(fetch_by_aiohttp(Path(name), rest[0]))
         case "copy":
             copy(Path(name), Path(rest[0]))
     sys.stdin.read()
 
 
 async def serve(role: str, folder: Path, upstreams: list[str]) -> None:
-    from muster import telemetry
-    from muster.settings import Settings
-    from muster.shardcast.serve import serving
+    from muster.runtime import telemetry
+    from muster.settings.schema import Settings
+    from muster.shardcast.serve.process import serving
 
     telemetry.configure(role, level="error")
     chosen = {"role": role, "dir": folder, "port": 0, "upstreams": upstreams, "poll_seconds": POLL_SECONDS}
@@ -49,16 +60,16 @@ def publish(folder: Path, checkpoint: Path) -> None:
     from muster.shardcast import publish
 
     begin()
-    print("done", publish(checkpoint, folder, RUN, STEP).id, flush=True)
+    print("done", publish(checkpoint, folder, RUN, STEP, link=True).id, flush=True)
 
 
 def fetch(folder: Path, source: str) -> None:
-    from muster import telemetry
-    from muster.shardcast import fetch
+    from muster.runtime import telemetry
+    from muster.shardcast import fetch_version
 
     telemetry.configure("client", level="error")
     root = begin()
-    asyncio.run(fetch(bytes.fromhex(root[2:]), RUN, STEP, [source], folder))
+    asyncio.run(fetch_version(bytes.fromhex(root[2:]), RUN, STEP, [source], folder))
     print("done", flush=True)
 
 
@@ -69,6 +80,72 @@ def copy(target: Path, source: Path) -> None:
         while left:
             left -= os.sendfile(writer.fileno(), reader.fileno(), None, min(left, 1 << 30))
         os.fsync(writer.fileno())
+    print("done", flush=True)
+
+
+async def serve_by_aiohttp(folder: Path) -> None:
+    """Serve a published folder as aiohttp does files: by sendfile, with ranges."""
+    from aiohttp import web
+
+    app = web.Application()
+    app.router.add_static("/v1/weights", folder)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    print(f"ready\nport {runner.addresses[0][1]}", flush=True)
+    await asyncio.to_thread(sys.stdin.read)
+
+
+def serve_by_nginx(folder: Path) -> None:
+    """Become nginx, serving a published folder by sendfile. Clients try again until it listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    own = Path(tempfile.mkdtemp(prefix="nginx-", dir=folder.parent))
+    paths = " ".join(f"{kind}_temp_path {own}/{kind};" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    config = own / "nginx.conf"
+    config.write_text(
+        f"daemon off; master_process off; pid {own}/pid; error_log {own}/errors; events {{}}\n"
+        f"http {{ access_log off; sendfile on; tcp_nopush on; {paths}\n"
+        f"server {{ listen 127.0.0.1:{port}; location /v1/weights/ {{ alias {folder}/; }} }} }}\n"
+    )
+    print(f"ready\nport {port}", flush=True)
+    os.execvp("nginx", ["nginx", "-p", str(own), "-c", str(config), "-e", f"{own}/errors"])
+
+
+async def fetch_by_aiohttp(folder: Path, source: str) -> None:
+    """Fetch a version with aiohttp's client: as many connections as ours, and the same checks, writes and syncs."""
+    import aiohttp
+    from blake3 import blake3
+
+    from muster.shardcast.fetch.sources import FetchLimits
+    from muster.shardcast.format.manifest import MANIFEST_NAME, Shard, parse_manifest
+    from muster.shardcast.format.partial import PartialVersion
+
+    root = begin()
+    streams = FetchLimits().streams
+    base = f"{source}/v1/weights/{root}"
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=streams)) as session:
+        async with session.get(f"{base}/{MANIFEST_NAME}") as answer:
+            manifest = parse_manifest(await answer.read(), bytes.fromhex(root[2:]))
+        version = PartialVersion.prepare(folder, manifest)
+        todo = iter(manifest.shards)
+
+        def keep(shard: Shard, data: bytes) -> None:
+            if blake3(data).digest() != shard.digest:
+                raise SystemExit(f"shard {shard.index} is wrong")
+            version.write(shard, memoryview(data))
+
+        async def stream() -> None:
+            for shard in todo:
+                asked = {"Range": f"bytes={shard.offset}-{shard.end - 1}"}
+                async with session.get(f"{base}/{manifest.files[shard.file].name}", headers=asked) as answer:
+                    data = await answer.read()
+                await asyncio.to_thread(keep, shard, data)
+
+        await asyncio.gather(*(stream() for _ in range(streams)))
+        await asyncio.to_thread(version.sync)
+        version.finish()
     print("done", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""How far off honest work is: the distributions behind the limits in `muster.profiles`.
+"""How far off honest work is: the distributions behind the limits in `muster.verification.profiles`.
 
     python benchmarks/calibrate.py [--json] [--write] [--tokens 100000]
 
@@ -29,12 +29,12 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
-from muster.model_files import load_tokenizer
-from muster.models import ModelShape, init_model, make_model, make_tokenizer, save_model
-from muster.profiles import PROFILES, Profile
-from muster.prompts import prompt_tokens
+from benchmarks.testbed.adversaries.lab import bare_rows, tempered
+from muster.models.files import load_tokenizer
+from muster.models.init import ModelShape, init_model, make_model, make_tokenizer, save_model
+from muster.protocol.prompts import prompt_tokens
 from muster.tasks import TaskSet, make_task_set
-from tests.adversaries.workshop import bare_rows, tempered
+from muster.verification.profiles import PROFILES, Profile
 from validator.replay import Measurement, Replayer, judge
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
@@ -104,7 +104,7 @@ ENGINES: dict[str, dict[str, Any]] = {
 
 
 def make_models(folder: Path) -> TaskSet:
-    """The demo's trained model, and larger ones with random weights, each in a folder of its name."""
+    """Make the demo's trained model, and larger ones with random weights, each in a folder of its name."""
     task_set = make_task_set(0)
     init_model(folder / TRAINED, task_set, seed=0)
     tokenizer = make_tokenizer()
@@ -124,8 +124,10 @@ def make_requests(tokenizer, tasks: TaskSet, count: int, max_tokens: int, random
 
 
 def run_weights(profile: Profile, name: str, folder: Path, tokens: int) -> list[dict[str, Any]]:
-    """Every cell of the grid for one profile and one model at all its temperatures, `tokens` tokens for each of these:
-    names, tokens, verdicts, and the values of every statistic."""
+    """Measure every cell of the grid for one profile and one model, `tokens` tokens at each temperature.
+
+    Returns names, tokens, verdicts, and the values of every statistic.
+    """
     path, models = folder / name, [model for model in MODELS if model.name == name]
     limits = EngineLimits(1.0, 400, max(model.max_tokens for model in models), cache_bytes=128 << 20)
     # All engines are kept to the end: vLLM takes what they share along with the first that goes.
@@ -136,7 +138,7 @@ def run_weights(profile: Profile, name: str, folder: Path, tokens: int) -> list[
 def run_model(
     profile: Profile, model: Model, path: Path, engines: dict[str, Engine], tokens: int
 ) -> Iterator[dict[str, Any]]:
-    """Every cell for one model at one temperature, each of them until it has its share of the tokens."""
+    """Measure every cell for one model at one temperature, each until it has its share of the tokens."""
     tasks, tokenizer = make_task_set(0), load_tokenizer(path)
     random, replayer = Random(f"{profile.name} {model.title}"), Replayer(path, profile, model.temperature)
     for cell in CELLS:
@@ -161,8 +163,10 @@ def run_model(
 
 
 def calibrate(tokens: int, save: Path | None = None) -> list[dict[str, Any]]:
-    """The whole grid, each profile and model in a process of its own. What is measured is saved as it goes: a run that
-    is ended keeps what it has."""
+    """Measure the whole grid, each profile and model in a process of its own.
+
+    What is measured is saved at once: a run that is ended keeps it.
+    """
     share = -(-tokens // (len(PROFILES) * len(MODELS)))
     found: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -196,7 +200,7 @@ class Margin:
 
     @property
     def times(self) -> float:
-        """How many times as far out as the worst honest value the accusing limit is."""
+        """Return how many times as far out as the worst honest value the accusing limit is."""
         return getattr(self.profile, self.statistic).accuse / max(self.worst, 1e-12)
 
 
@@ -217,7 +221,7 @@ def honest_values(cells: Sequence[dict[str, Any]], profile: Profile, statistic: 
 
 
 def figures(runs: int, *, write: bool = False, tokens: int = TOKENS, save: Path | None = None) -> list[report.Figure]:
-    """The figures over all runs together, since what counts is the worst; with `write` the page is rewritten too."""
+    """Return the figures over all runs together, since the worst counts; with `write`, rewrite the page too."""
     cells = [cell for _ in range(runs) for cell in calibrate(tokens, save)]
     if write:
         write_page(cells)
@@ -267,7 +271,7 @@ def write_page(cells: Sequence[dict[str, Any]]) -> None:
 
 
 def page(cells: Sequence[dict[str, Any]]) -> str:
-    """The part of docs/verification.md: counts, quantiles, margins, the worst of every cell; and its plots beside."""
+    """Write the part of docs/verification.md: counts, quantiles, margins, the worst of every cell, and its plots."""
     tokens, rollouts = sum(cell["tokens"] for cell in cells), count_rollouts(cells)
     rejected, accused = (sum(cell[name] for cell in cells) for name in ("rejected", "accused"))
     text = [f"{tokens:,} honest tokens in {rollouts:,} rollouts; rejected {rejected}, accused {accused}."]
@@ -317,7 +321,7 @@ def plot(cells: Sequence[dict[str, Any]], profile: Profile) -> str:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    from muster.charts import BAD, GOOD, GRID, QUIET, STYLE, svg_text
+    from muster.plots.charts import BAD, GOOD, GRID, QUIET, STYLE, svg_text
 
     with rc_context(STYLE):
         drawing = Figure(figsize=(9.6, 4.8), layout="constrained", facecolor="white")

@@ -35,15 +35,15 @@ from blake3 import blake3  # noqa: E402
 from safetensors.torch import save_file  # noqa: E402
 
 from benchmarks import report  # noqa: E402
-from muster.models import ModelShape, make_model, make_tokenizer  # noqa: E402
+from muster.models.init import ModelShape, make_model, make_tokenizer  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
 from muster.shardcast import Manifest, publish  # noqa: E402
-from muster.shardcast.difference import Step, made_shard  # noqa: E402
-from muster.shardcast.folder import read_manifest, version_path, versions  # noqa: E402
-from muster.shardcast.kinds import open_difference  # noqa: E402
+from muster.shardcast.delta.difference import TargetStep, made_shard  # noqa: E402
+from muster.shardcast.delta.kinds import open_difference  # noqa: E402
+from muster.shardcast.format.store import read_manifest, version_path, versions  # noqa: E402
 from muster.shardcast.retention import Deltas  # noqa: E402
-from trainer.layout import Sample  # noqa: E402
 from trainer.loss import LossTerms  # noqa: E402
+from trainer.packing import Sample  # noqa: E402
 from trainer.policy import Policy  # noqa: E402
 from trainer.update import UpdateTerms, make_optimizer, update  # noqa: E402
 
@@ -61,19 +61,19 @@ APPLY_TARGET = 1.0
 class Pair:
     """A checkpoint before and after an update, published in one folder with the difference."""
 
-    base: Step
-    target: Step
+    base: TargetStep
+    target: TargetStep
     difference: Path
 
     @property
     def ratio(self) -> float:
-        """Bytes of the whole checkpoint over bytes of the difference."""
+        """Return the bytes of the whole checkpoint over bytes of the difference."""
         made = read_manifest(self.difference)
         return self.target.manifest.total_bytes / (made.total_bytes + len(made.canonical))
 
 
 def figures(runs: int) -> list[report.Figure]:
-    """The three figures; makes the checkpoints first."""
+    """Make the checkpoints, then return the three figures."""
     with tempfile.TemporaryDirectory(prefix="muster-deltas-") as name:
         pairs = make_pairs(Path(name))
         found = [_size_figure(figure, pair, SHARES[figure][1]) for figure, pair in pairs.items()]
@@ -120,28 +120,28 @@ def make_pairs(folder: Path) -> dict[str, Pair]:
     return pairs
 
 
-def _publish(model: torch.nn.Module, folder: Path, step: int) -> Step:
+def _publish(model: torch.nn.Module, folder: Path, step: int) -> TargetStep:
     checkpoint = folder / "checkpoint"
     checkpoint.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in model.named_parameters()}
     save_file(tensors, checkpoint / "model.safetensors")
     manifest: Manifest = publish(checkpoint, folder, 1, step, deltas=Deltas(whole=2))
     shutil.rmtree(checkpoint)
-    return Step(version_path(folder, manifest.root), manifest)
+    return TargetStep(version_path(folder, manifest.root), manifest)
 
 
 def _bf16(model: torch.nn.Module) -> torch.Tensor:
-    """The bit patterns of all weights."""
+    """Return the bit patterns of all weights."""
     return torch.cat([p.detach().flatten().to(torch.bfloat16).view(torch.int16) for p in model.parameters()])
 
 
 def _terms(rate: float) -> UpdateTerms:
-    return UpdateTerms(learning_rate=rate, ramp_steps=1, loss=LossTerms(mismatch_bound=50.0))
+    return UpdateTerms(learning_rate=rate, warmup_steps=1, loss=LossTerms(mismatch_bound=50.0))
 
 
 def _samples(rng: np.random.Generator) -> list[Sample]:
     """Rollouts of random characters, the frequent ones more often, with random advantages."""
-    return [Sample.of(_rollout(rng, position), rng.normal()) for position in range(8)]
+    return [Sample.from_rollout(_rollout(rng, position), rng.normal()) for position in range(8)]
 
 
 def _rollout(rng: np.random.Generator, position: int) -> Rollout:
@@ -170,12 +170,12 @@ def _rollout(rng: np.random.Generator, position: int) -> Rollout:
 
 def _apply(pair: Pair) -> float:
     """Processor seconds, of one thread, for making every shard."""
-    with open_difference(pair.difference, pair.target.manifest.root) as difference:
-        started = time.process_time()
-        for shard in pair.target.manifest.shards:
-            if made_shard(pair.base, [difference], shard) is None:
-                raise SystemExit(f"shard {shard.index} comes out wrong")
-        return time.process_time() - started
+    difference = open_difference(pair.difference, pair.target.manifest.root)
+    started = time.process_time()
+    for shard in pair.target.manifest.shards:
+        if made_shard(pair.base, [difference], shard) is None:
+            raise SystemExit(f"shard {shard.index} comes out wrong")
+    return time.process_time() - started
 
 
 def _read_and_hash(pair: Pair) -> float:
@@ -196,13 +196,13 @@ def _size_figure(name: str, pair: Pair, target: float) -> report.Figure:
 
 
 def _more(name: str, ours: list[float], limit: list[float], target: float, unit: str) -> report.Figure:
-    """A figure of which more is better, and whose target speaks of the number itself."""
+    """Return a figure of which more is better, and whose target speaks of the number itself."""
     middle = statistics.median(ours)
     return report.figure(name, ours, limit=limit, ratio=middle, target=target, unit=unit)
 
 
-def _values(step: Step) -> np.ndarray:
-    """The model's bit patterns."""
+def _values(step: TargetStep) -> np.ndarray:
+    """Return the model's bit patterns."""
     data = (step.path / "model.safetensors").read_bytes()
     return np.frombuffer(data, "<u2", offset=8 + int.from_bytes(data[:8], "little"))
 
@@ -261,7 +261,7 @@ def _gaps_and_changes(before: np.ndarray, after: np.ndarray) -> int:
 
 
 def _small_apart(before: np.ndarray, after: np.ndarray) -> int:
-    """The values of small exponent are few and change most: their places are counted among themselves."""
+    """Count places of small values apart: they are few and change most."""
     small = (before & 0x7FFF) < (116 << 7)
     return sum(_gaps_and_changes(before[part], after[part]) for part in (small, ~small))
 

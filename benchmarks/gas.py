@@ -86,7 +86,7 @@ def measure() -> Samples:
 
 
 def snapshot(samples: Samples) -> dict[str, dict[str, int]]:
-    """What is committed: median and maximum of every operation."""
+    """Return what is committed: median and maximum of every operation."""
     return {
         name: {"median": round(statistics.median(values)), "max": max(values)}
         for name, values in sorted(samples.items())
@@ -94,7 +94,7 @@ def snapshot(samples: Samples) -> dict[str, dict[str, int]]:
 
 
 def regressions(now: dict[str, dict[str, int]], before: dict[str, dict[str, int]]) -> list[str]:
-    """What has become too dear, is new, or is gone, in words."""
+    """Return one sentence for each operation that costs too much, is new, or is gone."""
     found = [f"{name} is not in the snapshot" for name in now.keys() - before.keys()]
     found += [f"{name} is measured no more" for name in before.keys() - now.keys()]
     for name in now.keys() & before.keys():

@@ -31,7 +31,7 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
 from benchmarks.async_levels import half_interval, made_model, settings_of, terms_of, train  # noqa: E402
-from muster.models import WarmUp  # noqa: E402
+from muster.models.init import WarmUp  # noqa: E402
 from muster.tasks import make_task_set  # noqa: E402
 from trainer.learner import Recipe  # noqa: E402
 
@@ -44,7 +44,7 @@ SIDE_SECONDS = 3600
 def ours(model: Path, seed: int, held_out: int, updates: int) -> float:
     tasks = make_task_set(seed, held_out=held_out)
     terms = terms_of(tasks, LEVEL)
-    recipe = Recipe.of(settings_of([]), terms)
+    recipe = Recipe.from_settings(settings_of([]), terms)
     return train(model, tasks, seed, terms, recipe, [updates]).after(updates)
 
 

@@ -31,8 +31,8 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from muster.models import make_tokenizer, save_model
-from muster.prompts import end_token, pad_token
+from muster.models.init import make_tokenizer, save_model
+from muster.protocol.prompts import end_token, pad_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -48,8 +48,10 @@ NOISE = 0.1
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a Qwen2 model with heads of 64 dimensions, at least two for each of keys and values. Small, so that a peer's
-    update of 512 rollouts takes two minutes on one thread."""
+    """Shape of a Qwen2 model with heads of 64 dimensions, at least two for each of keys and values.
+
+    Small, so that a peer's update of 512 rollouts takes two minutes on one thread.
+    """
 
     vocabulary: int = 2048
     hidden: int = 192

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import ragged
-from muster.model_files import model_hash, tokenizer_hash
+from muster.models.files import model_hash, tokenizer_hash
+from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
 from muster.swarm import plan
-from muster.terms import Terms
 
 GROUPS_PER_FILE = 8
 PROOF_BYTES = 8
@@ -20,7 +20,7 @@ NODE = "0x" + "11" * 20
 
 
 def terms_of(model: Path) -> Terms:
-    """A run's, of this model, whose commitments are files of this batch."""
+    """Return the terms of a run of this model whose commitments are files of this batch."""
     terms = plan.terms(
         trainer=NODE,
         storage_key=NODE,
@@ -39,7 +39,7 @@ def terms_of(model: Path) -> Terms:
 
 
 def rollouts_by_file(file: Path) -> list[list[Rollout]]:
-    """The batch's rollouts, one list for each file, with proofs of random bytes."""
+    """Return the batch's rollouts, one list for each file, with proofs of random bytes."""
     batch = ragged.RaggedBatch.load(file)
     size, random = int(batch.group_size), np.random.default_rng(0)
     per_file = size * GROUPS_PER_FILE

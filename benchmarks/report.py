@@ -23,7 +23,7 @@ CPUINFO = Path("/proc/cpuinfo")
 
 
 def alternate(runs: int, *measures: Callable[[], float]) -> list[list[float]]:
-    """What each returned in each run: one after the other in every run, so that a busy moment hits all of them."""
+    """Return what each measure gave in each run, taken in turns, so that a busy moment hits all of them."""
     rows = [[measure() for measure in measures] for _ in range(runs)]
     return [list(column) for column in zip(*rows, strict=True)]
 
@@ -40,7 +40,7 @@ def figure(
     at_most: bool = False,
     **more: object,
 ) -> Figure:
-    """A figure whose `ratio` must reach the target, or with `at_most` must not exceed it."""
+    """Make a figure whose `ratio` must reach the target, or with `at_most` must not exceed it."""
     return {
         "name": name,
         **_spread("ours", ours),
@@ -65,7 +65,7 @@ def slower(
     target: float,
     unit: str,
 ) -> Figure:
-    """A figure of which less is better, such as seconds: `ratio` is the peer's or else the limit's over ours."""
+    """Make a figure of which less is better, such as seconds: `ratio` is the peer's or else the limit's over ours."""
     yardstick = limit if peer is None else peer
     if yardstick is None:
         raise ValueError(f"{name} is compared with nothing")
@@ -83,19 +83,19 @@ def show(figures: Sequence[Figure], *, as_json: bool, about: Sequence[str] = ())
 
 
 def document(figures: Sequence[Figure], *, runs: int, machine: str) -> str:
-    """The figures as JSON."""
+    """Return the figures as JSON."""
     return json.dumps({"machine": machine, "runs": runs, "figures": figures}, indent=1)
 
 
 def machine(*more: str) -> str:
-    """This machine and how busy it is, in words."""
+    """Describe the machine and how busy it is."""
     lines = CPUINFO.read_text().splitlines() if CPUINFO.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine())
     return ", ".join([model, f"{os.cpu_count()} cores", f"load {os.getloadavg()[0]:.1f}", *more])
 
 
 def line(figure: Figure) -> str:
-    """A figure for people."""
+    """Return a figure as a line for people."""
     others = [f"{kind} {figure[kind]}" for kind in ("peer", "limit") if figure[kind] is not None]
     words = [f"{figure['name']:24} ours {figure['ours']} {figure['unit']}", *others]
     return "  ".join([*words, f"ratio {figure['ratio']} (target {figure['target']})"])

@@ -1,5 +1,6 @@
-"""Where stale weights begin to show: which share of rollouts gives away that they were made with weights one step old,
-by learning rate, model and length.
+"""Measure where stale weights begin to show: the share of rollouts that gives them away.
+
+The weights are one step old; the share is by learning rate, model and length.
 
     python benchmarks/stale_weights.py [--json] [--write] [--rollouts 64]
 
@@ -26,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import report
 from benchmarks.calibrate import SHAPES, TRAINED, make_models, make_requests
 from benchmarks.page import DOCS, rewrite, small, table
-from muster.model_files import load_tokenizer
-from muster.models import load_model, save_model
-from muster.profiles import CPU_FP32
+from benchmarks.testbed.adversaries.lab import bare_rows
+from muster.models.files import load_tokenizer
+from muster.models.init import load_model, save_model
+from muster.proofs import CODECS
 from muster.rollouts.schema import Rollout
 from muster.tasks import make_task_set
-from muster.toploc import CODECS
-from tests.adversaries.workshop import bare_rows
-from trainer.layout import Sample
+from muster.verification.profiles import CPU_FP32
+from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Replayer, judge
@@ -48,8 +49,11 @@ BATCH = 8
 
 
 def measure(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
-    """Per model, learning rate and length: the share of rollouts that are rejected when made with weights one step old,
-    and the median distance of their proofs. Updates are the trainer's, their advantages noise."""
+    """Measure, per model, learning rate and length, how work with weights one step old is judged.
+
+    Yields the share of rollouts that are rejected and the median distance of their proofs. Updates are the trainer's,
+    their advantages noise.
+    """
     make_models(folder)
     tasks, bytes_per_token = make_task_set(0), int(CODECS[CPU_FP32.codec].bytes_per_token)
     engines = []
@@ -80,13 +84,13 @@ def measure(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
 
 
 def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> tuple[Path, Path]:
-    """The last two checkpoints after some updates at a constant learning rate."""
+    """Return the last two checkpoints after some updates at a constant learning rate."""
     model, tokenizer, random = load_model(source), load_tokenizer(source), np.random.default_rng(3)
-    terms = UpdateTerms(learning_rate=rate, ramp_steps=0)
+    terms = UpdateTerms(learning_rate=rate, warmup_steps=0)
     policy = Policy(model, temperature=terms.temperature)
     optimizer, kept = make_optimizer(policy, terms), (folder / f"{source.name}-older", folder / f"{source.name}-newer")
     for step in range(1, UPDATES + 1):
-        batch = [Sample.of(row, random.standard_normal()) for row in rows]
+        batch = [Sample.from_rollout(row, random.standard_normal()) for row in rows]
         update(policy, optimizer, batch, terms, step=step)
         if step >= UPDATES - 1:
             save_model(model, tokenizer, kept[step - UPDATES + 1])
@@ -94,7 +98,7 @@ def train(source: Path, folder: Path, rows: Sequence[Rollout], rate: float) -> t
 
 
 def shortened(row: Rollout, length: int, bytes_per_token: int) -> Rollout:
-    """The first tokens of a completion with what was claimed of them."""
+    """Cut a rollout to the first tokens of its completion, with what was claimed of them."""
     return replace(
         row,
         completion_tokens=row.completion_tokens[:length],
@@ -104,7 +108,7 @@ def shortened(row: Rollout, length: int, bytes_per_token: int) -> Rollout:
 
 
 def page(found: Sequence[dict[str, Any]]) -> str:
-    """The part of docs/verification.md: one line per learning rate, one column per model and length."""
+    """Write the part of docs/verification.md: one line per learning rate, one column per model and length."""
     columns = sorted({(MODELS.index(one["model"]), one["length"]) for one in found})
     heads = ["learning rate", *(f"{MODELS[model]}, up to {length}" for model, length in columns)]
     rows = []

@@ -27,14 +27,14 @@ HEADS = ("figure", "unit", "ours", "peer", "limit", "ratio", "target", "runs")
 
 
 def part(documents: Sequence[dict[str, Any]]) -> str:
-    """The figures of some documents as one table, and the machines they were measured on."""
+    """Return the figures of some documents as one table, and the machines they were measured on."""
     figures = [figure for document in documents for figure in document["figures"]]
     machines = dict.fromkeys(document["machine"] for document in documents)
     return "\n\n".join([table(HEADS, map(row, figures)), "Measured on: " + "; ".join(machines) + "."])
 
 
 def async_part(document: dict[str, Any]) -> str:
-    """What each async level came to, from async_speedup.py's document."""
+    """Return what each async level came to, from async_speedup.py's document."""
     (figure,) = (figure for figure in document["figures"] if figure["name"] == "async_speedup")
     about = (
         f"{figure['seeds']} seeds, {figure['updates']} updates each; the models began at {figure['base']:.3f}, and the "
@@ -44,7 +44,7 @@ def async_part(document: dict[str, Any]) -> str:
 
 
 def async_row(level: dict[str, Any]) -> tuple[str, ...]:
-    """A line: a level's final score, and how long it took."""
+    """Return a row: a level's final score, and how long it took."""
     within, seconds, spread = level["final_within"], level["seconds_to_score"], level["seconds_without_one"]
     final = f"{level['final']:.3f}" + ("" if within is None else f" ± {within:.3f}")
     timed = "not reached" if seconds is None else f"{seconds:.0f}"
@@ -53,7 +53,7 @@ def async_row(level: dict[str, Any]) -> tuple[str, ...]:
 
 
 def row(figure: dict[str, Any]) -> tuple[str, ...]:
-    """A line: medians with the least and the largest, and a target that was missed in bold."""
+    """Return a row: medians with the least and the largest, and a missed target in bold."""
     ratio = number(figure["ratio"])
     return (
         f"`{figure['name']}`",

@@ -36,14 +36,14 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import ragged, report  # noqa: E402
 from benchmarks.ragged_work import NODE, rollouts_by_file, terms_of  # noqa: E402
 from benchmarks.watched import Watch, expect, started, tell  # noqa: E402
-from muster.hashes import content_hash  # noqa: E402
-from muster.rollouts.file import FileLimits, write_rollouts  # noqa: E402
+from muster.protocol.hashes import content_hash  # noqa: E402
+from muster.protocol.terms import Terms  # noqa: E402
 from muster.rollouts.leaves import rollout_tree  # noqa: E402
+from muster.rollouts.parquet import FileLimits, write_rollouts  # noqa: E402
 from muster.rollouts.reader import RolloutReader  # noqa: E402
-from muster.terms import Terms  # noqa: E402
 from trainer.advantages import AdvantageTerms  # noqa: E402
 from trainer.batches import FileRef, WorkFile, check_rows, samples_of  # noqa: E402
-from trainer.layout import collate, first_fit  # noqa: E402
+from trainer.packing import collate, first_fit  # noqa: E402
 
 PEER = ROOT / ".peers" / "trl"
 PEER_SCRIPT = ROOT / "benchmarks" / "peers" / "trl_trainer.py"
@@ -73,7 +73,7 @@ def trls(prepared: Prepared) -> AbstractContextManager[subprocess.Popen[str]]:
 
 
 def against_trl(prepared: Prepared, runs: int) -> list[report.Figure]:
-    """tokens_vs_trl, memory_vs_trl"""
+    """Measure tokens_vs_trl and memory_vs_trl."""
     if not (PEER / "bin" / "built").exists():
         sys.exit("TRL is not here to compare with\n  next: make bench-peers")
     with ours(prepared) as one, trls(prepared) as other, Watch([one]) as mine, Watch([other]) as theirs:
@@ -116,8 +116,8 @@ def data_overhead(prepared: Prepared, runs: int) -> list[report.Figure]:
 
 
 async def load(files: Sequence[bytes], terms: Terms) -> float:
-    """Seconds from files in memory to micro-batches, by the steps of `trainer.intake` and `trainer.update`."""
-    limits = FileLimits.of(terms)
+    """Seconds from files in memory to micro-batches, by the steps of `trainer.accepted_work` and `trainer.update`."""
+    limits = FileLimits.from_terms(terms)
     async with RolloutReader() as reader:
         await reader.read(files[0], limits)  # starts the process
         begun = time.perf_counter()

@@ -19,19 +19,19 @@ import torch
 
 from benchmarks.ragged import LONGEST, RaggedBatch
 from benchmarks.ragged_work import NODE, rollouts_by_file, terms_of
-from muster.hashes import content_hash
-from muster.settings import TrainerSettings
+from muster.protocol.hashes import content_hash
+from muster.settings.schema import TrainerSettings
 from trainer.batches import Batch, FileRef, WorkFile, samples_of
-from trainer.layout import Sample
+from trainer.distributed import SingleProcess
 from trainer.learner import Learner, Recipe
 from trainer.loss import LossTerms
-from trainer.ranks import Alone
-from trainer.replica import Replica
+from trainer.model_replica import Replica
+from trainer.packing import Sample
 from trainer.update import UpdateTerms
 
 TERMS = UpdateTerms(
     learning_rate=3e-4,
-    ramp_steps=0,
+    warmup_steps=0,
     weight_decay=0.01,
     gradient_clip=0.1,
     max_completion=LONGEST,
@@ -43,7 +43,7 @@ ZEROS = "0x" + "00" * 32
 
 def updates(model: Path, batch: Path) -> Callable[[str], dict[str, Any]]:
     samples = [Sample(*parts) for parts in RaggedBatch.load(batch).rollouts()]
-    replica = Replica(model, TERMS, Alone())
+    replica = Replica(model, TERMS, SingleProcess())
     step = 0
 
     def take(_: str) -> dict[str, Any]:
@@ -66,8 +66,8 @@ def moved(replica: Replica, before: list[torch.Tensor]) -> float:
 
 def steps(model: Path, batch: Path, folder: Path) -> Callable[[str], dict[str, Any]]:
     terms = terms_of(model)
-    recipe = Recipe.of(TrainerSettings(ramp_steps=0, mismatch_bound=10.0), terms)
-    learner = Learner(model, folder, terms, recipe, torch.bfloat16, Alone())
+    recipe = Recipe.from_settings(TrainerSettings(warmup_steps=0, mismatch_bound=10.0), terms)
+    learner = Learner(model, folder, terms, recipe, torch.bfloat16, SingleProcess())
     files = [
         WorkFile(FileRef(0, NODE, index, content_hash(bytes([index])), ZEROS), tuple(rollouts))
         for index, rollouts in enumerate(rollouts_by_file(batch))
@@ -81,7 +81,7 @@ def steps(model: Path, batch: Path, folder: Path) -> Callable[[str], dict[str, A
         if line == "plain":
             learner.replica.update(samples_of(files, recipe.advantages), learner.step + 1)
         else:
-            learner.learn(closed, files, {})
+            learner.train_step(closed, files, {})
         return {"seconds": time.perf_counter() - begun}
 
     return take

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import report
-from muster.toploc import PROJECTION, TOPLOC
+from muster.proofs import PROJECTION, TOPLOC
 
 ROOT = Path(__file__).resolve().parent.parent
 PYTHON = ROOT / ".peers" / "toploc" / "bin" / "python"
@@ -64,7 +64,7 @@ def peer() -> Iterator[Peer]:
 
 
 def gaussian_states() -> list[torch.Tensor]:
-    """The peer's states."""
+    """Return the peer's states."""
     generators = [torch.Generator().manual_seed(i) for i in range(SEQUENCES)]
     return [torch.randn(TOKENS, HIDDEN, generator=generator).bfloat16() for generator in generators]
 

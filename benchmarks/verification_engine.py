@@ -9,7 +9,7 @@ one process and take turns at every forward pass, so that a busy moment hits bot
 
 Validator figures, with a tenth of the runs: `prefill_over_generate` replays all that a batch of 32 generated;
 `validate_over_generate` does with a whole commitment what the default policy asks for (reading the file, its Merkle
-root, and the dear checks on the sample) after the worker has made it with all rows side by side.
+root, and the replay checks on the sample) after the worker has made it with all rows side by side.
 
 Speeds are tokens per second of this process's CPU time. Everything here computes on one thread and waits for nothing,
 so on an idle machine that is tokens per second; on a busy one it still compares the two. `wall_ratio` is the median by
@@ -40,15 +40,15 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
 from benchmarks.report import MISSED  # noqa: E402
-from muster.models import ModelShape, make_model, make_tokenizer, save_model  # noqa: E402
-from muster.profiles import CPU_FP32  # noqa: E402
-from muster.rollouts.file import read_rollouts, write_rollouts  # noqa: E402
+from benchmarks.testbed.adversaries.lab import bare_rows  # noqa: E402
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model  # noqa: E402
+from muster.protocol.terms_file import PUBLIC_DEFAULTS  # noqa: E402
 from muster.rollouts.leaves import rollout_tree  # noqa: E402
+from muster.rollouts.parquet import read_rollouts, write_rollouts  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
-from muster.sample_policy import SamplePolicy  # noqa: E402
-from muster.settings import ValidatorSettings  # noqa: E402
-from muster.terms_file import PUBLIC_DEFAULTS  # noqa: E402
-from tests.adversaries.workshop import bare_rows  # noqa: E402
+from muster.settings.schema import ValidatorSettings  # noqa: E402
+from muster.verification.profiles import CPU_FP32  # noqa: E402
+from muster.verification.sample_policy import SamplePolicy  # noqa: E402
 from validator.replay import Replayer, judge  # noqa: E402
 from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
 
@@ -106,14 +106,14 @@ class PlainEngine:
 
 
 def make_engine(model_dir: Path) -> Engine:
-    """The worker's engine, which here never stops before the limit."""
+    """Start the worker's engine, which here never stops before the limit."""
     engine = Engine(model_dir, CPU_FP32, LIMITS)
     engine.stop_tokens = []
     return engine
 
 
 def make_folder(folder: Path, shape: ModelShape, vocabulary: int | None = None) -> Path:
-    """A checkpoint with random weights."""
+    """Write a checkpoint with random weights."""
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, shape, seed=1)
     if vocabulary is not None:
@@ -166,13 +166,13 @@ Pair = tuple[Speed, Speed]
 
 
 def worker_pairs(ours: Engine, peer: PlainEngine, tokens: int, runs: int) -> list[Pair]:
-    """The first pair warms up both engines and does not count."""
+    """Run pairs of both engines; the first pair warms them up and does not count."""
     pairs = [side_by_side(ours, peer, make_requests(BATCH, tokens, seed=run)) for run in range(runs + 1)]
     return pairs[1:]
 
 
 def side_by_side(ours: Engine, peer: PlainEngine, requests: Sequence[GenerationRequest]) -> Pair:
-    """The same work in both engines, forward pass by forward pass in turns."""
+    """Run the same work in both engines, forward pass by forward pass in turns."""
     theirs: list[Seconds] = []
 
     def of_the_peer(work: Callable[[], None]) -> None:
@@ -200,7 +200,7 @@ def side_by_side(ours: Engine, peer: PlainEngine, requests: Sequence[GenerationR
 
 
 def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
-    """All dear checks on every token that a batch generated, against generating them."""
+    """Time all replay checks on every token that a batch generated, against generating them."""
     pairs = []
     for run in range(runs):
         requests = make_requests(BATCH, COMPLETION, seed=1000 + run)
@@ -212,10 +212,10 @@ def prefill_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
 
 
 def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
-    """A commitment of the default size through the default policy, against making it."""
+    """Inspect a commitment of the default size with the default policy, against making it."""
     positions = PUBLIC_DEFAULTS["group_size"] * PUBLIC_DEFAULTS["groups_per_commitment"]
     defaults = ValidatorSettings()  # and a node that is no newcomer any more
-    sampled = SamplePolicy.of(defaults).count(positions, index=defaults.newcomer_commitments, suspect=False)
+    sampled = SamplePolicy.from_settings(defaults).count(positions, index=defaults.newcomer_commitments, suspect=False)
     pairs = []
     for run in range(runs):
         requests = make_requests(positions, COMPLETION, seed=2000 + run)
@@ -231,7 +231,7 @@ def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
 
 
 def replay(replayer: Replayer, rollouts: Sequence[Rollout]) -> Seconds:
-    """How long the dear checks take. They must find nothing: a fast check that is wrong is worth nothing."""
+    """Measure how long the replay checks take. They must find nothing: a fast check that is wrong is worth nothing."""
     measurements, took = timed(partial(replayer.replay, rollouts))
     finding = judge(measurements, CPU_FP32)
     if finding is not None:

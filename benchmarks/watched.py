@@ -24,7 +24,7 @@ TICKS = os.sysconf("SC_CLK_TCK")
 
 @contextmanager
 def started(command: Sequence[str], environment: Mapping[str, str] | None = None) -> Iterator[subprocess.Popen[str]]:
-    """A process that has said that it is ready; ended at the end."""
+    """Start a process, wait until it says that it is ready, and end it at the end."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,

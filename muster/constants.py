@@ -1,7 +1,7 @@
 """Protocol constants: numbers that two machines must agree on.
 
 None of them can be set from the environment. Each says what breaks when it changes. What a run owner may
-choose is in `muster.terms`; what an operator may choose is in `muster.settings`.
+choose is in `muster.protocol.terms`; what an operator may choose is in `muster.settings.schema`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MICRO: Final = 1_000_000
 """Rewards cross borders as signed integers in millionths. Changing this breaks leaves and the court."""
 
 MAX_CLASSES: Final = 8
-"""Work classes per run. Mirrors Runs.MAX_CLASSES; a class word is packed by `muster.terms.pack_class`."""
+"""Work classes per run. Mirrors Runs.MAX_CLASSES; a class word is packed by `muster.protocol.terms.pack_class`."""
 
 MAX_BUDGETS: Final = 14
 """Thinking budgets per class. Fourteen 16-bit budgets, a count and a weight fill one 256-bit word."""
@@ -41,7 +41,7 @@ MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Largest rollout file anyone must accept. A larger one is refused at upload and rejected by validators."""
 
 SLOWEST_BYTES_PER_SECOND: Final = 64 * 1024
-"""Of a connection that both its ends still wait for, on average, while a file passes (`muster/http.py`,
+"""Of a connection that both its ends still wait for, on average, while a file passes (`muster/clients/orchestrator.py`,
 `orchestrator/auth.py`). Raising this loses uploads over slow lines; lowering it lets a slow sender hold its place for
 longer."""
 

@@ -12,7 +12,9 @@ MusterError
 │   ├── MalformedError     bytes that do not parse, are too large, or break the schema
 │   ├── MismatchError      a hash, root or signature does not match
 │   └── RefusedError       a service answered with a problem document
-└── StorageError           a file could not be kept or found
+├── StorageError           a file could not be kept or found
+│   └── StorageConfigError the storage that the settings name cannot serve; exit code 78
+└── FinishedError          nothing is left to do, and nothing is wrong; exit code 0
 
 Every error carries `hint`: the next thing to do, in words a person can type.
 """
@@ -20,6 +22,12 @@ Every error carries `hint`: the next thing to do, in words a person can type.
 from __future__ import annotations
 
 from typing import Final
+
+EXIT_CODES: Final = (
+    "Exit codes: 0 done, 1 unexpected, 2 usage, 3 a check failed, 4 the chain rejected it, 5 unreachable, "
+    "78 bad configuration, 130 interrupted."
+)
+"""Of every command and process, for --help."""
 
 
 class MusterError(Exception):
@@ -88,6 +96,16 @@ class RefusedError(CheckError):
 
 class StorageError(MusterError):
     pass
+
+
+class StorageConfigError(StorageError):
+    exit_code = 78
+
+
+class FinishedError(MusterError):
+    """A process has nothing left to do, for good: its run was closed, its node retired. No failure."""
+
+    exit_code = 0
 
 
 TRANSIENT: Final = (UnreachableError, ChainError, CheckError)

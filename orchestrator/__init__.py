@@ -1,19 +1,22 @@
-"""The orchestrator: one HTTP service per run, where the swarm meets.
+"""The orchestrator: one HTTP service per run, where its workers, validators and trainer exchange work.
 
-Membership comes from the chain, files from workers, judgements from validators; out go demand for workers, accepted
-work for the trainer and a summary for everybody. It is a convenience, not an authority: money and guilt are decided
-on chain, files are named by content, verdicts are signed by validators and checked by whoever uses them. Its
-database can be deleted and is rebuilt from chain and storage.
+Membership comes from the chain, files from workers, verdicts from validators; out go demand for workers, accepted
+work for the trainer and a summary for everybody. It decides neither money nor guilt: the chain does. Files are named
+by content; verdicts are signed by validators and checked by whoever uses them. Its database can be deleted and is
+rebuilt from chain and storage.
 
     python -m orchestrator --config FILE
 
-app.py       routes; nothing but translation between HTTP and the rest
-auth.py      who sends a request: signature, replay, membership
-uploads.py   which file belongs to which commitment
-verdicts.py  which judgements count
-standing.py  pure: what a commitment is worth, given its verdicts and cases
-follower.py  chain → database
-ledger.py    database → messages
-summary.py   the document that live view, report and status page show
-tables.py, database.py, migrations/   state
+service.py, app.py      all parts put together; routes that translate between HTTP and these parts
+http_limits.py, connection_table.py   bounds of one connection; which ones stay open when there are too many
+admission.py            which requests are answered when there are too many
+auth.py, nonces.py      who sends a request: signature, replay, membership
+uploads.py              which file belongs to which commitment
+verdicts.py, commitment_status.py   which verdicts count; pure: what a commitment is worth, given verdicts and cases
+reports.py, relay_directory.py      the trainer's reports; who serves weights
+chain_follower.py, chain_projection.py   chain → database
+queries.py, events.py   database → messages; the log of events that live views show
+run_info.py, run_facts.py   what a newcomer needs; what limits the workers, for `muster.protocol.work_rules`
+summary.py, status_page.py, metrics.py   the document that live view, report and status page show; Prometheus
+tables.py, database.py, postgres.py, migrations/, rebuild.py   state, and how it comes back from storage
 """

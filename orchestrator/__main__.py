@@ -1,4 +1,4 @@
-"""python -m orchestrator --config FILE: serve one run until SIGTERM or SIGINT.
+"""Serve one run until SIGTERM or SIGINT: python -m orchestrator --config FILE.
 
 Ends with 0 after a signal, 78 when the settings cannot work (an occupied port included), 5 when the chain does not
 answer, 1 otherwise.
@@ -10,33 +10,40 @@ import argparse
 import asyncio
 import contextlib
 import errno
+import gc
+import resource
 import signal
 import socket
 import sys
 from collections.abc import Iterator, Sequence
+from ipaddress import ip_network
 from pathlib import Path
 
 import uvicorn
 
-from muster import telemetry
 from muster.chain.keys import Signer, load_signer
 from muster.errors import ConfigError, MusterError
-from muster.settings import OrchestratorSettings, Settings
-from muster.settings_sources import load_settings
+from muster.runtime import telemetry
+from muster.settings.schema import OrchestratorSettings, Settings
+from muster.settings.sources import load_settings
+from orchestrator.admission import Admission
 from orchestrator.app import create_app
-from orchestrator.connections import BoundedProtocol
+from orchestrator.connection_table import ConnectionTable, connection_budget
+from orchestrator.http_limits import IDLE_SECONDS, bounded
 from orchestrator.service import serving
 
 GRACE_SECONDS = 10
 """Time that requests under way have to end after SIGTERM."""
 
-MAX_CONNECTIONS = 512
-BACKLOG = 128
+KEEP_ALIVE_SECONDS = int(IDLE_SECONDS) - 5
+"""After which uvicorn ends an idle connection."""
+
+MOST_DESCRIPTORS = 1 << 20
 log = telemetry.logger("orchestrator")
 
 
 class Server(uvicorn.Server):
-    """uvicorn, ending normally on SIGTERM and SIGINT instead of dying of them once it has cleaned up."""
+    """uvicorn, ending normally on SIGTERM and SIGINT instead of raising them again once it has cleaned up."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -52,7 +59,7 @@ class Server(uvicorn.Server):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run until told to stop; the exit code."""
+    """Run until told to stop; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m orchestrator", description=__doc__.splitlines()[0] if __doc__ else ""
     )
@@ -65,40 +72,55 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except MusterError as error:
         print(f"error: {error}", file=sys.stderr)
         if error.hint:
-            print(f"  try: {error.hint}", file=sys.stderr)
+            print(f"  next: {error.hint}", file=sys.stderr)
         return error.exit_code
     return 0
 
 
 async def _serve(settings: Settings, signer: Signer) -> None:
     with _listen(settings.orchestrator) as listener:
+        descriptors = raise_descriptor_limit()
+        budget, backlog = connection_budget(descriptors)
         async with serving(settings, signer) as service:
+            table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
             config = uvicorn.Config(
-                create_app(service),
-                http=BoundedProtocol,
+                Admission(create_app(service), service.gate.recognise, table),
+                http=bounded(table),
+                ws="none",  # a connection handed to another protocol would never leave the table
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 lifespan="off",
-                limit_concurrency=MAX_CONNECTIONS,
-                timeout_keep_alive=20,
+                proxy_headers=False,
+                backlog=backlog,
+                timeout_keep_alive=KEEP_ALIVE_SECONDS,
                 timeout_graceful_shutdown=GRACE_SECONDS,
             )
             host, port = listener.getsockname()[:2]
-            log.info("listening", host=host, port=port, run=settings.run)
+            log.info("listening", host=host, port=port, run=settings.run, connections=budget)
+            gc.collect()
+            gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
             await Server(config).serve(sockets=[listener])
             log.info("stopped")
 
 
+def raise_descriptor_limit() -> int:
+    """Raise the limit of open files to what this process may have, at most MOST_DESCRIPTORS; return it."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, MOST_DESCRIPTORS)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    return wanted
+
+
 def _listen(settings: OrchestratorSettings) -> socket.socket:
-    """The listening socket. Raises ConfigError when the address is taken or not ours."""
+    """Return the listening socket. Raises ConfigError when the address is taken or not ours."""
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # Named TCP, because only on such sockets the event loop sets TCP_NODELAY: without it each answer takes 40 ms.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.host, settings.port))
-        listener.listen(BACKLOG)
+        listener.listen()
     except OSError as error:
         listener.close()
         where = f"{settings.host}:{settings.port}"

@@ -1,6 +1,6 @@
-"""The HTTP face: routes that translate between requests and the rest, and nothing more.
+"""Route HTTP requests: translate between them and the other modules, and nothing more.
 
-What reveals nothing private may be read by anybody; whatever writes is signed. Failures are problem documents.
+Reads are open to everybody, since they reveal nothing private; writes are signed. Failures are problem documents.
 """
 
 from __future__ import annotations
@@ -13,31 +13,35 @@ from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
+from starlette.types import Send
 
-from muster import telemetry
+from muster.clients.storage import ContentStore
 from muster.constants import MAX_EVIDENCE_BYTES, PROTOCOL_VERSION
-from muster.messages import (
-    AcceptedWork,
+from muster.errors import StorageError
+from muster.protocol.messages import (
+    AcceptedCommitment,
     Demand,
-    LieReport,
+    MisbehaviourReport,
     NodeReport,
     Problem,
-    Receipt,
     RelayOffer,
-    RunInfo,
+    RunDescription,
     StepReport,
     Upload,
+    UploadReceipt,
     Verdict,
     VerdictPage,
 )
-from muster.storage import ContentStore
+from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller, read_body
 from orchestrator.metrics import Measured, observe
-from orchestrator.page import page_response
 from orchestrator.problems import documented
-from orchestrator.service import Service
+from orchestrator.service import OrchestratorService
+from orchestrator.status_page import page_response
 from orchestrator.summary import EventPage, Summary
+
+log = telemetry.logger("orchestrator")
 
 MAX_MESSAGE_BYTES = 1 << 20
 """Longest JSON body of a verdict or report."""
@@ -46,10 +50,20 @@ MESSAGE_SECONDS = 30.0
 """Longest time for a JSON body to arrive."""
 
 
-class Told(BaseModel):
+class Ack(BaseModel):
     """Answer to a message."""
 
     new: bool
+
+
+class StoredFileResponse(StreamingResponse):
+    """A stored file. When storage fails half way the connection is closed, since the status is sent already."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except StorageError as error:
+            log.error("a file was cut short", reason=str(error), hint=error.hint)
 
 
 RunId = Annotated[int, Path(ge=0, lt=1 << 32)]
@@ -60,39 +74,39 @@ Text = TypeVar("Text", bound=BaseModel)
 
 _SIGNED = documented(401, 403, 404, 408, 409, 413, 422, 429, 503)
 _BINARY = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {}}}}}
-_TOLD: dict[int | str, dict[str, Any]] = {200: {"description": "Told before", "model": Told}}
+_KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "Known already", "model": Ack}}
 
 
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """What the OpenAPI document says of a body that is read and hashed before it is parsed."""
+    """Describe a body that is read and hashed before it is parsed, for the OpenAPI document."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
 
 
-def _service(request: Request) -> Service:
-    return request.app.state.service
+async def _service(request: Request) -> OrchestratorService:
+    return request.app.state.service  # async, since FastAPI calls other functions in a thread, at three times the cost
 
 
-def _our_run(run: RunId, service: Annotated[Service, Depends(_service)]) -> int:
+async def _our_run(run: RunId, service: Annotated[OrchestratorService, Depends(_service)]) -> int:
     if run != service.run:
         raise problems.another_run(run, service.run)
     return run
 
 
-async def _caller(request: Request, service: Annotated[Service, Depends(_service)]) -> Caller:
+async def _caller(request: Request, service: Annotated[OrchestratorService, Depends(_service)]) -> Caller:
     return await service.gate.enter(request)
 
 
-Here = Annotated[Service, Depends(_service)]
+Here = Annotated[OrchestratorService, Depends(_service)]
 OurRun = Annotated[int, Depends(_our_run)]
 Signed = Annotated[Caller, Depends(_caller)]
 
 
-def create_app(service: Service) -> FastAPI:
-    """The application around a service that lives as long as it does."""
+def create_app(service: OrchestratorService) -> FastAPI:
+    """Make the application around a service."""
     app = FastAPI(
         title="Muster orchestrator",
         version=version("muster"),
-        summary="Where the swarm of one run meets. Writing requests are signed (EIP-712): see muster.signing.",
+        summary="Where the swarm of one run meets. Writing requests are signed: see muster.protocol.requests.",
         docs_url=None,
         redoc_url=None,
     )
@@ -129,13 +143,13 @@ async def status_page(service: Here) -> HTMLResponse:
 
 @about.get("/healthz")
 async def healthz() -> dict[str, str]:
-    """The process runs and answers."""
+    """Answer that the process runs."""
     return {"status": "alive"}
 
 
 @about.get("/readyz", responses={503: {"description": "Not ready, with reasons"}})
 async def readyz(service: Here) -> JSONResponse:
-    """Whether chain, database and storage do what they must, and what is wrong if not."""
+    """Answer whether chain, database and storage work, with the reasons if not."""
     reasons = await service.unready()
     return JSONResponse({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
@@ -148,7 +162,7 @@ async def metrics(service: Here) -> Response:
 
 @about.get("/version")
 async def version_of(service: Here) -> dict[str, str | int]:
-    """Which software, protocol, chain and run this is."""
+    """Name the software, protocol, chain and run."""
     return {
         "version": version("muster"),
         "protocol": PROTOCOL_VERSION,
@@ -163,7 +177,7 @@ async def version_of(service: Here) -> dict[str, str | int]:
 files = APIRouter(prefix="/v1", tags=["files"])
 
 
-@files.put("/files/{name}", response_model=Receipt, responses=_SIGNED, openapi_extra=_BINARY)
+@files.put("/files/{name}", response_model=UploadReceipt, responses=_SIGNED, openapi_extra=_BINARY)
 async def put_file(
     request: Request,
     service: Here,
@@ -172,7 +186,7 @@ async def put_file(
     run: Annotated[int, Query(ge=0, lt=1 << 32)],
     index: Annotated[int, Query(ge=0, lt=1 << 32)],
     root: Annotated[str, Query(pattern=r"^0x[0-9a-f]{64}$")],
-) -> Receipt:
+) -> UploadReceipt:
     """Upload the rollout file of a commitment to come; signed by an active worker. Idempotent."""
     if run != service.run:
         raise problems.another_run(run, service.run)
@@ -180,8 +194,8 @@ async def put_file(
 
 
 @files.get("/files/{name}", response_class=StreamingResponse, responses=documented(404, 422, 503))
-async def get_file(service: Here, name: HashPath) -> StreamingResponse:
-    """A file by its content hash. Whoever reads it checks the hash."""
+async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
+    """Send a file by its content hash, which the reader checks."""
     return await _content(service.uploads.files, name)
 
 
@@ -196,17 +210,17 @@ async def post_evidence(request: Request, service: Here, caller: Signed) -> dict
 
 
 @files.get("/evidence/{name}", response_class=StreamingResponse, responses=documented(404, 422, 503))
-async def get_evidence(service: Here, name: HashPath) -> StreamingResponse:
-    """An evidence bundle by its content hash. Whoever reads it checks the hash."""
+async def get_evidence(service: Here, name: HashPath) -> StoredFileResponse:
+    """Send an evidence bundle by its content hash, which the reader checks."""
     return await _content(service.verdicts.evidence, name)
 
 
-async def _content(store: ContentStore, name: str) -> StreamingResponse:
-    size = await store.size(name)
-    if size is None:
+async def _content(store: ContentStore, name: str) -> StoredFileResponse:
+    found = await store.open(name)
+    if found is None:
         raise problems.not_found(f"no file {name} is kept here")
-    headers = {"Content-Length": str(size), "Cache-Control": "public, max-age=31536000, immutable"}
-    return StreamingResponse(store.stream(name), headers=headers, media_type="application/octet-stream")
+    headers = {"Content-Length": str(found.size), "Cache-Control": "public, max-age=31536000, immutable"}
+    return StoredFileResponse(found.chunks, headers=headers, media_type="application/octet-stream")
 
 
 # Verdicts
@@ -214,17 +228,19 @@ async def _content(store: ContentStore, name: str) -> StreamingResponse:
 judgements = APIRouter(prefix="/v1", tags=["verdicts"])
 
 
-@judgements.post("/verdicts", status_code=201, responses=_TOLD | _SIGNED, openapi_extra=_json_body(Verdict))
-async def post_verdict(request: Request, response: Response, service: Here, caller: Signed) -> Told:
-    """Tell a judgement; signed twice, the verdict itself and the request. 200 when it was told before."""
-    verdict = await _message(Verdict, request, caller)
-    told = Told(new=await service.verdicts.receive(caller, verdict))
-    response.status_code = 201 if told.new else 200
-    return told
+@judgements.post("/verdicts", status_code=201, responses=_KNOWN | _SIGNED, openapi_extra=_json_body(Verdict))
+async def post_verdict(request: Request, response: Response, service: Here, caller: Signed) -> Ack:
+    """Take a verdict; signed twice, the verdict itself and the request. 200 when it is known already."""
+    return _ack(response, await service.verdicts.receive(caller, await _message(Verdict, request, caller)))
+
+
+def _ack(response: Response, new: bool) -> Ack:
+    response.status_code = 201 if new else 200
+    return Ack(new=new)
 
 
 async def _message(model: type[Text], request: Request, caller: Caller) -> Text:
-    """The body as a message of this type."""
+    """Read the body as a message of this type."""
     body = await read_body(request, caller, limit=MAX_MESSAGE_BYTES, seconds=MESSAGE_SECONDS)
     try:
         return model.model_validate_json(body)
@@ -240,32 +256,34 @@ runs = APIRouter(prefix="/v1", tags=["run"], responses=documented(404, 422, 503)
 
 
 @runs.get("/runs/{run}")
-async def run_info(service: Here, _: OurRun) -> RunInfo:
-    """Terms, addresses, relays and files: all a newcomer needs besides this URL."""
-    return service.info.model_copy(update={"relays": service.directory.listed()})
+async def run_info(service: Here, _: OurRun) -> RunDescription:
+    """Send terms, addresses, relays and files: all that a newcomer needs besides this URL."""
+    return service.info.model_copy(update={"relays": service.relay_directory.listed()})
 
 
-@runs.post("/runs/{run}/relays", status_code=201, responses=_TOLD | _SIGNED, openapi_extra=_json_body(RelayOffer))
-async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Told:
+@runs.post("/runs/{run}/relays", status_code=201, responses=_KNOWN | _SIGNED, openapi_extra=_json_body(RelayOffer))
+async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Offer to serve weights; signed by an active node, which renews it every few minutes. 200 when renewed."""
-    told = Told(new=service.directory.offer(caller, run, await _message(RelayOffer, request, caller)))
-    response.status_code = 201 if told.new else 200
-    return told
+    return _ack(response, service.relay_directory.offer(caller, run, await _message(RelayOffer, request, caller)))
 
 
-@runs.post("/runs/{run}/lies", status_code=201, responses=_TOLD | _SIGNED, openapi_extra=_json_body(LieReport))
-async def report_lie(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Told:
-    """Report a relay that sent something else than the anchored root says. 200 when the operator had said so."""
-    told = Told(new=await service.directory.report(caller, run, await _message(LieReport, request, caller)))
-    response.status_code = 201 if told.new else 200
-    return told
+@runs.post(
+    "/runs/{run}/misbehaviour",
+    status_code=201,
+    responses=_KNOWN | _SIGNED,
+    openapi_extra=_json_body(MisbehaviourReport),
+)
+async def report_misbehaviour(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
+    """Report a relay that sent other bytes than the anchored root names. 200 when its operator did so before."""
+    report = await _message(MisbehaviourReport, request, caller)
+    return _ack(response, await service.relay_directory.report(caller, run, report))
 
 
 @runs.get("/runs/{run}/uploads/{node}/{index}/{root}")
 async def upload(service: Here, _: OurRun, node: AddressPath, index: Index, root: HashPath) -> Upload:
-    """Which file a node uploaded for (index, root): the storage's receipt and the node's own signed request."""
+    """Send which file a node uploaded for (index, root): the storage's receipt and the node's own signed request."""
     address = to_checksum_address(node)
-    found = await service.ledger.upload(address, index, root)
+    found = await service.queries.upload(address, index, root)
     if found is None:
         raise problems.not_found(f"{address} has uploaded nothing for index {index} and root {root}")
     return found
@@ -273,46 +291,46 @@ async def upload(service: Here, _: OurRun, node: AddressPath, index: Index, root
 
 @runs.get("/runs/{run}/verdicts")
 async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(max_length=64)] = None) -> VerdictPage:
-    """Verdicts in the order they arrived, and the cursor to go on from."""
-    return await service.ledger.verdict_page(after)
+    """Send verdicts in order of arrival, and the cursor to continue from."""
+    return await service.queries.verdict_page(after)
 
 
-@runs.get("/runs/{run}/accepted", response_model=list[AcceptedWork])
+@runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
 async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
-    """Commitments fit for training, oldest first, with the verdicts that say so."""
-    return _json(await service.ledger.accepted(min_step))
+    """Send commitments accepted for training, oldest first, with the accepting verdicts."""
+    return _json(await service.queries.accepted(min_step))
 
 
 @runs.get("/runs/{run}/demand")
 async def demand(service: Here, _: OurRun) -> Demand:
-    """Whether more work is wanted now."""
-    return await service.ledger.demand()
+    """Answer whether more work is wanted now."""
+    return await service.queries.demand()
 
 
 @runs.post("/runs/{run}/steps", status_code=201, responses=_SIGNED, openapi_extra=_json_body(StepReport))
-async def post_step(request: Request, service: Here, run: OurRun, caller: Signed) -> Told:
-    """Tell about an update; signed by the run's trainer. The last report of a step counts."""
+async def post_step(request: Request, service: Here, run: OurRun, caller: Signed) -> Ack:
+    """Report an update; signed by the run's trainer. The last report of a step counts."""
     await service.reports.receive(caller, run, await _message(StepReport, request, caller))
-    return Told(new=True)
+    return Ack(new=True)
 
 
 @runs.get("/runs/{run}/summary", response_model=Summary)
 async def summary(service: Here, _: OurRun) -> Response:
-    """Everything a live view shows, at most half a second old."""
+    """Send everything that a live view shows, at most half a second old."""
     return _json(await service.summaries.json())
 
 
 @runs.get("/runs/{run}/events")
 async def events(service: Here, _: OurRun, after: Annotated[int, Query(ge=0, lt=1 << 53)] = 0) -> EventPage:
-    """What happened, line by line, after an event's id."""
+    """Send the events after an event's id."""
     return await service.summaries.events_after(after)
 
 
 @runs.get("/nodes/{address}")
 async def node(service: Here, address: AddressPath) -> NodeReport:
-    """What became of a node's commitments, and the verdicts about them, rejections first."""
+    """Send how a node's commitments ended, and the verdicts about them, rejections first."""
     checksummed = to_checksum_address(address)
-    report = await service.ledger.node_report(checksummed)
+    report = await service.queries.node_report(checksummed)
     if report is None:
         raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
     return report

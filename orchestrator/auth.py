@@ -1,7 +1,7 @@
-"""Who sends a request: the signature, whether it was seen before, and what the chain says about its signer.
+"""Authenticate requests: the signature, whether it was seen before, and what the chain says about its signer.
 
-Everything that costs more than a hash is done after the signature and the membership are known to be good: strangers
-cannot fill the table of nonces, nor make the service read a body.
+Everything that costs more than a hash is done after signature and membership are checked: strangers cannot fill the
+table of nonces, nor make the service read a body.
 """
 
 from __future__ import annotations
@@ -20,18 +20,23 @@ from sqlalchemy import Connection
 from starlette.requests import ClientDisconnect, Request
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
-from muster.errors import MalformedError, MismatchError, StorageError
-from muster.failpoints import failpoint
-from muster.hashes import content_hash
-from muster.messages import SignedRequest
-from muster.signing import Domain, host_of, verify_request
+from muster.errors import MalformedError, MismatchError, RefusedError, StorageError
+from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import SignedRequest
+from muster.protocol.requests import host_of, verify_request
+from muster.runtime.failpoints import failpoint
 from orchestrator import nonces, problems
+from orchestrator.chain_follower import Follower
+from orchestrator.connection_table import Owner
 from orchestrator.database import Database
-from orchestrator.follower import Follower
-from orchestrator.ledger import Ledger, Member, member_of
+from orchestrator.queries import NodeRecord, Queries, member_of
 
 _SPOOL_BYTES: Final = 1 << 20
 """Bytes gathered before they are written to the spool file."""
+
+MAX_RECOGNISED: Final = 65_536
+"""Signatures remembered of requests that were given precedence for them."""
 
 
 @dataclass(frozen=True)
@@ -40,30 +45,63 @@ class Caller:
 
     address: str
     request: SignedRequest
-    member: Member | None
+    member: NodeRecord | None
     """What the chain says about it; None for the trainer, which is no node."""
     is_trainer: bool
 
+    def active_validator(self) -> NodeRecord:
+        """Return the caller's record as an active validator. Raises RefusedError when it is none."""
+        if self.member is None or self.member.role != "validator" or not self.member.active:
+            raise problems.not_allowed(f"{self.address} is no active validator of this run", "muster validator join")
+        return self.member
+
 
 class Gate:
-    """Lets signed requests of members in. `hosts` are the names a request may be signed for, the first one ours."""
+    """Admits signed requests of members. `hosts`: names that a request may be signed for, besides that of `url`."""
 
     def __init__(
-        self, where: Domain, url: str, hosts: list[str], *, database: Database, ledger: Ledger, follower: Follower
+        self, where: Domain, url: str, hosts: list[str], *, database: Database, queries: Queries, follower: Follower
     ) -> None:
         self._where = where
         self._hosts = [host_of(url), *(host.lower() for host in hosts)]
         self._database = database
-        self._ledger = ledger
+        self._queries = queries
         self._follower = follower
+        self._recognised: dict[str, int] = {}
+        """Expiries by signature, oldest first."""
+
+    async def recognise(self, request: Request) -> Owner | None:
+        """Return the member whose valid signature, not seen before, a request carries; None for everybody else.
+
+        This decides the order of answers, and nothing else. Raises neither for a bad signature nor for a database that
+        fails.
+        """
+        try:
+            address, signed = self._verify(request, time.time())
+        except RefusedError:
+            return None
+        if signed.signature in self._recognised:
+            return None
+        is_trainer = address == self._queries.terms.trainer
+        if not is_trainer:
+            try:
+                found = await self._database.read(lambda connection: member_of(connection, address))
+            except StorageError:
+                return None  # the route refuses the request, if it needs the database
+            if found is None:
+                return None
+        self._recognised[signed.signature] = signed.expiry
+        while len(self._recognised) > MAX_RECOGNISED:
+            del self._recognised[next(iter(self._recognised))]
+        return Owner(address, is_trainer)
 
     async def enter(self, request: Request) -> Caller:
-        """The sender of a request whose signature is good, new, and by a member of the run or its trainer."""
+        """Return the sender of a request whose signature is valid, new, and by a member of the run or its trainer."""
         now = time.time()
         address, signed = self._verify(request, now)
-        is_trainer = address == self._ledger.terms.trainer
+        is_trainer = address == self._queries.terms.trainer
 
-        def admit(connection: Connection) -> tuple[Member | None, str]:
+        def admit(connection: Connection) -> tuple[NodeRecord | None, str]:
             member = member_of(connection, address)
             if member is None and not is_trainer:
                 return None, "unknown"
@@ -71,10 +109,10 @@ class Gate:
 
         member, seen = await self._database.write(admit, news=False)
         if seen == "unknown":
-            await self._follower.next_look()  # it may have joined a moment ago
+            await self._follower.next_poll()  # it may have joined a moment ago
             member, seen = await self._database.write(admit, news=False)
         if seen == "unknown":
-            raise problems.not_a_member(address, self._ledger.run)
+            raise problems.not_a_member(address, self._queries.run)
         if seen == "replayed":
             raise problems.replayed(f"a request of {address} with nonce {signed.nonce} was answered before")
         if seen == "flooded":
@@ -102,8 +140,10 @@ class Gate:
 
 
 async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[bytes]:
-    """The body as it arrives: at most `limit` bytes in at most `seconds`, and besides what a slow connection needs for
-    the bytes that are announced; or a refusal."""
+    """Yield the body as it arrives: at most `limit` bytes. Raises RefusedError when it is longer or too slow.
+
+    It may take `seconds`, and besides what a slow connection needs for the bytes that are announced.
+    """
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdigit() else 0
     if announced > limit:
@@ -119,7 +159,7 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
         except TimeoutError as error:
             raise problems.too_slow(seconds) from error
         except ClientDisconnect as error:
-            raise problems.malformed("the client went away before its body had arrived") from error
+            raise problems.malformed("the client disconnected before its body had arrived") from error
         if chunk is None:
             return
         received += len(chunk)
@@ -129,7 +169,7 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
 
 
 async def read_body(request: Request, caller: Caller, *, limit: int, seconds: float) -> bytes:
-    """The whole body, found to be what the caller signed."""
+    """Read the whole body, and check that it is what the caller signed."""
     body = b"".join([chunk async for chunk in chunks(request, limit, seconds)])
     _same_hash(content_hash(body), caller)
     return body
@@ -139,7 +179,7 @@ async def read_body(request: Request, caller: Caller, *, limit: int, seconds: fl
 async def spool_body(
     request: Request, caller: Caller, folder: Path, *, limit: int, seconds: float
 ) -> AsyncIterator[tuple[Path, int]]:
-    """The body in a temporary file, found to be what the caller signed, and its size; the file is gone afterwards."""
+    """Read the body into a temporary file, check that it is what the caller signed; yield its path and size."""
     digest = hashlib.sha256()
     size = 0
     with NamedTemporaryFile(dir=folder, prefix="upload-") as file:

@@ -1,12 +1,11 @@
-"""Follows the chain: one task that reads new events and writes them into the database, for as long as we serve.
+"""Follow the chain: one task reads new events and writes them into the database, for as long as the service runs.
 
 The place in the chain (block and hash) is kept in the database itself and moves in the transaction that writes the
-events, so the two cannot part: a killed process has applied a piece of chain or it has not. When the block at our
-place has another hash than it had, the chain was reorganised: what came from it is forgotten and read anew. A head
-below our place proves nothing, as long as it does not last: a public endpoint's servers are not equally far.
+events. So a killed process has applied a piece of chain whole or not at all. When the block at this place has another
+hash than it had, the chain was reorganised: what came from it is deleted and read anew. A head below this place proves
+nothing unless it lasts: the servers behind a public endpoint are not equally far.
 
-A chain that falls silent is a reason not to be ready, not a reason to end: what is known stays known, and reading
-goes on when it answers again.
+While the chain does not answer, the service is not ready, but keeps running with what it has read.
 """
 
 from __future__ import annotations
@@ -15,29 +14,37 @@ import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 from sqlalchemy import Connection, select
 
-from muster import telemetry
 from muster.chain.client import Chain
-from muster.chain.reads import LOG_SPAN, Absence
+from muster.chain.reads import LOG_SPAN, OutageTimer
 from muster.chain.types import Block
-from muster.errors import ChainError, CheckError, StorageError, UnreachableError
-from muster.settings import ChainSettings
-from orchestrator.chainbook import INTERESTING, ChainBook
+from muster.contracts import runs
+from muster.contracts.codec import Call
+from muster.errors import TRANSIENT, StorageError
+from muster.runtime import telemetry
+from muster.runtime.loop import PollLoop
+from muster.settings.schema import ChainSettings
+from orchestrator.chain_projection import INTERESTING, ChainProjection
 from orchestrator.database import Database, upsert
-from orchestrator.ledger import Ledger
+from orchestrator.queries import Queries
+from orchestrator.run_facts import ChainState
 from orchestrator.tables import meta
 
 STALE_SECONDS: Final = 30.0
 """Silence of the chain after which the service says that it is not ready."""
 
-LOOK_SECONDS: Final = 3.0
-"""Longest wait for the next look at the chain, on behalf of somebody who may be ahead of us."""
+POLL_WAIT_SECONDS: Final = 3.0
+"""Longest wait of a request for the next poll of the chain: its sender may have read further."""
+
+OBSERVE_SECONDS: Final = 5.0
+"""Between two reads of escrow and pause."""
 
 MAX_WAITING: Final = 64
-"""Requests that may wait for the next look at the same time; others are answered from what is known."""
+"""Requests that may wait for the next poll at the same time; others are answered from what is known."""
 
 log = telemetry.logger("orchestrator")
 
@@ -45,17 +52,20 @@ log = telemetry.logger("orchestrator")
 class Follower:
     """Reads the chain into the database. Start it with `following`."""
 
-    def __init__(self, chain: Chain, database: Database, ledger: Ledger, settings: ChainSettings) -> None:
+    def __init__(self, chain: Chain, database: Database, queries: Queries, settings: ChainSettings) -> None:
         self._chain = chain
         self._database = database
-        self._book = ChainBook(ledger)
+        self._queries = queries
+        self._projection = ChainProjection(queries)
+        self._observed = float("-inf")
         self._settings = settings
         self._place: tuple[int, bytes] | None = None
-        self._absence = Absence()
-        self._looks = 0
-        self._looked = asyncio.Condition()
+        self._absence = OutageTimer()
+        self._polls = 0
+        self._polled = asyncio.Condition()
         self._waiting = 0
-        self._last_look = float("-inf")
+        self._last_poll = time.monotonic()
+        self._has_polled = False
         self._behind = True
         self._problem = ""
         self.head_number = 0
@@ -63,34 +73,36 @@ class Follower:
 
     @property
     def silence_seconds(self) -> float:
-        """Seconds since the chain was last read."""
-        return time.monotonic() - self._last_look
+        """Return the seconds since the chain was last read, or since the start."""
+        return time.monotonic() - self._last_poll
 
     def unready(self) -> list[str]:
-        """Why what we know of the chain is not good enough; empty when it is."""
+        """Return why what is known of the chain is not good enough; empty when it is."""
         if self._problem:
             return [f"following the chain: {self._problem}"]
+        if not self._has_polled:
+            return [f"following the chain: not read yet, {self.silence_seconds:.0f} s after the start"]
         if self.silence_seconds > STALE_SECONDS:
             return [f"following the chain: not read for {self.silence_seconds:.0f} s"]
         return ["following the chain: still reading old blocks"] if self._behind else []
 
-    async def next_look(self) -> None:
-        """Wait until a look at the chain that began after this call has ended, or LOOK_SECONDS have passed."""
+    async def next_poll(self) -> None:
+        """Wait until a poll of the chain that began after this call has ended, or POLL_WAIT_SECONDS have passed."""
         if self._waiting >= MAX_WAITING:
             return
         self._waiting += 1
-        wanted = self._looks + 2  # the look under way may have begun before what the caller knows was mined
+        wanted = self._polls + 2  # the poll under way may have begun before what the caller knows was mined
         try:
-            async with self._looked:
+            async with self._polled:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(LOOK_SECONDS):
-                        await self._looked.wait_for(lambda: self._looks >= wanted)
+                    async with asyncio.timeout(POLL_WAIT_SECONDS):
+                        await self._polled.wait_for(lambda: self._polls >= wanted)
         finally:
             self._waiting -= 1
 
     @asynccontextmanager
     async def following(self) -> AsyncIterator[None]:
-        """Follow the chain while inside. Should following end by a mistake of ours, what is inside ends too."""
+        """Follow the chain while the block runs. An unexpected error of the follower ends the block too."""
         async with asyncio.TaskGroup() as group:
             task = group.create_task(self._follow(), name="follower")
             try:
@@ -99,27 +111,31 @@ class Follower:
                 task.cancel()
 
     async def _follow(self) -> None:
-        while True:
-            try:
-                self._behind = not await self.look()
-                self._problem = ""
-                self._last_look = time.monotonic()
-            except (UnreachableError, ChainError, CheckError, StorageError) as error:
-                if str(error) != self._problem:
-                    log.warning("chain", reason=str(error))
-                self._problem = str(error)
-            self._looks += 1
-            async with self._looked:
-                self._looked.notify_all()
-            await asyncio.sleep(0 if self._behind and not self._problem else self._settings.poll_seconds)
+        loop = PollLoop(log, "chain", self._settings.poll_seconds, transient=(*TRANSIENT, StorageError))
+        await loop.run(self._poll_and_notify)
 
-    async def look(self) -> bool:
-        """Read on from our place, at most LOG_SPAN blocks; whether the newest (confirmed) block is reached.
+    async def _poll_and_notify(self) -> bool:
+        """Poll the chain once and wake the requests that wait for it; return whether there is more to read."""
+        try:
+            self._behind = not await self.poll()
+            self._problem = ""
+            self._last_poll, self._has_polled = time.monotonic(), True
+        except Exception as error:
+            self._problem = str(error)
+            raise
+        finally:
+            self._polls += 1
+            async with self._polled:
+                self._polled.notify_all()
+        return self._behind
+
+    async def poll(self) -> bool:
+        """Read on, at most LOG_SPAN blocks; return whether the newest confirmed block is reached.
 
         After a reorg everything is read at once, however long the chain is.
         """
         head = await self._chain.head()
-        self._place = self._place or await self._kept_place()
+        self._place = self._place or await self._database.read(_place_in)
         last = head.number - self._settings.confirmations
         first, anew = self._chain.addresses.from_block, False
         if self._place is not None:
@@ -133,10 +149,22 @@ class Follower:
         if first <= upto:
             await self._read(first, upto, await self._hash(upto, head), anew=anew)
         self.head_number, self.head_time = head.number, head.timestamp
+        await self._observe(head)
         return upto >= last
 
+    async def _observe(self, head: Block) -> None:
+        """Read what changes without an event, every OBSERVE_SECONDS, and give the queries that and the chain's time."""
+        seen = self._queries.chain
+        if time.monotonic() - self._observed >= OBSERVE_SECONDS:
+            calls: list[Call[Any]] = [runs.run_state(self._queries.run), runs.paused_until(), runs.min_validators()]
+            state, paused_until, min_validators = await self._chain.call_all(calls)
+            free = state.balance - state.reserved
+            seen = ChainState(min_validators=min_validators, free_escrow=free, paused_until=paused_until)
+            self._observed = time.monotonic()
+        self._queries.chain = replace(seen, now=head.timestamp)
+
     async def _is_gone(self, number: int, digest: bytes, head: Block) -> bool:
-        """Whether a block is no longer part of the chain. Raises UnreachableError while its end may just lag."""
+        """Return whether a block is gone from the chain. Raises UnreachableError while the endpoint may just lag."""
         if number > head.number:
             self._absence.endure(number)
             return True
@@ -147,28 +175,35 @@ class Follower:
         return head.hash if number == head.number else await self._chain.block_hash(number)
 
     async def _read(self, first: int, last: int, last_hash: bytes, *, anew: bool) -> None:
-        """Apply the events of some blocks and move our place to their end, in one transaction.
+        """Apply the events of some blocks and move the place to their end, in one transaction.
 
-        anew: forget what was read before, in the same transaction, so that nobody sees a run without members.
-        The hash was asked for before the events: a reorg in between leaves a place that is not in the chain, which
-        the next look notices.
+        anew: delete what was read before, in the same transaction, so that no reader sees a run without members.
+        The hash is read before the events: a reorg in between leaves a place that is not in the chain, which the next
+        poll notices.
         """
         events = await self._chain.events(INTERESTING, first, last)
 
         def write(connection: Connection) -> None:
+            if _place_in(connection) != self._place:
+                raise StorageError("database: its place in the chain is another one than was written last")
             if anew:
-                self._book.forget(connection)
+                self._projection.forget(connection)
             for event in events:
-                self._book.apply(connection, event)
+                self._projection.apply(connection, event)
             upsert(connection, meta, {"key": "place", "value": f"{last} 0x{last_hash.hex()}"})
 
-        await self._database.write(write, news=anew or bool(events))
+        try:
+            await self._database.write(write, news=anew or bool(events))
+        except StorageError:
+            self._place = None  # read again: the write may have been kept, or a backup restored
+            raise
         self._place = last, last_hash
 
-    async def _kept_place(self) -> tuple[int, bytes] | None:
-        query = select(meta.c.value).where(meta.c.key == "place")
-        kept = await self._database.read(lambda connection: connection.execute(query).scalar())
-        if kept is None:
-            return None
-        number, _, digest = kept.partition(" ")
-        return int(number), bytes.fromhex(digest[2:])
+
+def _place_in(connection: Connection) -> tuple[int, bytes] | None:
+    """Return number and hash of the last block that the database has read; None for none."""
+    kept = connection.execute(select(meta.c.value).where(meta.c.key == "place")).scalar()
+    if kept is None:
+        return None
+    number, _, digest = kept.partition(" ")
+    return int(number), bytes.fromhex(digest[2:])

@@ -1,4 +1,4 @@
-"""The chain's events written into the database: members, checkpoints, commitments, cases, payments.
+"""Write the chain's events into the database: members, checkpoints, commitments, cases, payments.
 
 Applying an event twice is the same as applying it once, so the cursor may deliver again what it is not sure of.
 """
@@ -10,13 +10,13 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, delete, select, update
 
-from muster.chain.codec import Event, Place
-from muster.chain.contracts.court import CaseOpened, CaseResolved, VoteRevealed
-from muster.chain.contracts.registry import Convicted, Registered, Retired, Withdrawn
-from muster.chain.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
+from muster.contracts.codec import Event, Place
+from muster.contracts.court import CaseOpened, CaseResolved, VoteRevealed
+from muster.contracts.registry import Convicted, Registered, Retired, Withdrawn
+from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator.database import insert_once, upsert
-from orchestrator.happenings import tell
-from orchestrator.ledger import Ledger
+from orchestrator.events import record_event
+from orchestrator.queries import Queries, latest_step
 from orchestrator.tables import FROM_CHAIN, cases, checkpoints, commitments, events, meta, nodes, payments, verdicts
 
 INTERESTING: Final = (
@@ -34,24 +34,24 @@ INTERESTING: Final = (
     VoteRevealed,
     CaseResolved,
 )
-"""What `apply` knows what to do with."""
+"""Events that `apply` handles."""
 
-_STORY: Final = "chain:"
-"""Sources of lines that come from the chain begin with this."""
+_SOURCE: Final = "chain:"
+"""Sources of recorded events that come from the chain begin with this."""
 
 
-class ChainBook:
+class ChainProjection:
     """Writes one run's events. Every method works in the caller's transaction."""
 
-    def __init__(self, ledger: Ledger) -> None:
-        self._ledger = ledger
-        self._run = ledger.run
+    def __init__(self, queries: Queries) -> None:
+        self._queries = queries
+        self._run = queries.run
 
     def forget(self, connection: Connection) -> None:
-        """Empty what came from the chain, after a reorg: it is read anew."""
+        """Delete what came from the chain, after a reorg: it is read anew."""
         for table in FROM_CHAIN:
             connection.execute(delete(table))
-        connection.execute(delete(events).where(events.c.source.startswith(_STORY)))
+        connection.execute(delete(events).where(events.c.source.startswith(_SOURCE)))
         connection.execute(delete(meta).where(meta.c.key == "closed"))
 
     def apply(self, connection: Connection, event: Event) -> None:
@@ -72,22 +72,22 @@ class ChainBook:
             case VoteRevealed():
                 if self._knows_case(connection, event.case_id):
                     data = {"case": event.case_id, "judge": event.judge, "guilty": event.guilty}
-                    _tell(connection, "voted", data, event.at)
+                    _record_event(connection, "voted", data, event.at)
             case CaseResolved():
                 self._case_resolved(connection, event)
             case Claimed():
                 _pay(connection, event.at, event.node, "claim", event.paid)
-                _tell(connection, "claimed", {"node": event.node, "amount": event.paid}, event.at)
+                _record_event(connection, "claimed", {"node": event.node, "amount": event.paid}, event.at)
             case Voided():
                 _pay(connection, event.at, event.node, "void", event.amount)
-                _tell(connection, "voided", {"node": event.node, "amount": event.amount}, event.at)
+                _record_event(connection, "voided", {"node": event.node, "amount": event.amount}, event.at)
             case HourSealed():
                 _pay(connection, event.at, event.validator, "seal", event.paid)
                 data = {"node": event.validator, "hour": event.hour, "amount": event.paid}
-                _tell(connection, "sealed", data, event.at)
+                _record_event(connection, "sealed", data, event.at)
             case RunClosed():
                 upsert(connection, meta, {"key": "closed", "value": str(event.at.block)})
-                _tell(connection, "closed", {}, event.at)
+                _record_event(connection, "closed", {}, event.at)
 
     def _registered(self, connection: Connection, event: Registered) -> None:
         row = {
@@ -98,11 +98,12 @@ class ChainBook:
             "status": "active",
             "draw_tip": "0x" + event.draw_tip.hex(),
             "block": event.at.block,
+            "first_step": _first_step(latest_step(connection)),
         }
         # A key registers once: a second delivery must not bring a jailed node back.
         insert_once(connection, nodes, row)
         data = {"node": event.node, "operator": event.operator, "role": row["role"]}
-        _tell(connection, "joined", data, event.at)
+        _record_event(connection, "joined", data, event.at)
 
     def _left(self, connection: Connection, event: Retired | Withdrawn | Convicted) -> None:
         status = type(event).__name__.lower() if not isinstance(event, Convicted) else "jailed"
@@ -110,15 +111,15 @@ class ChainBook:
         if connection.execute(changed).rowcount == 0:
             return
         if not isinstance(event, Convicted):
-            _tell(connection, status, {"node": event.node}, event.at)
+            _record_event(connection, status, {"node": event.node}, event.at)
             return
         _pay(connection, event.at, event.node, "slash", event.slashed)
         data = {"node": event.node, "slashed": event.slashed, "bounty": event.bounty, "to": event.beneficiary}
-        _tell(connection, "convicted", data, event.at)
+        _record_event(connection, "convicted", data, event.at)
         own = select(commitments.c.node, commitments.c.index).where(commitments.c.node == event.node)
         judged = select(verdicts.c.node, verdicts.c.index).where(verdicts.c.validator == event.node)
         for node, index in connection.execute(own.union(judged)).all():
-            self._ledger.restand(connection, node, index)
+            self._queries.update_status(connection, node, index)
 
     def _published(self, connection: Connection, event: CheckpointPublished) -> None:
         row = {
@@ -130,7 +131,7 @@ class ChainBook:
             "transaction": "0x" + event.at.transaction.hex(),
         }
         upsert(connection, checkpoints, row)
-        _tell(connection, "checkpoint", {"step": event.step, "root": row["manifest_root"]}, event.at)
+        _record_event(connection, "checkpoint", {"step": event.step, "root": row["manifest_root"]}, event.at)
 
     def _committed(self, connection: Connection, event: WorkCommitted) -> None:
         row = {
@@ -140,12 +141,12 @@ class ChainBook:
             "hour": event.hour,
             "root": "0x" + event.root.hex(),
             "block": event.at.block,
-            "standing": "pending",
+            "status": "pending",
         }
         upsert(connection, commitments, row)
-        self._ledger.restand(connection, event.node, event.index)
+        self._queries.update_status(connection, event.node, event.index)
         data = {"node": event.node, "index": event.index, "step": event.step}
-        _tell(connection, "committed", data, event.at)
+        _record_event(connection, "committed", data, event.at)
 
     def _case_opened(self, connection: Connection, event: CaseOpened) -> None:
         row = {
@@ -162,9 +163,9 @@ class ChainBook:
             "opened_in": "0x" + event.at.transaction.hex(),
         }
         insert_once(connection, cases, row)
-        self._ledger.restand(connection, event.node, event.index)
+        self._queries.update_status(connection, event.node, event.index)
         data = {key: row[key] for key in ("node", "index", "kind", "challenger")}
-        _tell(connection, "case opened", {"case": event.case_id, **data}, event.at)
+        _record_event(connection, "case opened", {"case": event.case_id, **data}, event.at)
 
     def _case_resolved(self, connection: Connection, event: CaseResolved) -> None:
         if not self._knows_case(connection, event.case_id):
@@ -178,14 +179,19 @@ class ChainBook:
         connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
         about = select(cases.c.node, cases.c.index).where(cases.c.id == event.case_id)
         node, index = connection.execute(about).one()
-        self._ledger.restand(connection, node, index)
+        self._queries.update_status(connection, node, index)
         votes = {"guilty": event.guilty_votes, "reveals": event.reveals, "jury": event.jury}
         data = {"case": event.case_id, "node": node, "index": index, "outcome": values["outcome"], **votes}
-        _tell(connection, "case ended", data, event.at)
+        _record_event(connection, "case ended", data, event.at)
 
     def _knows_case(self, connection: Connection, case_id: int) -> bool:
-        """Whether the case is one of this run: votes and outcomes do not say which run they are of."""
+        """Return whether the case is one of this run: votes and outcomes do not name their run."""
         return connection.execute(select(cases.c.id).where(cases.c.id == case_id)).scalar() is not None
+
+
+def _first_step(latest: int | None) -> int:
+    """Return the first step of a worker that joins when `latest` is the newest: the second after it (joinedStep)."""
+    return 0 if latest is None else latest + 2
 
 
 def _pay(connection: Connection, at: Place, node: str, kind: str, amount: int) -> None:
@@ -193,5 +199,5 @@ def _pay(connection: Connection, at: Place, node: str, kind: str, amount: int) -
     insert_once(connection, payments, row)
 
 
-def _tell(connection: Connection, kind: str, data: Mapping[str, Any], at: Place) -> None:
-    tell(connection, kind, data, f"{_STORY}{at.block}:{at.log_index}")
+def _record_event(connection: Connection, kind: str, data: Mapping[str, Any], at: Place) -> None:
+    record_event(connection, kind, data, f"{_SOURCE}{at.block}:{at.log_index}")

@@ -1,10 +1,10 @@
-"""What a commitment is worth to the trainer, given the verdicts and cases about it. Pure.
+"""Decide what a commitment is worth to the trainer, given the verdicts and cases about it. Pure.
 
 - A rejection holds a commitment out until the case *its own validator* opened about it has ended not guilty and no
   other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it to lose.)
 - A case that was dismissed shows the storage's receipt: from then on nobody's "data missing" counts.
-- Who was convicted has no say: verdicts of jailed validators count neither way.
-- A jailed node's work is void, however good it looked.
+- Verdicts of jailed validators count neither way.
+- A jailed node's work is void, whatever the verdicts about it.
 - Otherwise the run's required number of accepting validators makes it accepted.
 """
 
@@ -22,7 +22,7 @@ OUTCOMES: tuple[Outcome, ...] = ("open", "guilty", "not_guilty", "no_quorum", "m
 
 @dataclass(frozen=True)
 class Opinion:
-    """A verdict, less what does not matter here. `trusted` is false once its validator is jailed."""
+    """A verdict, reduced to what counts here. `trusted` is false once its validator is jailed."""
 
     validator: str
     accepted: bool
@@ -39,15 +39,15 @@ class CaseState:
 
 
 @dataclass(frozen=True)
-class Standing:
+class CommitmentStatus:
     state: State
     reason: str | None = None
     """Why it is rejected: the reason of the earliest rejection that counts."""
 
 
-def standing(
+def commitment_status(
     opinions: Sequence[Opinion], cases: Sequence[CaseState], *, jailed: bool, accepts_required: int
-) -> Standing:
+) -> CommitmentStatus:
     """Judge one commitment. `opinions` in the order they arrived; `jailed` is about the node that made it."""
     contested = any(case.outcome == "open" for case in cases)
     cleared = set() if contested else {case.challenger for case in cases if case.outcome == "not_guilty"}
@@ -55,10 +55,10 @@ def standing(
     for opinion in opinions:
         answered = opinion.validator in cleared or (received and opinion.reason == "data_missing")
         if opinion.trusted and not opinion.accepted and not answered:
-            return Standing("rejected", opinion.reason)
+            return CommitmentStatus("rejected", opinion.reason)
     if jailed:
-        return Standing("void")
+        return CommitmentStatus("void")
     accepts = {opinion.validator for opinion in opinions if opinion.trusted and opinion.accepted}
     if contested or len(accepts) < accepts_required:
-        return Standing("pending")
-    return Standing("accepted")
+        return CommitmentStatus("pending")
+    return CommitmentStatus("accepted")

@@ -4,40 +4,62 @@ SQLAlchemy's plain (blocking) face, one trip to a thread per unit of work: `read
 connection. Measured on SQLite, that costs a quarter of the asynchronous face, which makes a trip per statement.
 
 SQLite in WAL mode by default: readers never wait for the writer, and a killed process loses nothing it answered for.
+PostgreSQL behaves the same way here (`orchestrator.postgres`): a read sees one state, and of all processes one writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import Connection, Engine, Table, create_engine, event, select
+from alembic.util import CommandError
+from sqlalchemy import URL, Connection, Engine, Table, create_engine, delete, event, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from muster.errors import ConfigError, StorageError
 from orchestrator import tables
 
 T = TypeVar("T")
 
-_HINT: Final = "check orchestrator.database_url"
+TURN_SECONDS: Final = 15.0
+"""Longest wait for what is under way in the database to end, before a piece of work is refused."""
+
+CHECK_SECONDS: Final = 1.0
+"""A check that ended less than this ago is not repeated, however many ask."""
+
+_HINT: Final = "check orchestrator.database_url, and that the database there can be written to"
+_URLS: Final = "sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE"
+_SQLITE: Final = ("sqlite", "sqlite+pysqlite")
+_POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _BUSY_MILLISECONDS: Final = 5_000
+_READERS: Final = 7
 _MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 
 class Database:
-    """The service's state. Make one with `Database.open`."""
+    """The service's state. Open one with `Database.open`."""
 
     def __init__(self, engine: Engine, identity: str) -> None:
         self._engine = engine
-        self._writers = engine.execution_options(muster_writes=True)
-        self._writing = asyncio.Lock()
+        self._readers = _reading(engine)
+        self._writers = _writing(engine)
+        self._may_read = asyncio.Semaphore(_READERS)
+        self._may_write = asyncio.Semaphore(1)
+        self._threads = ThreadPoolExecutor(_READERS + 1, "database")
+        """Threads of its own, so that a database that hangs keeps no file from being served."""
+        self._checked = float("-inf")
+        self._check: asyncio.Task[None] | None = None
         self.identity = identity
         """Random name of this database: a new one after deletion, so that cursors into the old one are noticed."""
         self.version = 0
@@ -47,8 +69,8 @@ class Database:
     async def open(cls, url: str, about: str) -> Database:
         """Open or create the database at `url` and bring it up to date.
 
-        about: what it belongs to (chain, contracts, run). Raises ConfigError when it is about something else or the
-        url is none, StorageError when it cannot be opened.
+        about: what it belongs to (chain, contracts, run). Raises ConfigError when it belongs to something else or `url`
+        names no database, StorageError when it cannot be opened.
         """
         return await asyncio.to_thread(cls._open, url, about)
 
@@ -56,51 +78,110 @@ class Database:
     def _open(cls, url: str, about: str) -> Database:
         engine = _engine(url)
         try:
-            with engine.execution_options(muster_writes=True).begin() as connection:
+            with _writing(engine).begin() as connection:
+                if connection.dialect.name == "postgresql":
+                    from orchestrator.postgres import check_encoding
+
+                    check_encoding(connection)
                 migrate(connection)
                 return cls(engine, _identify(connection, about))
         except BaseException as error:
             engine.dispose()
             if not isinstance(error, SQLAlchemyError | OSError):
                 raise
-            reason = str(error.orig) if isinstance(error, DBAPIError) else str(error)
-            raise StorageError(f"database {_shown(url)}: {reason}", hint=_HINT) from error
+            raise StorageError(f"database {_shown(url)}: {_reason(error)}", hint=_HINT) from error
 
     async def close(self) -> None:
+        if self._check is not None:
+            self._check.cancel()
+        await asyncio.to_thread(self._threads.shutdown, cancel_futures=True)
         await asyncio.to_thread(self._engine.dispose)
 
+    async def check(self) -> None:
+        """Raise StorageError unless a row that is written now is kept, exactly once, and read back."""
+        if self._check is None or (self._check.done() and time.monotonic() - self._checked > CHECK_SECONDS):
+            self._check = asyncio.create_task(self.write(self._probe, news=False), name="database check")
+            self._check.add_done_callback(self._check_done)
+        await asyncio.shield(self._check)
+
+    def _check_done(self, check: asyncio.Task[None]) -> None:
+        self._checked = time.monotonic()
+        if not check.cancelled():
+            check.exception()  # retrieved here too: the requests that asked may be gone
+
+    def _probe(self, connection: Connection) -> None:
+        meta, row = tables.meta, {"key": "probe", "value": secrets.token_hex(8)}
+        connection.execute(delete(meta).where(meta.c.key == row["key"]))
+        inserted = insert_once(connection, meta, row), insert_once(connection, meta, row | {"value": "again"})
+        found = connection.execute(select(meta.c.value).where(meta.c.key == row["key"])).scalars().all()
+        if inserted != (True, False) or found != [row["value"]]:
+            raise StorageError(f"database: a row written once was kept as {found}, reported as {inserted}", hint=_HINT)
+        identity = connection.execute(select(meta.c.value).where(meta.c.key == "identity")).scalar()
+        if identity != self.identity:
+            raise StorageError(
+                "database: it is not the one that was opened at the start", hint="start the orchestrator again"
+            )
+
     async def read(self, work: Callable[[Connection], T]) -> T:
-        """What `work` finds, in a thread and a transaction of its own: its queries see one state."""
-        return await asyncio.to_thread(self._read, work)
+        """Return what `work` reads, in a thread and a transaction of its own: its queries see one state.
+
+        Raises StorageError when the database fails, or is busy for TURN_SECONDS.
+        """
+        async with _turn(self._may_read):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, work)
 
     def _read(self, work: Callable[[Connection], T]) -> T:
         try:
-            with self._engine.connect() as connection:
+            with self._readers.connect() as connection:
                 return work(connection)
-        except DBAPIError as error:
-            raise StorageError(f"database: {error.orig}", hint=_HINT) from error
+        except (DBAPIError, PoolTimeoutError) as error:
+            raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
 
     async def write(self, work: Callable[[Connection], T], *, news: bool = True) -> T:
-        """Do `work` in a thread and a transaction, committed on return, rolled back on an exception. One at a time.
+        """Run `work` in a thread and a transaction, committed on return, rolled back on an exception. One at a time.
 
-        news: whether it may change an answer; bookkeeping does not.
+        news: whether it may change an answer of `Queries`. Raises StorageError as `read` does.
         """
-        async with self._writing:
-            return await asyncio.to_thread(self._write, work, news)
+        async with _turn(self._may_write):
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._write, work, news)
 
     def _write(self, work: Callable[[Connection], T], news: bool) -> T:
         try:
             with self._writers.begin() as connection:
                 result = work(connection)
-        except DBAPIError as error:
-            raise StorageError(f"database: {error.orig}", hint=_HINT) from error
-        self.version += news  # here, because whoever asked for it may have been cancelled
+        except (DBAPIError, PoolTimeoutError) as error:
+            raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
+        self.version += news  # here, because the caller may have been cancelled
         return result
 
 
+@asynccontextmanager
+async def _turn(gate: asyncio.Semaphore) -> AsyncIterator[None]:
+    """Hold a place in the database. Raises StorageError when none becomes free in time."""
+    try:
+        async with asyncio.timeout(TURN_SECONDS):
+            await gate.acquire()
+    except TimeoutError as error:
+        raise StorageError(f"database: busy for {TURN_SECONDS:g} s", hint=_HINT) from error
+    try:
+        yield
+    finally:
+        gate.release()
+
+
+def _reason(error: Exception) -> str:
+    """Return why the database failed, on one line."""
+    return " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+
+
 def insert_once(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
-    """Insert a row unless one of its unique keys exists. Whether it was inserted."""
-    return connection.execute(_insert(connection, table).values(dict(row)).on_conflict_do_nothing()).rowcount == 1
+    """Insert a row unless one of its unique keys exists; return whether it was inserted.
+
+    The row itself comes back, since drivers need not count rows: psycopg's count of an insert is -1.
+    """
+    insert = _insert(connection, table).values(dict(row)).on_conflict_do_nothing()
+    returned = connection.execute(insert.returning(*table.primary_key.columns))
+    return returned.one_or_none() is not None
 
 
 def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
@@ -117,32 +198,64 @@ def _insert(connection: Connection, table: Table) -> Any:
 
 
 def migrate(connection: Connection) -> None:
-    """Apply the migrations that are missing."""
+    """Create the tables of a new database; apply to another the migrations that it lacks.
+
+    Raises ConfigError when it was made before the first of them.
+    """
     config = Config()
     config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    if not inspect(connection).has_table("alembic_version"):
+        tables.metadata.create_all(connection)
+        command.stamp(config, "head")
+        return
+    try:
+        command.upgrade(config, "head")
+    except CommandError as error:
+        raise ConfigError(
+            f"the database was made by another version of Muster: {error}",
+            hint="delete it, or set orchestrator.database_url to another: it is rebuilt from chain and storage",
+        ) from error
 
 
 def _engine(url: str) -> Engine:
     try:
         parsed = make_url(url)
-        on_disk = parsed.get_backend_name() == "sqlite"
-        if on_disk and parsed.database:
-            Path(parsed.database).absolute().parent.mkdir(parents=True, exist_ok=True)
-        engine = create_engine(parsed, pool_pre_ping=not on_disk)
-        if engine.dialect.is_async:
-            raise ConfigError(f"database url {_shown(url)!r} names an asynchronous driver", hint="sqlite:///FILE")
-    except (ArgumentError, SQLAlchemyError) as error:
-        raise ConfigError(f"database url {_shown(url)!r}: {error}", hint="sqlite:///FILE") from error
+    except (ArgumentError, ValueError) as error:
+        raise ConfigError(f"database url {_shown(url)!r} cannot be read", hint=_URLS) from error
+    if parsed.drivername in _SQLITE:
+        return _sqlite_engine(parsed)
+    if parsed.drivername not in _POSTGRES:
+        raise ConfigError(f"database url {_shown(url)!r}: {parsed.drivername} is not supported", hint=_URLS)
+    try:
+        from orchestrator.postgres import postgres_engine
     except ImportError as error:
-        raise ConfigError(f"database url {_shown(url)!r}: {error}", hint=f"pip install {error.name}") from error
-    except OSError as error:
-        raise StorageError(f"database {_shown(url)}: {error.strerror}", hint=_HINT) from error
-    if on_disk:
-        event.listen(engine, "connect", _tune_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
+        raise ConfigError(f"database url {_shown(url)!r}: {error}", hint="pip install 'psycopg[binary]'") from error
+    return postgres_engine(parsed, _READERS + 1)
+
+
+def _sqlite_engine(url: URL) -> Engine:
+    if url.database:
+        try:
+            Path(url.database).absolute().parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"database {url}: {error.strerror}", hint=_HINT) from error
+    engine = create_engine(url)
+    event.listen(engine, "connect", _tune_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _writing(engine: Engine) -> Engine:
+    """Return the engine for transactions that write: each waits for its turn when it begins."""
+    return engine.execution_options(muster_writes=True)
+
+
+def _reading(engine: Engine) -> Engine:
+    """Return the engine for transactions that read: their queries see one state, as on SQLite they always do."""
+    if engine.dialect.name != "postgresql":
+        return engine
+    return engine.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
 
 
 def _tune_sqlite(connection: Any, _record: object) -> None:
@@ -161,15 +274,15 @@ def _begin_sqlite(connection: Connection) -> None:
 
 
 def _shown(url: str) -> str:
-    """The url without its password."""
+    """Return the url without its password, wherever that stands."""
     try:
-        return make_url(url).render_as_string(hide_password=True)
-    except ArgumentError:
-        return url
+        return make_url(url).set(query={}).render_as_string(hide_password=True)
+    except (ArgumentError, ValueError):
+        return url.partition(":")[0] + ":…"
 
 
 def _identify(connection: Connection, about: str) -> str:
-    """Claim a new database for `about`, or check that it already is; its random name."""
+    """Claim a new database for `about`, or check that it is that one's already; return its random name."""
     rows = {row.key: row.value for row in connection.execute(select(tables.meta.c.key, tables.meta.c.value))}
     if not rows:
         rows = {"about": about, "identity": secrets.token_hex(8)}

@@ -1,4 +1,4 @@
-"""Prometheus metrics of the service: requests as they happen, the state of the run when somebody asks."""
+"""Measure the service for Prometheus: requests as they are answered, the state of the run when it is scraped."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from muster import telemetry
-from orchestrator.service import Service
+from muster.runtime import telemetry
+from orchestrator.service import OrchestratorService
 
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 REQUESTS: Final = telemetry.counter("http_requests", "Requests answered", ("method", "route", "status"))
@@ -33,14 +33,14 @@ class Measured:
         status = 500
         started = time.perf_counter()
 
-        async def noting(message: Message) -> None:
+        async def send_noting_status(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
             await send(message)
 
         try:
-            await self._app(scope, receive, noting)
+            await self._app(scope, receive, send_noting_status)
         finally:
             route = getattr(scope.get("route"), "path", "none")
             method = scope["method"] if scope["method"] in ("GET", "PUT", "POST", "HEAD") else "other"
@@ -48,9 +48,9 @@ class Measured:
             SECONDS.labels(method, route).observe(time.perf_counter() - started)
 
 
-async def observe(service: Service) -> None:
+async def observe(service: OrchestratorService) -> None:
     """Bring the gauges up to date."""
-    demand = await service.ledger.demand()
+    demand = await service.queries.demand()
     BLOCK.set(service.follower.head_number)
     LAG.set(service.follower.silence_seconds)
     STEP.set(demand.step)

@@ -1,4 +1,4 @@
-"""Refusals: the problem documents (RFC 9457) that this service answers with, one function per kind.
+"""Refuse requests with problem documents (RFC 9457): one function per kind of refusal.
 
 A refusal is a `RefusedError`, the same type the client raises when it reads the document.
 """
@@ -12,14 +12,16 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.routing import Route
+from starlette.types import Scope
 
-from muster import telemetry
 from muster.errors import MalformedError, MusterError, RefusedError, StorageError, UnreachableError
-from muster.messages import Problem
+from muster.protocol.messages import Problem
+from muster.runtime import telemetry
 
 log = telemetry.logger("orchestrator")
 
-_SIGN = "sign with the node's key: muster.signing.sign_request"
+_SIGN = "sign with the node's key: muster.protocol.requests.sign_request"
 
 
 def unsigned(detail: str, hint: str = _SIGN) -> RefusedError:
@@ -82,9 +84,16 @@ def try_later(detail: str) -> RefusedError:
     return RefusedError(detail, status=429, title="Too many requests", hint="try again in a second")
 
 
+_HEADERS = {
+    413: {"Connection": "close"},  # the rest of the body may be of any length
+    429: {"Retry-After": "1"},
+    503: {"Retry-After": "1"},
+}
+
+
 def problem_response(status: int, title: str, detail: str = "", hint: str = "") -> JSONResponse:
     problem = Problem(title=title, status=status, detail=detail, hint=hint)
-    headers = {"Retry-After": "1"} if status in (429, 503) else None
+    headers = _HEADERS.get(status)
     return JSONResponse(problem.model_dump(), status, headers, media_type="application/problem+json")
 
 
@@ -110,13 +119,21 @@ def install(app: FastAPI) -> None:
         return problem_response(422, "Malformed", f"{where}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
-    async def http(_: Request, error: HTTPException) -> JSONResponse:
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
         response = problem_response(error.status_code, HTTPStatus(error.status_code).phrase, "")
         response.headers.update(error.headers or {})
+        if error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            response.headers["Allow"] = ", ".join(_allowed(app, request.scope))
         return response
 
 
+def _allowed(app: FastAPI, scope: Scope) -> list[str]:
+    """Return the methods of all routes at this path; starlette names those of the first only."""
+    at_path = (route for route in app.routes if isinstance(route, Route) and route.path_regex.match(scope["path"]))
+    return sorted({method for route in at_path for method in route.methods or ()})
+
+
 def documented(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The `responses` of a route that may refuse with these statuses, for the OpenAPI document."""
+    """Return the `responses` of a route that may refuse with these statuses, for the OpenAPI document."""
     content = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
     return {status: {"description": HTTPStatus(status).phrase, "content": content} for status in statuses}

@@ -1,33 +1,35 @@
-"""What the database knows, as the messages that go out, and as single facts that other modules decide by."""
+"""Read the database: as the messages that go out, and as single facts that other modules decide by."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import Connection, and_, func, select, tuple_, update
+from sqlalchemy import BigInteger, Connection, and_, func, literal, select, tuple_, update
 
-from muster.constants import MAX_ACCEPTED
-from muster.messages import AcceptedWork, Demand, NodeReport, StepReport, Upload, Verdict, VerdictPage
-from muster.terms import Terms
+from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
+from muster.protocol.messages import AcceptedCommitment, Demand, NodeReport, StepReport, Upload, Verdict, VerdictPage
+from muster.protocol.terms import Terms
+from muster.protocol.work_rules import RunFacts, blocking_reason
+from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, commitment_status
 from orchestrator.database import Database
-from orchestrator.standing import CaseState, Opinion, Standing, standing
-from orchestrator.tables import cases, checkpoints, commitments, meta, nodes, spent, steps, uploads, verdicts
+from orchestrator.run_facts import ChainState, read_run_facts
+from orchestrator.tables import cases, checkpoints, commitments, nodes, spent, steps, uploads, verdicts
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
 MAX_KEPT: Final = 64
 """Answers kept at the same time."""
 
-
-_ACCEPTED: Final = TypeAdapter(list[AcceptedWork])
+_ACCEPTED: Final = TypeAdapter(list[AcceptedCommitment])
 
 
 @dataclass(frozen=True)
-class Member:
+class NodeRecord:
     """A node of the run, as the chain has it."""
 
     address: str
@@ -42,31 +44,34 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitmentRow:
     step: int
     root: str
 
 
-class Ledger:
-    """Questions about one run. Answers polled by all are kept per version of the database."""
+class Queries:
+    """Queries about one run. Answers that everybody polls are kept per version of the database."""
 
     def __init__(self, database: Database, run: int, terms: Terms, *, batch_groups: int, demand_batches: float) -> None:
         self._database = database
         self.run = run
         self.terms = terms
         self._groups_wanted = batch_groups * demand_batches
-        self._kept: dict[tuple, tuple[int, Any]] = {}
+        self._kept: dict[tuple, tuple[int, asyncio.Task[Any]]] = {}
+        """Answers, finished or being made, and the version of the database that each is of."""
+        self.chain = ChainState()
+        """What the follower read at its last poll."""
 
     async def upload(self, node: str, index: int, root: str) -> Upload | None:
-        """Which file a node uploaded for (index, root)."""
+        """Return which file a node uploaded for (index, root)."""
         return await self._database.read(lambda connection: upload_of(connection, node, index, root))
 
     async def verdict_page(self, after: str | None) -> VerdictPage:
-        """Verdicts after a cursor. A cursor of a database that was deleted since starts from the first one."""
+        """Return verdicts after a cursor. A cursor of a database that was deleted since starts from the first one."""
         identity, _, place = (after or "").partition(".")
         known = identity == self._database.identity and place.isascii() and place.isdigit() and len(place) < 19
         last = int(place) if known else 0
-        query = select(verdicts.c.id, verdicts.c.document).where(verdicts.c.id > last)
+        query = select(verdicts.c.id, verdicts.c.document).where(verdicts.c.id > literal(last, BigInteger))
         query = query.order_by(verdicts.c.id).limit(MAX_VERDICTS)
         rows = await self._database.read(lambda connection: connection.execute(query).all())
         return VerdictPage(
@@ -75,9 +80,9 @@ class Ledger:
         )
 
     async def accepted(self, min_step: int) -> bytes:
-        """Accepted commitments of `min_step` and later that no report has used or left out, oldest first.
+        """Return accepted commitments of `min_step` and later that no report has used or left out, oldest first.
 
-        A JSON list of AcceptedWork: many ask, and it is the longest answer.
+        As a JSON list of AcceptedCommitment: many poll it, and it is the longest answer.
         """
         return await self._keep(("accepted", min_step), lambda connection: self._accepted(connection, min_step))
 
@@ -87,14 +92,14 @@ class Ledger:
             .add_columns(uploads.c.file_hash, uploads.c.size)
             .join(uploads, _same_work(commitments, uploads))
             .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
-            .where(commitments.c.standing == "accepted", commitments.c.step >= min_step, spent.c.file_hash.is_(None))
+            .where(commitments.c.status == "accepted", commitments.c.step >= min_step, spent.c.file_hash.is_(None))
             .order_by(commitments.c.step, commitments.c.block, commitments.c.node, commitments.c.index)
             .limit(MAX_ACCEPTED)
         )
         rows = connection.execute(query).all()
         signed = _accepts_of(connection, [(node, index, root) for _, node, index, root, *_ in rows])
         works = [
-            AcceptedWork(
+            AcceptedCommitment(
                 step=step,
                 node=node,
                 index=index,
@@ -108,8 +113,8 @@ class Ledger:
         return _ACCEPTED.dump_json(works)
 
     async def demand(self) -> Demand:
-        """Whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
-        return await self._keep(("demand",), self._demand)
+        """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
+        return await self._keep(("demand", self.chain.now // HOUR_SECONDS), self._demand)
 
     def _demand(self, connection: Connection) -> Demand:
         latest = latest_step(connection)
@@ -120,29 +125,39 @@ class Ledger:
             .select_from(commitments)
             .outerjoin(uploads, _same_work(commitments, uploads))
             .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
-            .where(commitments.c.standing.in_(("pending", "accepted")), spent.c.file_hash.is_(None))
+            .where(commitments.c.status.in_(("pending", "accepted")), spent.c.file_hash.is_(None))
             .where(commitments.c.step >= latest - self.terms.async_level)
         )
         waiting = (connection.execute(query).scalar() or 0) * self.terms.groups_per_commitment
-        closed = connection.execute(select(meta.c.value).where(meta.c.key == "closed")).scalar()
-        report = last_report(connection)
-        over = closed is not None or (report is not None and report.finished)
+        facts = self.run_facts(connection)
         return Demand(
-            run=self.run, step=latest, wanted=not over and waiting < self._groups_wanted, waiting_groups=waiting
+            run=self.run,
+            step=latest,
+            wanted=not (facts.closed or facts.finished) and waiting < self._groups_wanted,
+            waiting_groups=waiting,
+            newcomers=len(facts.newcomers),
+            able_workers=len(facts.able),
         )
 
-    async def node_report(self, address: str) -> NodeReport | None:
-        """What became of a node's commitments; None for a stranger. `accepted` and `rejected` count commitments."""
-        return await self._database.read(lambda connection: self._node_report(connection, address))
+    def run_facts(self, connection: Connection) -> RunFacts:
+        """Return what limits the run's workers now."""
+        report = last_report(connection)
+        finished = report is not None and report.finished
+        return read_run_facts(connection, self.terms, self.chain, finished=finished)
 
-    def _node_report(self, connection: Connection, address: str) -> NodeReport | None:
+    async def node_report(self, address: str) -> NodeReport | None:
+        """Return how a node's commitments ended; None for a stranger. `accepted` and `rejected` count commitments."""
+        facts = await self._keep(("facts", self.chain), self.run_facts)
+        return await self._database.read(lambda connection: self._node_report(connection, address, facts))
+
+    def _node_report(self, connection: Connection, address: str, facts: RunFacts) -> NodeReport | None:
         if member_of(connection, address) is None:
             return None
-        counts = select(commitments.c.standing, commitments.c.reason, func.count().label("n"))
-        counts = counts.where(commitments.c.node == address).group_by(commitments.c.standing, commitments.c.reason)
+        counts = select(commitments.c.status, commitments.c.reason, func.count())
+        counts = counts.where(commitments.c.node == address).group_by(commitments.c.status, commitments.c.reason)
         latest = select(verdicts.c.document).where(verdicts.c.node == address)
         latest = latest.order_by(verdicts.c.accepted, verdicts.c.id.desc()).limit(MAX_NODE_VERDICTS)
-        tally = tally_standings((row.standing, row.reason, row.n) for row in connection.execute(counts))
+        tally = tally_statuses((status, reason, n) for status, reason, n in connection.execute(counts))
         return NodeReport(
             address=address,
             commitments=tally.commitments,
@@ -150,26 +165,29 @@ class Ledger:
             accepted=tally.accepted,
             rejected=tally.rejected,
             verdicts=[Verdict.model_validate_json(text) for text in connection.execute(latest).scalars()],
+            blocked=blocking_reason(facts.workers[address], facts) if address in facts.workers else "",
         )
 
     async def _keep(self, key: tuple, make: Callable[[Connection], Any]) -> Any:
-        """The answer to `key` at this version of the database, made once."""
+        """Return the answer to `key` at this version of the database, computed once however many ask meanwhile."""
         version = self._database.version
         kept = self._kept.get(key)
-        if kept is None or kept[0] != version:
+        if kept is None or kept[0] != version or (kept[1].done() and _has_failed(kept[1])):
             if len(self._kept) > MAX_KEPT:
                 self._kept.clear()
-            kept = self._kept[key] = (version, await self._database.read(make))
-        return kept[1]
+            task = asyncio.create_task(self._database.read(make), name="kept answer")
+            task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled
+            kept = self._kept[key] = (version, task)
+        return await asyncio.shield(kept[1])
 
-    def restand(self, connection: Connection, node: str, index: int) -> Standing | None:
-        """Work out anew what a commitment is worth, after a verdict or a case about it; None when there is none."""
+    def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
+        """Decide a commitment's status anew, after a verdict or a case about it; return None when there is none."""
         where = and_(commitments.c.node == node, commitments.c.index == index)
         query = select(commitments.c.root, nodes.c.status).join(nodes, nodes.c.address == commitments.c.node)
         row = connection.execute(query.where(where)).one_or_none()
         if row is None:
             return None
-        told = (
+        opinions = (
             select(verdicts.c.validator, verdicts.c.accepted, verdicts.c.reason, nodes.c.status != "jailed")
             .join(nodes, nodes.c.address == verdicts.c.validator)
             .where(verdicts.c.node == node, verdicts.c.index == index, verdicts.c.root == row.root)
@@ -177,35 +195,39 @@ class Ledger:
             .order_by(verdicts.c.id)
         )
         opened = select(cases.c.challenger, cases.c.outcome).where(cases.c.node == node, cases.c.index == index)
-        found = standing(
-            [Opinion(*opinion) for opinion in connection.execute(told)],
+        found = commitment_status(
+            [Opinion(*opinion) for opinion in connection.execute(opinions)],
             [CaseState(*opened_case) for opened_case in connection.execute(opened)],
             jailed=row.status == "jailed",
             accepts_required=self.terms.accepts_required,
         )
-        connection.execute(update(commitments).where(where).values(standing=found.state, reason=found.reason))
+        connection.execute(update(commitments).where(where).values(status=found.state, reason=found.reason))
         return found
 
 
-# Single facts, for whoever has a connection
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
 
 
-def member_of(connection: Connection, address: str) -> Member | None:
-    """The node of this address, if it is one of the run."""
+# Single facts, for callers that have a connection
+
+
+def member_of(connection: Connection, address: str) -> NodeRecord | None:
+    """Return the node of this address, if it is one of the run."""
     query = select(nodes.c.address, nodes.c.operator, nodes.c.role, nodes.c.status, nodes.c.draw_tip)
     row = connection.execute(query.where(nodes.c.address == address)).one_or_none()
-    return Member(*row) if row else None
+    return NodeRecord(*row) if row else None
 
 
-def commitment_of(connection: Connection, node: str, index: int) -> Committed | None:
-    """What the chain has at a node's index, as far as it was read."""
+def commitment_of(connection: Connection, node: str, index: int) -> CommitmentRow | None:
+    """Return what the chain has at a node's index, as far as it was read."""
     query = select(commitments.c.step, commitments.c.root)
     row = connection.execute(query.where(commitments.c.node == node, commitments.c.index == index)).one_or_none()
-    return Committed(*row) if row else None
+    return CommitmentRow(*row) if row else None
 
 
 def next_index_of(connection: Connection, node: str) -> int:
-    """Index of the node's next commitment, as far as the chain was read."""
+    """Return the index of the node's next commitment, as far as the chain was read."""
     last = connection.execute(select(func.max(commitments.c.index)).where(commitments.c.node == node)).scalar()
     return 0 if last is None else last + 1
 
@@ -218,12 +240,12 @@ def upload_of(connection: Connection, node: str, index: int, root: str) -> Uploa
 
 
 def latest_step(connection: Connection) -> int | None:
-    """The newest policy step on chain."""
+    """Return the newest policy step on chain."""
     return connection.execute(select(func.max(checkpoints.c.step))).scalar()
 
 
 def last_report(connection: Connection) -> StepReport | None:
-    """The trainer's report of its newest update."""
+    """Return the trainer's report of its newest update."""
     document = connection.execute(select(steps.c.document).order_by(steps.c.step.desc()).limit(1)).scalar_one_or_none()
     return StepReport.model_validate_json(document) if document else None
 
@@ -231,7 +253,7 @@ def last_report(connection: Connection) -> StepReport | None:
 def _accepts_of(
     connection: Connection, works: Sequence[tuple[str, int, str]]
 ) -> dict[tuple[str, int, str], list[Verdict]]:
-    """The accepting verdicts about these commitments, of validators that are still trusted."""
+    """Return the accepting verdicts about these commitments, of validators that are still trusted."""
     query = (
         select(verdicts.c.node, verdicts.c.index, verdicts.c.root, verdicts.c.document)
         .join(nodes, nodes.c.address == verdicts.c.validator)
@@ -247,7 +269,7 @@ def _accepts_of(
 
 @dataclass(frozen=True)
 class Tally:
-    """A node's commitments by what they are worth."""
+    """A node's commitments by status."""
 
     commitments: int
     accepted: int
@@ -256,8 +278,8 @@ class Tally:
     rejected: dict[str, int]
 
 
-def tally_standings(rows: Iterable[tuple[str, str | None, int]]) -> Tally:
-    """Add up (standing, reason, count)."""
+def tally_statuses(rows: Iterable[tuple[str, str | None, int]]) -> Tally:
+    """Add up (status, reason, count)."""
     states: Counter[str] = Counter()
     rejected: Counter[str] = Counter()
     for state, reason, count in rows:

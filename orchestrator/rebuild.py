@@ -1,7 +1,7 @@
-"""From storage back to the database: uploads, verdicts and reports, when the database is new.
+"""Restore uploads, verdicts and reports from storage when the database is new.
 
-What is found is checked as if it had just arrived over HTTP, but for what only the moment could tell: a file in the
-wrong place, or signed by somebody else, is left out and named in the log. Runs to its end before the service answers;
+Each is checked as if it had just arrived over HTTP, apart from checks against the state of that moment. A file in the
+wrong place, or with another's signature, is left out and named in the log. The service answers once this has ended;
 killed half way, it starts again.
 """
 
@@ -13,11 +13,12 @@ from typing import Final, TypeVar
 from pydantic import BaseModel, ValidationError
 from sqlalchemy import select
 
-from muster import telemetry
+from muster.clients.storage import ContentStore
 from muster.errors import CheckError, StorageError
-from muster.messages import Upload, Verdict
-from muster.signing import Domain, check_receipt, check_upload, check_verdict
-from muster.storage import ContentStore
+from muster.protocol.eip712 import Domain
+from muster.protocol.messages import Upload, Verdict
+from muster.protocol.receipts import check_receipt, check_upload, check_verdict
+from muster.runtime import telemetry
 from orchestrator.database import Database, upsert
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import meta
@@ -39,7 +40,7 @@ async def rebuild(
     verdicts: Verdicts,
     reports: Reports,
 ) -> None:
-    """Fill a new database from storage; at once done when it was filled before."""
+    """Fill a new database from storage; return at once when it was filled before."""
     query = select(meta.c.value).where(meta.c.key == "rebuilt")
     if await database.read(lambda connection: connection.execute(query).scalar()):
         return
@@ -66,7 +67,7 @@ async def rebuild(
 
 
 async def _documents(store: ContentStore, model: type[Document], check: Callable[[Document], None]) -> list[Document]:
-    """All documents of a kind that parse and pass the check."""
+    """Return all documents of a kind that parse and pass the check."""
     found = []
     async for name in store.names():
         try:

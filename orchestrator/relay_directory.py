@@ -1,7 +1,7 @@
-"""Who serves weights: the owner's relays, and the members that offer what they hold.
+"""List who serves weights: the owner's relays, and the members that offer what they hold.
 
-An offer lasts as long as its member renews it. Who fetched from a source and got something else than the anchored root
-says reports it, signed; reports by two operators hide an offer for a while, one alone hides nothing, so that nobody can
+An offer lasts as long as its member renews it. A node that received other bytes than the anchored root names reports
+the source, signed. Reports by two operators hide an offer for a while; one alone hides nothing, so that nobody can
 silence a rival. The owner's own relays stay listed: every client checks every byte anyway. Offers are kept in memory,
 reports with their signatures in storage.
 """
@@ -15,14 +15,14 @@ from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
-from muster import telemetry
-from muster.messages import LieReport, RelayOffer, SignedLie
-from muster.shardcast.wire import url_problem
-from muster.storage import ContentStore
+from muster.clients.storage import ContentStore
+from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport
+from muster.runtime import telemetry
+from muster.shardcast.fetch.connection import url_problem
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database
-from orchestrator.happenings import tell
+from orchestrator.events import record_event
 
 OFFER_SECONDS: Final = 600.0
 """How long an offer lasts; its member renews it in half that time."""
@@ -41,7 +41,7 @@ MAX_LISTED: Final = 64
 
 log = telemetry.logger("orchestrator")
 OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve weights now")
-LIES: Final = telemetry.counter("relay_lies_reported", "Reports of sources that sent something else")
+REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sources that sent other bytes")
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class _Offer:
     until: float
 
 
-class Directory:
+class RelayDirectory:
     """The relays of one run. One per service."""
 
     def __init__(
@@ -73,11 +73,11 @@ class Directory:
         self._offers: dict[str, _Offer] = {}
         """By member."""
         self._accused: dict[str, dict[str, float]] = {}
-        """By URL: when each operator's report ends to count."""
-        self.copies = ContentStore(storage_url, "lies")
+        """By URL: when each operator's report expires."""
+        self.copies = ContentStore(storage_url, "misbehaviour")
 
     def listed(self) -> list[str]:
-        """Base URLs to fetch from, each once."""
+        """Return base URLs to fetch from, each once."""
         now = self._clock()
         self._forget(now)
         offers = sorted(self._offers.values(), key=lambda offer: offer.until, reverse=True)
@@ -85,7 +85,7 @@ class Directory:
         return list(dict.fromkeys(urls))[:MAX_LISTED]
 
     def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
-        """Take a member's offer, in place of its last; whether it is a new one."""
+        """Take a member's offer, in place of its last; return whether it is a new one."""
         member = caller.member
         if member is None or not member.active:
             raise problems.not_allowed(f"{caller.address} is no active node of run {self._run}")
@@ -99,37 +99,37 @@ class Directory:
         self._forget(now)
         return before is None or before.url != url
 
-    async def report(self, caller: Caller, run: int, lie: LieReport) -> bool:
-        """Take a report that a source lied; whether its operator had not reported that source yet."""
+    async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
+        """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""
         if caller.member is None:
             raise problems.not_allowed(f"{caller.address} is no node of run {self._run}")
-        if lie.run != run:
-            raise problems.another_run(lie.run, self._run)
-        url, now = lie.url.rstrip("/"), self._clock()
+        if report.run != run:
+            raise problems.another_run(report.run, self._run)
+        url, now = report.url.rstrip("/"), self._clock()
         self._forget(now)
         if url not in self.listed() and url not in self._accused:
-            raise problems.not_found(f"{lie.url!r} is no relay of run {self._run}")
+            raise problems.not_found(f"{report.url!r} is no relay of run {self._run}")
         operator = caller.member.operator
         new = operator not in self._accused.get(url, {})
         if new and sum(operator in reporters for reporters in self._accused.values()) >= MAX_REPORTS:
             raise problems.try_later(f"{operator} has reported {MAX_REPORTS} relays within the hour")
         self._accused.setdefault(url, {})[operator] = now + HIDDEN_SECONDS
         if new:
-            LIES.inc()
-            name = await self.copies.put(SignedLie(lie=lie, request=caller.request).model_dump_json().encode())
-            data = {"relay": url, "by": caller.address, "root": lie.root, "why": lie.why, "evidence": name}
-            await self._database.write(
-                lambda connection: tell(connection, "relay lied", data, f"lie:{url}:{caller.address}:{name}")
-            )
-            log.warning("relay lied", url=url, by=caller.address, why=lie.why)
+            REPORTS.inc()
+            signed = SignedMisbehaviourReport(report=report, request=caller.request)
+            name = await self.copies.put(signed.model_dump_json().encode())
+            data = {"relay": url, "by": caller.address, "root": report.root, "why": report.why, "evidence": name}
+            source = f"misbehaviour:{url}:{caller.address}:{name}"
+            await self._database.write(lambda connection: record_event(connection, "relay misbehaved", data, source))
+            log.warning("relay misbehaved", url=url, by=caller.address, why=report.why)
         return new
 
     def _misplaced(self, url: str) -> str:
-        """Why an address cannot be listed: others would be sent to their own machines or networks."""
+        """Return why an address cannot be listed: others would be sent to their own machines or networks."""
         return "is not an address of the public network" if _is_private(url) and not self._local else ""
 
     def _hidden(self, offer: _Offer) -> bool:
-        """Whether enough operators besides its own say that it lies."""
+        """Return whether enough operators besides its own have reported it."""
         return len(self._accused.get(offer.url, {}).keys() - {offer.operator}) >= REPORTERS
 
     def _forget(self, now: float) -> None:
@@ -143,7 +143,7 @@ class Directory:
 
 
 def _is_private(url: str) -> bool:
-    """Whether a URL names this machine or a private network. A name is taken for public: whose it is can change."""
+    """Return whether a URL names this machine or a private network. A host name counts as public: it can change."""
     host = urlsplit(url).hostname or ""
     try:
         return not ip_address(host).is_global

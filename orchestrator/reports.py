@@ -1,4 +1,4 @@
-"""What the trainer tells about its updates: metrics for people, and which files are used up."""
+"""Receive the trainer's reports of its updates: metrics for people, and which files are used up."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Final
 from pydantic import Field
 from sqlalchemy import Connection, delete, select
 
-from muster import telemetry
-from muster.messages import Message, StepReport
-from muster.storage import ContentStore
+from muster.clients.storage import ContentStore
+from muster.protocol.messages import Message, StepReport
+from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database, insert_once, upsert
-from orchestrator.happenings import tell
-from orchestrator.ledger import Ledger
+from orchestrator.events import record_event
+from orchestrator.queries import Queries
 from orchestrator.tables import spent, steps
 
 MAX_FILES: Final = 10_000
@@ -35,18 +35,21 @@ class KeptReport(Message):
 class Reports:
     """Receives the trainer's reports. One per service."""
 
-    def __init__(self, ledger: Ledger, database: Database, *, storage_url: str) -> None:
-        self._ledger = ledger
+    def __init__(self, queries: Queries, database: Database, *, storage_url: str) -> None:
+        self._queries = queries
         self._database = database
         self.copies = ContentStore(storage_url, "steps")
 
     async def receive(self, caller: Caller, run: int, report: StepReport) -> None:
-        """Take a report. A later one of the same step replaces it: a trainer that was killed may do a step again. What
-        the earlier one measured or refused beside the same batch, and it did not, stays: that is not done twice."""
+        """Take a report. A later one of the same step replaces it: a restarted trainer may train a step again.
+
+        Of an earlier report of the same batch, metrics, stages and refused files stay that the later one lacks: the
+        trainer does not measure them twice.
+        """
         if not caller.is_trainer:
-            raise problems.not_allowed(f"{caller.address} is not the run's trainer {self._ledger.terms.trainer}")
+            raise problems.not_allowed(f"{caller.address} is not the run's trainer {self._queries.terms.trainer}")
         if report.run != run:
-            raise problems.another_run(report.run, self._ledger.run)
+            raise problems.another_run(report.run, self._queries.run)
         if len(report.batch) + len(report.dropped) > MAX_FILES:
             raise problems.malformed(f"a report names at most {MAX_FILES} files")
         kept = KeptReport(report=report, received=time.time())
@@ -55,7 +58,7 @@ class Reports:
         log.info("step", step=report.step, files=len(report.batch), finished=report.finished)
 
     async def record(self, kept: KeptReport) -> None:
-        """Note a report, and that its files are used up, in the database."""
+        """Record a report, and that its files are used up, in the database."""
 
         def write(connection: Connection) -> None:
             report = _with_earlier(kept.report, connection)
@@ -66,16 +69,16 @@ class Reports:
             for name, used in files.items():
                 insert_once(connection, spent, {"file_hash": name, "step": report.step, "used": used})
             shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
-            tell(connection, "step", shown, f"step:{report.step}:{kept.received}")
+            record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
             if report.finished:
-                tell(connection, "finished", {"step": report.step}, f"finished:{report.step}")
+                record_event(connection, "finished", {"step": report.step}, f"finished:{report.step}")
 
         await self._database.write(write)
         STEP.set(kept.report.step)
 
 
 def _with_earlier(report: StepReport, connection: Connection) -> StepReport:
-    """The report with what an earlier one of the same step and batch has besides: metrics, stages, refused files."""
+    """Add to a report the metrics, stages and refused files of an earlier one of the same step and batch."""
     document = connection.execute(select(steps.c.document).where(steps.c.step == report.step)).scalar()
     earlier = StepReport.model_validate_json(document) if document else report
     if earlier.batch != report.batch:

@@ -1,4 +1,4 @@
-"""What a newcomer needs besides the orchestrator's URL: terms, addresses, relays, and the run's own files."""
+"""Offer what a newcomer needs besides the orchestrator's URL: terms, addresses, relays, and the run's own files."""
 
 from __future__ import annotations
 
@@ -7,28 +7,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from muster import telemetry
 from muster.chain.types import AddressBook
+from muster.clients.storage import ContentStore
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import ConfigError
-from muster.messages import RunInfo
-from muster.storage import ContentStore
-from muster.terms import Terms
-from muster.terms_file import terms_document
+from muster.protocol.messages import RunDescription
+from muster.protocol.terms import Terms
+from muster.protocol.terms_file import terms_document
+from muster.runtime import telemetry
 
 MAX_RUN_FILES: Final = 100
 
 log = telemetry.logger("orchestrator")
 
 
-def run_info(run: int, book: AddressBook, terms: Terms, relays: list[str], files: dict[str, str]) -> RunInfo:
-    """The answer to GET /v1/runs/{run}."""
-    addresses = {name: getattr(book, name) for name in ("token", "registry", "runs", "court")}
-    return RunInfo(
+def run_info(
+    run: int, addresses: AddressBook, terms: Terms, relays: list[str], files: dict[str, str]
+) -> RunDescription:
+    """Return the answer to GET /v1/runs/{run}."""
+    return RunDescription(
         run=run,
-        chain_id=book.chain_id,
-        addresses=addresses,
-        from_block=book.from_block,
+        chain_id=addresses.chain_id,
+        addresses={name: getattr(addresses, name) for name in ("token", "registry", "runs", "court")},
+        from_block=addresses.from_block,
         terms=terms_document(terms),
         relays=relays,
         files=files,
@@ -36,7 +37,7 @@ def run_info(run: int, book: AddressBook, terms: Terms, relays: list[str], files
 
 
 async def offer_files(folder: Path | None, files: ContentStore) -> dict[str, str]:
-    """Put the run's files into storage; their hashes by path relative to `folder`.
+    """Put the run's files into storage; return their hashes by path relative to `folder`.
 
     Raises ConfigError when the folder is missing, holds too many files or one that is too large.
     """
@@ -47,7 +48,7 @@ async def offer_files(folder: Path | None, files: ContentStore) -> dict[str, str
 
 
 async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore) -> None:
-    """Log what no node could begin without, with what to do."""
+    """Warn of what is missing that nodes need to begin, with what to do."""
     if not await files.exists("0x" + terms.task_root.hex()):
         log.warning(
             "no node can begin: storage does not hold the task set of the run's terms",
@@ -56,7 +57,7 @@ async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore
         )
     if not relays:
         log.warning(
-            "no relay of the run's own is named: nodes get weights only from members who share theirs",
+            "the settings name no relay of the run: nodes get weights only from members who share theirs",
             hint="set shardcast.relays to the URL of muster weights serve",
         )
 

@@ -1,46 +1,54 @@
-"""Everything a running orchestrator is made of, put together once and taken apart in reverse."""
+"""Put a running orchestrator together, once, and take it apart in reverse."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
+from muster.clients.storage_probe import probe
 from muster.errors import ConfigError, StorageError
-from muster.messages import RunInfo
-from muster.settings import Settings
-from muster.signing import domain
+from muster.protocol.eip712 import Domain
+from muster.protocol.messages import RunDescription
+from muster.runtime import telemetry
+from muster.settings.schema import Settings
 from orchestrator.auth import Gate
+from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
-from orchestrator.directory import Directory
-from orchestrator.follower import Follower
-from orchestrator.ledger import Ledger
-from orchestrator.newcomers import offer_files, run_info, warn_of_lacks
+from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
+from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import Reports
+from orchestrator.run_info import offer_files, run_info, warn_of_lacks
 from orchestrator.summary import Summaries
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
 
+CHECK_SECONDS: Final = 5.0
+"""Longest wait for storage or database before /readyz reports it; shorter than for a file."""
+
+log = telemetry.logger("orchestrator")
+
 
 @dataclass(frozen=True)
-class Service:
-    """What routes are written against."""
+class OrchestratorService:
+    """The parts that routes use."""
 
     settings: Settings
-    info: RunInfo
+    info: RunDescription
     database: Database
-    ledger: Ledger
+    queries: Queries
     follower: Follower
     gate: Gate
     uploads: Uploads
     verdicts: Verdicts
     reports: Reports
-    directory: Directory
+    relay_directory: RelayDirectory
     summaries: Summaries
 
     @property
@@ -48,27 +56,34 @@ class Service:
         return self.settings.run
 
     async def unready(self) -> list[str]:
-        """Why this service cannot do its work now; empty when it can."""
-        reasons = self.follower.unready()
-        try:
-            async with asyncio.timeout(5):
-                await self.uploads.files.check()
-        except StorageError as error:
-            reasons.append(str(error))
-        except TimeoutError:
-            reasons.append("storage does not answer in 5 s")
-        return reasons
+        """Return why this service cannot do its work now; empty when it can."""
+        checks = {"storage": self.uploads.files.check(), "database": self.database.check()}
+        found = await asyncio.gather(*(_failure(name, check) for name, check in checks.items()))
+        return [*self.follower.unready(), *filter(None, found)]
+
+
+async def _failure(name: str, check: Awaitable[None]) -> str:
+    """Return why a check fails, or that it takes longer than CHECK_SECONDS; empty when it passes."""
+    try:
+        async with asyncio.timeout(CHECK_SECONDS):
+            await check
+    except StorageError as error:
+        return str(error)
+    except TimeoutError:
+        return f"{name} does not answer in {CHECK_SECONDS:g} s"
+    return ""
 
 
 @asynccontextmanager
-async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Service]:
-    """A service that follows the chain until left.
+async def serving(settings: Settings, signer: Signer) -> AsyncIterator[OrchestratorService]:
+    """Yield a service that follows the chain until left.
 
     Raises ConfigError when the settings contradict the chain or the database, UnreachableError when the chain does
-    not answer, StorageError when nothing can be kept.
+    not answer, StorageError when nothing can be kept, or when storage would lose what it was asked to keep.
     """
     ours = settings.orchestrator
     async with AsyncExitStack() as stack:
+        # 1. The chain, and whether this key is the run's storage key.
         chain = await Chain.connect(settings.chain)
         stack.push_async_callback(chain.close)
         terms = await chain.terms(settings.run)
@@ -77,53 +92,70 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Service]:
                 f"this key is {signer.address}, but run {settings.run} trusts receipts of {terms.storage_key} only",
                 hint="set keys.keystore to the run's storage key",
             )
-        book = chain.addresses
-        where = domain(chain.chain_id, book.registry)
-        about = f"run {settings.run} of {book.runs} on chain {chain.chain_id}"
+        # 2. Storage, database and the folder for uploads under way.
+        storage_url = ours.storage_url
+        await _check_storage(storage_url)
+        addresses = chain.addresses
+        where = Domain(chain.chain_id, addresses.registry)
+        about = f"run {settings.run} of {addresses.runs} on chain {chain.chain_id}"
         database = await Database.open(ours.database_url, about)
         stack.push_async_callback(database.close)
         spool = ours.state_dir / "uploads"
         await asyncio.to_thread(_fresh_spool, spool)
-        ledger = Ledger(
+        # 3. The parts that read and write them.
+        queries = Queries(
             database, settings.run, terms, batch_groups=ours.batch_groups, demand_batches=ours.demand_batches
         )
-        follower = Follower(chain, database, ledger, settings.chain)
-        storage_url = ours.storage_url
+        follower = Follower(chain, database, queries, settings.chain)
         uploads = Uploads(
             where,
             signer,
-            ledger,
+            queries,
             database,
             storage_url=storage_url,
             spool=spool,
             at_once=ours.uploads_at_once,
             seconds=ours.upload_seconds,
         )
-        verdicts = Verdicts(where, ledger, follower, database, storage_url=storage_url)
-        reports = Reports(ledger, database, storage_url=storage_url)
+        verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url)
+        reports = Reports(queries, database, storage_url=storage_url)
+        # 4. The run's own files, and state that a new database lacks; then follow the chain.
         files = await offer_files(ours.run_folder, uploads.files)
         await warn_of_lacks(terms, settings.shardcast.relays, uploads.files)
         await rebuild(
             database, where, settings.run, terms.storage_key, uploads=uploads, verdicts=verdicts, reports=reports
         )
         await stack.enter_async_context(follower.following())
-        yield Service(
+        yield OrchestratorService(
             settings=settings,
-            info=run_info(settings.run, book, terms, settings.shardcast.relays, files),
+            info=run_info(settings.run, addresses, terms, settings.shardcast.relays, files),
             database=database,
-            ledger=ledger,
+            queries=queries,
             follower=follower,
-            gate=Gate(where, ours.url, ours.hosts, database=database, ledger=ledger, follower=follower),
+            gate=Gate(where, ours.url, ours.hosts, database=database, queries=queries, follower=follower),
             uploads=uploads,
             verdicts=verdicts,
             reports=reports,
-            directory=Directory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url),
-            summaries=Summaries(database, ledger, follower, chain.chain_id),
+            relay_directory=RelayDirectory(
+                settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url
+            ),
+            summaries=Summaries(database, queries, follower, chain.chain_id),
+        )
+
+
+async def _check_storage(url: str) -> None:
+    """Raise StorageError when the store at `url` cannot be trusted with files; warn of a clock that is wrong."""
+    found = await probe(url)
+    if found.skewed:
+        log.warning(
+            "the clocks of this machine and of storage differ",
+            seconds=round(found.skew_seconds),
+            hint="set this machine's clock (NTP): S3 refuses requests that are 15 minutes off",
         )
 
 
 def _fresh_spool(folder: Path) -> None:
-    """An empty spool folder: what a killed process left in it belongs to nobody."""
+    """Make an empty spool folder: what a killed process left in it is deleted."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for left in folder.glob("upload-*"):

@@ -1,6 +1,6 @@
-"""The status page: one self-contained document that polls the summary. No asset, font or script from elsewhere.
+"""Serve the status page: one self-contained document that polls the summary and loads nothing from elsewhere.
 
-What strangers can write (reasons, addresses) reaches the page as text only; the content security policy forbids
+Text that strangers can write (reasons, addresses) reaches the page as text only. The content security policy forbids
 everything but the page's own script, known by its hash.
 """
 
@@ -19,7 +19,7 @@ def _script_hash(page: str) -> str:
 
 
 def page_response(run: int) -> HTMLResponse:
-    """The page of a run."""
+    """Return the page of a run."""
     return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY, "X-Muster-Run": str(run)})
 
 

@@ -1,4 +1,4 @@
-"""The document that live view, report and status page show: everything about a run on one bounded page."""
+"""Summarise a run in one bounded document, which live view, report and status page show."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable
+from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import Connection, case, func, select
+from sqlalchemy import BigInteger, Connection, case, func, literal, select
 
-from muster.messages import Demand, Message, StepReport
+from muster.protocol.messages import Demand, Message, StepReport
+from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_reason
+from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
-from orchestrator.follower import Follower
-from orchestrator.ledger import Ledger, last_report, latest_step, tally_standings
+from orchestrator.queries import Queries, latest_step, tally_statuses
 from orchestrator.tables import (
     cases,
     checkpoints,
@@ -80,6 +82,8 @@ class NodeLine(Message):
     """Claims and seals paid."""
     voided: int
     slashed: int
+    blocked: str = ""
+    """Why the chain takes no work from this worker now, as a sentence; empty when it would."""
 
 
 class CaseLine(Message):
@@ -125,6 +129,8 @@ class Summary(Message):
     demand: Demand
     finished: bool
     """The trainer said that it needs no more work."""
+    blocked: str
+    """Why no worker can commit now, as a sentence; empty when one could."""
     steps: list[StepLine]
     nodes: list[NodeLine]
     cases: list[CaseLine]
@@ -134,16 +140,16 @@ class Summary(Message):
 class Summaries:
     """Makes summaries, at most one per FRESH_SECONDS however many ask."""
 
-    def __init__(self, database: Database, ledger: Ledger, follower: Follower, chain_id: int) -> None:
+    def __init__(self, database: Database, queries: Queries, follower: Follower, chain_id: int) -> None:
         self._database = database
-        self._ledger = ledger
+        self._queries = queries
         self._follower = follower
         self._chain_id = chain_id
         self._making = asyncio.Lock()
         self._kept: tuple[float, bytes] = (-FRESH_SECONDS, b"")
 
     async def json(self) -> bytes:
-        """The summary as JSON, at most FRESH_SECONDS old."""
+        """Return the summary as JSON, at most FRESH_SECONDS old."""
         async with self._making:
             made, body = self._kept
             if time.monotonic() - made >= FRESH_SECONDS:
@@ -152,37 +158,35 @@ class Summaries:
             return body
 
     async def make(self) -> Summary:
-        demand = await self._ledger.demand()
+        demand = await self._queries.demand()
         return await self._database.read(lambda connection: self._make(connection, demand))
 
     def _make(self, connection: Connection, demand: Demand) -> Summary:
-        report = last_report(connection)
+        facts = self._queries.run_facts(connection)
         return Summary(
-            run=self._ledger.run,
+            run=self._queries.run,
             chain_id=self._chain_id,
             block=self._follower.head_number,
             block_time=self._follower.head_time,
             time=time.time(),
             step=latest_step(connection),
             demand=demand,
-            finished=report is not None and report.finished,
+            finished=facts.finished,
+            blocked=run_blocking_reason(facts),
             steps=_steps(connection),
-            nodes=self._nodes(connection),
+            nodes=self._nodes(connection, facts),
             cases=_cases(connection),
             events=_events(connection, None, MAX_EVENTS).events,
         )
 
     async def events_after(self, after: int) -> EventPage:
-        """What happened after event `after`, oldest first."""
+        """Return the events after `after`, oldest first."""
         return await self._database.read(lambda connection: _events(connection, after, MAX_EVENT_PAGE))
 
-    def _nodes(self, connection: Connection) -> list[NodeLine]:
-        standings = _by_node(
-            connection,
-            select(commitments.c.node, commitments.c.standing, commitments.c.reason, func.count()).group_by(
-                commitments.c.node, commitments.c.standing, commitments.c.reason
-            ),
-        )
+    def _nodes(self, connection: Connection, facts: RunFacts) -> list[NodeLine]:
+        blocked = {address: blocking_reason(worker, facts) for address, worker in facts.workers.items()}
+        by_status = commitments.c.node, commitments.c.status, commitments.c.reason
+        statuses = _by_node(connection, select(*by_status, func.count()).group_by(*by_status))
         used = _by_node(
             connection,
             select(uploads.c.node, func.count())
@@ -201,7 +205,7 @@ class Summaries:
         money = _by_node(connection, select(payments.c.node, payments.c.kind, payments.c.amount))
         lines = []
         for row in connection.execute(select(nodes).order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)):
-            tally = tally_standings(standings.get(row.address, []))
+            tally = tally_statuses(statuses.get(row.address, []))
             accepts, rejections = given.get(row.address, [(0, 0)])[0]
             lines.append(
                 NodeLine(
@@ -210,18 +214,15 @@ class Summaries:
                     role=row.role,
                     status=row.status,
                     work_class=row.work_class,
-                    commitments=tally.commitments,
-                    rollouts=tally.commitments * self._ledger.terms.positions,
-                    accepted=tally.accepted,
-                    pending=tally.pending,
-                    void=tally.void,
-                    rejected=tally.rejected,
+                    rollouts=tally.commitments * self._queries.terms.positions,
+                    **asdict(tally),
                     used=used.get(row.address, [(0,)])[0][0],
                     accepts=accepts,
                     rejections=rejections,
                     earned=_sum(money.get(row.address, []), "claim", "seal"),
                     voided=_sum(money.get(row.address, []), "void"),
                     slashed=_sum(money.get(row.address, []), "slash"),
+                    blocked=blocked.get(row.address, ""),
                 )
             )
         return lines
@@ -232,7 +233,7 @@ def _sum(rows: Iterable[tuple], *kinds: str) -> int:
 
 
 def _by_node(connection: Connection, query: Any) -> dict[str, list[tuple]]:
-    """Rows of a query whose first column is a node, by that node."""
+    """Return rows of a query whose first column is a node, by that node."""
     found: dict[str, list[tuple]] = {}
     for node, *rest in connection.execute(query):
         found.setdefault(node, []).append(tuple(rest))
@@ -240,7 +241,7 @@ def _by_node(connection: Connection, query: Any) -> dict[str, list[tuple]]:
 
 
 def _steps(connection: Connection) -> list[StepLine]:
-    """The newest MAX_STEPS steps, oldest first, from chain and reports."""
+    """Return the newest MAX_STEPS steps, oldest first, from chain and reports."""
     published = select(checkpoints).order_by(checkpoints.c.step.desc()).limit(MAX_STEPS)
     reported = select(steps).order_by(steps.c.step.desc()).limit(MAX_STEPS)
     lines: dict[int, dict[str, Any]] = {}
@@ -261,11 +262,11 @@ def _cases(connection: Connection) -> list[CaseLine]:
 
 
 def _events(connection: Connection, after: int | None, limit: int) -> EventPage:
-    """Events after an id, oldest first; with None the newest ones."""
+    """Return the events after an id, oldest first; with None the newest ones."""
     query = select(events.c.id, events.c.kind, events.c.time, events.c.data).limit(limit)
     if after is None:
         rows = connection.execute(query.order_by(events.c.id.desc())).all()[::-1]
     else:
-        rows = connection.execute(query.where(events.c.id > after).order_by(events.c.id)).all()
+        rows = connection.execute(query.where(events.c.id > literal(after, BigInteger)).order_by(events.c.id)).all()
     lines = [EventLine(id=row.id, kind=row.kind, time=row.time, data=json.loads(row.data)) for row in rows]
     return EventPage(events=lines, cursor=lines[-1].id if lines else after or 0)

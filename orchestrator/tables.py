@@ -1,8 +1,8 @@
 """Tables of the orchestrator's database (SQLAlchemy Core).
 
 Hashes are 0x and 64 hex digits, addresses checksummed, times Unix seconds. The first group follows the chain and is
-emptied and read anew after a reorg; the second is what members told us and is copied to storage. Changing a table
-needs a migration beside it.
+emptied and read anew after a reorg. The second is what members sent, and is copied to storage. Changing a table needs
+a migration beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from sqlalchemy import (
 
 metadata: Final = MetaData()
 MAX_SOURCE: Final = 60
-"""Characters of what an event came from."""
+"""Characters of an event's source."""
 
 _HASH: Final = String(66)
 _ADDRESS: Final = String(42)
@@ -51,8 +51,9 @@ nodes: Final = Table(
     Column("status", String(9), nullable=False),
     Column("draw_tip", _HASH, nullable=False),
     Column("block", BigInteger, nullable=False),
+    Column("first_step", BigInteger, nullable=False),
 )
-"""Members of the run."""
+"""Members of the run. `first_step` is the first that the chain lets a worker work on (IRuns.Work.joinedStep)."""
 
 checkpoints: Final = Table(
     "checkpoints",
@@ -74,12 +75,13 @@ commitments: Final = Table(
     Column("hour", Integer, nullable=False),
     Column("root", _HASH, nullable=False),
     Column("block", BigInteger, nullable=False),
-    Column("standing", String(9), nullable=False),
+    Column("status", String(9), nullable=False),
     Column("reason", String(24)),
     PrimaryKeyConstraint("node", "index"),
     Index("commitments_by_step", "step"),
+    Index("commitments_by_hour", "hour", "node"),
 )
-"""`standing` and `reason` follow from verdicts and cases by `standing.py`; whoever adds one of those updates them."""
+"""`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them."""
 
 cases: Final = Table(
     "cases",
@@ -177,8 +179,8 @@ events: Final = Table(
     Column("data", Text, nullable=False),
     Column("source", String(MAX_SOURCE), nullable=False, unique=True),
 )
-"""What a live view tells, line by line. Bounded: old rows are deleted. `time` is when we learned of it, `source` what
-makes the event one event: the chain's block and log index, or the message it comes from."""
+"""Events that live views show. Bounded: old rows are deleted. `time` is when the orchestrator learned of it. `source`
+identifies the event: the chain's block and log index, or the message it comes from."""
 
 nonces: Final = Table(
     "nonces",

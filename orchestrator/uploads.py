@@ -1,18 +1,18 @@
-"""Which file belongs to which commitment, and the receipt that says so.
+"""Receive rollout files: which file belongs to which commitment, and the receipt that proves it.
 
-The rule, whose point is that nobody can be framed:
+The rules, so that nobody can be framed:
 
 1. A node signs its upload: path and query name the file's hash and (run, index, root), and the body hash is the
-   file's. That signature is kept and given to whoever asks for the file's name, so the storage key alone cannot
-   pretend that a node uploaded something (`muster.signing.check_upload`).
+   file's. That signature is kept and sent with the file's name, so the storage key alone cannot claim that a node
+   uploaded something (`muster.protocol.receipts.check_upload`).
 2. One file per (node, index, root), the first one, for ever. The same file again gets the same receipt; another file
-   under the same root is refused, so which file an accusation speaks of is never in doubt.
+   under the same root is refused, so an accusation always means exactly one file.
 3. Before the commitment, several roots may be uploaded for one index (after a reorg, a republished step, a crash):
    at most MAX_ROOTS, for the node's next AHEAD indices, by an active worker.
-4. After the commitment, only its own root can still be uploaded, by the node in whatever state: that is how missing
-   data is cured.
+4. After the commitment, only its own root can still be uploaded, by the node in any state: so missing data can still
+   be supplied.
 5. The receipt is given when file and record are on disk, not before.
-6. A node uploads one file at a time: nobody keeps the others out by sending many slowly.
+6. A node uploads one file at a time: nobody can block the others by sending many slowly.
 """
 
 from __future__ import annotations
@@ -25,23 +25,24 @@ from typing import Final
 from sqlalchemy import Connection, func, select
 from starlette.requests import Request
 
-from muster import telemetry
+from muster.clients.storage import ContentStore
 from muster.constants import MAX_FILE_BYTES
-from muster.messages import Receipt, Upload
-from muster.rollouts.file import FileLimits
-from muster.signing import UNSIGNED, Domain, TypedSigner, sign_receipt, upload_target
-from muster.storage import ContentStore
+from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
+from muster.protocol.messages import Upload, UploadReceipt
+from muster.protocol.receipts import upload_target
+from muster.rollouts.parquet import FileLimits
+from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller, spool_body
 from orchestrator.database import Database, insert_once
-from orchestrator.ledger import Committed, Ledger, commitment_of, next_index_of, upload_of
+from orchestrator.queries import CommitmentRow, Queries, commitment_of, next_index_of, upload_of
 from orchestrator.tables import uploads
 
 AHEAD: Final = 8
 """Indices a node may upload for from its next one on: it may prepare work while its commitments are mined."""
 
 FOOTER_BYTES: Final = 1 << 16
-"""What a file may have besides its rows. One that is larger than a run's rows can be is not kept."""
+"""Bytes of a file besides its rows. A file that is larger than a run's rows can be is not kept."""
 
 MAX_ROOTS: Final = 16
 """Roots a node may upload for one index before it commits to one of them."""
@@ -57,7 +58,7 @@ class Uploads:
         self,
         where: Domain,
         signer: TypedSigner,
-        ledger: Ledger,
+        queries: Queries,
         database: Database,
         *,
         storage_url: str,
@@ -67,7 +68,7 @@ class Uploads:
     ) -> None:
         self._where = where
         self._signer = signer
-        self._ledger = ledger
+        self._queries = queries
         self._database = database
         self.files = ContentStore(storage_url, "files")
         self.records = ContentStore(storage_url, "uploads")
@@ -76,10 +77,12 @@ class Uploads:
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
         self._seconds = seconds
-        self._limit = min(MAX_FILE_BYTES, FileLimits.of(ledger.terms).decoded_bytes + FOOTER_BYTES)
+        self._limit = min(MAX_FILE_BYTES, FileLimits.from_terms(queries.terms).decoded_bytes + FOOTER_BYTES)
 
-    async def receive(self, request: Request, caller: Caller, name: str, run: int, index: int, root: str) -> Receipt:
-        """Take the file `name` that the caller says is the one of (index, root); its receipt."""
+    async def receive(
+        self, request: Request, caller: Caller, name: str, run: int, index: int, root: str
+    ) -> UploadReceipt:
+        """Receive the file `name` as the caller's file for (index, root); return its receipt."""
         path, query = upload_target(name, run, index, root)
         if (caller.request.path, caller.request.query) != (path, query):
             raise problems.malformed(f"an upload's target is written {path}?{query}, in this order and form")
@@ -92,9 +95,9 @@ class Uploads:
         return known.receipt
 
     async def _known(self, caller: Caller, name: str, index: int, root: str) -> Upload | None:
-        """The upload, if it was received before; otherwise a refusal if it may not be."""
+        """Return the upload if it was received before. Raises RefusedError when it may not be received."""
 
-        def look(connection: Connection) -> tuple[Upload | None, Exception | None]:
+        def find(connection: Connection) -> tuple[Upload | None, Exception | None]:
             existing = upload_of(connection, caller.address, index, root)
             if existing is not None:
                 return existing, None
@@ -107,7 +110,7 @@ class Uploads:
                 roots=_roots_at(connection, caller.address, index),
             )
 
-        existing, refusal = await self._database.read(look)
+        existing, refusal = await self._database.read(find)
         if refusal is not None:
             raise refusal
         if existing is not None and existing.receipt.file_hash != name:
@@ -128,8 +131,8 @@ class Uploads:
                 size = await self._receive_file(request, caller, name)
         finally:
             self._uploading.discard(caller.address)
-        receipt = Receipt(
-            run=self._ledger.run,
+        receipt = UploadReceipt(
+            run=self._queries.run,
             node=caller.address,
             index=index,
             root=root,
@@ -137,16 +140,16 @@ class Uploads:
             size=size,
             signature=UNSIGNED,
         )
-        upload = Upload(receipt=sign_receipt(self._signer, self._where, receipt), request=caller.request)
+        upload = Upload(receipt=sign_message(self._signer, self._where, receipt), request=caller.request)
         if not await self.record(upload, time.time()):
-            # Somebody else's request with this node's key was faster: what it uploaded counts.
+            # Another request with this node's key was faster: its file counts.
             return await self._known(caller, name, index, root) or upload
         BYTES_RECEIVED.inc(size)
         log.info("uploaded", node=caller.address, index=index, bytes=size)
         return upload
 
     async def _receive_file(self, request: Request, caller: Caller, name: str) -> int:
-        """Put the body into storage; its size."""
+        """Put the body into storage; return its size."""
         spooled = spool_body(request, caller, self._spool, limit=self._limit, seconds=self._seconds)
         async with spooled as (path, size):
             if size == 0:
@@ -155,7 +158,7 @@ class Uploads:
         return size
 
     async def record(self, upload: Upload, received: float) -> bool:
-        """Note an upload in the database. False when its (node, index, root) has one."""
+        """Record an upload in the database. Return False when its (node, index, root) has one."""
         receipt = upload.receipt
         row = {
             "node": receipt.node,
@@ -170,15 +173,15 @@ class Uploads:
 
 
 def _roots_at(connection: Connection, node: str, index: int) -> int:
-    """Roots that a node has uploaded for an index."""
+    """Count the roots that a node has uploaded for an index."""
     query = select(func.count()).select_from(uploads).where(uploads.c.node == node, uploads.c.index == index)
     return connection.execute(query).scalar() or 0
 
 
 def refuse_upload(
-    caller: Caller, *, index: int, root: str, committed: Committed | None, next_index: int, roots: int
+    caller: Caller, *, index: int, root: str, committed: CommitmentRow | None, next_index: int, roots: int
 ) -> Exception | None:
-    """Why a new file may not be uploaded for (index, root), or None. Pure.
+    """Return why a new file may not be uploaded for (index, root), or None. Pure.
 
     committed: what the chain has at this index; next_index: the node's next; roots: uploaded for this index so far.
     """
@@ -190,7 +193,7 @@ def refuse_upload(
             return None
         return problems.conflict(f"index {index} is committed to root {committed.root}", f"go on with {next_index}")
     if not member.active:
-        return problems.not_allowed(f"{caller.address} is {member.status} and commits no more", "muster worker status")
+        return problems.not_allowed(f"{caller.address} is {member.status} and cannot commit", "muster worker status")
     if not next_index <= index < next_index + AHEAD:
         return problems.conflict(f"index {index} is not one of the node's next {AHEAD}, from {next_index} on")
     if roots >= MAX_ROOTS:

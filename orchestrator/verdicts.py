@@ -1,8 +1,8 @@
-"""Which judgements count: signed by an active validator of the run, about a commitment and file that exist.
+"""Decide which verdicts count: signed by an active validator of the run, about a commitment and file that exist.
 
-A verdict names the next link of its validator's hash chain, fixed when it registered: it decides which rows were
-re-run, so no link may be used twice and none may be made up. Both are checked here, so that everybody who reads a
-verdict can trust the sample to be drawn and not chosen.
+A verdict names the next link of its validator's hash chain, fixed when it registered. The link decides which rows were
+re-run, so no link may be used twice and none may be invented. Both are checked here, so that every reader of a verdict
+can trust that the sample was drawn and not chosen.
 """
 
 from __future__ import annotations
@@ -16,102 +16,106 @@ from typing import Final
 from eth_utils.crypto import keccak
 from sqlalchemy import Connection, select
 
-from muster import telemetry
+from muster.clients.storage import ContentStore
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.errors import MismatchError
-from muster.hashes import hash_bytes
-from muster.messages import Verdict
-from muster.signing import Domain, check_verdict
-from muster.storage import ContentStore
+from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.messages import Verdict
+from muster.protocol.receipts import check_verdict
+from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
+from orchestrator.chain_follower import Follower
+from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database, insert_once
-from orchestrator.follower import Follower
-from orchestrator.happenings import tell
-from orchestrator.ledger import Committed, Ledger, commitment_of, upload_of
-from orchestrator.standing import Standing
+from orchestrator.events import record_event
+from orchestrator.queries import CommitmentRow, Queries, commitment_of, upload_of
 from orchestrator.tables import verdicts
 
-MAX_UNTOLD: Final = 256
+MAX_UNNAMED: Final = 256
 """Bundles a validator may post before a verdict names one of them: evidence takes room by the verdict, not by the
 request."""
 
 WRONG_LINK_PAUSE: Final = 20.0
-"""A validator whose link was wrong waits so many times as long as finding that out took: it can take as many hashes as
-its chain has links, which is seconds."""
+"""A validator whose link was wrong waits so many times as long as checking it took, which can be seconds: as many
+hashes as its chain has links."""
 
 VERDICTS: Final = telemetry.counter("verdicts", "Verdicts received", ("outcome",))
 log = telemetry.logger("orchestrator")
 
 
 class Verdicts:
-    """Receives judgements. One per service."""
+    """Receives verdicts. One per service."""
 
     def __init__(
-        self, where: Domain, ledger: Ledger, follower: Follower, database: Database, *, storage_url: str
+        self, where: Domain, queries: Queries, follower: Follower, database: Database, *, storage_url: str
     ) -> None:
         self._where = where
-        self._ledger = ledger
+        self._queries = queries
         self._follower = follower
         self._database = database
         self.evidence = ContentStore(storage_url, "evidence")
         self.copies = ContentStore(storage_url, "verdicts")
-        self._untold: dict[str, set[str]] = {}
-        """By validator, the evidence that no verdict of its has named; since the start."""
+        self._unnamed: dict[str, set[str]] = {}
+        """By validator, the evidence posted since the start that no verdict has named."""
         self._not_before: dict[str, float] = {}
-        """By validator, the monotonic second before which no link of its is checked."""
+        """By validator, the monotonic second before which none of its links is checked."""
 
     def expect_evidence(self, caller: Caller) -> None:
-        """Refuse a bundle of a caller who may not post any, or no more of them now."""
-        member = caller.member
-        if member is None or member.role != "validator" or not member.active:
-            raise problems.not_allowed(f"{caller.address} is no active validator of this run", "muster validator join")
-        untold = self._untold.setdefault(caller.address, set())
-        if len(untold) >= MAX_UNTOLD and caller.request.body_hash not in untold:
-            raise problems.try_later(f"no verdict names {len(untold)} bundles of {caller.address}: post these first")
-        untold.add(caller.request.body_hash)
+        """Refuse a bundle of a caller that may not post any, or no more of them now."""
+        caller.active_validator()
+        unnamed = self._unnamed.setdefault(caller.address, set())
+        if len(unnamed) >= MAX_UNNAMED and caller.request.body_hash not in unnamed:
+            raise problems.try_later(f"no verdict names {len(unnamed)} bundles of {caller.address}: post these first")
+        unnamed.add(caller.request.body_hash)
 
     async def receive(self, caller: Caller, verdict: Verdict) -> bool:
-        """Take a verdict; whether it is new. The same one again changes nothing, another one is refused."""
-        if verdict.run != self._ledger.run:
-            raise problems.another_run(verdict.run, self._ledger.run)
-        member = caller.member
-        if member is None or member.role != "validator" or not member.active:
-            raise problems.not_allowed(f"{caller.address} is no active validator of this run", "muster validator join")
+        """Take a verdict; return whether it is new. The same one again changes nothing, another one is refused."""
+        # 1. The sender and the signature.
+        if verdict.run != self._queries.run:
+            raise problems.another_run(verdict.run, self._queries.run)
+        member = caller.active_validator()
         if verdict.validator != caller.address:
             raise problems.not_allowed(f"the verdict is {verdict.validator}'s, the request {caller.address}'s")
         try:
             check_verdict(self._where, verdict)
         except MismatchError as error:
             raise problems.not_allowed(str(error), "check chain.chain_id and the address book") from error
+
+        # 2. What is known of its subject. The commitment may have been mined a moment ago.
         known = await self._database.read(lambda connection: what_is_known(connection, verdict))
         if known.committed is None:
-            await self._follower.next_look()
+            await self._follower.next_poll()
             known = await self._database.read(lambda connection: what_is_known(connection, verdict))
-        if known.told == verdict:
-            self._named(verdict)
+        if known.earlier == verdict:
+            self._mark_named(verdict)
             return False
+
+        # 3. The rules, the evidence, and the link of the hash chain.
         refusal = refuse_verdict(verdict, known)
         if refusal is not None:
             raise refusal
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
         await self._check_link(verdict, known.below or (-1, member.draw_tip))
-        self._named(verdict)
+        self._mark_named(verdict)
+
+        # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
         await self.copies.put(verdict.model_dump_json().encode())
         if await self.record(verdict, time.time()):
             return True
         known = await self._database.read(lambda connection: what_is_known(connection, verdict))
-        if known.told == verdict:  # the same request, twice at the same time
+        if known.earlier == verdict:  # the same request, twice at the same time
             return False
         raise refuse_verdict(verdict, known) or problems.conflict("another verdict was faster")
 
-    def _named(self, verdict: Verdict) -> None:
-        """A verdict that counts names this evidence."""
-        self._untold.get(verdict.validator, set()).discard(verdict.evidence or "")
+    def _mark_named(self, verdict: Verdict) -> None:
+        """Stop counting this verdict's evidence as posted without a verdict."""
+        self._unnamed.get(verdict.validator, set()).discard(verdict.evidence or "")
 
     async def _check_link(self, verdict: Verdict, below: tuple[int, str]) -> None:
-        """The preimage is the link of the validator's chain that it says it is: hashed often enough, it gives `below`.
+        """Check that the preimage is the named link of the validator's chain: hashed often enough, it gives `below`.
 
         One at a time of each validator, and none for a while after a wrong one.
         """
@@ -130,7 +134,7 @@ class Verdicts:
         del self._not_before[verdict.validator]
 
     async def record(self, verdict: Verdict, received: float) -> bool:
-        """Note a verdict and what follows from it. False when it is known, or when its link is another verdict's."""
+        """Record a verdict and its effect. Return False when it is known, or when its link is another verdict's."""
         row = {
             "validator": verdict.validator,
             "node": verdict.node,
@@ -144,21 +148,21 @@ class Verdicts:
             "received": received,
         }
 
-        def write(connection: Connection) -> tuple[bool, Standing | None]:
+        def write(connection: Connection) -> tuple[bool, CommitmentStatus | None]:
             if not insert_once(connection, verdicts, row):
                 return False, None
             if not verdict.accepted:
                 data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason}
                 source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
-                tell(connection, "rejected", {**data, "validator": verdict.validator}, source)
-            return True, self._ledger.restand(connection, verdict.node, verdict.index)
+                record_event(connection, "rejected", {**data, "validator": verdict.validator}, source)
+            return True, self._queries.update_status(connection, verdict.node, verdict.index)
 
         new, found = await self._database.write(write)
         if not new:
             return False
         VERDICTS.labels(verdict.reason or "accepted").inc()
         log.info(
-            "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, standing=found and found.state
+            "verdict", node=verdict.node, index=verdict.index, accepted=verdict.accepted, status=found and found.state
         )
         return True
 
@@ -167,9 +171,9 @@ class Verdicts:
 class Known:
     """What the database says about the subject of a verdict."""
 
-    told: Verdict | None
-    """What this validator said of this commitment before."""
-    committed: Committed | None
+    earlier: Verdict | None
+    """This validator's earlier verdict on this commitment."""
+    committed: CommitmentRow | None
     file_hash: str | None
     """The file uploaded for it."""
     below: tuple[int, str] | None
@@ -177,20 +181,20 @@ class Known:
 
 
 def what_is_known(connection: Connection, verdict: Verdict) -> Known:
-    """Collect it."""
-    told = select(verdicts.c.document).where(
+    """Read what the database says about the subject of a verdict."""
+    earlier = select(verdicts.c.document).where(
         verdicts.c.validator == verdict.validator,
         verdicts.c.node == verdict.node,
         verdicts.c.index == verdict.index,
         verdicts.c.root == verdict.root,
     )
-    document = connection.execute(told).scalar_one_or_none()
+    document = connection.execute(earlier).scalar_one_or_none()
     links = select(verdicts.c.draw_index, verdicts.c.preimage)
     links = links.where(verdicts.c.validator == verdict.validator, verdicts.c.draw_index <= verdict.draw_index)
     below = connection.execute(links.order_by(verdicts.c.draw_index.desc()).limit(1)).one_or_none()
     upload = upload_of(connection, verdict.node, verdict.index, verdict.root)
     return Known(
-        told=Verdict.model_validate_json(document) if document else None,
+        earlier=Verdict.model_validate_json(document) if document else None,
         committed=commitment_of(connection, verdict.node, verdict.index),
         file_hash=upload.receipt.file_hash if upload else None,
         below=tuple(below) if below else None,
@@ -198,16 +202,16 @@ def what_is_known(connection: Connection, verdict: Verdict) -> Known:
 
 
 def refuse_verdict(verdict: Verdict, known: Known) -> Exception | None:
-    """Why a verdict that is properly signed does not count, or None. Pure."""
+    """Return why a properly signed verdict does not count, or None. Pure."""
     what = f"commitment {verdict.index} of {verdict.node}"
     if verdict.accepted != (verdict.reason is None):
         return problems.malformed("a rejection has a reason, an acceptance none")
     if verdict.draw_index >= DRAW_CHAIN_LENGTH:
         return problems.malformed(f"draw index {verdict.draw_index} is beyond the hash chain")
-    if known.told is not None:
-        return problems.conflict(f"{verdict.validator} has judged {what} otherwise")
+    if known.earlier is not None:
+        return problems.conflict(f"{verdict.validator} has given another verdict on {what}")
     if known.committed is None:
-        return problems.not_found(f"there is no {what} yet", "try again when the chain was read further")
+        return problems.not_found(f"there is no {what} yet", "try again once the orchestrator has read more blocks")
     if (known.committed.step, known.committed.root) != (verdict.step, verdict.root):
         return problems.conflict(f"{what} is to root {known.committed.root} at step {known.committed.step}")
     if verdict.reason != "data_missing" and known.file_hash != verdict.file_hash:

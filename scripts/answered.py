@@ -33,7 +33,7 @@ class Row:
 
 
 def rows_of(page: str) -> list[Row]:
-    """The answers on the page. Raises ValueError for a row without an answer."""
+    """Read the answers on the page. Raises ValueError for a row without an answer."""
     _, _, table = page.partition(HEADING)
     rows = []
     for line in table.splitlines()[2:]:  # after the heading's end and the rule below it
@@ -57,7 +57,7 @@ def findings_of(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def complaints(rows: list[Row], findings: list[tuple[str, str]]) -> list[str]:
-    """What is wrong, a line each."""
+    """Return what is wrong, a line each."""
     missing = [finding for finding in findings if not any(row.answers(finding) for row in rows)]
     stale = [row for row in rows if not any(row.answers(finding) for finding in findings)]
     return [f"no answer to `{check}` in `{name}`" for check, name in sorted(set(missing))] + [

@@ -1,8 +1,8 @@
-"""Write `muster/chain/contracts/`: one typed Python module per contract, out of forge's artifacts.
+"""Write `muster/contracts/`: one typed Python module per contract, out of forge's artifacts.
 
-A function becomes a Python function that returns a View or an Act, an event and a struct a frozen dataclass, an enum an
-IntEnum, several return values a NamedTuple, all with the documentation of the Solidity interface. What the ABI cannot
-say (enum members, documentation, struct fields' notes) is taken from the compiler's syntax tree.
+A function becomes a Python function that returns a Call or a Transaction, an event and a struct a frozen dataclass, an
+enum an IntEnum, several return values a NamedTuple, all with the documentation of the Solidity interface. What the ABI
+cannot say (enum members, documentation, struct fields' notes) is taken from the compiler's syntax tree.
 
 `write_bindings` is called by build_contracts.py; it raises ValueError on what Python could not tell apart.
 """
@@ -17,10 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from muster.chain.abi import CONTRACTS, selector, snake, topic, types
+from eth_utils.abi import (
+    event_abi_to_log_topic,
+    function_abi_to_4byte_selector,
+    get_abi_input_types,
+    get_abi_output_types,
+)
+
+from muster.contracts.abi import CONTRACTS, snake
 
 WIDTH = 120
-CODEC = ["Act", "Address", "Event", "EventAbi", "Function", "View"]
+CODEC = ["Address", "Call", "Event", "EventAbi", "Function", "Transaction"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ def _artifact(artifacts: Path, name: str) -> Path:
 
 
 def read_trees(artifacts: Path) -> Tree:
-    """All that our own sources and OpenZeppelin's say in their documentation comments."""
+    """Read all that our own sources and OpenZeppelin's say in their documentation comments."""
     tree = Tree()
     for path in sorted(artifacts.glob("*.sol/*.json")):
         source = json.loads(path.read_text()).get("ast", {})
@@ -90,7 +97,7 @@ def _read(node: dict[str, Any], contract: str, tree: Tree) -> None:
 
 
 def _notes(text: str) -> Notes:
-    """NatSpec as prose and a note per parameter; `@inheritdoc` and what is for the compiler is left out."""
+    """Split NatSpec into prose and a note per parameter; `@inheritdoc` and what is for the compiler is left out."""
     tags = re.split(r"(?m)^\s*@(\w+)[ \t]*", "\n" + text)
     prose = [tags[0]]
     params: dict[str, str] = {}
@@ -107,7 +114,7 @@ def _notes(text: str) -> Notes:
 
 
 def _homes(abis: dict[str, list[dict[str, Any]]], tree: Tree) -> dict[str, str]:
-    """The module in which each struct and enum is written: its interface's, a library's where it is first used."""
+    """Return the module of each struct and enum: its interface's, or for a library's where it is first used."""
     interfaces = {f"I{contract}": module for module, contract in CONTRACTS.items()}
     homes: dict[str, str] = {}
     for module, abi in abis.items():
@@ -121,8 +128,8 @@ def _homes(abis: dict[str, list[dict[str, Any]]], tree: Tree) -> dict[str, str]:
     return homes
 
 
-def _parts(item: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every parameter and struct member of an ABI entry, the outer ones first."""
+def _parts(item: Any) -> Iterator[dict[str, Any]]:
+    """Return every parameter and struct member of an ABI entry, the outer ones first."""
     for part in [*item.get("inputs", ()), *item.get("outputs", ()), *item.get("components", ())]:
         yield part
         yield from _parts({"components": part.get("components", ())})
@@ -181,9 +188,9 @@ class Module:
         ]
         standard = [("dataclasses", "dataclass"), ("enum", "IntEnum"), ("typing", "NamedTuple")]
         lines += [f"from {home} import {name}" for home, name in standard if name in body]
-        lines += ["", f"from muster.chain.codec import {', '.join(used)}"]
+        lines += ["", f"from muster.contracts.codec import {', '.join(used)}"]
         lines += [
-            f"from muster.chain.contracts.{home} import {', '.join(sorted(names))}"
+            f"from muster.contracts.{home} import {', '.join(sorted(names))}"
             for home, names in sorted(self.borrowed.items())
         ]
         return "\n".join([*lines, "\n"])
@@ -221,14 +228,14 @@ class Module:
         text = _docstring(notes.text or f"`{name}`.", 4)
         return f"@dataclass(frozen=True)\nclass {title}:\n{text}{self._fields(components, notes)}"
 
-    def _answer(self, item: dict[str, Any]) -> str:
+    def _answer(self, item: Any) -> str:
         title = self._take(_answer_name(item), item["name"])
-        notes = self.tree.notes.get(selector(item).hex(), Notes())
+        notes = self.tree.notes.get(function_abi_to_4byte_selector(item).hex(), Notes())
         text = f"What `{snake(item['name'])}` answers."
         return f"class {title}(NamedTuple):\n{_docstring(text, 4)}{self._fields(item['outputs'], notes)}"
 
-    def _event(self, item: dict[str, Any]) -> str:
-        name, key = item["name"], topic(item).hex()
+    def _event(self, item: Any) -> str:
+        name, key = item["name"], event_abi_to_log_topic(item).hex()
         notes = self.tree.notes.get(key, Notes())
         indexed = [part for part in item["inputs"] if part["indexed"]]
         plain = [part for part in item["inputs"] if not part["indexed"]]
@@ -249,12 +256,12 @@ class Module:
             lines += [_docstring(note, 4)[:-1]] if note else []
         return "".join(f"\n{line}" for line in lines)
 
-    def _function(self, item: dict[str, Any]) -> str:
+    def _function(self, item: Any) -> str:
         name = self._take(snake(item["name"]), item["name"])
-        notes = self.tree.notes.get(selector(item).hex(), Notes())
+        notes = self.tree.notes.get(function_abi_to_4byte_selector(item).hex(), Notes())
         parameters = [(snake(part["name"]) or f"value_{i}", part) for i, part in enumerate(item["inputs"])]
         result = self._result(item)
-        kind = "View" if _is_view(item) else "Act"
+        kind = "Call" if _is_view(item) else "Transaction"
         constant = f"_{name.upper()}"
         listed = [f"{parameter}: {self._type(part)}" for parameter, part in parameters]
         told = "".join(
@@ -265,8 +272,8 @@ class Module:
         passed = _tuple(parameter for parameter, _ in parameters)
         label = f"{self.contract}.{item['name']}"
         text = notes.text or f"`{label}`."
-        arguments = [f'"{self.module}"', f'"{label}"', f'bytes.fromhex("{selector(item).hex()}")']
-        arguments += [_types(item["inputs"]), _types(item["outputs"]), result]
+        arguments = [f'"{self.module}"', f'"{label}"', f'bytes.fromhex("{function_abi_to_4byte_selector(item).hex()}")']
+        arguments += [_texts(get_abi_input_types(item)), _texts(get_abi_output_types(item)), result]
         return (
             f"{_call(f'{constant} = Function', arguments, 0)}\n\n\n"
             f"{_header(name, listed, f'{kind}[{result}]')}\n"
@@ -274,13 +281,13 @@ class Module:
             f"    return {kind}({constant}, {passed})"
         )
 
-    def _result(self, item: dict[str, Any]) -> str:
+    def _result(self, item: Any) -> str:
         if len(item["outputs"]) > 1:
             return _answer_name(item)
         return self._type(item["outputs"][0]) if item["outputs"] else "None"
 
     def _type(self, part: dict[str, Any]) -> str:
-        """The Python type of a parameter, as it is written."""
+        """Return the Python type of a parameter, as it is written."""
         if part["type"].endswith("[]"):
             inner = {**part, "type": part["type"].removesuffix("[]")}
             inner["internalType"] = part.get("internalType", "").removesuffix("[]")
@@ -301,16 +308,16 @@ class Module:
         return name
 
 
-def _is_view(item: dict[str, Any]) -> bool:
+def _is_view(item: Any) -> bool:
     return item["stateMutability"] in {"view", "pure"}
 
 
-def _answer_name(item: dict[str, Any]) -> str:
+def _answer_name(item: Any) -> str:
     return item["name"][0].upper() + item["name"][1:]
 
 
 def _python_type(type_: str) -> str | None:
-    """The Python type of an elementary Solidity type that fits a word; None for text."""
+    """Return the Python type of an elementary Solidity type that fits a word; None for text."""
     if type_ == "address":
         return "Address"
     if type_ == "bool":
@@ -320,8 +327,8 @@ def _python_type(type_: str) -> str | None:
     return "bytes" if type_.startswith("bytes") else None
 
 
-def _types(parts: list[dict[str, Any]]) -> str:
-    return _tuple(json.dumps(type_) for type_ in types(parts))
+def _texts(items: Iterable[str]) -> str:
+    return _tuple(json.dumps(item) for item in items)
 
 
 def _pairs(parts: list[dict[str, Any]]) -> str:
@@ -334,7 +341,7 @@ def _tuple(items: Iterable[str]) -> str:
 
 
 def _call(name: str, arguments: list[str], indent: int) -> str:
-    """A call on one line, or with an argument to a line where that would be too long."""
+    """Format a call on one line, or with an argument to a line where that would be too long."""
     space = " " * indent
     line = f"{space}{name}({', '.join(arguments)})"
     if len(line) <= WIDTH:
@@ -343,7 +350,7 @@ def _call(name: str, arguments: list[str], indent: int) -> str:
 
 
 def _header(name: str, parameters: list[str], result: str) -> str:
-    """A function's first line, or several where that would be too long."""
+    """Format a function's first line, or several where that would be too long."""
     line = f"def {name}({', '.join(parameters)}) -> {result}:"
     if len(line) <= WIDTH:
         return line
@@ -352,7 +359,7 @@ def _header(name: str, parameters: list[str], result: str) -> str:
 
 
 def _docstring(text: str, indent: int) -> str:
-    """A docstring, wrapped, ended by a newline; nothing for no text."""
+    """Format a docstring, wrapped, ended by a newline; nothing for no text."""
     if not text:
         return ""
     space = " " * indent

@@ -1,4 +1,4 @@
-"""Compile the contracts and write what the Python side needs: `muster/chain/abi/` and `muster/chain/contracts/`.
+"""Compile the contracts and write what the Python side needs: `muster/contracts/abi/` and `muster/contracts/`.
 
     python scripts/build_contracts.py [--force]
 
@@ -21,16 +21,16 @@ from pathlib import Path
 from bindings import CONTRACTS, write_bindings
 
 ROOT = Path(__file__).resolve().parent.parent
-SCRIPTS = ("scripts/solc", "scripts/build_contracts.py", "scripts/bindings.py", "muster/chain/abi.py")
+SCRIPTS = ("scripts/solc", "scripts/build_contracts.py", "scripts/bindings.py", "muster/contracts/abi.py")
 OTHER_INPUTS = ("foundry.toml", "package-lock.json", *SCRIPTS)
-TARGET = ROOT / "muster" / "chain" / "abi"
-MODULES = ROOT / "muster" / "chain" / "contracts"
+TARGET = ROOT / "muster" / "contracts" / "abi"
+MODULES = ROOT / "muster" / "contracts"
 STAMP = TARGET / ".inputs"
 BUILD_SECONDS = 300
 
 
 def inputs_digest() -> str:
-    """A hash over the names and contents of everything the build depends on."""
+    """Return a hash over the names and contents of everything that the build depends on."""
     files = [*(ROOT / "contracts").rglob("*.sol")]
     files += [ROOT / name for name in OTHER_INPUTS]
     digest = hashlib.sha256()
@@ -42,7 +42,7 @@ def inputs_digest() -> str:
 
 
 def is_fresh(digest: str) -> bool:
-    """Whether the last build had these inputs and all its documents are still there."""
+    """Return whether the last build had these inputs and all its documents are still there."""
     built = [TARGET / f"{name}.json" for name in CONTRACTS.values()]
     built += [MODULES / f"{module}.py" for module in CONTRACTS]
     if not all(path.is_file() for path in built):
@@ -62,7 +62,7 @@ def run_forge() -> None:
 
 
 def document(name: str) -> dict[str, object]:
-    """What Python needs of one contract, taken from forge's artifact."""
+    """Return what Python needs of one contract, taken from forge's artifact."""
     artifact = json.loads((ROOT / "out" / f"{name}.sol" / f"{name}.json").read_text())
     deployed = artifact["deployedBytecode"]
     return {

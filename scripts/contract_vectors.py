@@ -3,8 +3,8 @@
     python scripts/contract_vectors.py
 
 The files under tests/contracts/vectors/ are committed: forge reads them (libraries/Twins.t.sol), and
-tests/unit/test_contract_vectors.py fails when they are not what this script would write. Each file is one object of
-equally long lists, one entry per case; numbers wider than 53 bits are hex strings.
+tests/unit/scripts/test_contract_vectors.py fails when they are not what this script would write. Each file is one
+object of equally long lists, one entry per case; numbers wider than 53 bits are hex strings.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 
 from eth_utils.address import to_checksum_address
 
-from muster.draws import draw_base, group_draw, position_seed
-from muster.merkle import LeafTree
+from muster.protocol.draws import draw_base, group_draw, position_seed
+from muster.protocol.merkle import LeafTree
+from muster.protocol.terms import Terms, WorkClass, pack_class
 from muster.rollouts.leaves import Leaf, leaf_hash
-from muster.terms import Terms, WorkClass, pack_class
 
 TARGET = Path(__file__).resolve().parent.parent / "tests" / "contracts" / "vectors"
 CASES = 64
@@ -70,7 +70,7 @@ def random_uint32(chance: random.Random) -> int:
 
 
 def random_class(chance: random.Random) -> WorkClass:
-    """A work class with 1 to 14 budgets of any width."""
+    """Draw a work class with 1 to 14 budgets of any width."""
     budgets = tuple(chance.randrange(1, 1 << 16) for _ in range(chance.randrange(1, 15)))
     return WorkClass(chance.randrange(1, 1 << 16), budgets)
 
@@ -103,7 +103,7 @@ def draw_case(chance: random.Random) -> dict[str, object]:
 
 
 def random_leaf(chance: random.Random) -> Leaf:
-    """A leaf; the reward may be negative, as the contract's int256 allows."""
+    """Draw a leaf; the reward may be negative, as the contract's int256 allows."""
     return Leaf(
         position=random_uint32(chance),
         task=random_uint32(chance),
@@ -121,7 +121,7 @@ def leaf_case(chance: random.Random) -> dict[str, object]:
     """One leaf, its hash, and its proof in a tree of 1 to 40 leaves."""
     leaf = random_leaf(chance)
     hashes = [leaf_hash(leaf), *(chance.randbytes(32) for _ in range(chance.randrange(40)))]
-    tree = LeafTree.of(hashes)
+    tree = LeafTree.from_hashes(hashes)
     return {
         "position": leaf.position,
         "task": leaf.task,
@@ -144,7 +144,7 @@ def columns(rows: list[dict[str, object]]) -> Vectors:
 
 
 def vectors() -> dict[str, str]:
-    """The content of every vector file, by name."""
+    """Return the content of every vector file, by name."""
     chance = random.Random("muster.vectors.v1")
     cases = {
         "draws.json": [draw_case(chance) for _ in range(CASES)],

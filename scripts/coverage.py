@@ -49,7 +49,7 @@ def share(hit: int, found: int) -> float:
 
 
 def read(report: Iterable[str]) -> dict[str, Coverage]:
-    """Each contract's coverage. Source: the totals of geninfo(1): LF, LH, BRF, BRH after the SF they are of."""
+    """Return each contract's coverage. Source: the totals of geninfo(1): LF, LH, BRF, BRH after the SF they are of."""
     files: dict[str, Coverage] = {}
     current = Coverage()
     for line in report:

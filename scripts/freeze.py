@@ -33,14 +33,14 @@ HEADER = """\
 
 
 def excluded() -> set[str]:
-    """Packages that overrides.txt keeps out: those it asks for nowhere."""
+    """Return the packages that overrides.txt keeps out: those it asks for nowhere."""
     lines = (ROOT / "overrides.txt").read_text().splitlines()
     overrides = [Requirement(line) for line in lines if line and not line.startswith("#")]
     return {canonicalize_name(one.name) for one in overrides if one.marker and not one.marker.evaluate()}
 
 
 def project_requirements() -> list[Requirement]:
-    """What pyproject.toml asks for, its own extras resolved."""
+    """Return what pyproject.toml asks for, its own extras resolved."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
     found: list[Requirement] = []

@@ -24,6 +24,7 @@ ROOT = Path(__file__).resolve().parent.parent
 STAMPS = ROOT / ".stamps"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
+SERVERS = ROOT / ".servers"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
 
 
@@ -78,7 +79,7 @@ def call(command: Sequence[str | Path], *, hint: str, env: dict[str, str] | None
 
 
 def pinned(package: str) -> str:
-    """The line of constraints.txt that pins a package."""
+    """Return the line of constraints.txt that pins a package."""
     found = re.search(rf"^{package}==\S+", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
     if not found:
         raise SetupError(f"constraints.txt does not pin {package}", "python scripts/freeze.py")
@@ -112,8 +113,18 @@ def install_python_packages() -> None:
     call(command, hint="check the network, then run it again", env=uv_environment())
 
 
+def install_servers() -> None:
+    """Install the servers that the tests start: no package of theirs is one of ours."""
+    uv = VENV / "bin" / "uv"
+    if not _runs(SERVERS / "bin" / "python"):
+        shutil.rmtree(SERVERS, ignore_errors=True)
+        call([PYTHON, "-m", "venv", "--without-pip", SERVERS], hint="install the venv module, then run it again")
+    command = [uv, "pip", "sync", "--quiet", "--python", SERVERS / "bin" / "python", "tests/servers.txt"]
+    call(command, hint="check the network, then run it again", env=uv_environment())
+
+
 def uv_environment() -> dict[str, str]:
-    """The environment for uv: what pip was told about local wheels and mirrors holds for uv too."""
+    """Return the environment for uv: pip's settings for local wheels and mirrors hold for uv too."""
     env = dict(os.environ)
     env.setdefault("UV_HTTP_TIMEOUT", "180")
     for name, key in (("UV_FIND_LINKS", "find-links"), ("UV_DEFAULT_INDEX", "index-url")):
@@ -124,7 +135,7 @@ def uv_environment() -> dict[str, str]:
 
 
 def _pip_setting(key: str) -> str:
-    """A value of pip's configuration files; "" when it has none."""
+    """Return a value of pip's configuration files; "" when it has none."""
     command = [PYTHON, "-m", "pip", "config", "get", f"global.{key}"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
     return answer.stdout.strip() if answer.returncode == 0 else ""
@@ -152,14 +163,14 @@ def build_contracts() -> None:
 
 
 def build_kernels() -> None:
-    call([PYTHON, "-m", "muster.native"], hint="MUSTER_NATIVE=0 does without compiled kernels")
+    call([PYTHON, "-m", "muster.proofs.native"], hint="MUSTER_NATIVE=0 does without compiled kernels")
 
 
 def steps() -> list[Step]:
     machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
-    kernels = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "native").glob("*.c"))
-    sources += ["scripts/build_contracts.py", "scripts/bindings.py", "muster/chain/abi.py"]
+    kernels = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "proofs" / "native").glob("*.c"))
+    sources += ["scripts/build_contracts.py", "scripts/bindings.py", "muster/contracts/abi.py"]
     return [
         Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv")),
         Step(
@@ -169,6 +180,14 @@ def steps() -> list[Step]:
             VENV / "bin" / "muster",
             install_python_packages,
             EXTRA + str(ROOT),
+        ),
+        Step(
+            "servers",
+            "S3 servers for the tests, in an environment of their own",
+            ("tests/servers.txt",),
+            SERVERS / "bin" / "moto_server",
+            install_servers,
+            machine + str(ROOT),
         ),
         Step(
             "node",
@@ -181,14 +200,14 @@ def steps() -> list[Step]:
             "contracts",
             "the contracts",
             ("foundry.toml", "package-lock.json", *sources),
-            ROOT / "muster" / "chain" / "contracts" / "court.py",
+            ROOT / "muster" / "contracts" / "court.py",
             build_contracts,
         ),
         Step(
             "native",
             "compiled inner loops (where there is a C compiler)",
-            ("muster/native/__init__.py", *kernels),
-            ROOT / "muster" / "native" / "built",
+            ("muster/proofs/native/__init__.py", *kernels),
+            ROOT / "muster" / "proofs" / "native" / "built",
             build_kernels,
         ),
     ]

@@ -3,44 +3,50 @@
 `anvil` and `deployment` live as long as the test session and are shared: create a run of your own, and expect that the
 chain's clock runs ahead of the wall clock, because tests move it. A test that needs other mining or an empty chain
 starts its own with `start_anvil`.
+
+`new_database_url` and `database_url` run a test on SQLite and on PostgreSQL, one module's tests after the other.
 """
 
 from __future__ import annotations
 
-import asyncio
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from muster.chain.anvil import Anvil
-from muster.chain.deploy import deploy
 from muster.chain.keys import Signer
-from muster.chain.types import AddressBook
-from muster.settings import ChainSettings
+from tests.support import fork_server
+from tests.support.chain import Deployment, deploy_on, funded_on
+from tests.support.paths import ROOT
+from tests.support.postgres import PostgresServer
+from tests.support.s3_servers import Endpoint, moto, rclone
+from tests.support.schedule import arrange, scheduler
 
 if TYPE_CHECKING:
-    from tests.adversaries.workshop import Workshop
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
+
+    from benchmarks.testbed.adversaries.lab import AdversaryLab
 
 settings.register_profile("muster", deadline=None)  # how fast the machine is today is nothing that a test asserts
 settings.load_profile("muster")
-
-ROOT = Path(__file__).resolve().parent.parent
-ETHER = 10**18
+fork_server.install()
 
 
-@dataclass(frozen=True)
-class Deployment:
-    """The contracts on an Anvil. `settings` lead a `Chain.connect` there."""
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    arrange(items)
 
-    anvil: Anvil
-    settings: ChainSettings
-    book: AddressBook
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    return scheduler(config, log)
 
 
 @pytest.fixture(scope="session")
@@ -82,27 +88,81 @@ def funded(anvil: Anvil) -> Callable[[int], list[Signer]]:
     return lambda count: funded_on(anvil, count)
 
 
-def deploy_on(anvil: Anvil, folder: Path, **options: object) -> Deployment:
-    """Deploy all contracts on an Anvil, not from within an event loop; `options` are those of ChainSettings."""
-    settings = ChainSettings.model_validate(
-        {"rpc_url": anvil.url, "addresses": folder / "addresses.json", "poll_seconds": 0.05, **options}
-    )
-    (deployer,) = funded_on(anvil, 1)
-    return Deployment(anvil, settings, asyncio.run(deploy(settings, deployer)))
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The PostgreSQL server that all tests share, each with databases of its own."""
+    server = PostgresServer()
+    yield server
+    server.close()
 
 
-def funded_on(anvil: Anvil, count: int) -> list[Signer]:
-    """Fresh keys with 100 ETH each."""
-    signers = [Signer.random() for _ in range(count)]
-    for signer in signers:
-        anvil.request("anvil_setBalance", signer.address, hex(100 * ETHER))
-    return signers
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def database_kind(request: pytest.FixtureRequest) -> str:
+    """The kind of the orchestrator's database. What asks for it, also through another fixture, runs with either."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def new_database_url(
+    request: pytest.FixtureRequest, database_kind: str, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[], str]]:
+    """`new_database_url()`: the URL of an empty database that nobody has used."""
+    if database_kind == "sqlite":
+        folder = tmp_path_factory.mktemp("databases")
+        names = count()
+        yield lambda: f"sqlite:///{folder}/{next(names)}/orchestrator.db"
+        return
+    server: PostgresServer = request.getfixturevalue("postgres")
+    made: list[str] = []
+
+    def make() -> str:
+        made.append(server.create_database())
+        return made[-1]
+
+    yield make
+    for url in made:
+        server.drop_database(url)
+
+
+@pytest.fixture
+def database_url(new_database_url: Callable[[], str]) -> str:
+    """An empty database of a test's own."""
+    return new_database_url()
 
 
 @pytest.fixture(scope="session")
-def workshop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workshop]:
-    """The demo's trained model and a running engine. Who uses the engine loads the weights it wants first."""
-    from tests.adversaries.workshop import open_workshop
+def moto_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """An S3 server that is right; `new_bucket()` of it is a test's own."""
+    with moto(tmp_path_factory.mktemp("moto")) as endpoint:
+        yield endpoint
 
-    with open_workshop(tmp_path_factory.mktemp("workshop")) as shop:
+
+@pytest.fixture(scope="session")
+def rclone_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Endpoint]:
+    """An S3 server that overwrites what it was asked to create, with an empty bucket."""
+    with rclone(tmp_path_factory.mktemp("rclone")) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+def use_s3(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], str]:
+    """`use_s3(endpoint)` sets this process's environment for it, and nothing else about S3; the storage url."""
+
+    def use(endpoint: Endpoint) -> str:
+        for name in os.environ:
+            if name.startswith("AWS_"):
+                monkeypatch.delenv(name)
+        for name, value in endpoint.environment.items():
+            monkeypatch.setenv(name, value)
+        return endpoint.storage_url
+
+    return use
+
+
+@pytest.fixture(scope="session")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdversaryLab]:
+    """The demo's trained model and a running engine. Who uses the engine loads the weights it wants first."""
+    from benchmarks.testbed.adversaries.lab import open_lab
+
+    with open_lab(tmp_path_factory.mktemp("lab")) as shop:
         yield shop

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 
-from muster.process import run_process
-from trainer.ranks import is_first
-from trainer.together import serve
+from muster.runtime.process import run_process
+from trainer.distributed import is_first
+from trainer.launch import serve
 
 if __name__ == "__main__":
     sys.exit(run_process("trainer", "train one run's model on accepted work", serve, metrics=is_first()))

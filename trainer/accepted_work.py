@@ -1,8 +1,8 @@
-"""Accepted work, from the orchestrator's list to rollouts in memory, trusting the list in nothing.
+"""Accepted work, from the orchestrator's list to rollouts in memory, without trusting the list.
 
-The orchestrator says which work was accepted and holds the files. That enough of the run's validators accepted it is
-checked here from their signatures, that it is what was committed from the chain, and that the file is what they all
-mean by recomputing its root. A file that fails is skipped for good and reported; it never stops a step.
+The orchestrator says which work was accepted and holds the files. Three things are checked here: the validators'
+signatures show that enough of them accepted it; the chain shows that it was committed; and the recomputed root shows
+that the file is the one they mean. A file that fails is refused for good and reported; it never stops a step.
 """
 
 from __future__ import annotations
@@ -15,37 +15,37 @@ from typing import Final
 
 from eth_utils.address import to_checksum_address
 
-from muster import telemetry
-from muster.chain.contracts import runs
-from muster.chain.contracts.registry import Role, Status
 from muster.chain.reads import ChainReader
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts import runs
+from muster.contracts.registry import Role, Status
 from muster.errors import ChainError, CheckError, MismatchError, RefusedError, UnreachableError
-from muster.hashes import hash_bytes
-from muster.http import OrchestratorClient
-from muster.messages import AcceptedWork
-from muster.rollouts.file import FileLimits
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.messages import AcceptedCommitment
+from muster.protocol.receipts import check_verdict
+from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
-from muster.signing import check_verdict
-from muster.terms import Terms
+from muster.runtime import telemetry
 from trainer.batches import FileRef, WorkFile, check_rows
 
 FETCHES: Final = 4
 """Files fetched, and claims asked the chain about, at the same time."""
 GONE_SECONDS: Final = 300.0
-"""A file that is not found for so long, at every look, is refused: what was accepted had been uploaded. As long is
-waited for a chain that does not show yet what the orchestrator has seen there."""
+"""A file that no poll finds for so long is refused: what was accepted had been uploaded. A chain that does not show yet
+what the orchestrator has seen there is waited for as long."""
 NOT_FOUND: Final = 404
 BONDED: Final = (Status.ACTIVE, Status.RETIRED)
-"""Whose acceptance counts: a stake answers for it, also while its owner is leaving."""
+"""States in which a validator's acceptance counts: its stake is still locked, also while it leaves."""
 
 log = telemetry.logger("trainer")
 REFUSED = telemetry.counter("trainer_refused_files", "Accepted files that the trainer would not use")
 
 
 @dataclass(frozen=True)
-class Looked:
-    """What one look at the orchestrator's list brought."""
+class PollResult:
+    """What one poll of the orchestrator's list brought."""
 
     fresh: int
     """Files that are new and good."""
@@ -54,21 +54,21 @@ class Looked:
 
 
 class _UnseenError(CheckError):
-    """What is claimed is not to be seen on chain. A node that lags behind does not show it yet."""
+    """The chain does not show what is claimed: perhaps not yet, since an RPC node can lag behind."""
 
 
 _NOT_OF_THE_FILE: Final = (UnreachableError, ChainError, RefusedError, _UnseenError)
-"""What says nothing about a file itself."""
+"""Errors that say nothing about the file itself."""
 
 
 @dataclass(frozen=True)
-class Refusal:
+class RefusedFile:
     """Why a file will never be used."""
 
     reason: str
 
 
-class Intake:
+class AcceptedWork:
     """The files that could go into a batch. Bounded by what the run can commit within its async level."""
 
     def __init__(
@@ -80,24 +80,24 @@ class Intake:
         terms: Terms,
         vocabulary: int,
     ) -> None:
-        """vocabulary: token ids that the model knows, 0 up to this."""
+        """Start without files. `vocabulary`: number of token ids that the model knows."""
         self._chain = chain
         self._client = client
         self._reader = reader
         self._run = run
         self._terms = terms
         self._vocabulary = vocabulary
-        self._limits = FileLimits.of(terms)
+        self._limits = FileLimits.from_terms(terms)
         self._gate = asyncio.Semaphore(FETCHES)
         self._claims = asyncio.Semaphore(FETCHES)
         self._files: dict[str, WorkFile] = {}
         self._refused: dict[str, int] = {}
         self._gone: dict[str, float] = {}
-        """When a file was first not found, or not seen on chain, of those that never were since."""
+        """Files not found, or not seen on chain, since this time."""
 
     @property
     def files(self) -> list[WorkFile]:
-        """What is here, in the order it came."""
+        """Return the files in memory, in order of arrival."""
         return list(self._files.values())
 
     @property
@@ -106,22 +106,22 @@ class Intake:
         return list(self._refused)
 
     def forget(self, hashes: Iterable[str], oldest_step: int) -> None:
-        """Let go of files that were used or dropped, and of refusals of steps that cannot come again."""
+        """Drop files that were used or left out, and refusals of steps that cannot come again."""
         for name in hashes:
             self._files.pop(name, None)
         self._refused = {name: step for name, step in self._refused.items() if step >= oldest_step}
 
-    def give_up(self) -> int:
-        """Never use the files that are here, since nothing can be learnt from them; how many they were."""
+    def refuse_all(self) -> int:
+        """Refuse all files in memory, since none has a signal; return how many they were."""
         count = len(self._files)
         self._refused |= {name: file.ref.step for name, file in self._files.items()}
         self._files.clear()
         return count
 
-    async def look(self, min_step: int, used: Iterable[str]) -> Looked:
-        """Fetch whatever was accepted since the last look, and let go of what is accepted no more.
+    async def poll(self, min_step: int, used: Iterable[str]) -> PollResult:
+        """Fetch whatever was accepted since the last poll, and drop what is accepted no more.
 
-        Raises UnreachableError, ChainError or CheckError when nothing can be learnt now.
+        Raises UnreachableError, ChainError or CheckError when the list cannot be had now.
         """
         accepted = await self._client.accepted(self._run, min_step)
         names = {work.file_hash for work in accepted}
@@ -134,16 +134,16 @@ class Intake:
             if isinstance(found, WorkFile):
                 self._files[work.file_hash] = found
                 fresh += 1
-            elif isinstance(found, Refusal):
+            elif isinstance(found, RefusedFile):
                 self._refused[work.file_hash] = work.step
                 refused.append(work.file_hash)
                 REFUSED.inc()
                 about = {"file": work.file_hash, "node": work.node, "index": work.index}
                 log.warning("refused a file", **about, reason=found.reason)
-        return Looked(fresh, tuple(refused))
+        return PollResult(fresh, tuple(refused))
 
     async def fetch(self, ref: FileRef) -> WorkFile:
-        """A file by its place in a closed batch. Raises CheckError when it is not what the batch names."""
+        """Fetch a file of a closed batch. Raises CheckError when it is not the one that the batch names."""
         async with self._gate:
             data = await self._client.get_file(ref.file_hash)
             rollouts = await self._reader.read(data, self._limits)
@@ -153,8 +153,8 @@ class Intake:
         check_rows(rollouts, self._run, ref, self._terms, self._vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
-    async def _take(self, work: AcceptedWork) -> WorkFile | Refusal | None:
-        """The file; why it will never be used; or None when that cannot be told now."""
+    async def _take(self, work: AcceptedCommitment) -> WorkFile | RefusedFile | None:
+        """Return the file, or why it will never be used, or None when that cannot be decided now."""
         known = work.file_hash in self._gone
         since = self._gone.pop(work.file_hash, time.monotonic())
         try:
@@ -164,23 +164,23 @@ class Intake:
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, _UnseenError) or (isinstance(error, RefusedError) and error.status == NOT_FOUND):
                 if time.monotonic() - since > GONE_SECONDS:
-                    return Refusal(f"for {GONE_SECONDS:g} s now: {error}")
+                    return RefusedFile(f"for {GONE_SECONDS:g} s now: {error}")
                 self._gone[work.file_hash] = since
             if not known:
-                log.warning("cannot look at a file now", file=work.file_hash, error=str(error))
+                log.warning("cannot check a file now", file=work.file_hash, error=str(error))
             return None
         except CheckError as error:
-            return Refusal(str(error))
+            return RefusedFile(str(error))
 
-    async def _check_claim(self, work: AcceptedWork) -> None:
-        """Enough validators of the run signed that they accept just this, and the chain has it.
+    async def _check_claim(self, work: AcceptedCommitment) -> None:
+        """Check that enough validators of the run signed that they accept just this, and that the chain has it.
 
-        Raises CheckError, _UnseenError where the chain may come to show it, and as the chain's reads.
+        Raises CheckError, _UnseenError where the chain may show it later, and as the chain's reads.
         """
         for verdict in work.verdicts:
             about = (verdict.run, verdict.step, verdict.node, verdict.index, verdict.root, verdict.file_hash)
             if about != (self._run, work.step, work.node, work.index, work.root, work.file_hash):
-                raise MismatchError(f"a verdict by {verdict.validator} is about something else")
+                raise MismatchError(f"a verdict by {verdict.validator} is about another commitment")
             check_verdict(self._client.domain, verdict)
         accepting = {to_checksum_address(verdict.validator) for verdict in work.verdicts if verdict.accepted}
         required = self._terms.accepts_required
@@ -191,6 +191,6 @@ class Intake:
             raise MismatchError("its node was convicted")
         able = sum(n.role == Role.VALIDATOR and n.run == self._run and n.status in BONDED for n in nodes[1:])
         if able < required:
-            raise _UnseenError(f"{able} of those who signed are bonded validators of the run, {required} must be")
-        if not await self._chain.ask(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
+            raise _UnseenError(f"{able} of the signers are bonded validators of the run, {required} must be")
+        if not await self._chain.call(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
             raise _UnseenError("the chain has no such commitment")

@@ -1,9 +1,9 @@
-"""Advantages of a group of rollouts, computed by the trainer from validated rewards and never by a worker.
+"""Compute the advantages of a group of rollouts, in the trainer, from validated rewards.
 
-By default the task part and the length part are kept apart: a group is dropped when its *task* rewards are all equal,
-however much its lengths differ, and each part is divided by its own standard deviation or not at all, so that noise in
-lengths is never blown up to the size of the task. INTELLECT-2 added the parts first, which did both;
-`add_rewards_first` does it their way, with the one difference that groups are still dropped by their task rewards.
+By default the task part and the length part are kept apart. A group is dropped when its *task* rewards are all equal,
+however much its lengths differ. Each part is divided by its own standard deviation or not at all, so that noise in
+lengths is never scaled up to the size of the task. INTELLECT-2 added the parts first, which has neither
+protection; `add_rewards_first` does so too, but still drops groups by their task rewards.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from muster.constants import MICRO
-from muster.recipes import LengthUnit
 from muster.rollouts.schema import Rollout
+from muster.settings.recipes import LengthUnit
 
 
 @dataclass(frozen=True)
 class AdvantageTerms:
     length_weight: float = 0.5
-    """What missing the budget costs, in full task rewards: per budget missed, or per token, as `length_unit` says."""
+    """Cost of missing the budget, in full task rewards: per budget missed, or per token, as `length_unit` says."""
     length_unit: LengthUnit = "budget"
     scale_by_std: bool = True
     """Divide the task part by the group's standard deviation, as GRPO does."""
@@ -35,24 +35,26 @@ class AdvantageTerms:
 
 
 def task_rewards(group: Sequence[Rollout]) -> np.ndarray:
-    """int64 micro [samples]"""
+    """Return the task rewards of a group: int64 micro [samples]."""
     return np.asarray([rollout.task_reward for rollout in group], dtype=np.int64)
 
 
 def length_parts(group: Sequence[Rollout], unit: LengthUnit) -> np.ndarray:
-    """float64 [samples]: −|length − budget|, in budgets or in tokens; lengths count the end of sequence."""
+    """Return −|length − budget| in budgets or in tokens, the end of sequence counted: float64 [samples]."""
     lengths = np.asarray([len(rollout.completion_tokens) for rollout in group], dtype=np.float64)
     budgets = np.asarray([rollout.budget for rollout in group], dtype=np.float64)
     return -np.abs(lengths - budgets) / (budgets if unit == "budget" else 1.0)
 
 
-def teaches(task_rewards: np.ndarray) -> bool:
-    """Whether a group's task rewards (int64 micro [samples]) differ: one that all or none solved teaches nothing."""
+def has_signal(task_rewards: np.ndarray) -> bool:
+    """Return whether a group's task rewards (int64 micro [samples]) differ: equal rewards give no advantage."""
     return bool(task_rewards.min() != task_rewards.max())
 
 
 def group_advantages(task_rewards: np.ndarray, lengths: np.ndarray, terms: AdvantageTerms) -> np.ndarray:
-    """float32 [samples] from a group's task rewards, int64 micro [samples], and length parts, float64 [samples].
+    """Return the advantages of a group: float32 [samples].
+
+    task_rewards: int64 micro [samples]; lengths: `length_parts`, float64 [samples].
 
     apart:    scaled(r − mean r) + scaled(w · (l − mean l)), each with its own standard deviation, if any
     together: scaled(r + w · l − mean), with that of the sum

@@ -1,4 +1,4 @@
-"""Batches: which accepted files an update trains on, closed before it starts and anchored with what comes of it.
+"""Batches: which accepted files an update trains on, closed before it starts and anchored with its result.
 
 A file is a commitment's rollouts, a batch is whole files. Staleness has one definition (the training step minus the
 policy step) and one place where it is enforced: here, when a batch is closed. Everything in this module is pure.
@@ -17,12 +17,12 @@ import numpy as np
 
 from muster.constants import MICRO
 from muster.errors import MismatchError
-from muster.hashes import hash_bytes
-from muster.merkle import LeafTree, leaf_of_words
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.merkle import LeafTree, leaf_of_words
+from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
-from muster.terms import Terms
-from trainer.advantages import AdvantageTerms, group_advantages, length_parts, task_rewards, teaches
-from trainer.layout import Sample
+from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
+from trainer.packing import Sample
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,14 @@ class FileRef:
     node: str
     """Address, 0x-hex."""
     index: int
-    """Of the commitment, counted by node."""
+    """Index of the commitment, counted by node."""
     file_hash: str
-    """0x-hex, as `muster.hashes` writes it."""
+    """0x-hex, as `muster.protocol.hashes` writes it."""
     root: str
-    """Of the rollouts' Merkle tree, 0x-hex."""
+    """Root of the rollouts' Merkle tree, 0x-hex."""
 
     def leaf(self) -> bytes:
-        """The leaf of the batch root: step, node, index, file hash, Merkle root of the rollouts."""
+        """Return the leaf of the batch root: step, node, index, file hash, Merkle root of the rollouts."""
         node = int(self.node, 16)
         return leaf_of_words([self.step, node, self.index, hash_bytes(self.file_hash), hash_bytes(self.root)])
 
@@ -54,13 +54,15 @@ class WorkFile:
     rollouts: tuple[Rollout, ...]
 
     def groups(self) -> list[list[Rollout]]:
-        """The rollouts by group."""
+        """Return the rollouts by group."""
         return [list(rollouts) for _, rollouts in groupby(self.rollouts, key=attrgetter("group"))]
 
 
 def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms, vocabulary: int) -> None:
-    """Raises MismatchError unless the rows are those of the commitment, whole and in order, which the advantages rely
-    on, and such that the model can be asked about them."""
+    """Raise MismatchError unless the rows are the commitment's, whole and in order, and the model can score them.
+
+    The advantages rely on the order.
+    """
     if len(rollouts) != terms.positions:
         raise MismatchError(f"{len(rollouts)} rows; a commitment has {terms.positions}")
     for position, row in enumerate(rollouts):
@@ -88,9 +90,9 @@ def check_rows(rollouts: Sequence[Rollout], run: int, ref: FileRef, terms: Terms
 @dataclass(frozen=True)
 class BatchTerms:
     groups: int
-    """Groups that teach something to wait for before a batch is closed."""
+    """Groups with a signal that a batch waits for."""
     max_files: int
-    """Files at which it is closed all the same: groups that teach nothing must not keep the trainer waiting."""
+    """Files at which a batch is closed all the same: groups without a signal must not keep the trainer waiting."""
     async_level: int
     """Largest staleness that is trained on."""
 
@@ -105,8 +107,8 @@ class Batch:
 
     @property
     def root(self) -> bytes:
-        """Merkle root over the files in order: what `publishCheckpoint` takes as batchRoot."""
-        return LeafTree.of([ref.leaf() for ref in self.files]).root
+        """Return the Merkle root over the files in order: what `publishCheckpoint` takes as batchRoot."""
+        return LeafTree.from_hashes([ref.leaf() for ref in self.files]).root
 
     def to_json(self) -> str:
         files = [[ref.step, ref.node, ref.index, ref.file_hash, ref.root] for ref in self.files]
@@ -114,55 +116,55 @@ class Batch:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`; for the trainer's own files."""
+        """Return the inverse of `to_json`; for the trainer's own files."""
         value: dict[str, Any] = json.loads(text)
         return cls(value["step"], tuple(FileRef(*row) for row in value["files"]))
 
 
 def staleness(training_step: int, policy_step: int) -> int:
-    """Training step minus policy step, queues included."""
+    """Return training step minus policy step, queues included."""
     return training_step - policy_step
 
 
 def too_stale(files: Sequence[WorkFile], step: int, async_level: int) -> list[WorkFile]:
-    """The files that no batch of this step or a later one may use."""
+    """Return the files that no batch of this step or a later one may use."""
     return [file for file in files if staleness(step, file.ref.step) > async_level]
 
 
 def close_batch(files: Sequence[WorkFile], step: int, terms: BatchTerms, *, at_last: bool = False) -> Batch | None:
     """Close a batch over the oldest fresh files, or return None when they are not enough yet.
 
-    Enough is `terms.groups` groups that teach, or `terms.max_files` files of which at least one group does; `at_last`
+    Enough is `terms.groups` groups with a signal, or `terms.max_files` files with at least one such group. `at_last`
     asks for no more than that one group, when waiting has to end.
     """
     fresh = [file for file in files if 0 <= staleness(step, file.ref.step) <= terms.async_level]
     fresh.sort(key=lambda file: (file.ref.step, file.ref.index, file.ref.node))
     chosen: list[FileRef] = []
-    teaching = 0
+    signals = 0
     for file in fresh:
         chosen.append(file.ref)
-        teaching += sum(teaches(task_rewards(group)) for group in file.groups())
-        if teaching >= terms.groups or (teaching and len(chosen) >= terms.max_files):
+        signals += sum(has_signal(task_rewards(group)) for group in file.groups())
+        if signals >= terms.groups or (signals and len(chosen) >= terms.max_files):
             return Batch(step, tuple(chosen))
-    return Batch(step, tuple(chosen)) if at_last and teaching else None
+    return Batch(step, tuple(chosen)) if at_last and signals else None
 
 
 def samples_of(files: Sequence[WorkFile], terms: AdvantageTerms) -> list[Sample]:
-    """The rollouts that an update trains on, with their advantages: those of the groups that teach."""
+    """Return the rollouts that an update trains on, with their advantages: those of groups with a signal."""
     samples: list[Sample] = []
     for file in files:
         for group in file.groups():
             rewards = task_rewards(group)
-            if not teaches(rewards):
+            if not has_signal(rewards):
                 continue
             advantages = group_advantages(rewards, length_parts(group, terms.length_unit), terms)
             name = file.ref.file_hash
-            samples += [Sample.of(row, value, name) for row, value in zip(group, advantages, strict=True)]
+            samples += [Sample.from_rollout(row, value, name) for row, value in zip(group, advantages, strict=True)]
     return samples
 
 
 def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
-    """What a batch was like, by TRL's names; over all its rollouts, those of groups that taught nothing included."""
+    """Describe a batch by TRL's names, over all its rollouts, those of groups without a signal included."""
     rollouts = [rollout for file in files for rollout in file.rollouts]
     groups = [task_rewards(group) for file in files for group in file.groups()]
     rewards = np.concatenate(groups) / MICRO
@@ -171,7 +173,7 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
     return {
         "reward": float(rewards.mean()),
         "reward_std": float(rewards.std(ddof=1)),
-        "frac_reward_zero_std": float(np.mean([not teaches(group) for group in groups])),
+        "frac_reward_zero_std": float(np.mean([not has_signal(group) for group in groups])),
         "completions/mean_length": float(lengths.mean()),
         "completions/min_length": float(lengths.min()),
         "completions/max_length": float(lengths.max()),
@@ -188,5 +190,5 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
 
 
 def _staleness_shares(values: Sequence[int]) -> dict[str, float]:
-    """`staleness/N`: the share of files that were N steps stale, up to the stalest."""
+    """Return `staleness/N`: the share of files that were N steps stale, up to the stalest."""
     return {f"staleness/{n}": values.count(n) / len(values) for n in range(max(values) + 1)}

@@ -1,12 +1,12 @@
-"""The trainer's memory: one folder per step that is there whole or not at all, and enough to go on bit for bit.
+"""Keep the trainer's checkpoints: one folder per step, whole or absent, from which training resumes bit for bit.
 
 STEPS/000012/
     model/      what is published: safetensors in the profile's dtype, config.json, tokenizer
-    adapter/    the low-rank adapter that makes it out of step 0, where one is trained
+    adapter/    the low-rank adapter that turns step 0 into it, where one is trained
     state/      float32 master weights and AdamW's moments, as torch.distributed.checkpoint writes them
-    note.json   step, the batch that led here, files used lately, metrics, hashes of all other files and of itself
-STEPS/batches/000012.json   the batch closed for step 12: an update that was interrupted is done again on the same files
-STEPS/skipped/000012.json   the batch of an update that was not finite, and which rollouts it may be the fault of
+    note.json   metadata: step, batch, files used lately, metrics, hashes of all other files and of itself
+STEPS/batches/000012.json   the batch closed for step 12: an interrupted update is done again on the same files
+STEPS/skipped/000012.json   the batch of an update that was not finite, and the rollouts that may have caused it
 
 STEPS is `steps` in `trainer.state_dir`.
 """
@@ -25,37 +25,37 @@ import torch
 from safetensors import SafetensorError
 
 from muster.errors import MismatchError, StorageError
-from muster.files import sync, write_durably
-from muster.lora import Adapter
-from muster.model_files import FIXED_FILES
+from muster.models.files import FIXED_FILES
+from muster.models.lora import Adapter
+from muster.runtime.files import sync, write_durably
 from trainer.batches import Batch
-from trainer.layout import Sample
+from trainer.packing import Sample
 from trainer.update import UpdateReport
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 STATE: Final = "state"
-NOTE: Final = "note.json"
+METADATA: Final = "note.json"
 MODEL: Final = "model"
 ADAPTER: Final = "adapter"
 BATCHES: Final = "batches"
 SKIPPED: Final = "skipped"
 KEEP: Final = 2
-"""Steps that are kept: the newest, and the one that may still be on its way to the chain beside it."""
+"""Steps that are kept: the newest, and the one before it, which may not be on chain yet."""
 
 
 @dataclass(frozen=True)
-class Note:
-    """What a step's folder says about itself."""
+class CheckpointMetadata:
+    """What a step's folder says about its step."""
 
     step: int
     batch_root: str
-    """0x-hex; zero where no batch led here: step 0, and weights that were published once more."""
+    """0x-hex; zero where no batch led here: step 0, and weights that were republished."""
     batch: tuple[str, ...] = ()
     """File hashes of the batch."""
     updates: int = 0
-    """Batches learnt from until here; fewer than steps where weights were published once more."""
+    """Batches trained on so far; fewer than steps where weights were republished."""
     used: Mapping[str, int] = field(default_factory=dict)
     """File hash → policy step of every file that is used up and could still come again."""
     moments: bool = False
@@ -70,8 +70,8 @@ class Note:
     """Seconds, by stage."""
 
 
-class Checkpoints:
-    """The folders of a trainer. Calls block; use them from a thread. Of several ranks only the first has one."""
+class CheckpointStore:
+    """The folders of a trainer. Calls block; use them from a thread. Only rank 0 has one."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,88 +83,88 @@ class Checkpoints:
         return self.folder / f"{step:06d}"
 
     def model_dir(self, step: int) -> Path:
-        """The model at a step."""
+        """Return the folder of the model at a step."""
         return self.path(step) / MODEL
 
     def published(self, step: int) -> tuple[Path, Path | None]:
-        """What is published of a step: the model, and the adapter that makes it, if there is one."""
+        """Return the folders that are published of a step: the model, and its adapter, if there is one."""
         adapter = self.path(step) / ADAPTER
         return self.model_dir(step), adapter if adapter.is_dir() else None
 
     def steps(self) -> list[int]:
-        """Those that are there, in order."""
+        """Return the steps on disk, in order."""
         return sorted(int(path.name) for path in self.folder.iterdir() if path.name.isdigit())
 
     def latest(self) -> int | None:
-        """The newest step that is there."""
+        """Return the newest step on disk."""
         return max(self.steps(), default=None)
 
     def building(self, step: int) -> Path:
-        """Where the ranks write the weights and moments of a step that is not there yet."""
+        """Return where the ranks write the weights and moments of a step that is not complete yet."""
         return self.folder / f".writing-{step:06d}" / STATE
 
-    def settle(
+    def finalize(
         self,
-        note: Note,
+        metadata: CheckpointMetadata,
         weights: Mapping[str, torch.Tensor],
         model: PreTrainedModel,
         fixed: Path,
         adapter: Adapter | None = None,
     ) -> None:
-        """Complete a step whose ranks have written `building`, and let it appear. Raises StorageError.
+        """Complete a step whose ranks have written `building`, and rename it into place. Raises StorageError.
 
-        `weights`: what is published, in its dtype; `fixed` is a folder with what is not weights; `adapter` makes the
-        weights out of step 0's.
+        `weights`: what is published, in its dtype; `fixed` is a folder with what is not weights; `adapter` turns step
+        0's weights into these.
         """
-        build = self.building(note.step).parent
+        build = self.building(metadata.step).parent
         try:
             _write_model(build / MODEL, weights, model, fixed)
             if adapter is not None:
                 adapter.write(build / ADAPTER, base_model="step 0")
             files = sorted(path for path in build.rglob("*") if path.is_file())
             hashes = {str(path.relative_to(build)): _sha256(path) for path in files}
-            said = asdict(note) | {"hashes": hashes}
-            (build / NOTE).write_text(json.dumps(said | {"digest": _digest(said)}))
-            for path in sorted(build.rglob("*"), reverse=True):  # what a folder holds, then the folder
+            document = asdict(metadata) | {"hashes": hashes}
+            (build / METADATA).write_text(json.dumps(document | {"digest": _digest(document)}))
+            for path in sorted(build.rglob("*"), reverse=True):  # a folder's content before the folder
                 sync(path)
             sync(build)
-            shutil.rmtree(self.path(note.step), ignore_errors=True)
-            build.rename(self.path(note.step))
+            shutil.rmtree(self.path(metadata.step), ignore_errors=True)
+            build.rename(self.path(metadata.step))
             sync(self.folder)
         except (OSError, SafetensorError) as error:
             raise StorageError(
-                f"cannot write step {note.step} to {self.folder}: {error}", hint="is the disk full?"
+                f"cannot write step {metadata.step} to {self.folder}: {error}", hint="is the disk full?"
             ) from error
 
-    def read(self, step: int) -> Note:
-        """A step's note, if its files are what was written.
+    def read(self, step: int) -> CheckpointMetadata:
+        """Return a step's metadata, if its files are what was written.
 
         Raises MismatchError when they are not, StorageError when they cannot be read.
         """
         folder = self.path(step)
         try:
-            value = json.loads((folder / NOTE).read_text())
+            value = json.loads((folder / METADATA).read_text())
             digest, changed = value.pop("digest"), []
             if _digest(value) != digest:
-                changed = [NOTE]
+                changed = [METADATA]
             changed += [name for name, expected in value.pop("hashes").items() if _sha256(folder / name) != expected]
             if changed:
                 raise MismatchError(
                     f"{folder / changed[0]} is not what was written",
                     hint=f"delete {folder} to go on from the step before",
                 )
-            return Note(**value | {"batch": tuple(value["batch"])})
+            return CheckpointMetadata(**value | {"batch": tuple(value["batch"])})
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise StorageError(
                 f"{folder} cannot be read: {error}", hint=f"delete {folder} to go on from the step before"
             ) from error
 
     def state(self, step: int) -> Path:
-        """Weights and moments of a step, as the ranks wrote them."""
+        """Return the folder of a step's weights and moments, as the ranks wrote them."""
         return self.path(step) / STATE
 
     def prune(self, newest: int) -> None:
-        """Remove all but the newest steps, and the batches that only led to those."""
+        """Remove all but the newest steps, and the batches of the removed ones."""
         for path in self.folder.iterdir():
             if path.name.isdigit() and int(path.name) <= newest - KEEP:
                 shutil.rmtree(path)
@@ -173,13 +173,13 @@ class Checkpoints:
                 path.unlink()
 
     def close_batch(self, batch: Batch) -> None:
-        """Note, durably, that the update of its step trains on exactly this batch."""
+        """Record, durably, that the update of its step trains on exactly this batch."""
         path = self._batch_path(batch.step)
         path.parent.mkdir(exist_ok=True)
         write_durably(path, batch.to_json().encode())
 
     def closed_batch(self, step: int) -> Batch | None:
-        """The batch closed for `step`, if one was. Raises StorageError when it cannot be read."""
+        """Return the batch closed for `step`, if one was. Raises StorageError when it cannot be read."""
         path = self._batch_path(step)
         try:
             return Batch.from_json(path.read_text()) if path.exists() else None
@@ -187,14 +187,14 @@ class Checkpoints:
             raise StorageError(f"{path} cannot be read: {error}", hint="delete it: another batch is closed") from error
 
     def drop_batch(self, step: int) -> None:
-        """Forget a closed batch: its files cannot be had any more."""
+        """Forget a closed batch whose files cannot be fetched any more."""
         self._batch_path(step).unlink(missing_ok=True)
 
     def _batch_path(self, step: int) -> Path:
         return self.folder / BATCHES / f"{step:06d}.json"
 
     def keep_evidence(self, batch: Batch, samples: Sequence[Sample], report: UpdateReport) -> Path:
-        """Write down what an update was trained on that could not be taken; where."""
+        """Write down the batch of an update that was not finite; return the file's path."""
         path = self.folder / SKIPPED / f"{batch.step:06d}.json"
         suspects = [samples[place] for place in report.suspects]
         value = {
@@ -209,8 +209,11 @@ class Checkpoints:
 
 
 def _write_model(folder: Path, weights: Mapping[str, torch.Tensor], model: PreTrainedModel, fixed: Path) -> None:
-    """The published form. Tied weights are written once, as transformers does; all that is not weights is copied byte
-    for byte, since the run's terms name its hash."""
+    """Write the published form.
+
+    Tied weights are written once, as transformers does. All that is not weights is copied byte for byte, since the
+    run's terms name its hash.
+    """
     model.save_pretrained(folder, state_dict=dict(weights))
     for name in FIXED_FILES:
         if (fixed / name).is_file():
@@ -220,7 +223,7 @@ def _write_model(folder: Path, weights: Mapping[str, torch.Tensor], model: PreTr
 
 
 def _digest(value: Mapping[str, object]) -> str:
-    """Of what a note says, in whatever order."""
+    """Return the SHA-256 of a document, whatever the order of its keys."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 

@@ -1,9 +1,9 @@
-"""Several processes train one model: torchrun starts them, rank 0 is the trainer, and the others do what it says.
+"""Train one model in several processes: torchrun starts them, rank 0 is the trainer, the others follow its commands.
 
     torchrun --nproc-per-node=8 -m trainer --config FILE
 
 Weights, gradients and moments are sharded over the ranks (FSDP2); with bfloat16 the passes compute in it from float32
-master weights, and gradients are added up in float32. What rank 0 says to the others travels as tensors and JSON.
+master weights, and gradients are added up in float32. Rank 0 broadcasts commands as tensors and JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
 from muster.errors import StorageError
-from trainer.layout import Sample
+from trainer.packing import Sample
 from trainer.policy import Policy
 
 PASS_SECONDS: Final = 1800.0
@@ -44,15 +44,15 @@ class Ranks(Protocol):
     device: torch.device
 
     def shard(self, policy: Policy) -> None:
-        """Divide a policy's parameters among the ranks, in place; all call it with equal weights."""
+        """Divide a policy's parameters among the ranks, in place; all ranks call it with equal weights."""
         ...
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """float64 [n] on the CPU, added up over all ranks."""
+        """Add up float64 [n] on the CPU over all ranks."""
         ...
 
-    def tell(self, order: str, tensors: Mapping[str, torch.Tensor] | None = None, **words: Any) -> None:
-        """Have every other rank do something; for any rank but the first it does nothing."""
+    def broadcast(self, command: str, tensors: Mapping[str, torch.Tensor] | None = None, **fields: Any) -> None:
+        """Send a command to every other rank; does nothing on any rank but the first."""
         ...
 
     def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
@@ -64,7 +64,7 @@ class Ranks(Protocol):
         ...
 
 
-class Alone:
+class SingleProcess:
     """One process, on one device."""
 
     rank, world, sharded = 0, 1, False
@@ -78,39 +78,39 @@ class Alone:
     def sum(self, values: torch.Tensor) -> torch.Tensor:
         return values
 
-    def tell(self, order: str, tensors: Mapping[str, torch.Tensor] | None = None, **words: Any) -> None:
+    def broadcast(self, command: str, tensors: Mapping[str, torch.Tensor] | None = None, **fields: Any) -> None:
         pass
 
     def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
-        _meet_oneself()
+        _init_group_of_one()
         return _saving(async_save(state, storage_writer=_writer(folder)))
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
-        _meet_oneself()
+        _init_group_of_one()
         load_state(state, checkpoint_id=folder)
 
 
-class Torchrun:
-    """The processes that torchrun started, one a GPU or, without any, several on CPUs over gloo."""
+class Distributed:
+    """The processes that torchrun started: one per GPU, or several on CPUs over gloo."""
 
     sharded = True
 
     def __init__(self, *, silence_seconds: float, dtype: torch.dtype = torch.float32) -> None:
-        """Meets the others. `silence_seconds`: the longest that rank 0 may have nothing to say."""
+        """Join the process group. `silence_seconds`: the longest that rank 0 may send no command."""
         local = int(os.environ.get("LOCAL_RANK", "0"))
         cuda = torch.cuda.is_available()
         self.device = torch.device("cuda", local) if cuda else torch.device("cpu")
         backend = "cpu:gloo,cuda:nccl" if cuda else "gloo"
         distributed.init_process_group(backend, timeout=timedelta(seconds=PASS_SECONDS))
         self.rank, self.world = distributed.get_rank(), distributed.get_world_size()
-        self._orders = _group(silence_seconds + PASS_SECONDS)
+        self._commands = _group(silence_seconds + PASS_SECONDS)
         self._files = _group(PASS_SECONDS)
-        """Of its own, since files are written while an update goes on."""
+        """A group of its own, since files are written while an update goes on."""
         self._mesh: DeviceMesh = init_device_mesh(self.device.type, (self.world,))
         self._dtype = dtype
 
     def shard(self, policy: Policy) -> None:
-        """FSDP2: each layer by itself, the rest together."""
+        """Shard with FSDP2: each layer by itself, the rest together."""
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)  # of this thread: every thread has a current device of its own
         narrow = None if self._dtype == torch.float32 else self._dtype
@@ -124,29 +124,29 @@ class Torchrun:
         distributed.all_reduce(values)
         return values
 
-    def tell(self, order: str, tensors: Mapping[str, torch.Tensor] | None = None, **words: Any) -> None:
+    def broadcast(self, command: str, tensors: Mapping[str, torch.Tensor] | None = None, **fields: Any) -> None:
         from safetensors.torch import save
 
         if self.rank:
             return
-        data = save(dict(tensors or {}) | {"": torch.zeros(0)}, {"order": order, "words": json.dumps(words)})
+        data = save(dict(tensors or {}) | {"": torch.zeros(0)}, {"command": command, "fields": json.dumps(fields)})
         size = torch.tensor([len(data)])
-        distributed.broadcast(size, 0, group=self._orders)
-        distributed.broadcast(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, group=self._orders)
+        distributed.broadcast(size, 0, group=self._commands)
+        distributed.broadcast(torch.frombuffer(bytearray(data), dtype=torch.uint8), 0, group=self._commands)
 
-    def hear(self) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
-        """What rank 0 said next: order, tensors, words. Every other rank calls this."""
+    def receive(self) -> tuple[str, dict[str, torch.Tensor], dict[str, Any]]:
+        """Wait for the next command of rank 0; return its name, tensors and fields. Every other rank calls this."""
         from safetensors.torch import load
 
         size = torch.zeros(1, dtype=torch.int64)
-        distributed.broadcast(size, 0, group=self._orders)
+        distributed.broadcast(size, 0, group=self._commands)
         buffer = torch.zeros(int(size), dtype=torch.uint8)
-        distributed.broadcast(buffer, 0, group=self._orders)
+        distributed.broadcast(buffer, 0, group=self._commands)
         data = buffer.numpy().tobytes()
-        words = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])["__metadata__"]
         tensors = load(data)
         del tensors[""]
-        return words["order"], tensors, json.loads(words["words"])
+        return header["command"], tensors, json.loads(header["fields"])
 
     def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
         return _saving(async_save(state, storage_writer=_writer(folder), process_group=self._files))
@@ -155,8 +155,8 @@ class Torchrun:
         load_state(state, checkpoint_id=folder, process_group=self._files)
 
     def close(self) -> None:
-        """Let the other ranks go, too."""
-        self.tell("stop")
+        """Stop the other ranks and leave the process group."""
+        self.broadcast("stop")
         distributed.destroy_process_group()
 
 
@@ -168,18 +168,18 @@ def finish(writing: Future[Any], what: str) -> None:
     """Wait until what `Ranks.save` began is on disk. Raises StorageError when a rank could not write. Blocks."""
     try:
         writing.result()
-    except CheckpointException as error:  # which is no Exception
+    except CheckpointException as error:  # a BaseException, not an Exception
         failures = [failure for failure, _ in error.failures.values()] or [error]
         raise StorageError(f"cannot write {what}: {failures[0]}", hint="is the disk full?") from error
 
 
 def is_first() -> bool:
-    """Whether this process is the trainer, or the one of several that is."""
+    """Return whether this process is the trainer: alone, or rank 0 of several."""
     return not started_by_torchrun() or os.environ["RANK"] == "0"
 
 
 def samples_to_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
-    """What an update needs of its samples, end to end; the inverse of `samples_of_tensors`."""
+    """Return what an update needs of its samples, end to end; the inverse of `samples_from_tensors`."""
     return {
         "tokens": _end_to_end([part for s in samples for part in (s.prompt, s.completion)], np.int32),
         "lengths": torch.tensor([[len(s.prompt), len(s.completion)] for s in samples], dtype=torch.int64).reshape(
@@ -190,8 +190,8 @@ def samples_to_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
     }
 
 
-def samples_of_tensors(tensors: Mapping[str, torch.Tensor]) -> list[Sample]:
-    """Without what only reports need: the files they came in."""
+def samples_from_tensors(tensors: Mapping[str, torch.Tensor]) -> list[Sample]:
+    """Return the samples, without what only reports need: the files they came in."""
     tokens, logprobs = tensors["tokens"].numpy(), tensors["logprobs"].numpy()
     samples, at, place = [], 0, 0
     for (prompt, completion), advantage in zip(
@@ -210,8 +210,8 @@ def _group(seconds: float) -> distributed.ProcessGroup:
     return group
 
 
-def _meet_oneself() -> None:
-    """A group of one, without which torch.distributed.checkpoint warns that there is none."""
+def _init_group_of_one() -> None:
+    """Make a group of one process, without which torch.distributed.checkpoint warns that there is none."""
     if not distributed.is_initialized():
         distributed.init_process_group(
             "gloo",

@@ -1,4 +1,4 @@
-"""Who a process of the trainer is: alone, the first of several ranks, or one that follows the first."""
+"""Start a process of the trainer: alone, as the first of several ranks, or as a rank that follows the first."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 import torch
 
 from muster.errors import ConfigError, MusterError
-from muster.settings import Settings, TrainerSettings
+from muster.settings.schema import Settings, TrainerSettings
+from trainer.distributed import Distributed, SingleProcess, started_by_torchrun
 from trainer.learner import Recipe
-from trainer.ranks import Alone, Torchrun, started_by_torchrun
-from trainer.replica import Replica, follow
+from trainer.model_replica import Replica, follow
 from trainer.service import serve as train
 
-SILENCE: Final = 3600.0
-"""Seconds that the first rank may be at something, such as a batch of a score. While it waits, it says so."""
+SILENCE_SECONDS: Final = 3600.0
+"""Longest that the first rank may compute without a command, as in evaluation. While it waits, it sends heartbeats."""
 
 
 async def serve(settings: Settings) -> None:
-    """Train, or have one's part in it."""
+    """Train, or take part as one of several ranks."""
     options = settings.trainer
     if not started_by_torchrun():
         if options.precision != "float32":
@@ -28,34 +28,34 @@ async def serve(settings: Settings) -> None:
                 f"trainer.precision is {options.precision}, which only ranks under torchrun compute in",
                 hint="torchrun --nproc-per-node=1 -m trainer --config FILE, or set it to float32",
             )
-        return await train(settings, Alone(_device()))
-    ranks = Torchrun(silence_seconds=SILENCE, dtype=getattr(torch, options.precision))
+        return await train(settings, SingleProcess(_device()))
+    ranks = Distributed(silence_seconds=SILENCE_SECONDS, dtype=getattr(torch, options.precision))
     try:
         if ranks.rank == 0:
             await train(settings, ranks)
         else:
-            _leave_the_end_to_the_first()
+            _ignore_stop_signals()
             await asyncio.to_thread(_follow, options, ranks)
     except (MusterError, asyncio.CancelledError):
         ranks.close()
         raise
-    # Nothing is said after any other error: the others may be in the middle of an update. torchrun ends them.
+    # After any other error nothing is broadcast: the others may be in the middle of an update. torchrun ends them.
     ranks.close()
     return None
 
 
-def _leave_the_end_to_the_first() -> None:
-    """torchrun tells all ranks to end: the others do so when the first one says it, with no update half taken."""
+def _ignore_stop_signals() -> None:
+    """Ignore SIGTERM and SIGINT, which torchrun sends to all ranks: rank 0 ends the others between two updates."""
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, lambda: None)
 
 
-def _follow(options: TrainerSettings, ranks: Torchrun) -> None:
-    """What the others do: be told the recipe, then follow."""
-    order, _, words = ranks.hear()
-    if order == "begin":
-        follow(Replica(options.model, Recipe.of_words(words).update, ranks), ranks)
+def _follow(options: TrainerSettings, ranks: Distributed) -> None:
+    """Receive the recipe from rank 0, then follow its commands."""
+    command, _, fields = ranks.receive()
+    if command == "begin":
+        follow(Replica(options.model, Recipe.from_dict(fields).update, ranks), ranks)
 
 
 def _device() -> torch.device:

@@ -1,7 +1,7 @@
 """The model in training and its steps on disk: what the service does one after the other, in one thread.
 
-A `Learner` is at a step; `learn` takes it to the next one, whose checkpoint is written while the one after is on its
-way. Training the same batch from the same step twice gives the same bytes on the same machine.
+A `Learner` is at a step; `train_step` takes it to the next one, whose checkpoint is written while the one after is
+trained. Training the same batch from the same step twice gives the same bytes on the same machine.
 """
 
 from __future__ import annotations
@@ -10,28 +10,28 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from muster import telemetry
 from muster.errors import ConfigError
-from muster.evaluation import greedy_score
-from muster.lora import Adapter
-from muster.model_files import context_of, load_tokenizer, model_hash, tokenizer_hash
-from muster.models import load_model
-from muster.settings import TrainerSettings
+from muster.evaluation.greedy import greedy_score
+from muster.models.files import context_of, load_tokenizer, model_hash, tokenizer_hash
+from muster.models.init import load_model
+from muster.models.lora import Adapter
+from muster.protocol.terms import Terms, check_context
+from muster.runtime import telemetry
+from muster.settings.schema import TrainerSettings
 from muster.tasks import Task
-from muster.terms import Terms, check_context
 from trainer.advantages import AdvantageTerms
 from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
-from trainer.checkpoint import Checkpoints, Note
+from trainer.checkpoint import CheckpointMetadata, CheckpointStore
+from trainer.distributed import Ranks, finish
 from trainer.lora import merge
 from trainer.loss import LossTerms
-from trainer.ranks import Ranks, finish
-from trainer.replica import COMPANY_SECONDS, Replica
+from trainer.model_replica import HEARTBEAT_SECONDS, Replica
 from trainer.update import UpdateReport, UpdateTerms
 
 if TYPE_CHECKING:
@@ -51,57 +51,38 @@ class Recipe:
     async_level: int
 
     @classmethod
-    def of(cls, settings: TrainerSettings, terms: Terms) -> Recipe:
-        loss = LossTerms(
-            epsilon=settings.epsilon,
-            epsilon_high=settings.epsilon_high or None,
-            delta=settings.delta or None,
-            ratio=settings.ratio,
-            normaliser=settings.normaliser,
-            entropy_coefficient=settings.entropy_coefficient,
-            kl_coefficient=settings.kl_coefficient,
-            mismatch_bound=settings.mismatch_bound,
-        )
+    def from_settings(cls, settings: TrainerSettings, terms: Terms) -> Self:
+        """Return the recipe of these settings under these terms. Most fields have the name of their setting."""
+        loss = _settings_for(LossTerms, settings)
+        loss |= {"epsilon_high": settings.epsilon_high or None, "delta": settings.delta or None}
         update = UpdateTerms(
-            learning_rate=settings.learning_rate,
-            ramp_steps=settings.ramp_steps,
+            **_settings_for(UpdateTerms, settings),
             betas=(settings.beta1, settings.beta2),
-            weight_decay=settings.weight_decay,
-            gradient_clip=settings.gradient_clip,
-            optimiser_steps=settings.optimiser_steps,
             recompute_old=settings.old_logprobs == "recomputed",
-            micro_batch_tokens=settings.micro_batch_tokens,
-            activation_checkpointing=settings.activation_checkpointing,
-            lora_rank=settings.lora_rank,
-            lora_alpha=settings.lora_alpha,
             temperature=terms.temperature,
             max_completion=terms.max_completion_tokens,
-            loss=loss,
+            loss=LossTerms(**loss),
         )
-        advantages = AdvantageTerms(
-            length_weight=settings.length_weight,
-            length_unit=settings.length_unit,
-            scale_by_std=settings.scale_by_std,
-            scale_length_by_std=settings.scale_length_by_std,
-            add_rewards_first=settings.add_rewards_first,
-        )
-        return cls(update, advantages, terms.async_level)
-
-    def words(self) -> dict[str, Any]:
-        """As JSON can say it, for the other ranks."""
-        return asdict(self)
+        return cls(update, AdvantageTerms(**_settings_for(AdvantageTerms, settings)), terms.async_level)
 
     @classmethod
-    def of_words(cls, words: dict[str, Any]) -> Self:
-        """The inverse of `words`."""
-        update = words["update"]
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """Return the inverse of `dataclasses.asdict`, after JSON, for the other ranks."""
+        update = values["update"]
         update |= {"loss": LossTerms(**update["loss"]), "betas": tuple(update["betas"])}
-        return cls(UpdateTerms(**update), AdvantageTerms(**words["advantages"]), words["async_level"])
+        return cls(UpdateTerms(**update), AdvantageTerms(**values["advantages"]), values["async_level"])
+
+
+def _settings_for(kind: type, settings: TrainerSettings) -> dict[str, Any]:
+    """Return the settings that have the name of one of this dataclass's fields."""
+    return {f.name: getattr(settings, f.name) for f in fields(kind) if f.name in TrainerSettings.model_fields}
 
 
 class Learner:
-    """The model at one step, what is on disk of it, and how it comes to the next. Belongs to one thread, but for
-    `written` and `leave`."""
+    """The model at one step, its checkpoints on disk, and the training of the next step.
+
+    All methods but `written` and `cancel_evaluation` belong to one thread.
+    """
 
     def __init__(
         self, initial: Path, folder: Path, terms: Terms, recipe: Recipe, dtype: torch.dtype, ranks: Ranks
@@ -112,82 +93,91 @@ class Learner:
         another adapter; MismatchError or StorageError when it is damaged.
         """
         _check_initial(initial, terms)
-        self.checkpoints = Checkpoints(folder)
+        self.checkpoints = CheckpointStore(folder)
         self.recipe = recipe
         self.dtype = dtype
         self._initial = initial
         self.tokenizer = load_tokenizer(initial)
-        ranks.tell("begin", **recipe.words())
+        ranks.broadcast("begin", **asdict(recipe))
         self.replica = Replica(initial, recipe.update, ranks)
         check_context(terms, context_of(initial))
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
         self._writing: Future[None] = Future()
-        self._leaving = threading.Event()
-        self._spoke = time.monotonic()
+        self._cancelled = threading.Event()
+        self._last_heartbeat = time.monotonic()
         step = self.checkpoints.latest()
         if step is None:
-            self.note = Note(step=0, batch_root=NO_BATCH)
-            self._save(self.note)
+            self.metadata = CheckpointMetadata(step=0, batch_root=NO_BATCH)
+            self._save(self.metadata)
         else:
-            self.note = self.checkpoints.read(step)
-            _check_adapter(self.note, recipe.update, folder)
-            self.replica.load(self.checkpoints.state(step), moments=self.note.moments)
+            self.metadata = self.checkpoints.read(step)
+            _check_adapter(self.metadata, recipe.update, folder)
+            self.replica.load(self.checkpoints.state(step), moments=self.metadata.moments)
             self._writing.set_result(None)
 
     @property
     def step(self) -> int:
-        return self.note.step
+        return self.metadata.step
 
     def written(self) -> None:
-        """Wait until the step is on disk, whole. Raises StorageError when it could not be written, ConfigError when its
-        weights are not finite."""
+        """Wait until the step is on disk, whole.
+
+        Raises StorageError when it could not be written, ConfigError when its weights are not finite.
+        """
         self._writing.result()
 
-    def leave(self) -> None:
-        """Let a score that is being taken end unfinished."""
-        self._leaving.set()
+    def cancel_evaluation(self) -> None:
+        """Stop an evaluation that is under way."""
+        self._cancelled.set()
 
     def close(self) -> None:
-        """Ends when what is being written is."""
+        """Wait until the step that is being written is on disk."""
         self._writer.shutdown(wait=True)
 
-    def learn(self, batch: Batch, files: Sequence[WorkFile], waited: dict[str, float]) -> Note:
-        """One update on a closed batch. Returns when what came of it is safe from the next one; it reaches the disk
-        later (`written`). `waited`: seconds by stage so far."""
+    def train_step(self, batch: Batch, files: Sequence[WorkFile], seconds: dict[str, float]) -> CheckpointMetadata:
+        """Train one step on a closed batch. `seconds`: by stage so far.
+
+        Returns once the next step cannot change what will be written; the checkpoint is on disk later (`written`).
+        """
+        # 1. Samples with their advantages, out of the batch's files.
         started = time.monotonic()
         samples = samples_of(files, self.recipe.advantages)
+        # 2. The update. One that is not finite is left out, and its batch kept as evidence.
         prepared = time.monotonic()
-        updates = self.note.updates + 1
+        updates = self.metadata.updates + 1
         report = self.replica.update(samples, updates)
         if report.skipped:
             kept = self.checkpoints.keep_evidence(batch, samples, report)
-            log.error(
-                "an optimiser step was skipped: its loss or gradient is not finite", step=batch.step, see=str(kept)
-            )
-        used = dict(self.note.used) | {ref.file_hash: ref.step for ref in batch.files}
+            log.error("skipped an optimiser step: its loss or gradient is not finite", step=batch.step, see=str(kept))
+        # 3. The checkpoint of the step that this leads to.
+        used = dict(self.metadata.used) | {ref.file_hash: ref.step for ref in batch.files}
         oldest = self.step + 1 - self.recipe.async_level
-        note = Note(
+        metadata = CheckpointMetadata(
             step=self.step + 1,
             batch_root="0x" + batch.root.hex(),
             batch=tuple(ref.file_hash for ref in batch.files),
             updates=updates,
             used={name: step for name, step in used.items() if step >= oldest},
             metrics=batch_metrics(files, batch.step) | update_metrics(report),
-            stages=waited | {"prepare": prepared - started, "update": time.monotonic() - prepared},
+            stages=seconds | {"prepare": prepared - started, "update": time.monotonic() - prepared},
         )
-        return self._save(note)
+        return self._save(metadata)
 
-    def renew(self) -> Note:
-        """The next step with the same weights: nobody's work led to it."""
-        note = self.note
-        return self._save(Note(step=note.step + 1, batch_root=NO_BATCH, updates=note.updates, used=note.used))
+    def republish(self) -> CheckpointMetadata:
+        """Save the next step with the same weights: nobody's work led to it."""
+        metadata = self.metadata
+        return self._save(
+            CheckpointMetadata(
+                step=metadata.step + 1, batch_root=NO_BATCH, updates=metadata.updates, used=metadata.used
+            )
+        )
 
     def evaluate(self, tasks: Sequence[Task], budgets: Sequence[int], max_tokens: int) -> dict[str, float]:
-        """The held-out metrics of this step. Raises CancelledError after `leave`."""
+        """Return the held-out metrics of this step. Raises CancelledError after `cancel_evaluation`."""
         model = self._whole_model()
         model.eval()
         score = greedy_score(
-            model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens, between=self._keep_company
+            model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens, between=self._send_heartbeat
         )
         model.train()
         return {
@@ -197,16 +187,16 @@ class Learner:
             "held_out/length_error": score.length_error,
         }
 
-    def _keep_company(self) -> None:
-        """A score takes hours of a large model; the other ranks wait for a word meanwhile."""
-        if self._leaving.is_set():
+    def _send_heartbeat(self) -> None:
+        """Send a heartbeat to the other ranks: evaluating a large model can take hours."""
+        if self._cancelled.is_set():
             raise CancelledError
-        if time.monotonic() - self._spoke > COMPANY_SECONDS:
-            self._spoke = time.monotonic()
-            self.replica.wait()
+        if time.monotonic() - self._last_heartbeat > HEARTBEAT_SECONDS:
+            self._last_heartbeat = time.monotonic()
+            self.replica.heartbeat()
 
     def _whole_model(self) -> PreTrainedModel:
-        """A model that generates on this rank alone: the one in training, unless others hold parts of it."""
+        """Return a model that generates on this rank alone: the one in training, unless others hold parts of it."""
         if not self.replica.ranks.sharded:
             return self.replica.model
         self.written()
@@ -214,40 +204,46 @@ class Learner:
         torch.nn.Module.to(model, self.replica.ranks.device)
         return model
 
-    def _save(self, note: Note) -> Note:
-        """Begin to write the step that the replica is at. One is written at a time."""
+    def _save(self, metadata: CheckpointMetadata) -> CheckpointMetadata:
+        """Begin to write the step that the replica is at. One step is written at a time."""
         started = time.monotonic()
-        if note.step:
+        if metadata.step:
             self.written()
         rank, alpha = _adapter_terms(self.recipe.update)
-        note = replace(note, moments=bool(self.replica.optimizer.state), lora_rank=rank, lora_alpha=alpha)
+        metadata = replace(metadata, moments=bool(self.replica.optimizer.state), lora_rank=rank, lora_alpha=alpha)
         weights, adapter = self.replica.published(self.dtype)
-        ranks_write = self.replica.save(self.checkpoints.building(note.step))
-        note = replace(note, stages={**note.stages, "stall": time.monotonic() - started})
-        self._writing = self._writer.submit(self._write, note, weights, adapter, ranks_write)
-        self.note = note
-        return note
+        ranks_write = self.replica.save(self.checkpoints.building(metadata.step))
+        metadata = replace(metadata, stages={**metadata.stages, "stall": time.monotonic() - started})
+        self._writing = self._writer.submit(self._write, metadata, weights, adapter, ranks_write)
+        self.metadata = metadata
+        return metadata
 
     def _write(
-        self, note: Note, weights: Mapping[str, torch.Tensor], adapter: Adapter | None, ranks_write: Future[Any]
+        self,
+        metadata: CheckpointMetadata,
+        weights: Mapping[str, torch.Tensor],
+        adapter: Adapter | None,
+        ranks_write: Future[Any],
     ) -> None:
-        """Merge the adapter, wait for the ranks' files, and let the step appear.
+        """Merge the adapter, wait for the ranks' files, and finalize the step.
 
         Raises StorageError, and ConfigError when the weights are not finite.
         """
-        if not note.step:
-            adapter = None  # step 0 is what adapters are added to
+        if not metadata.step:
+            adapter = None  # step 0 is the base that adapters are added to
         if adapter is not None:
             merge(adapter, weights)
-        _check_finite(weights, note.step)
-        finish(ranks_write, f"step {note.step} to {self.checkpoints.folder}")
-        self.checkpoints.settle(note, weights, self.replica.model, self._initial, adapter)
-        self.checkpoints.prune(note.step)
+        _check_finite(weights, metadata.step)
+        finish(ranks_write, f"step {metadata.step} to {self.checkpoints.folder}")
+        self.checkpoints.finalize(metadata, weights, self.replica.model, self._initial, adapter)
+        self.checkpoints.prune(metadata.step)
 
 
 def update_metrics(report: UpdateReport) -> dict[str, float]:
-    """An update's numbers by TRL's names, where it has one; `kl` is the divergence from the reference, `mismatch_kl`
-    that between samplers and trainer."""
+    """Return an update's numbers by TRL's names, where it has one.
+
+    `kl` is the divergence from the reference, `mismatch_kl` that between samplers and trainer.
+    """
     values = {name: float(value) for name, value in asdict(report).items() if name != "suspects"}
     values["kl"] = values.pop("reference_kl")
     values["clip_ratio/low_mean"] = values.pop("clip_low")
@@ -256,22 +252,22 @@ def update_metrics(report: UpdateReport) -> dict[str, float]:
 
 
 def _adapter_terms(terms: UpdateTerms) -> tuple[int, float]:
-    """Rank and alpha; zeros where all weights are trained."""
+    """Return rank and alpha; zeros where all weights are trained."""
     return terms.lora_rank, terms.lora_alpha if terms.lora_rank else 0.0
 
 
-def _check_adapter(note: Note, terms: UpdateTerms, folder: Path) -> None:
+def _check_adapter(metadata: CheckpointMetadata, terms: UpdateTerms, folder: Path) -> None:
     rank, alpha = _adapter_terms(terms)
-    if (rank, alpha) != (note.lora_rank, note.lora_alpha):
+    if (rank, alpha) != (metadata.lora_rank, metadata.lora_alpha):
         raise ConfigError(
-            f"step {note.step} in {folder} was trained with trainer.lora_rank {note.lora_rank} and lora_alpha "
-            f"{note.lora_alpha:g}, not {rank} and {alpha:g}",
+            f"step {metadata.step} in {folder} was trained with trainer.lora_rank {metadata.lora_rank} and lora_alpha "
+            f"{metadata.lora_alpha:g}, not {rank} and {alpha:g}",
             hint="set them back: another adapter needs a run of its own",
         )
 
 
 def _check_finite(weights: Mapping[str, torch.Tensor], step: int) -> None:
-    """Raises ConfigError when a weight is not a number that can be trained on: the step before stays the newest."""
+    """Raise ConfigError when a weight is not finite: the step before stays the newest."""
     for name, value in weights.items():
         if not bool(value.isfinite().all()):
             raise ConfigError(

@@ -1,7 +1,7 @@
-"""Low-rank adapters in training: which matrices have one, and what is published of them.
+"""Train low-rank adapters: which matrices have one, and what is published of them.
 
-Every linear map inside the model's layers gets a pair (Hu et al., arXiv 2106.09685; all of them rather than attention's
-alone, as QLoRA, arXiv 2305.14314, found to matter). The model itself is frozen.
+Every linear map inside the model's layers gets a pair (Hu et al., arXiv 2106.09685). QLoRA (arXiv 2305.14314) found
+that adapting all of them, rather than attention's alone, matters. The model itself is frozen.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn import functional
 
 from muster.errors import ConfigError
-from muster.lora import Adapter, Pair
+from muster.models.lora import Adapter, Pair
 from trainer.policy import Policy
 
 _DTYPES: Final = {torch.bfloat16: "BF16", torch.float16: "F16", torch.float32: "F32"}
@@ -23,7 +23,7 @@ _BASE, _DOWN, _UP = "base", "down", "up"
 
 
 class AdaptedLinear(nn.Module):
-    """A linear map, frozen, with what a pair of matrices adds to it: base(x) + scale · B(A x)."""
+    """A frozen linear map plus a trained pair of matrices: base(x) + scale · B(A x)."""
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float, draw: torch.Generator) -> None:
         super().__init__()
@@ -38,8 +38,10 @@ class AdaptedLinear(nn.Module):
 
 
 def adapt(policy: Policy, rank: int, alpha: float) -> None:
-    """Freeze a policy and give each linear map of its layers a pair, in place. It computes what it did before, and
-    equal arguments give equal pairs. Raises ConfigError when there are none."""
+    """Freeze a policy and give each linear map of its layers a pair, in place.
+
+    It computes what it did before, and equal arguments give equal pairs. Raises ConfigError when there are none.
+    """
     policy.requires_grad_(False)
     draw = torch.Generator().manual_seed(0)
     if not any(isinstance(module, nn.Linear) for module in policy.layers.modules()):
@@ -55,10 +57,10 @@ def adapt(policy: Policy, rank: int, alpha: float) -> None:
 
 
 def adapter_of(weights: dict[str, torch.Tensor], rank: int, alpha: float) -> Adapter:
-    """Take the pairs, float32 [rank, inputs] and [outputs, rank], out of an adapted model's weights, and leave those of
-    the model that it was.
+    """Take the pairs out of an adapted model's weights, and leave the weights of the model it was made from.
 
-    weights: on the CPU, by the names that they have in the adapted model; changed in place.
+    Pairs are float32 [rank, inputs] and [outputs, rank]. `weights`: on the CPU, by the names that they have in the
+    adapted model; changed in place.
     """
     downs = [name for name in weights if name.endswith(f".{_DOWN}")]
     pairs = {}
@@ -73,8 +75,10 @@ def adapter_of(weights: dict[str, torch.Tensor], rank: int, alpha: float) -> Ada
 
 
 def merge(adapter: Adapter, weights: Mapping[str, torch.Tensor]) -> None:
-    """Turn the weights of the model that an adapter was trained on into those of the adapted one, in place, exactly as
-    every node makes them. weights: contiguous, on the CPU, bfloat16, float16 or float32."""
+    """Merge an adapter into the weights of the model it was trained on, in place, exactly as every node does.
+
+    weights: contiguous, on the CPU, bfloat16, float16 or float32.
+    """
     for name in adapter.pairs:
         tensor = weights[name]
         adapter.merge(name, tensor.view(torch.uint8).numpy().data.cast("B"), _DTYPES[tensor.dtype])

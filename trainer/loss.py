@@ -1,8 +1,8 @@
-"""The policy loss as a pure function on flat tensors of completion tokens.
+"""Compute the policy loss: a pure function on flat tensors of completion tokens.
 
 One function computes every recipe's loss; `LossTerms` says which. The default is INTELLECT-2's two-sided clip with one
-correction: the ratio is taken against the log-probabilities the *samplers* reported (and validators checked), so that
-staleness and the difference between engines are both corrected.
+correction: the ratio is taken against the log-probabilities that the *samplers* reported and validators checked. That
+corrects both staleness and the difference between engines.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Final
 
 import torch
 
-from muster.recipes import Normaliser, RatioLevel
+from muster.settings.recipes import Normaliser, RatioLevel
 
 MAX_LOG_RATIO: Final = 20.0
-"""Far above any useful δ, and far below where float32's exp overflows and its gradient with it. Beyond it, where there
-is no δ, a token's loss stays what it is there and has no gradient."""
+"""Far above any useful δ, and far below where float32's exp overflows and its gradient with it. Beyond it, without a δ,
+a token's loss is constant and has no gradient."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +57,12 @@ class LossTerms:
     kl_coefficient: float = 0.0
     """Weight of KL(trainer ‖ reference), by its k3 estimate, with a gradient."""
     mismatch_bound: float = 1.0
-    """A rollout whose log-probabilities differ from the trainer's (the old ones, if there are any) by more than this is
-    left out: the mean of the absolute differences per token, in nats."""
+    """Largest mean absolute difference per token, in nats, between a rollout's log-probabilities and the trainer's
+    (the old ones, if there are any). A rollout beyond it is left out."""
 
     @property
     def clip(self) -> tuple[float, float]:
-        """Least and largest ratio that is not clipped."""
+        """Return the least and the largest ratio that is not clipped."""
         high = self.epsilon if self.epsilon_high is None else self.epsilon_high
         return 1 - self.epsilon, 1 + high
 
@@ -78,8 +78,8 @@ class LossReport:
     """Rollouts beyond the mismatch bound."""
     entropy: float
     mismatch_kl: float
-    """k3 estimate of KL(sampler ‖ trainer): sum of ratio − 1 − log ratio, the ratio to the samplers of the trainer's
-    old log-probabilities, where there are any, or else its own."""
+    """k3 estimate of KL(sampler ‖ trainer): sum of ratio − 1 − log ratio. The ratio is that of the trainer's old
+    log-probabilities, or its current ones without any, to the samplers'."""
     reference_kl: float
     """k3 estimate of KL(trainer ‖ reference); 0 without a reference."""
     clipped_low: float
@@ -89,7 +89,9 @@ class LossReport:
 
 
 def token_weight(normaliser: Normaliser, *, tokens: int, length: int, rollouts: int, limit: int) -> float:
-    """Weight of each token of a completion of `length`, in a global batch of `tokens` completion tokens in `rollouts`.
+    """Return the weight of each token of a completion of `length` in a global batch.
+
+    The batch has `tokens` completion tokens in `rollouts` rollouts. By normaliser:
 
     tokens:   1 / tokens: every token weighs the same (DAPO; INTELLECT-2's intent)
     rollouts: 1 / (length · rollouts): every rollout weighs the same (GRPO, arXiv 2402.03300)
@@ -106,33 +108,37 @@ def token_weight(normaliser: Normaliser, *, tokens: int, length: int, rollouts: 
 
 
 def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
-    """Clipped policy-gradient loss with a lower, an upper and a second upper bound, summed with the tokens' weights.
+    """Return the clipped policy-gradient loss with two upper bounds and a lower one, summed with the tokens' weights.
 
-    Per token −min(min(r, δ)·A, clip(r, 1−ε, 1+ε_high)·A) − c·H + β·k3. Weights speak of the global batch, so the
-    shares of micro-batches and ranks add up to its loss. Source: INTELLECT-2 report, section 4.1; for β, GRPO.
+    Per token −min(min(r, δ)·A, clip(r, 1−ε, 1+ε_high)·A) − c·H + β·k3. Weights are shares of the global batch, so the
+    losses of micro-batches and ranks add up to its loss. Source: INTELLECT-2 report, section 4.1; for β, GRPO.
     """
-    # What this batch's own optimiser steps have moved is no disagreement with the samplers.
-    before = batch.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs
-    mismatch = before - batch.behaviour_logprobs
-    keep = _agreeing(mismatch, batch.rollouts, terms.mismatch_bound)
-    # Left out before anything is computed from it: the gradient of what is not a number is none either.
+    # 1. Leave out rollouts beyond the mismatch bound. What this batch's own optimiser steps moved is no mismatch.
+    before = batch.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs  # float32 [tokens]
+    mismatch = before - batch.behaviour_logprobs  # float32 [tokens]
+    keep = _agreeing(mismatch, batch.rollouts, terms.mismatch_bound)  # bool [tokens]
+
+    # 2. The ratio. Tokens are left out before it is computed: NaN would reach the gradient through a mask.
     old = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
-    log_ratio = _kept(batch.logprobs - old, keep)
+    log_ratio = _kept(batch.logprobs - old, keep)  # float32 [tokens]
     if terms.ratio == "sequence":
         log_ratio = _rollout_means(log_ratio, batch.rollouts)[batch.rollouts]
     ratio = torch.exp(torch.clamp(log_ratio, max=MAX_LOG_RATIO))
+
+    # 3. The clipped objective, the entropy bonus and the divergence from the reference.
     capped = ratio if terms.delta is None else torch.clamp(ratio, max=terms.delta)
     low, high = terms.clip
     clipped = torch.clamp(ratio, low, high)
-    per_token = -torch.minimum(capped * batch.advantages, clipped * batch.advantages)
+    per_token = -torch.minimum(capped * batch.advantages, clipped * batch.advantages)  # float32 [tokens]
     if terms.entropy_coefficient:
         per_token = per_token - terms.entropy_coefficient * batch.entropy
-    reference_kl = _zero(per_token)
+    reference_kl = torch.zeros_like(per_token)
     if batch.reference_logprobs is not None:
         reference_kl = _k3(_kept(batch.reference_logprobs - batch.logprobs, keep))
         per_token = per_token + terms.kl_coefficient * reference_kl
     loss = (_kept(per_token, keep) * batch.weights).sum()
 
+    # 4. The report, over the tokens that were kept.
     with torch.no_grad():
         r, good = ratio[keep], batch.advantages[keep] > 0
         bad = batch.advantages[keep] < 0
@@ -150,26 +156,24 @@ def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
-    """exp(x) − 1 − x: from samples of q an unbiased estimate, never negative, of KL(q ‖ p), x = log p − log q.
-    Source: J. Schulman, Approximating KL Divergence, 2020."""
+    """Return exp(x) − 1 − x: an unbiased estimate, never negative, of KL(q ‖ p) from samples of q; x = log p − log q.
+
+    Source: J. Schulman, Approximating KL Divergence, 2020.
+    """
     return torch.expm1(torch.clamp(log_ratio, max=MAX_LOG_RATIO)) - log_ratio
 
 
 def _kept(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
-    return torch.where(keep, values, _zero(values))
-
-
-def _zero(values: torch.Tensor) -> torch.Tensor:
-    return torch.zeros_like(values)
+    return torch.where(keep, values, torch.zeros_like(values))
 
 
 def _agreeing(log_ratio: torch.Tensor, rollouts: torch.Tensor, bound: float) -> torch.Tensor:
-    """bool [tokens]: whether the token's rollout is within the bound; one that is not a number never is."""
+    """Return whether each token's rollout is within the bound: bool [tokens]. NaN never is."""
     return (_rollout_means(log_ratio.abs(), rollouts) <= bound)[rollouts]
 
 
 def _rollout_means(values: torch.Tensor, rollouts: torch.Tensor) -> torch.Tensor:
-    """float32 [rollouts]: the mean over the tokens of each."""
+    """Return the mean over the tokens of each rollout: float32 [rollouts]."""
     count = int(rollouts.max()) + 1 if rollouts.numel() else 0
     total = values.new_zeros(count).index_add(0, rollouts, values)
     tokens = values.new_zeros(count).index_add(0, rollouts, torch.ones_like(values))

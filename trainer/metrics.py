@@ -1,4 +1,4 @@
-"""Where a step's numbers go: a line of JSON, Prometheus, and Weights & Biases if the owner asks for it."""
+"""Record a step's numbers: a line of JSON, Prometheus, and Weights & Biases if the owner asks for it."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from muster import telemetry
 from muster.errors import ConfigError, StorageError
-from muster.files import write_durably
-from muster.messages import StepReport
-from muster.settings import TrainerSettings
+from muster.protocol.messages import StepReport
+from muster.runtime import telemetry
+from muster.runtime.files import write_durably
+from muster.settings.schema import TrainerSettings
 
 MAX_WAITING: Final = 1000
 """Steps whose numbers wait for Weights & Biases."""
 FINISH_SECONDS: Final = 60.0
-"""Longest that it may take to send what is left."""
+"""Longest wait for Weights & Biases to send what is left."""
 
 log = telemetry.logger("trainer")
 STEP = telemetry.gauge("trainer_step", "Newest checkpoint that is on chain")
@@ -29,16 +29,16 @@ SECONDS = telemetry.gauge("trainer_stage_seconds", "What the newest step spent o
 
 
 class Metrics:
-    """The numbers of one run's steps, as they come."""
+    """Records the numbers of one run's steps."""
 
     def __init__(self, options: TrainerSettings, run: int) -> None:
-        """Raises ConfigError when Weights & Biases is asked for and not installed, or begins no run."""
+        """Open the file. Raises ConfigError when Weights & Biases is asked for and not installed, or begins no run."""
         self.path = options.state_dir / "metrics.jsonl"
         _cut_torn_line(self.path)
         self._wandb = WeightsAndBiases(options, run) if options.wandb_project else None
 
     def record(self, report: StepReport) -> None:
-        """Write a report's numbers down; of two about the same step the later one holds. Blocks.
+        """Record a report's numbers; of two about the same step the later one holds. Blocks.
 
         Raises StorageError when the disk refuses.
         """
@@ -47,7 +47,7 @@ class Metrics:
                 file.write(report.model_dump_json(exclude={"batch", "dropped"}) + "\n")
         except OSError as error:
             raise StorageError(f"{self.path} cannot be written: {error.strerror}", hint="is the disk full?") from error
-        METRIC.clear()  # what this step does not have, such as a staleness, is not shown
+        METRIC.clear()  # a number that this step does not have, such as a staleness, is not shown
         SECONDS.clear()
         finite = {name: value for name, value in report.metrics.items() if value is not None}
         STEP.set(report.step)
@@ -60,13 +60,13 @@ class Metrics:
             self._wandb.send({**finite, **stages, "step": report.step})
 
     def close(self) -> None:
-        """Ends when what is on its way is sent."""
+        """Wait until everything handed over is sent."""
         if self._wandb is not None:
             self._wandb.close()
 
 
 def _cut_torn_line(path: Path) -> None:
-    """Cut off what a kill left of a line, or the next one would be glued to it."""
+    """Cut off what a kill left of a line: the next line would be appended to it."""
     if path.exists():
         data = path.read_bytes()
         whole = data[: data.rfind(b"\n") + 1]
@@ -75,11 +75,13 @@ def _cut_torn_line(path: Path) -> None:
 
 
 class WeightsAndBiases:
-    """A run of Weights & Biases that goes on where an earlier life of this trainer left it; its key is its own affair
-    (WANDB_API_KEY, or WANDB_MODE=offline). A guest: whatever becomes of it, training neither waits nor ends for it."""
+    """A run of Weights & Biases, resumed after a restart of the trainer.
+
+    It reads its own key (WANDB_API_KEY, or WANDB_MODE=offline). Training neither waits nor ends when it fails.
+    """
 
     def __init__(self, options: TrainerSettings, run: int) -> None:
-        """Begin. Blocks. Raises ConfigError when it is not installed, or refuses this key."""
+        """Begin the run. Blocks. Raises ConfigError when wandb is not installed, or refuses this key."""
         try:
             wandb = importlib.import_module("wandb")
         except ImportError as error:
@@ -113,32 +115,32 @@ class WeightsAndBiases:
         self._sender.start()
 
     def send(self, values: Mapping[str, float]) -> None:
-        """Hand over a step's numbers; they are dropped where too many wait."""
+        """Queue a step's numbers; they are dropped when the queue is full."""
         if self._sender is not None and self._sender.is_alive():
             with suppress(queue.Full):
                 self._waiting.put_nowait(values)
 
     def close(self) -> None:
-        """Wait until what is on its way is sent, or for twice FINISH_SECONDS."""
+        """Wait until the queue is sent, for at most twice FINISH_SECONDS."""
         if self._sender is not None and self._sender.is_alive():
             with suppress(queue.Full):
                 self._waiting.put(None, timeout=FINISH_SECONDS)
             self._sender.join(FINISH_SECONDS)
             if self._sender.is_alive():
-                log.warning("Weights & Biases does not end; it is left behind")
+                log.warning("Weights & Biases does not end; ending without it")
 
     def _send_all(self, run: Any) -> None:
-        """Send what comes until None does. Ends early when it is lost."""
+        """Send the queue until None is taken from it. Ends early on any error of wandb's client."""
         try:
             while (values := self._waiting.get()) is not None:
                 run.log(values)
             run.finish()
-        except Exception as error:  # noqa: BLE001 (what its client raises then is not documented)
-            log.warning("Weights & Biases is lost; training goes on without it", error=str(error))
+        except Exception as error:  # noqa: BLE001 (its client does not document what it raises)
+            log.warning("Weights & Biases failed; training goes on without it", error=str(error))
 
 
 def _wandb_id(folder: Path) -> str:
-    """The same in every life of a trainer, and another for every state folder."""
+    """Return the run's id, kept in the state folder: a restart resumes the same run."""
     path = folder / "wandb-id"
     if not path.exists():
         write_durably(path, secrets.token_hex(8).encode())

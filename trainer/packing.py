@@ -1,8 +1,8 @@
-"""How a batch's rollouts lie in tensors: end to end in rows without padding, by first fit.
+"""Pack a batch's rollouts into tensors: end to end in rows without padding, by first fit.
 
 A micro-batch is one row of whole sequences (prompt and completion). Positions begin anew with each sequence, attention
-never looks across a boundary (trainer/policy.py), and only completion tokens get logits; so a packed batch has the loss
-of its rollouts one by one.
+never crosses a boundary (trainer/policy.py), and only completion tokens get logits. So a packed batch has the same
+loss as its rollouts one by one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from muster.rollouts.schema import Rollout
 
 @dataclass(frozen=True)
 class Sample:
-    """What an update needs of a rollout."""
+    """The part of a rollout that an update needs."""
 
     prompt: np.ndarray
     """int32 [prompt tokens]"""
@@ -29,12 +29,12 @@ class Sample:
     """float32 [completion tokens]: the sampler's"""
     advantage: float
     file: str = ""
-    """Hash of the file it came in."""
+    """Hash of the file that the rollout is from."""
     position: int = 0
-    """Its row there."""
+    """Its row in the file."""
 
     @classmethod
-    def of(cls, rollout: Rollout, advantage: float, file: str = "") -> Self:
+    def from_rollout(cls, rollout: Rollout, advantage: float, file: str = "") -> Self:
         tokens = rollout.prompt_tokens, rollout.completion_tokens, rollout.logprobs
         return cls(*tokens, float(advantage), file, rollout.position)
 
@@ -79,12 +79,12 @@ class MicroBatch:
 
 
 def completion_tokens(samples: Sequence[Sample]) -> int:
-    """Completion tokens of a batch: what `token_weight` calls its tokens."""
+    """Return the completion tokens of a batch: what `token_weight` calls its tokens."""
     return sum(sample.completion_length for sample in samples)
 
 
 def first_fit(lengths: Sequence[int], width: int) -> list[list[int]]:
-    """Places of `lengths` by row, each row at most `width` long (at least one sequence each), longest first.
+    """Return places of `lengths` by row, each row at most `width` long or one sequence, longest first.
 
     First fit decreasing needs at most 11/9 of the fewest rows possible, and one more (D. Johnson, 1973). Depends on
     the lengths alone, so equal batches give equal updates.
@@ -104,7 +104,7 @@ def first_fit(lengths: Sequence[int], width: int) -> list[list[int]]:
 
 
 def share_out(rows: Sequence[Sequence[int]], lengths: Sequence[int], ranks: int) -> list[list[list[int]]]:
-    """Rows by rank, the same number for each, as even in tokens as going from the longest to the emptiest makes it.
+    """Deal rows to ranks, the same number to each: the longest row first, to the rank with the fewest tokens so far.
 
     Ranks that would have fewer get rows without sequences: under sharded training all must compute equally often.
     """
@@ -122,11 +122,13 @@ def share_out(rows: Sequence[Sequence[int]], lengths: Sequence[int], ranks: int)
 
 
 def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequence[int]) -> MicroBatch:
-    """A micro-batch of the samples at `members`, whose tokens have their sample's weight; of no members, one token that
-    nothing is learnt from."""
+    """Return a micro-batch of the samples at `members`, whose tokens have their sample's weight.
+
+    Of no members it is one token that trains nothing.
+    """
     chosen = [samples[place] for place in members]
     if not chosen:
-        return _nothing()
+        return _empty()
     ids, positions, places, boundaries = [], [], [], [0]
     for sample in chosen:
         start, begin = boundaries[-1], len(sample.prompt)
@@ -150,7 +152,7 @@ def collate(samples: Sequence[Sample], weights: Sequence[float], members: Sequen
     )
 
 
-def _nothing() -> MicroBatch:
+def _empty() -> MicroBatch:
     one, none = torch.zeros(1, 1, dtype=torch.int64), torch.zeros(0, dtype=torch.int64)
     empty = torch.zeros(0)
     return MicroBatch(one, one, (0, 1), none, none, empty, empty, empty, none, ())

@@ -1,14 +1,14 @@
 """The model as the trainer sees it: packed sequences in, log-probabilities of their completion tokens out.
 
-Two things are ours, since they decide what a large vocabulary and ragged lengths cost:
+Two parts are our own, since they decide what a large vocabulary and ragged lengths cost:
 
     attention   each sequence of a packed row attends to itself alone, without a mask: one flash-attention call over all
                 of them on GPUs (bf16, fp16), one call a sequence elsewhere
     head        logits are made 64 MiB at a time and never kept; the backward pass makes them again
 
-`check_model` compares the head, and attention as it is without a GPU, with the model's own way in float32 before the
-first update, so a model whose logits are more than a linear map of its states is refused rather than trained on
-something else. The flash kernel is not part of that, nor a sliding window longer than a few tokens.
+Before the first update `check_model` compares the head, and attention without a GPU, with the model's own in float32.
+A model whose logits are more than a linear map of its states is refused. The comparison covers neither the flash
+kernel nor a sliding window longer than a few tokens.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from torch import nn
 from torch.nn import functional
 
 from muster.errors import ConfigError
-from trainer.layout import MicroBatch, Sample, collate
+from trainer.packing import MicroBatch, Sample, collate
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ATTENTION: Final = "muster_packed"
 HEAD_BYTES: Final = 64 << 20
-"""Of one piece of logits in float32: 110 tokens of a vocabulary of 152,000, 16,000 of one of 1,000."""
+"""Size of one piece of logits in float32: 110 tokens of a vocabulary of 152,000, 16,000 of one of 1,000."""
 SAME_NATS: Final = 1e-3
-"""Log-probabilities in float32 by two ways that mean the same differ by less."""
+"""Two equivalent ways to compute log-probabilities in float32 differ by less."""
 
 
 class Policy(nn.Module):
-    """A causal language model whose forward pass is what the loss needs; wraps it, and shares its parameters."""
+    """Wraps a causal language model, sharing its parameters; its forward pass returns what the loss needs."""
 
     def __init__(self, model: PreTrainedModel, *, temperature: float) -> None:
         super().__init__()
@@ -45,8 +45,10 @@ class Policy(nn.Module):
 
     @property
     def layers(self) -> nn.ModuleList:
-        """The blocks of the model, each of which is sharded by itself: of the lists that lie least deep (those inside
-        blocks are experts) the longest."""
+        """Return the blocks of the model, each of which is sharded by itself.
+
+        They are the longest of the least nested lists of modules: lists inside blocks are experts.
+        """
         lists = {name: m for name, m in self.model.named_modules() if isinstance(m, nn.ModuleList)}
         return lists[min(lists, key=lambda name: (name.count("."), -len(lists[name])))]
 
@@ -55,7 +57,7 @@ class Policy(nn.Module):
         return self.model.device
 
     def forward(self, micro: MicroBatch, *, entropy_gradient: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
-        """Log-probabilities and entropies, float32 [tokens] each, of completion tokens under softmax(logits / T)."""
+        """Return log-probabilities and entropies under softmax(logits / T): float32 [completion tokens] each."""
         states = self.model.base_model(
             input_ids=micro.ids,
             position_ids=micro.positions,
@@ -73,8 +75,7 @@ class Policy(nn.Module):
 
 
 def use_packed_attention(model: PreTrainedModel) -> None:
-    """Have a model attend within the boundaries its forward pass is told; without any it attends as transformers' own
-    `sdpa` does."""
+    """Make a model attend within the boundaries given to its forward pass, or without any as transformers' `sdpa`."""
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
@@ -96,7 +97,7 @@ def packed_attention(
     dropout: float = 0.0,
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Causal attention of each sequence to itself.
+    """Compute causal attention of each sequence to itself.
 
     query [1, heads, width, dim], key and value [1, fewer heads, width, dim]; returns [1, width, heads, dim]. The
     signature is that of transformers' attention functions.
@@ -138,7 +139,7 @@ def _flash(
     scaling: float | None,
     window: int | None,
 ) -> torch.Tensor:
-    """[width, heads, dim]"""
+    """Return the attended values [width, heads, dim] of all sequences, in one flash-attention call."""
     from torch.nn.attention.varlen import varlen_attn
 
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
@@ -173,11 +174,11 @@ def token_logprobs(
     entropy_gradient: bool = False,
     chunk: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Log-probability of each target and entropy in nats under softmax(states · headᵀ / temperature).
+    """Return each target's log-probability and the entropy in nats under softmax(states · headᵀ / temperature).
 
-    states [tokens, width], head [vocabulary, width], targets int64 [tokens]; returns float32 [tokens] twice. At most
-    `chunk` tokens' logits exist at a time, in either direction; what they are computed from is kept instead. The
-    entropy has a gradient if asked for one.
+    states [tokens, width], head [vocabulary, width], targets int64 [tokens]; returns float32 [tokens] twice. Logits of
+    at most `chunk` tokens exist at a time; the backward pass computes them again. The entropy has a gradient if
+    `entropy_gradient` is set.
     """
     chunk = max(1, HEAD_BYTES // (4 * head.shape[0])) if chunk is None else chunk
     logprobs, entropy = _TokenLogprobs.apply(states, head, targets, temperature, entropy_gradient, chunk)
@@ -200,10 +201,10 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs = states.new_empty(len(states), dtype=torch.float32)
         totals, entropy = torch.empty_like(logprobs), torch.empty_like(logprobs)
         for part in _parts(len(states), chunk):
-            logits = _logits(states[part], head, temperature)
-            totals[part] = logits.logsumexp(-1)
+            logits = _logits(states[part], head, temperature)  # float32 [chunk, vocabulary]
+            totals[part] = logits.logsumexp(-1)  # float32 [chunk]
             logprobs[part] = logits.gather(-1, targets[part, None])[:, 0] - totals[part]
-            logits -= totals[part, None]
+            logits -= totals[part, None]  # log-probabilities of the whole vocabulary
             entropy[part] = -(logits.exp() * logits).sum(-1)
         ctx.save_for_backward(states, head, targets, totals, entropy)
         ctx.terms = temperature, entropy_gradient, chunk
@@ -220,8 +221,8 @@ class _TokenLogprobs(torch.autograd.Function):
         to_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for part in _parts(len(states), chunk):
             logits = _logits(states[part], head, temperature)
-            logits -= totals[part, None]
-            slope = logits.exp()
+            logits -= totals[part, None]  # log p, float32 [chunk, vocabulary]
+            slope = logits.exp()  # d loss / d logits, in place over p
             if entropy_gradient:
                 factor = by_logprob[part, None] + (logits + entropy[part, None]) * by_entropy[part, None]
                 slope.mul_(factor).neg_()
@@ -230,7 +231,7 @@ class _TokenLogprobs(torch.autograd.Function):
             slope.scatter_add_(1, targets[part, None], by_logprob[part, None])
             slope /= temperature
             narrow = slope.to(head.dtype)
-            to_states[part] = narrow @ head
+            to_states[part] = narrow @ head  # [chunk, width]
             if to_head is None:
                 continue
             if head.dtype == torch.float32:
@@ -241,7 +242,7 @@ class _TokenLogprobs(torch.autograd.Function):
 
 
 def _logits(states: torch.Tensor, head: torch.Tensor, temperature: float) -> torch.Tensor:
-    """float32 [tokens, vocabulary], over the temperature"""
+    """Return the logits over the temperature: float32 [tokens, vocabulary]."""
     return (states @ head.t()).float().div_(temperature)
 
 
@@ -249,17 +250,17 @@ def _parts(count: int, size: int) -> list[slice]:
     return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
-# --- Fitness
+# --- Check of a model
 
 
 @torch.no_grad()
 def check_model(policy: Policy) -> None:
-    """Raises ConfigError when a model's own log-probabilities of two short sequences are not those of `policy`."""
+    """Raise ConfigError when a model's own log-probabilities of two short sequences are not those of `policy`."""
     model = policy.model
     vocabulary = cast(nn.Embedding, model.get_input_embeddings()).num_embeddings
     draw = torch.Generator().manual_seed(0)
     rows = [torch.randint(vocabulary, (length,), generator=draw) for length in (5, 8)]
-    model.set_attn_implementation("eager")  # the one that every model writes out, with whatever is its own
+    model.set_attn_implementation("eager")  # every model writes this one out, with all its particulars
     try:
         own = torch.cat([_own_logprobs(model, row.to(model.device), policy.temperature) for row in rows])
     finally:
@@ -277,6 +278,6 @@ def check_model(policy: Policy) -> None:
 
 
 def _own_logprobs(model: PreTrainedModel, row: torch.Tensor, temperature: float) -> torch.Tensor:
-    """float32 [length − 1]: by the model's own forward pass of one sequence."""
+    """Return log-probabilities by the model's own forward pass of one sequence: float32 [length − 1]."""
     logits = model(row[None], use_cache=False).logits[0, :-1].float() / temperature
     return logits.log_softmax(-1).gather(-1, row[1:, None])[:, 0]

@@ -1,18 +1,18 @@
-"""What cannot work is refused before anything is trained: settings against the run's terms, and its tasks."""
+"""Refuse before training what cannot work: settings that contradict the run's terms, and a task set without tasks."""
 
 from __future__ import annotations
 
 from muster.errors import ConfigError
-from muster.settings import TrainerSettings
+from muster.protocol.terms import Terms
+from muster.settings.schema import TrainerSettings
 from muster.tasks import TaskSet
-from muster.terms import Terms
 
 
 def check_terms(terms: Terms, options: TrainerSettings) -> None:
-    """Raises ConfigError when no update could ever come of these settings under these terms."""
+    """Raise ConfigError when no update could ever come of these settings under these terms."""
     if terms.group_size < 2:
         raise ConfigError(
-            "the run's groups have one sample: what an answer is worth is told from the others to the same task",
+            "the run's groups have one sample: an advantage compares an answer with others to the same task",
             hint="create a run with a group_size of 2 or more",
         )
     most = options.max_files * terms.groups_per_commitment
@@ -31,6 +31,6 @@ def check_terms(terms: Terms, options: TrainerSettings) -> None:
 
 
 def check_tasks(tasks: TaskSet) -> None:
-    """Raises ConfigError when there is nothing to train on."""
+    """Raise ConfigError when there is nothing to train on."""
     if not tasks.train:
         raise ConfigError("the run's task set has no training tasks", hint="create a run with another task set")

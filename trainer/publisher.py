@@ -1,4 +1,4 @@
-"""What follows a step: its weights published and anchored, its numbers and its batch reported. Does nothing twice."""
+"""Publish and anchor a step's weights, report its numbers and its batch: each once, also after a restart."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from muster import telemetry
 from muster.chain.client import Chain
-from muster.chain.contracts import runs
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts import runs
 from muster.errors import (
     ChainError,
+    FinishedError,
     MismatchError,
     MusterError,
     RefusedError,
@@ -22,32 +23,32 @@ from muster.errors import (
     UnreachableError,
     WrongChainError,
 )
-from muster.hashes import hash_bytes
-from muster.http import OrchestratorClient
-from muster.messages import StepReport
-from muster.settings import Settings
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.messages import StepReport
+from muster.protocol.terms import Terms
+from muster.runtime import telemetry
+from muster.settings.schema import Settings
 from muster.shardcast.publish import deltas_of, publish
-from muster.terms import Terms
-from trainer.checkpoint import Note
+from trainer.checkpoint import CheckpointMetadata
 from trainer.metrics import Metrics
 
 ATTEMPTS: Final = 20
-"""Times that something refused for the moment is tried again before the trainer gives up."""
+"""Tries of a call that is refused for the moment, before the trainer ends with the error."""
 PUBLISH_SECONDS: Final = 60.0
-"""Longest that the chain may not take a step for another reason than that it is too early, or cannot be reached."""
+"""Longest that the chain may refuse a step for any reason but that it is too early, or out of reach."""
 OUTAGE_SECONDS: Final = 1800.0
-"""Longest that the chain may not be reached while a step is to be published."""
+"""Longest that the chain may be out of reach while a step is to be published."""
 TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
-"""What the contract says of a step that it will take later."""
+"""Errors of the contract about a step that it will take later."""
 
-Kind = Literal["early", "away", "final", "other"]
-"""Of trouble with the chain: what it will take later, does not answer, or never takes."""
+FailureKind = Literal["early", "away", "final", "other"]
+"""The chain will take the step later, does not answer, or never takes it."""
 
 log = telemetry.logger("trainer")
 
 
 class Publisher:
-    """A run's steps, as the chain, the relays and the orchestrator come to know of them."""
+    """Publishes one run's steps to the chain, the relays and the orchestrator."""
 
     def __init__(self, settings: Settings, chain: Chain, client: OrchestratorClient, terms: Terms) -> None:
         self.settings = settings
@@ -56,16 +57,16 @@ class Publisher:
         self.client = client
         self.terms = terms
         self.metrics = Metrics(settings.trainer, settings.run)
-        self._told: StepReport | None = None
-        """The last report."""
+        self._last_report: StepReport | None = None
 
-    async def publish(self, note: Note, model: Path, adapter: Path | None) -> None:
+    async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> None:
         """Put a step's weights into the served folder and its roots on chain, unless they are there.
 
-        Raises MismatchError when others are, or when the run is not there yet; ChainError or UnreachableError when the
-        chain refuses for good, or for long.
+        Raises FinishedError when the run is closed; MismatchError when other roots are there, or when the run is not at
+        this step yet; ChainError or UnreachableError when the chain refuses for good, or for long.
         """
-        run, step = self.settings.run, note.step
+        # 1. The folder that relays fetch from.
+        run, step = self.settings.run, metadata.step
         chosen = self.settings.shardcast
         manifest = await asyncio.to_thread(
             publish,
@@ -77,70 +78,77 @@ class Publisher:
             keep=chosen.published_versions,
             deltas=deltas_of(chosen),
             adapter=adapter,
+            link=True,  # a step's folder is replaced as a whole, never written into (trainer.checkpoint)
         )
-        batch_root = hash_bytes(note.batch_root)
+        # 2. The chain, tried until it takes the step, or for as long as the kind of its refusal may last.
+        batch_root = hash_bytes(metadata.batch_root)
         began = time.monotonic()
         since, last = began, None
         while True:
             try:
-                await self.chain.settle()
-                published = (await self.chain.ask(runs.run_state(run))).steps
+                await self.chain.await_pending()
+                published = (await self.chain.call(runs.run_state(run))).steps
                 if published > step:
                     return await self._check_published(step, manifest.root)
                 if published == step:
-                    mined = await self.chain.act(runs.publish_checkpoint(run, step, manifest.root, batch_root))
+                    mined = await self.chain.send(runs.publish_checkpoint(run, step, manifest.root, batch_root))
                     log.info("published", step=step, root="0x" + manifest.root.hex(), tx=mined.hash)
                     return None
-                trouble: MusterError = MismatchError(
+                failure: MusterError = MismatchError(
                     f"step {step} is here to be published, but the run is at step {published - 1}",
                     hint="this state folder lacks a step: restore it, or train on from another",
-                )  # or of a node that lags behind
+                )  # or the RPC node lags behind
             except (ChainError, UnreachableError) as error:
-                trouble = error
-            kind, now = _kind(trouble), time.monotonic()
+                failure = error
+            if isinstance(failure, RevertError) and failure.name == "RunIsClosed":
+                raise FinishedError(
+                    f"run {run} is closed: step {step} is not published, and the newest on chain is {step - 1}",
+                    hint=f"muster weights fetch --step {step - 1} gets the run's last weights",
+                ) from failure
+            kind, now = _kind_of(failure), time.monotonic()
             if kind != last:
                 last, since = kind, now
-            late = now - since > self._patience(kind) or now - began > self._patience("early") + OUTAGE_SECONDS
+            late = now - since > self._allowed(kind) or now - began > self._allowed("early") + OUTAGE_SECONDS
             if kind == "final" or late:
-                raise trouble
-            log.info("publishing later", step=step, reason=str(trouble))
+                raise failure
+            log.info("publishing later", step=step, reason=str(failure))
             await asyncio.sleep(self.options.poll_seconds)
 
     async def report(
         self,
-        note: Note,
+        metadata: CheckpointMetadata,
         metrics: Mapping[str, float],
         stages: Mapping[str, float],
         refused: list[str],
         *,
         finished: bool,
     ) -> None:
-        """Tell the orchestrator; it needs to know which files are used up, so a refusal is not ignored."""
+        """Report a step to the orchestrator, which needs to know what files are used up: a refusal is an error."""
         report = StepReport(
             run=self.settings.run,
-            step=note.step,
+            step=metadata.step,
             metrics={name: value if math.isfinite(value) else None for name, value in metrics.items()},
-            batch=list(note.batch),
+            batch=list(metadata.batch),
             dropped=refused,
             stages={name: round(seconds, 3) for name, seconds in stages.items()},
             finished=finished,
         )
-        self._told = report
+        self._last_report = report
         await asyncio.to_thread(self.metrics.record, report)
-        await self.patiently(lambda: self.client.post_step(report))
+        await self.retry(lambda: self.client.post_step(report))
 
-    async def tell_refused(self, refused: list[str]) -> None:
-        """Report the step once more, with what was refused since.
+    async def report_refused(self, refused: list[str]) -> None:
+        """Report the step once more, with the files refused since.
 
-        Demand counts what waits for us: a file that will never be used must not keep new work away, or no step would
-        ever come after which it is too stale to count.
+        Demand counts what waits for the trainer. A file that will never be used must not keep new work away: without
+        new work no step would come after which it is too stale to count.
         """
-        if self._told is not None:
-            report = self._told = self._told.model_copy(update={"dropped": refused})
-            await self.patiently(lambda: self.client.post_step(report))
+        if self._last_report is not None:
+            report = self._last_report = self._last_report.model_copy(update={"dropped": refused})
+            await self.retry(lambda: self.client.post_step(report))
 
-    async def patiently(self, call: Callable[[], Any]) -> Any:
-        """Repeat a call while the other side cannot be reached, or says that it is not ready, and say so."""
+    async def retry(self, call: Callable[[], Any]) -> Any:
+        """Repeat a call, up to ATTEMPTS times, while the other side is out of reach or says that it is not ready."""
         for attempt in range(ATTEMPTS):
             try:
                 return await call()
@@ -150,18 +158,14 @@ class Publisher:
                 if attempt == ATTEMPTS - 1:
                     raise
                 log.warning("trying again", error=str(error))
-                await asyncio.sleep(self._pause)
+                await asyncio.sleep(max(1.0, self.options.poll_seconds))
         raise AssertionError("unreachable")
 
-    def _patience(self, kind: Kind) -> float:
-        """Seconds that trouble of a kind may last."""
+    def _allowed(self, kind: FailureKind) -> float:
+        """Return the seconds that a failure of this kind may last."""
         if kind == "early":
             return self.terms.min_step_interval + PUBLISH_SECONDS
         return OUTAGE_SECONDS if kind == "away" else PUBLISH_SECONDS
-
-    @property
-    def _pause(self) -> float:
-        return max(1.0, self.options.poll_seconds)
 
     async def _check_published(self, step: int, root: bytes) -> None:
         anchored = (await self.chain.checkpoint(self.settings.run, step)).manifest_root
@@ -173,9 +177,9 @@ class Publisher:
             )
 
 
-def _kind(trouble: MusterError) -> Kind:
-    if isinstance(trouble, RevertError) and trouble.name in TOO_SOON:
+def _kind_of(failure: MusterError) -> FailureKind:
+    if isinstance(failure, RevertError) and failure.name in TOO_SOON:
         return "early"
-    if isinstance(trouble, RevertError | UnfundedError | WrongChainError):
+    if isinstance(failure, RevertError | UnfundedError | WrongChainError):
         return "final"
-    return "away" if isinstance(trouble, UnreachableError) else "other"
+    return "away" if isinstance(failure, UnreachableError) else "other"

@@ -1,4 +1,4 @@
-"""An update on one closed batch: one optimiser step, or several on equal parts of it."""
+"""Update the policy on one closed batch: one optimiser step, or several on equal parts of it."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from typing import Final
 import torch
 from torch.distributed.tensor import DTensor
 
-from trainer.layout import MicroBatch, Sample, collate, completion_tokens, first_fit, share_out
+from trainer.distributed import Ranks, SingleProcess
 from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
+from trainer.packing import MicroBatch, Sample, collate, completion_tokens, first_fit, share_out
 from trainer.policy import Policy
-from trainer.ranks import Alone, Ranks
 
 _SUMS: Final = (
     "loss",
@@ -26,21 +26,21 @@ _SUMS: Final = (
     "clipped_low",
     "clipped_high",
 )
-"""Numbers of a `LossReport`, which add up over micro-batches and ranks."""
+"""Fields of a `LossReport` that add up over micro-batches and ranks."""
 _LOSS, _TOKENS = map(_SUMS.index, ("loss", "tokens"))
 
 
 @dataclass(frozen=True)
 class UpdateTerms:
     learning_rate: float = 3e-4
-    ramp_steps: int = 10
-    """Updates over which the learning rate rises linearly to its value."""
+    warmup_steps: int = 10
+    """Updates over which the learning rate rises linearly to `learning_rate`."""
     betas: tuple[float, float] = (0.9, 0.99)
     weight_decay: float = 0.01
     gradient_clip: float = 0.1
     """Largest norm of the gradient; a larger one is scaled down to it."""
     optimiser_steps: int = 1
-    """Parts of the batch, one optimiser step each."""
+    """Equal parts of the batch, one optimiser step each."""
     recompute_old: bool = False
     """Take the ratio against the trainer's own log-probabilities before the batch's first optimiser step."""
     micro_batch_tokens: int = 4096
@@ -48,11 +48,11 @@ class UpdateTerms:
     activation_checkpointing: bool = False
     """Keep only each layer's input, and compute the rest again in the backward pass."""
     lora_rank: int = 0
-    """Of the low-rank adapter that is trained; 0: all weights are."""
+    """Rank of the adapter that is trained; 0: all weights are trained."""
     lora_alpha: float = 32.0
-    """What the adapter adds is multiplied by this over its rank."""
+    """The adapter's product is multiplied by this over its rank."""
     temperature: float = 1.0
-    """What the samplers divide the logits by."""
+    """Divisor of the samplers' logits."""
     max_completion: int = 0
     """Longest completion possible, for the loss that divides by it."""
     loss: LossTerms = field(default_factory=LossTerms)
@@ -60,8 +60,11 @@ class UpdateTerms:
 
 @dataclass(frozen=True)
 class UpdateReport:
-    """What an update did. `loss` is the mean over its optimiser steps; tokens and rollouts are sums over them, the rest
-    are means over the tokens trained on."""
+    """What an update did.
+
+    `loss` is the mean over its optimiser steps; tokens and rollouts are sums over them, the rest are means over the
+    tokens trained on.
+    """
 
     loss: float
     grad_norm: float
@@ -69,9 +72,9 @@ class UpdateReport:
     learning_rate: float
     tokens: int
     rollouts: int
-    """Of the samples, those that were left out included."""
+    """All samples, those that were left out included."""
     dropped_rollouts: int
-    """Beyond the mismatch bound, and left out."""
+    """Rollouts beyond the mismatch bound, which were left out."""
     entropy: float
     """Nats per token."""
     mismatch_kl: float
@@ -82,12 +85,12 @@ class UpdateReport:
     skipped: bool
     """The loss or the gradient of an optimiser step was not finite: that one, and those after it, were not taken."""
     suspects: tuple[int, ...] = ()
-    """Of a skipped one, by place in the batch: samples whose log-probabilities were not finite, and all samples of a
-    micro-batch whose loss was not."""
+    """Places in the batch of samples that may have caused a skipped update: those whose log-probabilities were not
+    finite, and all samples of a micro-batch whose loss was not."""
 
 
 def make_optimizer(model: torch.nn.Module, terms: UpdateTerms) -> torch.optim.AdamW:
-    """AdamW over what is trained, that decays matrices only: gains and biases have nothing to be regularised."""
+    """Return AdamW over the trained parameters. It decays matrices only, not gains and biases."""
     trained = [p for p in model.parameters() if p.requires_grad]
     matrices, vectors = [p for p in trained if p.ndim >= 2], [p for p in trained if p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": terms.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
@@ -104,19 +107,22 @@ def update(
     reference: Policy | None = None,
     ranks: Ranks | None = None,
 ) -> UpdateReport:
-    """Train on `samples`; `step` counts updates from 1 and sets the ramp. All ranks call it with the same samples.
+    """Train on `samples`; `step` counts updates from 1 and sets the warm-up. All ranks pass the same samples.
 
     Changes the policy and the optimiser in place, as far as losses and gradients are finite.
     """
-    ranks = ranks or Alone()
-    rate = terms.learning_rate * min(1.0, step / max(1, terms.ramp_steps))
+    # 1. The learning rate, and this rank's micro-batches of each optimiser step.
+    ranks = ranks or SingleProcess()
+    rate = terms.learning_rate * min(1.0, step / max(1, terms.warmup_steps))
     for group in optimizer.param_groups:
         group["lr"] = rate
     parts = [_rows(samples, places, terms, ranks) for places in split(len(samples), terms.optimiser_steps)]
+    # 2. Log-probabilities of the policy before the update, and of the reference.
     if terms.recompute_old:
         parts = [[replace(row, old=_logprobs(policy, row)) for row in part] for part in parts]
     if reference is not None:
         parts = [[replace(row, reference=_logprobs(reference, row)) for row in part] for part in parts]
+    # 3. The optimiser steps, until one is not finite.
     sums, norms, suspects = torch.zeros(len(_SUMS), dtype=torch.float64), [], torch.zeros(len(samples))
     skipped, seen = False, 0.0
     for part in parts:
@@ -126,9 +132,10 @@ def update(
         skipped = not (math.isfinite(sums[_LOSS]) and math.isfinite(norms[-1]))
         if skipped:
             break
-        if sums[_TOKENS] > seen:  # or momentum and decay would move weights that nothing was learnt for
+        if sums[_TOKENS] > seen:  # with no token left, momentum and decay alone would move the weights
             optimizer.step()
         seen = float(sums[_TOKENS])
+    # 4. The report.
     optimizer.zero_grad(set_to_none=True)
     sums[_LOSS] /= len(norms)
     blamed = ranks.sum(suspects.double()).nonzero()[:, 0].tolist() if skipped else []
@@ -137,7 +144,7 @@ def update(
 
 
 def split(count: int, parts: int) -> list[range]:
-    """Places of a batch in so many parts of nearly equal size, in order; no part is empty."""
+    """Divide the places of a batch into parts of nearly equal size, in order; no part is empty."""
     parts = max(1, min(parts, count))
     ends = [count * part // parts for part in range(parts + 1)]
     return [range(start, stop) for start, stop in pairwise(ends)]
@@ -145,7 +152,7 @@ def split(count: int, parts: int) -> list[range]:
 
 @dataclass(frozen=True)
 class _Row:
-    """A micro-batch, and what other policies say of its tokens: float32 [tokens] each."""
+    """A micro-batch, and log-probabilities of its tokens by other policies: float32 [tokens] each."""
 
     micro: MicroBatch
     old: torch.Tensor | None = None
@@ -153,7 +160,7 @@ class _Row:
 
 
 def _rows(samples: Sequence[Sample], places: Sequence[int], terms: UpdateTerms, ranks: Ranks) -> list[_Row]:
-    """This rank's micro-batches of one optimiser step over the samples at `places`."""
+    """Return this rank's micro-batches of one optimiser step over the samples at `places`."""
     part = [samples[place] for place in places]
     lengths = [sample.length for sample in part]
     tokens = completion_tokens(part)
@@ -180,7 +187,7 @@ def _logprobs(policy: Policy, row: _Row) -> torch.Tensor:
 def _backward(
     policy: Policy, rows: Sequence[_Row], terms: UpdateTerms, ranks: Ranks, suspects: torch.Tensor
 ) -> torch.Tensor:
-    """Gradients of one optimiser step, and the sums of its loss reports over all ranks; marks suspects."""
+    """Compute one optimiser step's gradients; return the sums of its loss reports over all ranks, and mark suspects."""
     sums = torch.zeros(len(_SUMS), dtype=torch.float64)
     for row in rows:
         batch = token_batch(policy, row.micro, terms, old=row.old, reference=row.reference)
@@ -195,7 +202,7 @@ def _backward(
 
 
 def _members(micro: MicroBatch, tokens: torch.Tensor) -> list[int]:
-    """Samples that have any of these tokens (bool [tokens]), by place in the batch."""
+    """Return the samples that have any of these tokens (bool [tokens]), by place in the batch."""
     return [micro.members[i] for i in micro.rollouts[tokens].unique().tolist()]
 
 
@@ -207,7 +214,7 @@ def token_batch(
     old: torch.Tensor | None = None,
     reference: torch.Tensor | None = None,
 ) -> TokenBatch:
-    """What the loss sees of a micro-batch: one forward pass."""
+    """Return what the loss needs of a micro-batch, by one forward pass."""
     micro = micro.to(policy.device)
     logprobs, entropy = policy(micro, entropy_gradient=terms.loss.entropy_coefficient != 0.0)
     return TokenBatch(
@@ -223,7 +230,7 @@ def token_batch(
 
 
 def _sums(report: LossReport) -> torch.Tensor:
-    """float64 [numbers]"""
+    """Return the report's numbers: float64 [len(_SUMS)]."""
     report = replace(report, loss=report.loss.detach())
     return torch.tensor([float(getattr(report, name)) for name in _SUMS], dtype=torch.float64)
 
@@ -251,6 +258,6 @@ def _report(
 
 
 def _clip(policy: Policy, largest: float) -> float:
-    """Scale the gradient down to a norm; its norm before."""
+    """Scale the gradient down to a norm; return its norm before."""
     norm = torch.nn.utils.clip_grad_norm_((p for p in policy.parameters() if p.requires_grad), largest)
     return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

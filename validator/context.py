@@ -1,4 +1,7 @@
-"""What checking takes: the chain for draws, the storage for files, a bounded parser, and the model for replays."""
+"""What verification takes: the chain for draws, the storage for files, a bounded parser, and the model for replays.
+
+One context serves the inspector, the challenger, the juror and the commands that verify.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,28 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.chain.contracts import registry
 from muster.chain.reads import ChainReader
-from muster.draws import Draw
+from muster.clients.orchestrator import OrchestratorClient
+from muster.clients.relays import Relays
+from muster.clients.run_data import CheckpointFetcher, fetch_task_set, make_rules
+from muster.contracts import registry
 from muster.errors import UnreachableError
-from muster.evidence import check_signatures
-from muster.http import OrchestratorClient
-from muster.inspection import Commitment, Finding, Rules
-from muster.messages import Upload
-from muster.profiles import profile_by_hash
-from muster.relays import Relays
-from muster.rollouts.file import FileLimits
+from muster.protocol.draws import Draw
+from muster.protocol.eip712 import Domain
+from muster.protocol.messages import Upload
+from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
-from muster.run_data import Checkpoints, fetch_task_set, make_rules
-from muster.settings import Settings
+from muster.settings.schema import Settings
+from muster.verification.checks import CommittedWork, Finding, Rules
+from muster.verification.evidence import check_signatures
+from muster.verification.profiles import profile_by_hash
 from validator.model import Model
 
 
 @dataclass(frozen=True)
-class RunBench:
-    """The bench of one run: a `muster.evidence.Bench`, used for this validator's own inspections too."""
+class RunVerificationContext:
+    """The `muster.verification.evidence.VerificationContext` of one run."""
 
     chain: ChainReader
     client: OrchestratorClient
@@ -34,36 +38,51 @@ class RunBench:
     model: Model
     rules: Rules
 
-    async def draw(self, commitment: Commitment) -> Draw:
-        """What the rows of a commitment must be. Asked anew each time: after a reorg a step has another entropy."""
-        node, checkpoint = await asyncio.gather(
-            self.chain.ask(registry.node(commitment.node)), self.chain.checkpoint(self.rules.run, commitment.step)
-        )
-        return self.rules.draw(commitment, checkpoint.entropy, node.work_class)
+    @property
+    def domain(self) -> Domain:
+        """Return where signatures count."""
+        return self.client.domain
 
-    async def upload(self, commitment: Commitment) -> Upload:
-        """The upload of a commitment, signed by storage and node; RefusedError 404 when there is none, CheckError."""
+    async def draw(self, commitment: CommittedWork) -> Draw:
+        """Draw what the rows of a commitment must be. Not cached: after a reorg a step has another entropy."""
+        node, checkpoint = await asyncio.gather(
+            self.chain.call(registry.node(commitment.node)), self.chain.checkpoint(self.rules.run, commitment.step)
+        )
+        return self.rules.draw(
+            step=commitment.step,
+            entropy=checkpoint.entropy,
+            node=commitment.node,
+            index=commitment.index,
+            work_class=node.work_class,
+        )
+
+    async def upload(self, commitment: CommittedWork) -> Upload:
+        """Fetch an upload signed by storage and node. Raises RefusedError 404 when there is none, and CheckError."""
         c = commitment
         upload = await self.client.upload(c.run, c.node, c.index, c.root)
-        check_signatures(upload, c, self.rules.terms.storage_key, self.client.domain)
+        check_signatures(upload, c, self.rules.terms.storage_key, self.domain)
         return upload
 
     async def file(self, name: str) -> bytes:
+        """Fetch a rollout file by its hash."""
         return await self.client.get_file(name)
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+        """Parse a file in the sandbox."""
         return await self.reader.read(data, limits)
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
+        """Run the replay checks under the weights of a step, one answer per row."""
         return await self.model.findings(step, rollouts)
 
 
-async def make_bench(
+async def make_context(
     settings: Settings, chain: ChainReader, client: OrchestratorClient, reader: RolloutReader, folder: Path
-) -> RunBench:
-    """Everything that checking takes, kept in `folder`; needs the orchestrator, a relay and a first checkpoint.
+) -> RunVerificationContext:
+    """Return the context of a run, with its files in `folder`.
 
-    Raises UnreachableError while one of them is missing, CheckError when one of them is not what the terms name.
+    Raises UnreachableError while the orchestrator, a relay or a first checkpoint is missing, CheckError when one of
+    them is not what the terms name.
     """
     terms = await chain.terms(settings.run)
     profile = profile_by_hash(terms.profile)
@@ -71,9 +90,9 @@ async def make_bench(
     if latest is None:
         raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
     relays = Relays(settings.shardcast, client, settings.run)
-    checkpoints = Checkpoints(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
+    checkpoints = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
     task_set = await fetch_task_set(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, task_set, checkpoint)
     model = Model(checkpoints, profile, terms.temperature, threads=settings.validator.threads)
-    return RunBench(chain, client, reader, model, rules)
+    return RunVerificationContext(chain, client, reader, model, rules)

@@ -1,139 +1,134 @@
-"""From a commitment on chain to a signed verdict: fetch, parse, check, sample, replay, judge.
+"""From a commitment on chain to a signed verdict: fetch, parse, check, sample, replay, conclude.
 
-What is the node's doing becomes a verdict. What is not (storage, relays or this machine in trouble) becomes a retry
-and never a rejection: honest work must not suffer from other people's trouble.
+What the node did becomes a verdict. Trouble of storage, relays or this machine becomes a retry and never a rejection:
+honest work must not suffer from the failures of others.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Final
 
-from muster import telemetry
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
-from muster.draws import Draw, draw_sample
 from muster.errors import CheckError, MalformedError, RefusedError, UnreachableError
-from muster.evidence import Bench, EvidenceBundle, finite, make_bundle
-from muster.hashes import content_hash, hex_hash
-from muster.inspection import Commitment, Finding, Rules, check_file
-from muster.messages import Upload, Verdict
-from muster.rollouts.file import FileLimits
+from muster.protocol.draws import Draw, draw_sample
+from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.messages import Verdict
+from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
-from muster.sample_policy import SamplePolicy
-from muster.signing import UNSIGNED, sign_verdict
-from validator.bench import RunBench
-from validator.inspect import Inspection, of_cheap, of_dear
+from muster.runtime import telemetry
+from muster.verification.checks import REASONS, CommittedWork, Finding, check_file
+from muster.verification.evidence import Inspection, VerificationContext, finite, make_bundle
+from muster.verification.sample_policy import SamplePolicy
+from validator.context import RunVerificationContext
 
 FEW_LEFT: Final = 0.8
-"""Share of the hash chain's links that are used when its owner is told so, with time to have another validator join."""
+"""Share of used links at which the operator is warned, early enough for another validator to join."""
 
 NO_FILE: Final = "0x" + "00" * 32
-"""File hash in a verdict about a file that nobody has."""
+"""File hash in a verdict about missing data."""
 
 log = telemetry.logger("validator")
 
 
-@dataclass(frozen=True)
-class Examination:
-    """What was found in a commitment, and what in it."""
+async def inspect_commitment(
+    context: RunVerificationContext, commitment: CommittedWork, sample: Sequence[int], *, missing_counts: bool
+) -> Inspection:
+    """Check a commitment, running the positions in `sample` through the replay checks.
 
-    commitment: Commitment
-    inspection: Inspection
-    upload: Upload | None = None
-    rollouts: Sequence[Rollout] = ()
-    """None of them when the file does not parse."""
-
-    def bundle(self, bench: RunBench, accuser: str) -> EvidenceBundle:
-        """The evidence for its finding."""
-        assert self.inspection.finding is not None
-        return make_bundle(
-            bench.rules,
-            self.commitment,
-            self.inspection.finding,
-            accuser=accuser,
-            upload=self.upload,
-            rollouts=self.rollouts,
-            rows=self.inspection.rows,
-        )
-
-
-async def examine(
-    bench: RunBench, commitment: Commitment, sample: Sequence[int], *, missing_counts: bool
-) -> Examination:
-    """Check a commitment, running the positions in `sample` through the dear checks.
-
-    missing_counts: a file that the storage does not have has been waited for long enough. Raises UnreachableError when
-    nothing can be said here and now.
+    missing_counts: whether a file that the storage does not have has been waited for long enough. Raises
+    UnreachableError when the commitment cannot be inspected here and now.
     """
-    draw = await bench.draw(commitment)
+    draw = await context.draw(commitment)
     try:
-        upload = await bench.upload(commitment)
-        data = await bench.file(upload.receipt.file_hash)
+        upload = await context.upload(commitment)
+        data = await context.file(upload.receipt.file_hash)
     except RefusedError as error:
         if error.status != 404 or not missing_counts:
-            raise UnreachableError(f"the file cannot be had: {error}") from error
-        return Examination(commitment, of_cheap(Finding("data_missing", detail=str(error))))
+            raise UnreachableError(f"the file cannot be fetched: {error}") from error
+        return from_static(Finding("data_missing", detail=str(error)))
     except CheckError as error:
         raise UnreachableError(f"the storage does not deliver what it should: {error}") from error
-    inspection, rollouts = await inspect_file(data, commitment, draw, bench.rules, sample, bench)
-    return Examination(commitment, inspection, upload, rollouts)
+    return replace(await inspect_file(data, commitment, draw, sample, context), upload=upload)
 
 
 async def inspect_file(
-    data: bytes, commitment: Commitment, draw: Draw, rules: Rules, sample: Sequence[int], bench: Bench
-) -> tuple[Inspection, Sequence[Rollout]]:
-    """All eight checks on a file, from cheap to dear, the positions in `sample` going through the dear ones; and the
-    file's rows, none when it does not parse.
+    data: bytes, commitment: CommittedWork, draw: Draw, sample: Sequence[int], context: VerificationContext
+) -> Inspection:
+    """Run the static checks on a file, then the replay checks on the positions in `sample`.
 
-    It follows from the arguments alone: `bench` only parses and runs the model. Raises UnreachableError when it cannot.
+    The result follows from the arguments alone: `context` only parses and runs the model. Raises UnreachableError when
+    it cannot.
     """
     try:
-        rollouts = await bench.read(data, FileLimits.of(rules.terms))
+        rollouts = await context.read(data, FileLimits.from_terms(context.rules.terms))
     except MalformedError as error:
-        return of_cheap(Finding("malformed", detail=str(error))), ()
-    finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, rules)
+        return from_static(Finding("malformed", detail=str(error)))
+    finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, context.rules)
     if finding is not None:
-        return of_cheap(finding), rollouts
-    return of_dear(await bench.replay(commitment.step, [rollouts[i] for i in sample])), rollouts
+        return from_static(finding, rollouts)
+    return from_replay(await context.replay(commitment.step, [rollouts[i] for i in sample]), rollouts)
 
 
-@dataclass(frozen=True)
-class Judgement:
-    """A verdict ready to be told, and the evidence for a rejection."""
+def from_static(finding: Finding, rollouts: Sequence[Rollout] = ()) -> Inspection:
+    """Conclude from a failed static check: the row it concerns, if any, is the one to show."""
+    rows = () if finding.position is None else (finding.position,)
+    return Inspection(finding, finding.detail, rows, rollouts=rollouts)
 
-    verdict: Verdict
-    evidence: bytes | None
-    accuse: bool
-    detail: str
-    """For people."""
+
+def from_replay(findings: Sequence[Finding | None], rollouts: Sequence[Rollout] = ()) -> Inspection:
+    """Conclude from the replay checks of sampled rows, one answer per row: the clearest finding decides."""
+    failed = sorted((finding for finding in findings if finding is not None), key=_clearest_first)
+    rows = tuple(finding.position for finding in failed if finding.position is not None)
+    first = failed[0] if failed else None
+    return Inspection(first, first.detail if first else "", rows, len(findings), rollouts=rollouts)
+
+
+def _clearest_first(finding: Finding) -> tuple[bool, int, float]:
+    """Sort what accuses before what only rejects, then by the order of the checks, then the worst first."""
+    beyond = 0.0 if finding.measured is None or not finding.threshold else finding.measured / finding.threshold
+    return not finding.accuse, REASONS.index(finding.reason), -beyond
 
 
 class Inspector:
-    """Judges commitments of one run in a validator's name."""
+    """Inspects commitments of one run and signs verdicts with a validator's key."""
 
-    def __init__(self, bench: RunBench, signer: Signer, links: Sequence[bytes], policy: SamplePolicy) -> None:
-        """`links` are the preimages of the validator's hash chain, in the order in which they are revealed."""
-        self._bench = bench
+    def __init__(
+        self, context: RunVerificationContext, signer: Signer, links: Sequence[bytes], policy: SamplePolicy
+    ) -> None:
+        """Take `links`, the preimages of the validator's hash chain in the order in which they are revealed."""
+        self._context = context
         self._signer = signer
         self._links = links
         self._policy = policy
         self._warned = False
 
-    async def judge(self, commitment: Commitment, link: int, *, suspect: bool, missing_counts: bool) -> Judgement:
-        """The verdict on a commitment, sampled with link number `link` of the hash chain.
+    async def inspect(self, commitment: CommittedWork, link: int, *, suspect: bool, missing_counts: bool) -> Inspection:
+        """Inspect a commitment, sampled with link number `link` of the hash chain.
 
-        suspect: its node was rejected before. missing_counts and errors as in `examine`.
+        suspect: whether its node was rejected before. missing_counts and errors as in `inspect_commitment`.
         """
         self._check_link(link)
-        sample = await self._sample(commitment, self._links[link], suspect=suspect)
-        examination = await examine(self._bench, commitment, sample, missing_counts=missing_counts)
-        return self._conclude(examination, link)
+        positions = self._context.rules.terms.positions
+        sample = draw_sample(
+            block_hash=await self._context.chain.block_hash(commitment.block + SAMPLE_BLOCKS),
+            preimage=self._links[link],
+            node=commitment.node,
+            index=commitment.index,
+            positions=positions,
+            count=self._policy.count(positions, index=commitment.index, suspect=suspect),
+        )
+        return await inspect_commitment(self._context, commitment, sample, missing_counts=missing_counts)
 
     def _check_link(self, link: int) -> None:
-        """There is such a link. An operator has one validator in a run, ever, so a new chain takes another operator."""
+        """Check that there is such a link, and warn once before the links run out.
+
+        An operator has one validator in a run, ever, so a new chain takes another operator.
+        """
         hint = "retire this key, and join with a new key and another operator: muster validator join --operator NAME"
         if link >= len(self._links):
             raise UnreachableError(f"all {len(self._links)} links of this validator's hash chain are used", hint=hint)
@@ -141,27 +136,18 @@ class Inspector:
             self._warned = True
             log.warning("the hash chain comes to its end", used=link + 1, links=len(self._links), hint=hint)
 
-    async def _sample(self, commitment: Commitment, preimage: bytes, *, suspect: bool) -> list[int]:
-        positions = self._bench.rules.terms.positions
-        return draw_sample(
-            block_hash=await self._bench.chain.block_hash(commitment.block + SAMPLE_BLOCKS),
-            preimage=preimage,
-            node=commitment.node,
-            index=commitment.index,
-            positions=positions,
-            count=self._policy.count(positions, index=commitment.index, suspect=suspect),
-        )
-
-    def _conclude(self, examination: Examination, link: int) -> Judgement:
-        c, finding = examination.commitment, examination.inspection.finding
-        evidence = examination.bundle(self._bench, self._signer.address).to_bytes() if finding else None
+    def conclude(self, c: CommittedWork, inspection: Inspection, link: int) -> tuple[Verdict, bytes | None]:
+        """Return the signed verdict on a commitment, and the evidence bundle for a rejection."""
+        finding, evidence = inspection.finding, None
+        if finding is not None:
+            evidence = make_bundle(self._context.rules, c, inspection, accuser=self._signer.address).to_bytes()
         verdict = Verdict(
             run=c.run,
             step=c.step,
             node=c.node,
             index=c.index,
             root=hex_hash(c.root),
-            file_hash=examination.upload.receipt.file_hash if examination.upload else NO_FILE,
+            file_hash=inspection.upload.receipt.file_hash if inspection.upload else NO_FILE,
             validator=self._signer.address,
             accepted=finding is None,
             reason=finding.reason if finding else None,
@@ -171,12 +157,7 @@ class Inspector:
             evidence=content_hash(evidence) if evidence else None,
             draw_index=link,
             preimage=hex_hash(self._links[link]),
-            inspected=examination.inspection.inspected,
+            inspected=inspection.replayed,
             signature=UNSIGNED,
         )
-        return Judgement(
-            verdict=sign_verdict(self._signer, self._bench.client.domain, verdict),
-            evidence=evidence,
-            accuse=finding is not None and finding.accuse,
-            detail=finding.detail if finding else "",
-        )
+        return sign_message(self._signer, self._context.domain, verdict), evidence

@@ -1,8 +1,8 @@
-"""What a validator knows and has said, on disk: commitments to inspect, verdicts to tell, accusations, votes, seals.
+"""A validator's journal on disk: commitments to inspect, verdicts to report, accusations, votes, seals.
 
 The table of commitments is the inspector's queue, so a restart forgets nothing and memory holds a handful of rows.
 Order matters in three places: the link of the hash chain is taken before the sample is drawn from it, a verdict is
-written before it is told, a vote's salt before the vote is committed.
+written before it is reported, a vote's salt before the vote is committed.
 """
 
 from __future__ import annotations
@@ -15,16 +15,15 @@ from typing import Final
 from eth_utils.crypto import keccak
 
 from muster.chain.client import charge_of
-from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
-from muster.chain.contracts.registry import Convicted
-from muster.chain.contracts.runs import WorkCommitted
-from muster.chain.cursor import Batch
+from muster.chain.cursor import EventBatch
 from muster.chain.types import kind_of
-from muster.errors import ConfigError
-from muster.inspection import Commitment
-from muster.journal import Journal
-from muster.messages import Verdict
-from validator.records import SCHEMA, Accusation, Ballot, CaseFile, Pending, Unsent
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.registry import Convicted
+from muster.contracts.runs import WorkCommitted
+from muster.protocol.messages import Verdict
+from muster.runtime.journal import Journal
+from muster.verification.checks import CommittedWork
+from validator.records import SCHEMA, Ballot, CaseRecord, Pending, StoredVerdict
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -37,27 +36,25 @@ class ValidatorJournal:
     """The journal of one validator. Hold its folder's lock while using it."""
 
     def __init__(self, folder: Path, identity: str, run: int, validator: str) -> None:
-        """`identity` names chain, contracts and validator. Raises ConfigError when the folder is another's."""
+        """Open or create it. `identity` names chain, contracts and validator.
+
+        Raises ConfigError when the folder is another's.
+        """
         self.run = run
         self.validator = validator
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         cannot seal these, and a link of its hash chain for each would use that up."""
-        self._db = Journal(folder / "journal.sqlite", SCHEMA)
-        known = self._db.value("SELECT name FROM identity")
-        if known is None:
-            self._db.execute("INSERT INTO identity VALUES (?)", identity)
-        elif known != identity:
-            self.close()
-            raise ConfigError(f"{folder} is the journal of {known}, not of {identity}", hint="set validator.state_dir")
+        self._db = Journal(folder / "journal.sqlite", SCHEMA, owner=identity, setting="validator.state_dir")
 
     def close(self) -> None:
+        """Close the database."""
         self._db.close()
 
-    # What the chain tells
+    # Events
 
-    def record(self, batch: Batch, now: float) -> None:
-        """Take in what happened. Being told twice changes nothing."""
+    def record(self, batch: EventBatch, now: float) -> None:
+        """Record events of the chain. The same event twice changes nothing."""
         with self._db.transaction():
             if batch.rewound_to is not None:
                 # What was accepted under the old blocks' draws is vouched for no more, even if it is committed again.
@@ -86,8 +83,10 @@ class ValidatorJournal:
         )
 
     def _opened(self, event: CaseOpened) -> None:
-        """A case, or another under a number that a reorg took from it. The same one told again, perhaps opened in
-        another block, keeps what this validator has decided."""
+        """Record a case, or another one under a number that a reorg took from it.
+
+        The same case again, perhaps opened in another block, keeps what this validator has decided.
+        """
         charge = charge_of(event)
         known = self._db.row("SELECT charge, block FROM cases WHERE case_id = ?", event.case_id)
         if known is not None and known["charge"] == charge:
@@ -109,7 +108,7 @@ class ValidatorJournal:
             )
 
     def _reopened(self, event: CaseOpened, charge: bytes) -> None:
-        """A reorg opened the same case again: its times and its jury may be others."""
+        """Take over times and jury of a case that a reorg opened again."""
         self._db.execute(
             """UPDATE cases SET challenger = ?, jury = ?, commit_ends = ?, reveal_ends = ?, block = ?,
                ballot = CASE WHEN ballot IN ('no judge', 'late') THEN ? ELSE ballot END WHERE case_id = ?""",
@@ -118,12 +117,12 @@ class ValidatorJournal:
         )
 
     def _start(self, case_id: int, charge: bytes) -> Ballot:
-        """How far this validator is with a case that it hears of: it may have decided about it before a reorg."""
+        """Return how far this validator is with a new case: it may have decided about it before a reorg."""
         voted = self._db.value("SELECT 1 FROM votes WHERE case_id = ? AND charge = ?", case_id, charge)
         return "sealed" if voted else "none"
 
     def _resolved(self, event: CaseResolved, now: float) -> None:
-        """A case ended. Without a quorum nothing was decided: whoever opened it may try once more."""
+        """Record the end of a case. Without a quorum nothing was decided: its challenger may try once more."""
         changed = self._db.execute(
             "UPDATE cases SET outcome = ? WHERE case_id = ? AND outcome = 0", int(event.outcome), event.case_id
         )
@@ -141,23 +140,26 @@ class ValidatorJournal:
     # Inspecting
 
     def pending(self, before_block: int, now: float, limit: int) -> list[Pending]:
-        """Commitments of blocks before this one. The newest step comes first: the trainer waits for it. Nodes that were
-        rejected before come last: their work is likely to be void soon."""
+        """Return commitments of blocks before this one.
+
+        The newest step comes first: the trainer waits for it. Nodes that were rejected before come last: their work is
+        likely to be void soon.
+        """
         rows = self._db.rows(
             """SELECT * FROM commitments
                WHERE state = 'pending' AND live = 1 AND hour >= ? AND block < ? AND retry_at <= ?
                ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
             *(self.first_hour, before_block, now, limit),
         )
-        return [Pending(self._commitment(row), row["draw_index"], row["seen_at"]) for row in rows]
+        return [Pending(self._commitment(row), row["seen_at"]) for row in rows]
 
     def backlog(self) -> int:
-        """Commitments that wait to be judged."""
+        """Return the number of commitments that wait to be inspected."""
         query = "SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1 AND hour >= ?"
         return self._db.value(query, self.first_hour)
 
-    def take_link(self, c: Commitment) -> int:
-        """The link of the hash chain that this commitment's sample is drawn with: its own, for ever."""
+    def take_link(self, c: CommittedWork) -> int:
+        """Return the link of the hash chain that this commitment's sample is drawn with: its own, for ever."""
         with self._db.transaction():
             taken = self._db.value(f"SELECT draw_index FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
             if taken is not None:
@@ -166,16 +168,16 @@ class ValidatorJournal:
             self._db.execute(f"UPDATE commitments SET draw_index = ? WHERE {_KEY}", link, c.node, c.index, c.root)
             return link
 
-    def postpone(self, c: Commitment, retry_at: float) -> None:
-        """Look at it again later."""
+    def postpone(self, c: CommittedWork, retry_at: float) -> None:
+        """Inspect it again later."""
         self._db.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
 
     def was_rejected(self, node: str) -> bool:
-        """Whether this validator has ever rejected work of this node."""
+        """Return whether this validator has ever rejected work of this node."""
         return self._db.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
 
-    def judge(self, c: Commitment, verdict: Verdict, evidence: bytes | None, *, accuse_at: float | None) -> None:
-        """A judgement: to be told, and, from `accuse_at` on, to be taken to court."""
+    def judge(self, c: CommittedWork, verdict: Verdict, evidence: bytes | None, *, accuse_at: float | None) -> None:
+        """Record a verdict: to be reported, and, from `accuse_at` on, to be taken to court."""
         key = (c.node, c.index, c.root)
         with self._db.transaction():
             self._db.execute(
@@ -193,30 +195,27 @@ class ValidatorJournal:
                     *(*key, c.step, verdict.reason, verdict.position, verdict.evidence, accuse_at),
                 )
 
-    # Telling
+    # Reporting
 
-    def unsent(self, now: float, limit: int) -> list[Unsent]:
-        """Verdicts to tell now, those first that have waited longest since they were tried; none about what a reorg
-        took back."""
+    def unsent(self, now: float, limit: int) -> list[StoredVerdict]:
+        """Return verdicts to report now, the longest waiting first; none about what a reorg took back."""
         rows = self._db.rows(
-            """SELECT v.*, c.seen_at FROM verdicts v JOIN commitments c USING (node, idx, root)
-               WHERE v.state = 'unsent' AND v.retry_at <= ? AND c.live = 1 ORDER BY v.retry_at, v.rowid LIMIT ?""",
+            f"""{_VERDICTS} WHERE v.state = 'unsent' AND v.retry_at <= ? AND c.live = 1
+                ORDER BY v.retry_at, v.rowid LIMIT ?""",
             *(now, limit),
         )
-        return [
-            Unsent(Verdict.model_validate_json(row["document"]), row["evidence"], row["refusals"], row["seen_at"])
-            for row in rows
-        ]
+        return [self._verdict(row) for row in rows]
 
     def sent(self, verdict: Verdict) -> None:
+        """Note that the orchestrator has taken it."""
         self._db.execute(f"UPDATE verdicts SET state = 'sent' WHERE {_KEY}", *_key(verdict))
 
     def put_off(self, verdict: Verdict, retry_at: float) -> None:
-        """It could not be told, for no fault of its own."""
+        """Report it later: that it was not taken says nothing about it."""
         self._db.execute(f"UPDATE verdicts SET retry_at = ? WHERE {_KEY}", retry_at, *_key(verdict))
 
     def refused(self, verdict: Verdict, *, retry_at: float | None) -> None:
-        """The orchestrator found fault with it; None: once too often, it is told no more."""
+        """Note that the orchestrator found fault with it. Without a time to try again it is reported no more."""
         state = "refused" if retry_at is None else "unsent"
         self._db.execute(
             f"UPDATE verdicts SET state = ?, refusals = refusals + 1, retry_at = ? WHERE {_KEY}",
@@ -225,51 +224,46 @@ class ValidatorJournal:
 
     # Accusing
 
-    def accusations(self, now: float, before: Collection[Kind] = ()) -> list[Accusation]:
-        """What could go to court now: of each node the earliest whose turn has come and whose evidence is stored; of
-        these kinds before any other."""
+    def accusations(self, now: float, first: Collection[Kind] = ()) -> list[StoredVerdict]:
+        """Return what could go to court now, one accusation per node.
+
+        It is the earliest that is due and whose evidence is stored; a kind in `first` comes before all others.
+        """
         rows = self._db.rows(
-            """SELECT a.*, c.hour, c.block FROM accusations a
+            """SELECT a.node, a.idx, a.root, a.reason FROM accusations a
                JOIN verdicts v USING (node, idx, root) JOIN commitments c USING (node, idx, root)
                WHERE a.state = 'waiting' AND a.due <= ? AND v.state = 'sent' AND c.live = 1 ORDER BY a.due, a.rowid""",
             now,
         )
-        waiting = [
-            Accusation(self._commitment(row), kind_of(row["reason"]), row["position"] or 0, row["evidence"], row["due"])
-            for row in rows
-        ]
-        of_node: dict[str, Accusation] = {}
-        for accusation in sorted(waiting, key=lambda accusation: accusation.kind not in before):
-            of_node.setdefault(accusation.commitment.node, accusation)
-        return list(of_node.values())
+        of_node: dict[str, sqlite3.Row] = {}
+        for row in sorted(rows, key=lambda row: kind_of(row["reason"]) not in first):
+            of_node.setdefault(row["node"], row)
+        keys = [(row["node"], row["idx"], row["root"]) for row in of_node.values()]
+        return [self._verdict(row) for key in keys for row in self._db.rows(f"{_VERDICTS} WHERE {_KEY}", *key)]
 
-    def evidence(self, c: Commitment) -> bytes | None:
-        """The bundle this validator made about a commitment."""
-        return self._db.value(f"SELECT evidence FROM verdicts WHERE {_KEY}", c.node, c.index, c.root)
-
-    def close_accusation(self, node: str, index: int, root: bytes, state: str) -> None:
-        """`state`: opened, or why there will be no case."""
-        self._db.execute(f"UPDATE accusations SET state = ? WHERE {_KEY}", state, node, index, root)
+    def close_accusation(self, c: CommittedWork, state: str) -> None:
+        """Note that a case was opened, or why there will be none."""
+        self._db.execute(f"UPDATE accusations SET state = ? WHERE {_KEY}", state, c.node, c.index, c.root)
 
     def delay_accusations(self, node: str, due: float) -> None:
-        """Accuse this node of nothing before then."""
+        """Accuse this node of nothing before `due`."""
         self._db.execute("UPDATE accusations SET due = MAX(due, ?) WHERE node = ? AND state = 'waiting'", due, node)
 
     def cases_ended(self, outcome: Outcome) -> int:
-        """Cases this validator opened that ended so."""
+        """Return the number of cases that this validator opened and that ended so."""
         query = "SELECT COUNT(*) FROM cases WHERE challenger = ? AND outcome = ?"
         return self._db.value(query, self.validator, int(outcome))
 
-    # Judging cases
+    # Cases
 
-    def cases(self) -> list[CaseFile]:
-        """Cases in which there may be something left to do: not ended, or not collected."""
+    def cases(self) -> list[CaseRecord]:
+        """Return the cases in which there may be something left to do: not ended, or not collected."""
         rows = self._db.rows(
             """SELECT *, 0 AS hour FROM cases LEFT JOIN votes USING (case_id, charge)
                WHERE outcome = 0 OR ballot IN ('sealed', 'committed', 'revealed') ORDER BY case_id"""
         )
         return [
-            CaseFile(
+            CaseRecord(
                 case_id=row["case_id"],
                 charge=row["charge"],
                 commitment=self._commitment(row),
@@ -287,14 +281,17 @@ class ValidatorJournal:
             for row in rows
         ]
 
-    def seal_ballot(self, case: CaseFile, guilty: bool, salt: bytes) -> None:
-        """A vote is decided; nothing has left this machine. It is about this case, whatever has its number by now."""
+    def seal_ballot(self, case: CaseRecord, guilty: bool, salt: bytes) -> None:
+        """Write down a vote before anything leaves this machine.
+
+        It is about this case, whatever has its number by now.
+        """
         with self._db.transaction():
             self._db.execute("INSERT INTO votes VALUES (?, ?, ?, ?)", case.case_id, case.charge, guilty, salt)
             self.set_ballot(case, "sealed")
 
-    def set_ballot(self, case: CaseFile, ballot: Ballot) -> None:
-        """Nothing, if a reorg has given its number to another since."""
+    def set_ballot(self, case: CaseRecord, ballot: Ballot) -> None:
+        """Note how far this validator is with a case, unless a reorg has given its number to another."""
         self._db.execute(
             "UPDATE cases SET ballot = ? WHERE case_id = ? AND charge = ?", ballot, case.case_id, case.charge
         )
@@ -302,33 +299,40 @@ class ValidatorJournal:
     # Sealing
 
     def open_hour(self, after: int, before: int) -> int | None:
-        """The first hour with work after one hour and before another, in which this validator served."""
+        """Return the first hour with work after one hour and before another, in which this validator served."""
         query = "SELECT MIN(hour) FROM commitments WHERE live = 1 AND hour >= ? AND hour < ?"
         return self._db.value(query, max(after + 1, self.first_hour), before)
 
     def unjudged(self, hour: int) -> int:
-        """Commitments of an hour that still wait."""
+        """Return the number of commitments of an hour that still wait."""
         query = "SELECT COUNT(*) FROM commitments WHERE live = 1 AND state = 'pending' AND hour = ?"
         return self._db.value(query, hour)
 
-    def vouched(self, hour: int) -> list[Commitment]:
-        """Commitments of an hour that this validator accepted."""
+    def vouched(self, hour: int) -> list[CommittedWork]:
+        """Return the commitments of an hour that this validator accepted."""
         rows = self._db.rows(
             "SELECT * FROM commitments WHERE live = 1 AND accepted = 1 AND hour = ? ORDER BY node, idx", hour
         )
         return [self._commitment(row) for row in rows]
 
     def sealed(self, hour: int, vouch_root: bytes) -> None:
-        """What a seal vouches for; written before it is sent."""
+        """Write down what a seal vouches for, before it is sent."""
         self._db.execute("INSERT OR REPLACE INTO seals VALUES (?, ?)", hour, vouch_root)
 
-    def _commitment(self, row: sqlite3.Row) -> Commitment:
-        return Commitment(
+    def _verdict(self, row: sqlite3.Row) -> StoredVerdict:
+        verdict = Verdict.model_validate_json(row["document"])
+        return StoredVerdict(self._commitment(row), verdict, row["evidence"], row["refusals"], row["seen_at"])
+
+    def _commitment(self, row: sqlite3.Row) -> CommittedWork:
+        return CommittedWork(
             self.run, row["step"], row["node"], row["idx"], row["root"], hour=row["hour"], block=row["block"]
         )
 
 
 _KEY: Final = "node = ? AND idx = ? AND root = ?"
+
+_VERDICTS: Final = """SELECT v.*, c.step, c.hour, c.block, c.seen_at
+                      FROM verdicts v JOIN commitments c USING (node, idx, root)"""
 
 
 def _key(verdict: Verdict) -> tuple[str, int, bytes]:

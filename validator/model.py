@@ -8,12 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from muster.clients.run_data import CheckpointFetcher
 from muster.errors import MusterError, UnreachableError
-from muster.inspection import Finding
-from muster.profiles import Profile
 from muster.rollouts.schema import Rollout
-from muster.run_data import Checkpoints
+from muster.runtime import telemetry
+from muster.verification.checks import Finding
+from muster.verification.profiles import Profile
 from validator.replay import Replayer, judge
+
+_log = telemetry.logger("validator")
 
 _LOADING: Final = threading.Lock()
 """Loading a model changes settings of torch and transformers that all threads share."""
@@ -22,7 +25,9 @@ _LOADING: Final = threading.Lock()
 class Model:
     """Replays rollouts of different steps, in the order in which it is asked."""
 
-    def __init__(self, checkpoints: Checkpoints, profile: Profile, temperature: float, *, threads: int = 1) -> None:
+    def __init__(
+        self, checkpoints: CheckpointFetcher, profile: Profile, temperature: float, *, threads: int = 1
+    ) -> None:
         """`threads`: CPU threads of a replay."""
         self.profile = profile
         self._checkpoints = checkpoints
@@ -31,19 +36,15 @@ class Model:
         self._replayer: Replayer | None = None
         self._turn = asyncio.Lock()
 
-    async def folder(self, step: int) -> Path:
-        """A step's checkpoint, verified. Raises as `Checkpoints.get`."""
-        return await self._checkpoints.get(step)
-
     async def findings(self, step: int, rollouts: Sequence[Rollout]) -> list[Finding | None]:
-        """What is wrong with each row under the weights of its step.
+        """Return what is wrong with each row under the weights of its step.
 
-        The rows must have passed the cheap checks. Raises UnreachableError when the weights cannot be had or the model
-        is broken: that says nothing about the rows.
+        The rows must have passed the static checks. Raises UnreachableError when the weights cannot be fetched or the
+        model is broken: that says nothing about the rows.
         """
         try:
-            folder = await self.folder(step)
-            async with self._turn:
+            async with self._checkpoints.used(step) as folder, self._turn:
+                _log.info("replaying", step=step, rows=len(rollouts))
                 return await asyncio.to_thread(self._replay, folder, list(rollouts))
         except MusterError as error:
             raise UnreachableError(f"step {step} cannot be replayed here: {error}", hint=error.hint) from error

@@ -1,16 +1,16 @@
-"""What the validator's journal holds and gives out: work to judge, verdicts to tell, accusations, cases."""
+"""What the validator's journal holds and gives out: work to inspect, verdicts, cases."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from muster.chain.contracts.court import Kind, Outcome
-from muster.inspection import Commitment
-from muster.messages import Verdict
+from muster.chain.types import kind_of
+from muster.contracts.court import Kind, Outcome
+from muster.protocol.messages import Verdict
+from muster.verification.checks import CommittedWork
 
 SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS identity (name TEXT PRIMARY KEY)",
     # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
     # turn: this validator's own order, so that several are through a backlog sooner together.
     """CREATE TABLE IF NOT EXISTS commitments (
@@ -52,50 +52,45 @@ SCHEMA: Final = (
     "CREATE TABLE IF NOT EXISTS seals (hour INTEGER PRIMARY KEY, vouch_root BLOB NOT NULL)",
 )
 
-Ballot = Literal["none", "sealed", "committed", "revealed", "done", "abstained", "no judge", "late"]
+Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", "late"]
 
 
 @dataclass(frozen=True)
 class Pending:
-    """A commitment that waits to be judged."""
+    """A commitment that waits to be inspected."""
 
-    commitment: Commitment
-    draw_index: int | None
+    commitment: CommittedWork
     seen_at: float
     """Wall-clock second at which it was first seen."""
 
 
 @dataclass(frozen=True)
-class Unsent:
-    """A verdict to be told, and the evidence to be stored before it."""
+class StoredVerdict:
+    """A verdict of this validator, and the evidence bundle for a rejection."""
 
+    commitment: CommittedWork
     verdict: Verdict
     evidence: bytes | None
     refusals: int
-    """Times the orchestrator found fault with it."""
+    """Times the orchestrator refused it."""
     seen_at: float
     """Wall-clock second at which its commitment was first seen."""
 
-
-@dataclass(frozen=True)
-class Accusation:
-    commitment: Commitment
-    kind: Kind
-    position: int
-    evidence: str
-    """Hash of the bundle."""
-    due: float
-    """Wall-clock second from which it is this validator's turn."""
+    @property
+    def kind(self) -> Kind:
+        """Return the kind of case that a rejection leads to."""
+        assert self.verdict.reason is not None
+        return kind_of(self.verdict.reason)
 
 
 @dataclass(frozen=True)
-class CaseFile:
-    """A case as its event tells it, and this validator's part in it."""
+class CaseRecord:
+    """A case as its event states it, and this validator's part in it."""
 
     case_id: int
     charge: bytes
     """`muster.chain.client.charge_of`: what the number meant when this was read."""
-    commitment: Commitment
+    commitment: CommittedWork
     kind: Kind
     challenger: str
     evidence: bytes
@@ -106,3 +101,10 @@ class CaseFile:
     ballot: Ballot
     guilty: bool | None
     salt: bytes | None
+
+    @property
+    def vote(self) -> tuple[bool, bytes]:
+        """Return the sealed vote and its salt, without which nobody can reveal it."""
+        assert self.guilty is not None
+        assert self.salt is not None
+        return self.guilty, self.salt

@@ -1,10 +1,10 @@
-"""The dear checks: run the completions through the model again and measure what the worker claims of them.
+"""The replay checks: run the completions through the model again and measure what the worker claims of them.
 
 One forward pass of transformers gives all three statistics: its logits the sampling replay and the log-probabilities,
 its last hidden states the activations. It is the reference that evidence is judged by, because it runs on anyone's
 machine; it agrees with the worker's vLLM up to numerics, which the profile's thresholds allow for. Measuring needs the
-model, judging (`judge`) is pure. Rollouts must have passed the cheap checks of `muster.inspection`: their tokens are
-in the vocabulary, and there is at least one.
+model, judging (`judge`) is pure. Rollouts must have passed the static checks of `muster.verification.checks`: their
+tokens are in the vocabulary, and there is at least one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ import numpy as np
 import torch
 
 from muster.errors import ConfigError, MalformedError, MusterError
-from muster.inspection import Finding
-from muster.messages import Reason
-from muster.models import load_model
-from muster.profiles import Limit, Profile
+from muster.models.init import load_model
+from muster.models.weights import read_weights
+from muster.proofs import CODECS
+from muster.proofs.seeded_sampling import measure
+from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
-from muster.sampling import measure
-from muster.toploc import CODECS
-from muster.weights import read_weights
+from muster.verification.checks import Finding
+from muster.verification.profiles import Limit, Profile
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
@@ -79,7 +79,7 @@ class Replayer:
 
     @property
     def vocabulary(self) -> int:
-        """Number of tokens the model knows."""
+        """Return the number of tokens the model knows."""
         return self._model.config.vocab_size
 
     def load_weights(self, model_dir: Path) -> None:
@@ -144,12 +144,12 @@ class Replayer:
         ]
 
     def _states(self, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> torch.Tensor:
-        """The last hidden state behind every completion token: [sum of lengths, H]."""
+        """Compute the last hidden state behind every completion token: [sum of lengths, H]."""
         starts = [len(rollout.prompt_tokens) - 1 for rollout in rollouts]
         width = max(start + length for start, length in zip(starts, lengths, strict=True))
         ids = np.zeros((len(rollouts), width), dtype=np.int64)
         for row, rollout in enumerate(rollouts):
-            # Padding on the right needs no mask, causal attention never looks at it; the last token is only predicted.
+            # Padding on the right needs no mask, causal attention never reads it; the last token is only predicted.
             sequence = np.concatenate([rollout.prompt_tokens, rollout.completion_tokens[:-1]])
             ids[row, : len(sequence)] = sequence
         hidden = self._model.base_model(input_ids=torch.from_numpy(ids), use_cache=False).last_hidden_state
@@ -176,7 +176,7 @@ class Replayer:
 
 
 def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
-    """What is wrong with these rollouts: what accuses before what only rejects, then in the order of the checks."""
+    """Return what is wrong with these rollouts: accusing before rejecting findings, then in the order of the checks."""
     checks: tuple[tuple[Reason, str, str], ...] = (
         ("sampling_mismatch", "mean_gap", "mean gap to the sampled tokens"),
         ("sampling_mismatch", "worst_gap", "gap to the sampled token"),
@@ -196,7 +196,7 @@ def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | No
 
 
 def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:
-    """Indices of rollouts of about one length, as many at a time as a forward pass should have."""
+    """Yield indices of rollouts of about one length, as many at a time as a forward pass should have."""
     lengths = [len(rollout.prompt_tokens) + len(rollout.completion_tokens) for rollout in rollouts]
     batch: list[int] = []
     for i in sorted(range(len(rollouts)), key=lambda i: lengths[i]):

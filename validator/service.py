@@ -1,49 +1,48 @@
-"""The validator: follow the chain, inspect, tell, accuse, judge, seal.
+"""The validator: follow the chain, inspect, report, accuse, vote, seal.
 
-Five loops share one journal. `follow` takes in what the chain tells; the others do what the journal says is due, so
-each can stop at any moment and go on after a restart. A loop that cannot reach something says so and tries again.
+Five loops share one journal. `follow` records the chain's events; the others do what the journal says is due, so each
+can stop at any moment and go on after a restart. A loop logs what it cannot reach, and tries again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from typing import Final
 
 from eth_utils.crypto import keccak
 
-from muster import telemetry
-from muster.chain.client import Chain
-from muster.chain.contracts import registry
-from muster.chain.contracts.court import CaseOpened, CaseResolved
-from muster.chain.contracts.registry import Convicted, Retired, Role, Status
-from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.cursor import EventCursor
-from muster.chain.keys import load_signer
+from muster.chain.draw_secret import load_draw_secret
+from muster.clients.node_session import NodeSession, node_session
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
-from muster.draw_secret import load_draw_secret
-from muster.draws import chain_preimages
-from muster.errors import TRANSIENT, ConfigError, MusterError, RefusedError, UnreachableError
-from muster.failpoints import failpoint
-from muster.http import OrchestratorClient
-from muster.journal import FolderLock
-from muster.process import run_together, wait_for_bell
+from muster.contracts import registry
+from muster.contracts.court import CaseOpened, CaseResolved
+from muster.contracts.registry import Convicted, Retired, Role, Status
+from muster.contracts.runs import WorkCommitted
+from muster.errors import TRANSIENT, ConfigError, FinishedError, MusterError, RefusedError, UnreachableError
+from muster.protocol.draws import chain_preimages
 from muster.rollouts.reader import RolloutReader
-from muster.sample_policy import SamplePolicy
-from muster.settings import Settings
-from validator.bench import RunBench, make_bench
-from validator.court import Court, turn_of
+from muster.runtime import telemetry
+from muster.runtime.failpoints import failpoint
+from muster.runtime.loop import PollLoop
+from muster.runtime.process import run_together
+from muster.settings.schema import Settings
+from muster.verification.sample_policy import SamplePolicy
+from validator.challenger import Challenger
+from validator.context import RunVerificationContext, make_context
 from validator.inspector import Inspector
 from validator.journal import ValidatorJournal
-from validator.records import Pending, Unsent
-from validator.sealing import Sealing
+from validator.juror import Juror
+from validator.records import Pending, StoredVerdict
+from validator.ruling import turn_of
+from validator.sealing import HourSealer
 
 AT_ONCE: Final = 8
 """Commitments and verdicts taken from the journal at a time."""
 
 MAX_REFUSALS: Final = 10
-"""Times the orchestrator may find fault with a verdict before it is told no more."""
+"""Times the orchestrator may refuse a verdict before it is reported no more."""
 
 NOT_ITS_FAULT: Final = frozenset({401, 403, 404, 408, 429})
 """Statuses that say nothing about a verdict: the orchestrator may not have read the chain as far as we have, so that it
@@ -55,22 +54,22 @@ RETRY_SECONDS: Final = 2.0
 MAX_RETRY_SECONDS: Final = 60.0
 
 COURT_SECONDS: Final = 1.0
-"""Pause between two looks at cases and hours."""
+"""Pause between two polls of cases and hours."""
 
 log = telemetry.logger("validator")
 JUDGED = telemetry.counter("validator_judged", "Commitments judged", ("reason",))
-ROWS = telemetry.counter("validator_rows_replayed", "Rows that went through the dear checks")
-BACKLOG = telemetry.gauge("validator_backlog", "Commitments that wait to be judged")
+ROWS = telemetry.counter("validator_rows_replayed", "Rows that went through the replay checks")
+BACKLOG = telemetry.gauge("validator_backlog", "Commitments that wait to be inspected")
 SECONDS = telemetry.histogram(
     "validator_inspection_seconds", "Time to judge a commitment", (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 )
 
 
-T = TypeVar("T")
+LEAVE: Final = "muster validator withdraw --operator NAME, once unbonding is over: muster validator status says when"
 
 
 class OutOfServiceError(MusterError):
-    """This key will never judge again: it was convicted, or has retired. Starting it again changes nothing."""
+    """Raised when this key was convicted: it will never inspect or vote again, whoever starts it."""
 
     exit_code = 3
 
@@ -78,79 +77,64 @@ class OutOfServiceError(MusterError):
 async def serve(settings: Settings) -> None:
     """Validate with these settings until cancelled."""
     state = settings.validator.state_dir
-    with FolderLock(state):
-        signer = await asyncio.to_thread(load_signer, settings.keys, settings.chain.chain_id)
-        links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
-        async with (
-            await Chain.connect(settings.chain, signer, journal_folder=state / "transactions") as chain,
-            OrchestratorClient(
-                settings.orchestrator.url, signer, chain_id=chain.chain_id, registry=chain.addresses.registry
-            ) as client,
-            RolloutReader() as reader,
-        ):
-            log.info("ready", node=signer.address, run=settings.run)
-            await Validator(settings, chain, client, reader, links).run()
+    links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
+    async with node_session(settings, state) as session, RolloutReader() as reader:
+        log.info("ready", node=session.node, run=settings.run)
+        await Validator(settings, session, reader, links).run()
 
 
 class Validator:
     """One validator node at work. `run` does not return."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        chain: Chain,
-        client: OrchestratorClient,
-        reader: RolloutReader,
-        links: list[bytes],
-    ) -> None:
+    def __init__(self, settings: Settings, session: NodeSession, reader: RolloutReader, links: list[bytes]) -> None:
         self.settings = settings
-        self.chain = chain
-        self.client = client
+        self.chain = session.chain
+        self.client = session.client
         self.reader = reader
         self.links = links
-        self.me = chain.signer.address
+        self.me = session.node
         state = settings.validator.state_dir
-        identity = f"{self.me} on chain {chain.chain_id} at {chain.addresses.runs}"
-        self.journal = ValidatorJournal(state, identity, settings.run, self.me)
+        self.journal = ValidatorJournal(state, session.identity, settings.run, self.me)
         kinds = (WorkCommitted, CaseOpened, CaseResolved, Convicted, Retired)
-        self.cursor = EventCursor(chain, state / "cursor.json", kinds, "validator", run=settings.run)
+        self.cursor = EventCursor(self.chain, state / "cursor.json", kinds, "validator", run=settings.run)
         self._seen = -1
-        """The block up to which the journal knows everything."""
+        """The block up to which the journal has every event."""
         self._retired = False
-        self._said: dict[str, str] = {}
         self._news = asyncio.Event()
-        """Rings when the chain has a new block, or may have."""
+        """Set when the chain has a new block, or may have."""
         self._judged = asyncio.Event()
-        """Rings when there is a verdict to tell."""
+        """Set when there is a verdict to report."""
 
     async def run(self) -> None:
         try:
-            await self._until("registration", self._registered)
-            await self._until("transactions", self._settled)
-            bench = await self._until("preparation", self._bench)
-            await self._loops(bench)
+            poll = self.settings.chain.poll_seconds
+            await PollLoop(log, "registration", poll).until_done(self.check_registration)
+            await PollLoop(log, "transactions", poll).until_done(self._finish_transactions)
+            context = await PollLoop(log, "preparation", poll).until_done(self._context)
+            await self._loops(context)
         finally:
             self.journal.close()
 
-    async def _loops(self, bench: RunBench) -> None:
-        policy, stagger = SamplePolicy.of(self.settings.validator), self.settings.validator.stagger_seconds
-        inspector = Inspector(bench, self.chain.signer, self.links, policy)
-        court = Court(self.chain, self.client, self.journal, bench, stagger)
-        sealing = Sealing(self.chain, self.journal, self.settings.run)
+    async def _loops(self, context: RunVerificationContext) -> None:
+        policy, stagger = SamplePolicy.from_settings(self.settings.validator), self.settings.validator.stagger_seconds
+        inspector = Inspector(context, self.chain.signer, self.links, policy)
+        juror = Juror(self.chain, self.journal, context, stagger)
+        challenger = Challenger(self.chain, self.journal, context, juror, stagger)
+        sealer = HourSealer(self.chain, self.journal, self.settings.run)
         poll = self.settings.chain.poll_seconds
         await run_together(
-            self._loop("follow", self._follow, poll),
-            self._loop("inspect", lambda: self._inspect(inspector), poll, self._news),
-            self._loop("tell", self._tell, poll, self._judged),
-            self._loop("court", lambda: self._court(court), COURT_SECONDS),
-            self._loop("seal", lambda: self._seal(sealing), COURT_SECONDS),
+            PollLoop(log, "follow", poll).run(self.follow),
+            PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
+            PollLoop(log, "report", poll).run(self.report, self._judged),
+            PollLoop(log, "court", COURT_SECONDS).run(lambda: self._court(juror, challenger)),
+            PollLoop(log, "seal", COURT_SECONDS).run(lambda: self._seal(sealer)),
         )
 
     # Starting
 
-    async def _registered(self) -> bool:
-        """Whether this key is a validator of the run. Raises when it never will be."""
-        node = await self.chain.ask(registry.node(self.me))
+    async def check_registration(self) -> None:
+        """Check that this key is a validator of the run. Raises what only its operator can mend."""
+        node = await self.chain.call(registry.node(self.me))
         if node.status == Status.NONE:
             raise UnreachableError("this key is not registered yet: muster validator join")
         if node.role != Role.VALIDATOR or node.run != self.settings.run:
@@ -168,51 +152,21 @@ class Validator:
             raise OutOfServiceError("this validator was convicted; it judges nobody any more")
         self._retired = node.status != Status.ACTIVE
         self.journal.first_hour = node.registered_at // HOUR_SECONDS
-        return True
 
-    async def _settled(self) -> bool:
-        """See through what an earlier life left on its way to the chain."""
-        await self.chain.settle()
-        return True
+    async def _finish_transactions(self) -> None:
+        """Finish what an earlier process left on its way to the chain, and check the key's gas."""
+        await self.chain.await_pending()
+        await self.chain.check_gas()
 
-    async def _bench(self) -> RunBench:
-        return await make_bench(self.settings, self.chain, self.client, self.reader, self.settings.validator.state_dir)
-
-    async def _until(self, name: str, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works, saying why it does not."""
-        while True:
-            try:
-                return await attempt()
-            except TRANSIENT as error:
-                self._say(name, str(error))
-            await asyncio.sleep(self.settings.chain.poll_seconds)
-
-    async def _loop(
-        self, name: str, turn: Callable[[], Awaitable[bool]], pause: float, bell: asyncio.Event | None = None
-    ) -> None:
-        """Take turns for ever; after one that says it had nothing to do, or that failed for want of others, wait for
-        the bell, and no longer than `pause` seconds."""
-        bell = bell or asyncio.Event()
-        while True:
-            bell.clear()
-            try:
-                busy = await turn()
-                self._said.pop(name, None)
-            except TRANSIENT as error:
-                self._say(name, str(error))
-                busy = False
-            if not busy:
-                await wait_for_bell(bell, pause)
-
-    def _say(self, name: str, reason: str) -> None:
-        """Log why something waits, once per reason."""
-        if self._said.get(name) != reason:
-            self._said[name] = reason
-            log.warning("waiting", what=name, reason=reason)
+    async def _context(self) -> RunVerificationContext:
+        return await make_context(
+            self.settings, self.chain, self.client, self.reader, self.settings.validator.state_dir
+        )
 
     # Turns
 
-    async def _follow(self) -> bool:
+    async def follow(self) -> bool:
+        """Record the chain's next events; whether there are more."""
         batch = await self.cursor.poll()
         self.journal.record(batch, time.time())
         await self.cursor.ack()
@@ -236,11 +190,12 @@ class Validator:
         return len(items) == AT_ONCE
 
     async def _judge(self, inspector: Inspector, item: Pending) -> None:
+        # 1. Take the link of the hash chain, then draw the sample from it and inspect.
         c, started = item.commitment, time.monotonic()
         link = self.journal.take_link(c)
         age = time.time() - item.seen_at
         try:
-            judgement = await inspector.judge(
+            inspection = await inspector.inspect(
                 c,
                 link,
                 suspect=self.journal.was_rejected(c.node),
@@ -251,12 +206,16 @@ class Validator:
             log.warning("cannot judge yet", node=c.node, index=c.index, reason=str(error))
             return
         failpoint("validator.fetched")
+        # 2. Sign the verdict; write it down with this validator's turn to accuse.
+        verdict, evidence = inspector.conclude(c, inspection, link)
         accuse_at = None
-        if judgement.accuse:
+        if inspection.guilty:
             rank = turn_of(self.me, await self.chain.validators(self.settings.run), f"accuse {c.node}")
             accuse_at = time.time() + rank * self.settings.validator.stagger_seconds
-        verdict, seconds = judgement.verdict, time.monotonic() - started
-        self.journal.judge(c, verdict, judgement.evidence, accuse_at=accuse_at)
+        seconds = time.monotonic() - started
+        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at)
+
+        # 3. Let it be reported.
         self._judged.set()
         JUDGED.labels(reason=verdict.reason or "accepted").inc()
         ROWS.inc(verdict.inspected)
@@ -269,17 +228,17 @@ class Validator:
             accepted=verdict.accepted,
             reason=verdict.reason,
             position=verdict.position,
-            detail=judgement.detail,
+            detail=inspection.why,
             measured=verdict.measured,
             threshold=verdict.threshold,
             rows=verdict.inspected,
             seconds=round(seconds, 3),
         )
 
-    async def _tell(self) -> bool:
-        """Evidence first, then the verdict that names it."""
-        told = self.journal.unsent(time.time(), AT_ONCE)
-        for item in told:
+    async def report(self) -> bool:
+        """Send verdicts to the orchestrator, the evidence before the verdict that names it; whether more are left."""
+        unsent = self.journal.unsent(time.time(), AT_ONCE)
+        for item in unsent:
             try:
                 if item.evidence is not None:
                     await self.client.put_evidence(item.evidence)
@@ -291,10 +250,10 @@ class Validator:
                 self.journal.put_off(item.verdict, time.time())
                 raise
             self.journal.sent(item.verdict)
-        return len(told) == AT_ONCE
+        return len(unsent) == AT_ONCE
 
-    def _refused(self, item: Unsent, error: RefusedError) -> None:
-        """Try it again later: for ever, unless it is the verdict that is wrong."""
+    def _refused(self, item: StoredVerdict, error: RefusedError) -> None:
+        """Report it again later: without end, unless the verdict itself is wrong."""
         now, its_fault = time.time(), 400 <= error.status < 500 and error.status not in NOT_ITS_FAULT
         final = its_fault and item.refusals + 1 >= MAX_REFUSALS
         log.warning("a verdict was refused", index=item.verdict.index, final=final, error=str(error))
@@ -304,20 +263,21 @@ class Validator:
         else:
             self.journal.put_off(item.verdict, now + _pause(now - item.seen_at))
 
-    async def _court(self, court: Court) -> bool:
+    async def _court(self, juror: Juror, challenger: Challenger) -> bool:
         head = await self.chain.head()
         if self._seen >= head.number - self.settings.chain.confirmations:
-            await court.turn(head)
+            await juror.poll(head)
+            await challenger.poll(head)
         if self._retired and not self.journal.cases():
-            raise OutOfServiceError("this validator has retired, and nothing is left for it to do")
+            raise FinishedError("this validator has retired, and nothing is left for it to do", hint=LEAVE)
         return False
 
-    async def _seal(self, sealing: Sealing) -> bool:
+    async def _seal(self, sealer: HourSealer) -> bool:
         if self._seen < 0 or self._retired:
             return False
-        return await sealing.turn(await self.chain.block(self._seen))
+        return await sealer.poll(await self.chain.block(self._seen))
 
 
 def _pause(age: float) -> float:
-    """Seconds until something is tried again that others, or time, must mend; it was first seen `age` seconds ago."""
+    """Return the seconds before the next try of something that was first seen `age` seconds ago."""
     return min(MAX_RETRY_SECONDS, RETRY_SECONDS + age / 4)

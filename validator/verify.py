@@ -1,7 +1,7 @@
-"""Looking without judging: one commitment, or the evidence of one case, checked here and now for whoever asks.
+"""Verification on demand: one commitment, or the evidence of one case, checked here and now.
 
-`muster validator verify` and `muster slash verify` end up here. No key is needed and nobody is told anything. Every
-row goes through the dear checks, not only a sample.
+`muster validator verify` and `muster slash verify` start it. It needs no key and reports to nobody. Every row goes
+through the replay checks, not only a sample. Progress is in the log, on stderr.
 """
 
 from __future__ import annotations
@@ -13,38 +13,42 @@ from typing import Any
 
 from eth_utils.address import is_address, to_checksum_address
 
-from muster.chain.contracts.court import CaseOpened
-from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.reads import ChainReader, open_book
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts.court import CaseOpened
+from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, MismatchError, UnreachableError, UsageError
-from muster.evidence import finite, parse_bundle, verify_evidence
-from muster.http import OrchestratorClient
-from muster.inspection import Commitment, Finding
 from muster.rollouts.reader import RolloutReader
-from muster.settings import Settings
-from validator.bench import RunBench, make_bench
-from validator.inspector import examine
+from muster.runtime import telemetry
+from muster.settings.schema import Settings
+from muster.verification.checks import CommittedWork, Finding
+from muster.verification.evidence import CannotVerifyError, Inspection, finite, verify_evidence
+from validator.context import RunVerificationContext, make_context
+from validator.inspector import inspect_commitment
+
+_log = telemetry.logger("validator")
 
 
 class BadWorkError(CheckError):
-    """What was looked at is not good. The document on stdout says why."""
+    """What was verified is not good. The document on stdout says why."""
 
 
 async def verify_commitment(settings: Settings, name: str, *, as_json: bool) -> None:
-    """Inspect NODE:INDEX. Prints what was found; raises BadWorkError when the work is bad."""
+    """Inspect NODE:INDEX and print what was found. Raises BadWorkError when the work is bad."""
     node, index = _parse(name)
-    async with _bench(settings) as bench:
-        commitment = await _committed(bench.chain, settings.run, node, index)
-        everything = range(bench.rules.terms.positions)
-        examination = await examine(bench, commitment, everything, missing_counts=True)
-    finding = examination.inspection.finding
+    async with _context(settings) as context:
+        commitment = await _committed(context.chain, settings.run, node, index)
+        _log.info("inspecting", node=node, index=index, step=commitment.step)
+        everything = range(context.rules.terms.positions)
+        inspection = await inspect_commitment(context, commitment, everything, missing_counts=True)
+    finding = inspection.finding
     _show(
         {
             "node": node,
             "index": index,
             "step": commitment.step,
             "good": finding is None,
-            "rows_replayed": examination.inspection.inspected,
+            "rows_replayed": inspection.replayed,
             **_finding(finding),
         },
         as_json=as_json,
@@ -55,42 +59,46 @@ async def verify_commitment(settings: Settings, name: str, *, as_json: bool) -> 
 
 async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> None:
     """Re-run the evidence of a case. Raises BadWorkError when it does not show what it says."""
-    async with _bench(settings) as bench:
-        opened = await _opened(bench.chain, case_id)
-        commitment = await _committed(bench.chain, opened.run, opened.node, opened.index)
-        bundle = parse_bundle(await bench.client.get_evidence(opened.evidence_hash))
-        draw = await bench.draw(commitment)
-        ruling = await verify_evidence(bundle, commitment, draw, bench.rules, bench.client.domain, bench)
+    inspection: Inspection | None = None
+    async with _context(settings) as context:
+        opened = await _opened(context.chain, case_id)
+        commitment = await _committed(context.chain, opened.run, opened.node, opened.index)
+        data = await context.client.get_evidence(opened.evidence_hash)
+        _log.info("verifying evidence", case=case_id, node=opened.node, index=opened.index, step=commitment.step)
+        try:
+            inspection = await verify_evidence(data, opened.kind, commitment, context)
+            why = inspection.why
+        except CannotVerifyError as error:
+            why = str(error)
     _show(
         {
             "case": case_id,
             "node": opened.node,
             "index": opened.index,
             "kind": opened.kind.name.lower(),
-            "guilty": ruling.guilty,
-            "why": ruling.why,
-            **_finding(ruling.finding),
+            "guilty": inspection.guilty if inspection else None,
+            "why": why,
+            **_finding(inspection.finding if inspection else None),
         },
         as_json=as_json,
     )
-    if ruling.guilty is None:
-        raise UnreachableError(f"case {case_id} cannot be judged here: {ruling.why}")
-    if not ruling.guilty:
-        raise BadWorkError(f"the evidence of case {case_id} does not hold: {ruling.why}")
+    if inspection is None:
+        raise UnreachableError(f"case {case_id} cannot be verified here: {why}")
+    if not inspection.guilty:
+        raise BadWorkError(f"the evidence of case {case_id} does not hold: {why}")
 
 
 @asynccontextmanager
-async def _bench(settings: Settings) -> AsyncIterator[RunBench]:
-    """Everything that checking takes, beside what a running validator uses."""
-    rpc, book = await open_book(settings.chain)
+async def _context(settings: Settings) -> AsyncIterator[RunVerificationContext]:
+    """Yield what verification needs, in a folder beside that of a running validator."""
+    web3, book = await open_book(settings.chain)
     async with (
-        ChainReader(rpc, book, settings.chain) as chain,
-        OrchestratorClient(
-            settings.orchestrator.url, chain_id=chain.chain_id, registry=chain.addresses.registry
-        ) as client,
+        ChainReader(web3, book, settings.chain) as chain,
+        OrchestratorClient.on_chain(settings.orchestrator.url, chain) as client,
         RolloutReader() as reader,
     ):
-        yield await make_bench(settings, chain, client, reader, settings.validator.state_dir / "look")
+        _log.info("fetching the run's tasks and newest weights", run=settings.run)
+        yield await make_context(settings, chain, client, reader, settings.validator.state_dir / "verify")
 
 
 def _parse(name: str) -> tuple[str, int]:
@@ -100,11 +108,11 @@ def _parse(name: str) -> tuple[str, int]:
     return to_checksum_address(node), int(index)
 
 
-async def _committed(chain: ChainReader, run: int, node: str, index: int) -> Commitment:
+async def _committed(chain: ChainReader, run: int, node: str, index: int) -> CommittedWork:
     head = await chain.head()
     for event in await chain.events([WorkCommitted], chain.addresses.from_block, head.number):
         if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (run, node, index):
-            return Commitment(run, event.step, node, index, event.root, event.hour, event.at.block)
+            return CommittedWork(run, event.step, node, index, event.root, event.hour, event.at.block)
     raise MismatchError(f"{node} has made no commitment {index} in run {run}", hint="muster worker status")
 
 

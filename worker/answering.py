@@ -1,7 +1,8 @@
 """python -m worker.answering: answer tasks with one checkpoint, for `muster eval` and `muster tasks filter`.
 
-One line of `muster.questions.Questions` comes in on stdin, one line of `Answers` per task goes out on stdout, in order;
-or a line that says what is wrong, before anything is generated. It generates and scores exactly as a worker does.
+One line of `muster.evaluation.request.EvalRequest` comes in on stdin. One line of `TaskResult` per task goes out on
+stdout, in order; or a line with the error, before anything is generated. It generates and scores exactly as a worker
+does.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-from muster import telemetry
-from muster.asking import refusal_line
 from muster.errors import ConfigError, MusterError
-from muster.model_files import context_of, load_tokenizer
-from muster.profiles import PROFILES, profile_hash
-from muster.prompts import completion_text, end_token, prompt_tokens
-from muster.questions import Answers, Questions, Sampling
+from muster.evaluation.client import refusal_line
+from muster.evaluation.request import EvalRequest, Sampling, TaskResult
+from muster.models.files import context_of, load_tokenizer
+from muster.protocol.prompts import completion_text, end_token, prompt_tokens
+from muster.runtime import telemetry
 from muster.tasks import Task, verify
+from muster.verification.profiles import PROFILES, profile_hash
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 
 if TYPE_CHECKING:
@@ -28,73 +29,75 @@ if TYPE_CHECKING:
 
 
 def main() -> int:
-    """Answer what stdin asks; the exit code."""
+    """Answer the request on stdin; return the exit code."""
     telemetry.configure("answering", level="error")
     try:
         with _own_stdout() as results:
             try:
-                for answers in serve(Questions.from_line(sys.stdin.readline())):
+                for answers in serve(EvalRequest.from_line(sys.stdin.readline())):
                     print(answers.to_line(), file=results, flush=True)
             except MusterError as error:
                 print(refusal_line(error), file=results, flush=True)
                 return error.exit_code
-    except BrokenPipeError:  # nobody listens any more
+    except BrokenPipeError:  # the reader has ended
         return 1
     return 0
 
 
-def serve(questions: Questions) -> Iterator[Answers]:
-    """Check that the questions can be asked, start an engine and ask them."""
-    profile_hash(questions.sampling.profile)
-    tokenizer = load_tokenizer(questions.model)
-    tasks = questions.load()
-    longest = longest_prompt(tokenizer, tasks, questions.sampling)
-    check_context(questions.model, longest, questions.sampling.max_tokens)
+def serve(request: EvalRequest) -> Iterator[TaskResult]:
+    """Check that the request can be answered, start an engine and yield the results."""
+    profile_hash(request.sampling.profile)
+    tokenizer = load_tokenizer(request.model)
+    tasks = request.load()
+    longest = longest_prompt(tokenizer, tasks, request.sampling)
+    check_context(request.model, longest, request.sampling.max_tokens)
     limits = EngineLimits(
-        temperature=questions.sampling.temperature,
+        temperature=request.sampling.temperature,
         max_prompt_tokens=longest,
-        max_completion_tokens=questions.sampling.max_tokens,
-        ranks=questions.ranks,
-        cache_bytes=questions.cache_bytes,
+        max_completion_tokens=request.sampling.max_tokens,
+        ranks=request.ranks,
+        cache_bytes=request.cache_bytes,
     )
-    engine = Engine(questions.model, PROFILES[questions.sampling.profile], limits)
+    engine = Engine(request.model, PROFILES[request.sampling.profile], limits)
     try:
-        yield from Examination(engine, tokenizer, questions.sampling).answers(tasks, questions.first)
+        yield from EvalSession(engine, tokenizer, request.sampling).answers(tasks, request.first)
     finally:
         engine.close()
 
 
 @dataclass(frozen=True)
-class Examination:
-    """An engine that is asked tasks."""
+class EvalSession:
+    """Answers tasks with one engine."""
 
     engine: Engine
     tokenizer: PreTrainedTokenizerBase
     sampling: Sampling
 
-    def answers(self, tasks: Sequence[Task], first: int = 0) -> Iterator[Answers]:
-        """The answers to each task, in order; `first` is the number of the first. As many at a time as the engine
-        decodes side by side, so that what was found by then is never much behind."""
+    def answers(self, tasks: Sequence[Task], first: int = 0) -> Iterator[TaskResult]:
+        """Yield the result of each task, in order; `first` is the number of the first.
+
+        As many tasks at a time as the engine decodes side by side, so that results come while it works.
+        """
         together = max(1, self.engine.limits.max_sequences // self.sampling.samples)
         for start in range(0, len(tasks), together):
-            yield from self._ask(tasks[start : start + together], first + start)
+            yield from self._generate(tasks[start : start + together], first + start)
 
-    def _ask(self, tasks: Sequence[Task], first: int) -> Iterator[Answers]:
+    def _generate(self, tasks: Sequence[Task], first: int) -> Iterator[TaskResult]:
         samples = self.sampling.samples
         generations = self.engine.generate([request for task in tasks for request in self.requests(task)])
         for i, task in enumerate(tasks):
             yield self.score(first + i, task, generations[i * samples : (i + 1) * samples])
 
     def requests(self, task: Task) -> list[GenerationRequest]:
-        """One request per sample."""
+        """Make one request per sample."""
         draws = [self.sampling.draw(task, sample) for sample in range(self.sampling.samples)]
         prompts = {budget: prompt_tokens(self.tokenizer, task, budget) for _, budget in draws}
         return [GenerationRequest(prompts[budget], seed, self.sampling.max_tokens) for seed, budget in draws]
 
-    def score(self, number: int, task: Task, generations: Sequence[Generation]) -> Answers:
-        """What a task's answers are worth, by the rule that a run pays by."""
+    def score(self, number: int, task: Task, generations: Sequence[Generation]) -> TaskResult:
+        """Score a task's answers, by the rule that a run pays by."""
         texts = (completion_text(self.tokenizer, generation.tokens) for generation in generations)
-        return Answers(
+        return TaskResult(
             task=number,
             right=sum(verify(task, text) > 0 for text in texts),
             finished=sum(generation.finish_reason == "stop" for generation in generations),
@@ -103,14 +106,13 @@ class Examination:
 
 
 def longest_prompt(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Task], sampling: Sampling) -> int:
-    """Tokens of the longest prompt. Raises ConfigError where the tokenizer is for no chat model."""
+    """Return the tokens of the longest prompt. Raises ConfigError where the tokenizer is for no chat model."""
     end_token(tokenizer)
     return max(len(prompt_tokens(tokenizer, task, budget)) for task in tasks for budget in set(sampling.budgets))
 
 
 def check_context(model: Path, prompt: int, max_tokens: int) -> None:
-    """Raise ConfigError where prompt and answer together are longer than the model's context, as far as its config.json
-    says what that is."""
+    """Raise ConfigError where prompt and answer together exceed the context that the model's config.json states."""
     context = context_of(model)
     if context is None or prompt + max_tokens <= context:
         return
@@ -122,7 +124,7 @@ def check_context(model: Path, prompt: int, max_tokens: int) -> None:
 
 
 def _own_stdout() -> TextIO:
-    """What stdout was, for results alone: whatever else prints there (libraries do) goes to stderr from now on."""
+    """Return stdout for results alone: what libraries print goes to stderr from now on."""
     own = os.dup(1)
     os.dup2(2, 1)
     return os.fdopen(own, "w", encoding="ascii")

@@ -1,62 +1,62 @@
-"""Delivering work: upload, commit, note; one index after the other, as the chain takes them."""
+"""Deliver work: upload, commit, record; one index after the other, as the chain takes them."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, Final
 
-from muster import telemetry
-from muster.chain.codec import View
-from muster.chain.contracts import runs
 from muster.chain.reads import behind
+from muster.contracts import runs
+from muster.contracts.codec import Call
 from muster.errors import ConfigError, MismatchError, RefusedError, RevertError, StorageError
-from muster.failpoints import failpoint
-from muster.hashes import hex_hash
-from muster.messages import Receipt
-from muster.signing import check_receipt
-from worker.decisions import PASSING, STALE, Entry, Facts, must_wait, still_counts
-from worker.workplace import Workplace
+from muster.protocol.hashes import hex_hash
+from muster.protocol.messages import UploadReceipt
+from muster.protocol.receipts import check_receipt
+from muster.runtime import telemetry
+from muster.runtime.failpoints import failpoint
+from worker.context import WorkerContext
+from worker.decisions import PASSING, STALE, Entry, NodeState, still_counts, waiting_reason
 
 MAX_PAUSE_SECONDS: Final = 60.0
-"""Longest pause after an upload that was refused. The first is short: the orchestrator may have yet to learn of us."""
+"""Longest pause after an upload that was refused. The first is short: a registration reaches the orchestrator late."""
 
 log = telemetry.logger("worker")
 COMMITMENTS = telemetry.counter("worker_commitments", "Commitments mined")
 
 
-class Courier:
-    """Empties the journal into storage and chain."""
+class Committer:
+    """Uploads and commits what the journal holds."""
 
-    def __init__(self, place: Workplace) -> None:
-        self._place = place
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
         self._refusals = 0
 
-    async def turn(self) -> str:
-        """Deliver the work of the node's next index; returns why that cannot be, or ""."""
-        facts = await self._place.facts()
-        if reason := must_wait(facts):
+    async def poll(self) -> str:
+        """Deliver the work of the node's next index. Return why that cannot be, or ""."""
+        facts = await self._context.facts()
+        if reason := waiting_reason(facts):
             return reason
-        await self._note_mined(facts)
-        entry = self._place.journal.entry(facts.work.next)
+        await self._record_mined(facts)
+        entry = self._context.journal.entry(facts.work.next)
         if entry is None:
             return "no finished work to deliver"
-        if still_counts(entry, facts, await self._place.anchor(entry.step, facts)):
+        if still_counts(entry, facts, await self._context.anchor(entry.step, facts)):
             return await self._deliver(entry)
         return await self._discard(entry)
 
-    async def _note_mined(self, facts: Facts) -> None:
-        """Note commitments that were mined without our learning of it.
+    async def _record_mined(self, facts: NodeState) -> None:
+        """Record commitments that were mined while this process did not see it.
 
-        Raises ConfigError when somebody else's was, which only an answer can tell that knows of the index: one from
-        before it was committed is an UnreachableError.
+        Raises ConfigError when another root was committed, and UnreachableError when the endpoint's block is from
+        before that commitment: only an answer that knows the index can accuse another machine.
         """
-        journal, node = self._place.journal, self._place.node
-        for entry in journal.unsettled(facts.work.next):
-            questions: list[View[Any]] = [
+        journal, node = self._context.journal, self._context.node
+        for entry in journal.pending(facts.work.next):
+            calls: list[Call[Any]] = [
                 runs.work(node),
                 runs.is_committed(node, entry.index, entry.step, entry.root),
             ]
-            work, ours = await self._place.chain.ask_all(questions)
+            work, ours = await self._context.chain.call_all(calls)
             if not ours and work.next <= entry.index:
                 raise behind(f"it does not know the commitment of index {entry.index}")
             if not ours:
@@ -69,34 +69,37 @@ class Courier:
         journal.prune(facts.work.settled)
 
     async def _deliver(self, entry: Entry) -> str:
-        """Upload if that is not done, then commit."""
+        """Upload the file unless that is done, then commit. Return why that cannot be, or ""."""
         if entry.state == "saved" and (reason := await self._upload(entry)):
             return reason
         failpoint("worker.uploaded")
         try:
-            mined = await self._place.chain.act(
-                runs.commit_work(self._place.run, entry.step, entry.anchor, entry.index, entry.root)
+            mined = await self._context.chain.send(
+                runs.commit_work(self._context.run, entry.step, entry.anchor, entry.index, entry.root)
             )
         except RevertError as error:
             if error.name not in STALE | PASSING:
                 raise
             return str(error)
         failpoint("worker.committed")
-        self._place.journal.committed(entry.index, mined.hash, mined.block)
-        self._place.delivered.set()
+        self._context.journal.committed(entry.index, mined.hash, mined.block)
+        self._context.delivered.set()
         COMMITMENTS.inc()
         log.info("committed", step=entry.step, index=entry.index, tx=mined.hash, gas=mined.gas_used)
         return ""
 
     async def _upload(self, entry: Entry) -> str:
-        journal = self._place.journal
+        """Upload the file and keep its receipt. Return why that cannot be, or ""."""
+        journal = self._context.journal
         try:
             data = await asyncio.to_thread(journal.data, entry)
         except StorageError as error:
             log.error("the finished file is lost", index=entry.index, error=str(error))
             return await self._discard(entry)
         try:
-            receipt = await self._place.client.put_file(data, self._place.run, entry.index, entry.root)
+            receipt = await self._context.client.put_file(
+                data, self._context.run, entry.index, entry.root, entry.file_hash
+            )
         except RefusedError as error:
             self._refusals += 1
             await asyncio.sleep(min(MAX_PAUSE_SECONDS, 2.0 ** min(self._refusals, 6) / 2))
@@ -107,20 +110,20 @@ class Courier:
         log.info("uploaded", step=entry.step, index=entry.index, file=entry.file_hash, bytes=len(data))
         return ""
 
-    def _check(self, receipt: Receipt, entry: Entry, size: int) -> None:
-        """The receipt is the run's storage's, and about this very work. Raises MismatchError."""
-        expected = (self._place.run, self._place.node, entry.index, hex_hash(entry.root), entry.file_hash, size)
+    def _check(self, receipt: UploadReceipt, entry: Entry, size: int) -> None:
+        """Raise MismatchError unless the run's storage signed this receipt for exactly this work."""
+        expected = (self._context.run, self._context.node, entry.index, hex_hash(entry.root), entry.file_hash, size)
         actual = (receipt.run, receipt.node, receipt.index, receipt.root, receipt.file_hash, receipt.size)
         if actual != expected:
             raise MismatchError("the storage's receipt is about something else", hint="nothing was committed")
-        check_receipt(self._place.client.domain, receipt, self._place.terms.storage_key)
+        check_receipt(self._context.client.domain, receipt, self._context.terms.storage_key)
 
     async def _discard(self, entry: Entry) -> str:
-        """Throw work away, once the chain has shown that it can no longer take it."""
-        await self._place.chain.settle()
-        if (await self._place.chain.ask(runs.work(self._place.node))).next != entry.index:
+        """Delete work, once the chain has shown that it can no longer take it."""
+        await self._context.chain.await_pending()
+        if (await self._context.chain.call(runs.work(self._context.node))).next != entry.index:
             return ""
-        self._place.journal.discard(entry)
-        self._place.delivered.set()
+        self._context.journal.discard(entry)
+        self._context.delivered.set()
         log.info("discarded", step=entry.step, index=entry.index, reason="its step no longer counts")
         return ""

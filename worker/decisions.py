@@ -1,7 +1,7 @@
-"""What a worker does next, decided from what the chain says and what its journal says. Pure.
+"""What a worker does next, decided from the state of chain and journal. Pure.
 
 The rule that matters: an index gets one root. Work that is on disk for an index is committed if its step still counts,
-and thrown away only when the chain can no longer accept it, whatever transaction may still be on its way.
+and deleted only when the chain can no longer accept it, whatever transaction may still be pending.
 """
 
 from __future__ import annotations
@@ -10,18 +10,20 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from muster.chain.contracts.registry import Node, Role, Status
-from muster.chain.contracts.runs import RunState, Work
 from muster.constants import HOUR_SECONDS
-from muster.errors import ConfigError, MusterError
+from muster.contracts.registry import Node, Role, Status
+from muster.contracts.runs import RunState, Work
+from muster.errors import ConfigError, FinishedError, MusterError
+from muster.protocol.work_rules import RunFacts, WorkerFacts, blocking_reason
+from muster.runtime.units import Moment
 
 STALE: Final = frozenset({"StepTooOld", "StepBeforeLast", "StepBeforeJoined", "StepUnpublished", "WrongAnchor"})
-"""Reverts of commitWork that say that this work can no longer be committed."""
+"""Reverts of commitWork that mean: this work can no longer be committed."""
 
 PASSING: Final = frozenset(
     {"HourFull", "EscrowShort", "TooFewValidators", "WrongIndex", "NotWorking", "RunIsClosed", "CommitmentsPaused"}
 )
-"""Reverts of commitWork that say: look at the chain again (and perhaps wait)."""
+"""Reverts of commitWork after which the chain is polled again."""
 
 AHEAD: Final = 2
 """Files that are made and not yet on chain: one on its way, and one ready when the next block takes that one."""
@@ -29,15 +31,15 @@ AHEAD: Final = 2
 State = Literal["saved", "uploaded", "committed"]
 
 
-class RetiredError(MusterError):
-    """This key will never work again. Starting it again changes nothing."""
+class ConvictedError(MusterError):
+    """Raised when this key can never work again. Starting it again changes nothing."""
 
     exit_code = 3
 
 
 @dataclass(frozen=True)
-class Facts:
-    """What the chain says, all of it asked at about the same moment."""
+class NodeState:
+    """The state of a node and its run on chain, read at about one time."""
 
     node: Node
     work: Work
@@ -48,10 +50,12 @@ class Facts:
     min_validators: int
     now: int
     """Timestamp of the latest block."""
+    withdrawable_at: int = 0
+    """When a retired node's stake can be withdrawn; 0 for any other."""
 
     @property
     def oldest_step(self) -> int:
-        """The oldest step that this worker may commit work of."""
+        """Return the oldest step that this worker may commit work of."""
         reach = self.state.steps - 1 - self.state.async_level
         return max(reach, self.work.last_step, self.work.joined_step, 0)
 
@@ -68,10 +72,11 @@ class Entry:
     state: State
 
 
-def must_wait(facts: Facts) -> str:
-    """Why no work can be committed now, in words; "" when it can.
+def waiting_reason(facts: NodeState) -> str:
+    """Return why no work can be committed now, by the rules of `muster.protocol.work_rules`; "" when it can.
 
-    Raises RetiredError when it never can again, ConfigError when this key is for something else.
+    Raises FinishedError when this node is retired or its run closed, ConvictedError when it is jailed, ConfigError when
+    this key is for something else.
     """
     node, work, state = facts.node, facts.work, facts.state
     if node.status == Status.NONE:
@@ -81,29 +86,55 @@ def must_wait(facts: Facts) -> str:
             f"this key is registered as a {node.role.name.lower()} of run {node.run}, the settings say run {facts.run}",
             hint="set run, or use the key that was registered for it",
         )
+    if node.status == Status.JAILED:
+        raise ConvictedError(
+            "this worker is jailed: it was convicted, and takes no more work",
+            hint="muster worker why, muster worker claim",
+        )
     if node.status != Status.ACTIVE or work.left:
-        word = "jailed: it was convicted" if node.status == Status.JAILED else node.status.name.lower()
-        raise RetiredError(f"this node is {word}; it takes no more work", hint="muster worker why, muster worker claim")
+        text, hint = retired_status(facts)
+        raise FinishedError(text, hint=hint)
     if state.closed:
-        raise RetiredError(f"run {facts.run} is closed", hint="muster worker claim, then muster worker retire")
-    if state.steps <= work.joined_step:
-        return f"this node may work from step {work.joined_step} on, and the next checkpoint is step {state.steps}"
-    if state.validators < facts.min_validators:
-        return f"the run has {state.validators} validators and takes no work before {facts.min_validators}"
-    if work.last_hour == facts.now // HOUR_SECONDS and work.count_in_hour >= state.commitments_per_hour:
-        return f"all {state.commitments_per_hour} commitments of this hour are made"
-    if state.balance - state.reserved < facts.pay:
-        return "the run's escrow cannot pay for another commitment"
-    return ""
+        raise FinishedError(
+            f"run {facts.run} is closed and takes no more work; what was committed is paid as usual",
+            hint="muster worker claim, then muster worker retire --operator NAME",
+        )
+    in_hour = work.count_in_hour if work.last_hour == facts.now // HOUR_SECONDS else 0
+    run = RunFacts(
+        now=facts.now,
+        step=state.steps - 1 if state.steps else None,
+        commitments_per_hour=state.commitments_per_hour,
+        validators=state.validators,
+        min_validators=facts.min_validators,
+        escrow_short=state.balance - state.reserved < facts.pay,
+    )
+    return blocking_reason(WorkerFacts(work.joined_step, in_hour), run)
 
 
-def still_counts(entry: Entry, facts: Facts, anchor: bytes | None) -> bool:
-    """Whether the chain would take this work for its index. `anchor` is that of its step, None when unpublished."""
+def retired_status(facts: NodeState) -> tuple[str, str]:
+    """Return what a retired worker still waits for, as a sentence, and the next thing to do."""
+    if facts.node.lock == 0:
+        return "this worker has retired and its stake is out: nothing is left for it to do", "muster worker claim"
+    cases = facts.work.open_cases
+    against = f"{cases or 'no'} open case{'s' if cases > 1 else ''} against it"
+    if facts.withdrawable_at > facts.now:
+        text = (
+            f"this worker has retired, with {against}; its stake can be withdrawn from {Moment(facts.withdrawable_at)}"
+        )
+        return text, "start it once a day until then, so that it answers cases about missing data"
+    return (
+        f"this worker has retired, with {against}; its stake can be withdrawn",
+        "muster worker withdraw --operator NAME",
+    )
+
+
+def still_counts(entry: Entry, facts: NodeState, anchor: bytes | None) -> bool:
+    """Return whether the chain would take this work for its index. `anchor` is its step's, None when unpublished."""
     return entry.index == facts.work.next and entry.step >= facts.oldest_step and entry.anchor == anchor
 
 
 def next_to_make(first: int, made: Collection[int], ahead: int = AHEAD) -> int | None:
-    """The index to make work for: the first of the `ahead` indices from `first` on that is not made; None when all are.
+    """Return the first of the `ahead` indices from `first` on that is not made; None when all are.
 
     `first` is the node's next index on chain. A discarded file leaves a gap, which is filled first.
     """

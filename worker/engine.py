@@ -2,7 +2,7 @@
 
 One `Engine` serves one run. `generate` takes the requests of a commitment and returns tokens, behaviour
 log-probabilities and activation proofs; `load_weights` puts a new checkpoint into the running engine between two calls,
-never within one: an old cache under new weights cannot be replayed. How the parts sit inside vLLM is told in
+never within one: an old cache under new weights cannot be replayed. How the parts sit inside vLLM is described in
 `worker.sampler` and `worker.engine_extension`.
 
 vLLM is imported when the first engine is made, because that takes seconds and reads the environment once.
@@ -25,9 +25,9 @@ import numpy as np
 import torch
 
 from muster.errors import ConfigError, MusterError
-from muster.inspection import ModelFacts
-from muster.profiles import Profile
-from muster.terms import Terms
+from muster.protocol.terms import Terms
+from muster.verification.checks import ModelFacts
+from muster.verification.profiles import Profile
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, RequestOutput, SamplingParams
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 CPU_CACHE_BYTES = 256 << 20
 """Of the key-value cache, where there is no GPU to fill."""
 
-_ENVIRONMENT = {
+VLLM_ENVIRONMENT = {
     "VLLM_ENABLE_V1_MULTIPROCESSING": "0",  # the engine core lives in this process
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # several engines share the cores of a laptop
     "VLLM_LOGGING_LEVEL": "ERROR",
@@ -53,7 +53,7 @@ _set_threads = torch.set_num_threads
 
 
 class EngineError(MusterError):
-    """The engine cannot do what was asked of it, or broke a promise it makes."""
+    """Raised when the engine cannot serve a request, or failed."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class EngineLimits:
     """CPU threads. More than there are idle cores is ruinous: they wait for each other by spinning."""
 
     @classmethod
-    def of_terms(cls, terms: Terms, *, ranks: int = 1, cache_bytes: int = 0) -> EngineLimits:
+    def from_terms(cls, terms: Terms, *, ranks: int = 1, cache_bytes: int = 0) -> EngineLimits:
         return cls(
             ranks=ranks,
             cache_bytes=cache_bytes,
@@ -122,9 +122,13 @@ class Engine:
         _set_threads(limits.threads)
         self._engine = start_vllm(model_dir, plain_arguments(model_dir, profile, limits) | _own_arguments(limits))
         self._calls = 0
+        self._stopped = False
 
     def generate(self, requests: Sequence[GenerationRequest]) -> list[Generation]:
-        """Complete all requests, in order. Blocks; call it from a thread of its own."""
+        """Complete all requests, in order. Blocks; call it from a thread of its own.
+
+        Raises EngineError when `stop` is called meanwhile.
+        """
         if not requests:
             return []
         _set_threads(self.limits.threads)  # of the calling thread, which need not be the one that made the engine
@@ -146,8 +150,9 @@ class Engine:
         ]
 
     def load_weights(self, model_dir: Path) -> None:
-        """Put a checkpoint's weights into the running engine and forget everything computed with the old ones. Each of
-        the engine's processes reads the folder itself, and of a version only what differs from the last one.
+        """Put a checkpoint's weights into the running engine and drop everything computed with the old ones.
+
+        Each of the engine's processes reads the folder itself, and of a version only what differs from the last one.
 
         Raises EngineError when that fails: the model is then half old and half new, and the engine must be made anew.
         """
@@ -160,6 +165,10 @@ class Engine:
             ) from error
         if not self._engine.reset_prefix_cache():
             raise EngineError("the prefix cache is in use while weights are loaded")
+
+    def stop(self) -> None:
+        """Let `generate` end after the forward pass under way. May be called from any thread."""
+        self._stopped = True
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
@@ -174,7 +183,7 @@ class Engine:
             raise EngineError(f"a completion of up to {request.max_tokens} tokens where {allowed}")
 
     def _run(self, requests: Sequence[GenerationRequest]) -> list[CompletionOutput]:
-        """vLLM's finished outputs, in order. Ends because every request has a token limit."""
+        """Return vLLM's finished outputs, in order. Ends because every request has a token limit."""
         names = [f"{self._calls}-{slot}" for slot in range(len(requests))]
         self._calls += 1
         outputs: dict[str, CompletionOutput] = {}
@@ -183,6 +192,8 @@ class Engine:
                 prompt: TokensPrompt = {"prompt_token_ids": request.prompt_tokens.tolist()}
                 self._engine.add_request(names[slot], prompt, self._params(request, slot))
             while self._engine.has_unfinished_requests():
+                if self._stopped:
+                    raise EngineError("the engine was stopped")
                 for finished in cast("list[RequestOutput]", self._engine.step()):
                     outputs[finished.request_id] = finished.outputs[0]
         finally:
@@ -208,8 +219,8 @@ class Engine:
 
 
 def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
-    """vLLM with these EngineArgs, started fast and quietly. Raises ConfigError when it cannot serve the model."""
-    for name, value in _ENVIRONMENT.items():
+    """Start vLLM with these EngineArgs, fast and quietly. Raises ConfigError when it cannot serve the model."""
+    for name, value in VLLM_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     logging.getLogger("vllm").setLevel(os.environ["VLLM_LOGGING_LEVEL"])
     gc.disable()  # imports make a million objects that stay: collecting them in between takes seconds
@@ -230,7 +241,7 @@ def start_vllm(model_dir: Path, arguments: dict[str, Any]) -> LLMEngine:
 
 
 def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> dict[str, Any]:
-    """EngineArgs that leave out what a run does not need; what Muster adds is in `_own_arguments`."""
+    """Return EngineArgs that leave out what a run does not need; what Muster adds is in `_own_arguments`."""
     return {
         "model": str(model_dir),
         "dtype": profile.dtype,
@@ -250,7 +261,7 @@ def plain_arguments(model_dir: Path, profile: Profile, limits: EngineLimits) -> 
 
 
 def _cache_bytes(model_dir: Path, profile: Profile, limits: EngineLimits) -> int | None:
-    """Of the key-value cache; None leaves it to vLLM."""
+    """Return the size of the key-value cache; None leaves it to vLLM."""
     if limits.cache_bytes or torch.cuda.is_available():
         return limits.cache_bytes or None
     from transformers import AutoConfig
@@ -264,7 +275,7 @@ def _cache_bytes(model_dir: Path, profile: Profile, limits: EngineLimits) -> int
 
 
 def _own_arguments(limits: EngineLimits) -> dict[str, Any]:
-    """EngineArgs for seeded sampling and proofs."""
+    """Return EngineArgs for seeded sampling and proofs."""
     return {
         "logits_processors": ["worker.sampler:SeededSampler"],
         "worker_extension_cls": "worker.engine_extension.CaptureExtension",
@@ -273,7 +284,7 @@ def _own_arguments(limits: EngineLimits) -> dict[str, Any]:
 
 
 def _register_in_process(model_dir: Path) -> None:
-    """Let vLLM look at the model's class here; else it starts another Python for that, which takes it 20 seconds."""
+    """Let vLLM inspect the model's class here: otherwise it starts another Python for that, which takes 20 seconds."""
     from vllm.model_executor.models import ModelRegistry
 
     for name in json.loads((model_dir / "config.json").read_text()).get("architectures", []):

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import torch
 
-from muster.shardcast.contents import Fingerprint, fingerprints
-from muster.toploc import CODECS
-from muster.weights import read_weights
+from muster.models.weights import read_weights
+from muster.proofs import CODECS
+from muster.shardcast.delta.contents import Fingerprint, fingerprints
 from worker.sampler import Capture, SeededSampler
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class CaptureExtension:
         model_runner: GPUModelRunner
 
     def muster_begin(self) -> None:
-        """Forget what was recorded and record from now on."""
+        """Drop what was recorded and record from now on."""
         sampler = self._muster_sampler()
         sampler.capture = Capture()
         if not hasattr(self, "_muster_hook"):
@@ -44,7 +44,7 @@ class CaptureExtension:
             self._muster_hook = head.register_forward_pre_hook(self._muster_note_states)
 
     def muster_collect(self, codec: str, seeds: list[int], lengths: list[int]) -> tuple[list[bytes], list[bytes]]:
-        """Proofs and float32 log-probabilities (as bytes) of the finished call: slot i has lengths[i] tokens."""
+        """Return proofs and float32 log-probabilities (as bytes) of the finished call: slot i has lengths[i] tokens."""
         sampler = self._muster_sampler()
         capture, sampler.capture = sampler.capture, Capture()
         rows = torch.from_numpy(rows_of_tokens(capture, lengths))
@@ -55,7 +55,7 @@ class CaptureExtension:
         return proofs, [part.astype("<f4").tobytes() for part in np.split(logprobs, ends)]
 
     def muster_load(self, folder: str) -> int:
-        """Put a checkpoint's weights into the model; returns how many tensors were read.
+        """Put a checkpoint's weights into the model. Return how many tensors were read.
 
         What the manifests of this version and of the one before say is the same is not read again: layer by layer,
         since vLLM fuses tensors (q, k and v; all experts) and takes what it fuses together or not at all.
@@ -102,8 +102,11 @@ class CaptureExtension:
 
 
 def _layer(name: str) -> str:
-    """What vLLM may have fused a tensor with: `model.layers.0` of `model.layers.0.self_attn.q_proj.weight`, the module
-    of embedding, last norm and head, and whatever else there is together."""
+    """Return the group of tensors that vLLM may have fused a tensor with.
+
+    That is `model.layers.0` of `model.layers.0.self_attn.q_proj.weight`, the module of embedding, last norm and head,
+    and one group for all others.
+    """
     if layer := _LAYER.match(name):
         return layer[1]
     module = name.rpartition(".")[0]
@@ -111,7 +114,7 @@ def _layer(name: str) -> str:
 
 
 def rows_of_tokens(capture: Capture, lengths: list[int]) -> np.ndarray:
-    """Index of the recorded row of every token, completions one after the other: int64 [sum of lengths].
+    """Return the index of every token's recorded row, completions one after the other: int64 [sum of lengths].
 
     Of several rows for one token the last one counts. Raises RuntimeError when a token has none.
     """

@@ -1,7 +1,7 @@
-"""What a worker has finished and how far it has got with it, on disk before anybody else learns of it.
+"""The journal of a worker: which files it has finished, and how far each has got.
 
-Per index one row, through the states saved (file on disk), uploaded (receipt in hand), committed (mined). What an
-index is to contain follows from the chain, so nothing needs writing down before there is a file.
+Per index one row, through the states saved (file on disk), uploaded (receipt kept), committed (mined). A file is on
+disk before anybody else sees it. What an index must contain follows from the chain, so the file comes first.
 """
 
 from __future__ import annotations
@@ -9,15 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from muster.errors import ConfigError, StorageError
-from muster.files import write_durably
-from muster.hashes import content_hash
-from muster.journal import Journal
-from muster.messages import Receipt
+from muster.errors import StorageError
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import UploadReceipt
+from muster.runtime.files import write_durably
+from muster.runtime.journal import Journal
 from worker.decisions import Entry
 
 _SCHEMA: Final = (
-    "CREATE TABLE IF NOT EXISTS identity (name TEXT PRIMARY KEY)",
     """CREATE TABLE IF NOT EXISTS work (
         idx INTEGER PRIMARY KEY, step INTEGER NOT NULL, anchor BLOB NOT NULL, root BLOB NOT NULL,
         file_hash TEXT NOT NULL, state TEXT NOT NULL, receipt TEXT, tx BLOB, block INTEGER
@@ -25,52 +24,48 @@ _SCHEMA: Final = (
 )
 
 
-class WorkJournal:
-    """The journal of one node, in its state folder. Hold the folder's lock while using it."""
+class WorkJournal(Journal):
+    """The journal of one worker, in its state folder. Hold the folder's lock while using it."""
 
     def __init__(self, folder: Path, identity: str) -> None:
-        """`identity` names chain, contracts and node. Raises ConfigError when the folder is another's."""
+        """Open it. `identity` names chain, contracts and node. Raises ConfigError when the folder is another's."""
+        super().__init__(folder / "journal.sqlite", _SCHEMA, owner=identity, setting="worker.state_dir")
         self.folder = folder
-        self._journal = Journal(folder / "journal.sqlite", _SCHEMA)
-        known = self._journal.value("SELECT name FROM identity")
-        if known is None:
-            self._journal.execute("INSERT INTO identity VALUES (?)", identity)
-        elif known != identity:
-            self.close()
-            raise ConfigError(f"{folder} is the journal of {known}, not of {identity}", hint="set worker.state_dir")
-
-    def close(self) -> None:
-        self._journal.close()
+        self._intact: set[str] = set()
+        """Hashes of files that this process wrote or has verified: none is hashed a second time."""
 
     def entry(self, index: int) -> Entry | None:
-        """The work for an index."""
-        row = self._journal.row("SELECT * FROM work WHERE idx = ?", index)
+        """Return the work for an index."""
+        row = self.row("SELECT * FROM work WHERE idx = ?", index)
         if row is None:
             return None
         return Entry(row["idx"], row["step"], row["anchor"], row["root"], row["file_hash"], row["state"])
 
     def indices(self, start: int) -> set[int]:
-        """Indices from `start` on that there is work for."""
-        return {row["idx"] for row in self._journal.rows("SELECT idx FROM work WHERE idx >= ?", start)}
+        """Return the indices from `start` on that have work."""
+        return {row["idx"] for row in self.rows("SELECT idx FROM work WHERE idx >= ?", start)}
 
-    def unsettled(self, below: int) -> list[Entry]:
-        """Work for earlier indices that is not noted as committed."""
-        rows = self._journal.rows("SELECT idx FROM work WHERE idx < ? AND state != 'committed' ORDER BY idx", below)
+    def pending(self, below: int) -> list[Entry]:
+        """Return work for earlier indices that is not recorded as committed."""
+        rows = self.rows("SELECT idx FROM work WHERE idx < ? AND state != 'committed' ORDER BY idx", below)
         return [entry for row in rows if (entry := self.entry(row["idx"]))]
 
-    def receipt(self, index: int) -> Receipt | None:
-        """The storage's receipt for an index: what dismisses a case about missing data."""
-        text = self._journal.value("SELECT receipt FROM work WHERE idx = ?", index)
-        return None if text is None else Receipt.model_validate_json(text)
+    def receipt(self, index: int) -> UploadReceipt | None:
+        """Return the storage's receipt for an index: it dismisses a case about missing data."""
+        text = self.value("SELECT receipt FROM work WHERE idx = ?", index)
+        return None if text is None else UploadReceipt.model_validate_json(text)
 
     def save(self, index: int, step: int, anchor: bytes, root: bytes, data: bytes) -> Entry:
-        """A finished file: on disk, then noted. Raises StorageError when there is work for this index already,
-        or the disk refuses."""
+        """Write a finished file to disk, then record it.
+
+        Raises StorageError when the index has work already, or the disk refuses.
+        """
         if self.entry(index) is not None:
             raise StorageError(f"there is work for index {index} already")
         entry = Entry(index, step, anchor, root, content_hash(data), "saved")
         write_durably(self._path(entry), data)
-        self._journal.execute(
+        self._intact.add(entry.file_hash)
+        self.execute(
             "INSERT INTO work (idx, step, anchor, root, file_hash, state) VALUES (?, ?, ?, ?, ?, 'saved')",
             index,
             step,
@@ -81,35 +76,38 @@ class WorkJournal:
         return entry
 
     def data(self, entry: Entry) -> bytes:
-        """The finished file. Raises StorageError when it is gone or damaged."""
+        """Return the finished file. Raises StorageError when it is gone or damaged."""
         try:
             data = self._path(entry).read_bytes()
         except OSError as error:
             raise StorageError(f"{self._path(entry)} cannot be read: {error.strerror}") from error
-        if content_hash(data) != entry.file_hash:
-            raise StorageError(f"{self._path(entry)} is damaged")
+        if entry.file_hash not in self._intact:
+            if content_hash(data) != entry.file_hash:
+                raise StorageError(f"{self._path(entry)} is damaged")
+            self._intact.add(entry.file_hash)
         return data
 
-    def uploaded(self, index: int, receipt: Receipt) -> None:
-        self._journal.execute(
-            "UPDATE work SET state = 'uploaded', receipt = ? WHERE idx = ?", receipt.model_dump_json(), index
-        )
+    def uploaded(self, index: int, receipt: UploadReceipt) -> None:
+        """Record that the storage holds the file."""
+        self.execute("UPDATE work SET state = 'uploaded', receipt = ? WHERE idx = ?", receipt.model_dump_json(), index)
 
     def committed(self, index: int, tx: bytes | None, block: int | None) -> None:
-        """The chain has it; `tx` is None when an earlier life of this process sent it."""
-        self._journal.execute("UPDATE work SET state = 'committed', tx = ?, block = ? WHERE idx = ?", tx, block, index)
+        """Record that the chain has it; `tx` is None when an earlier process sent it."""
+        self.execute("UPDATE work SET state = 'committed', tx = ?, block = ? WHERE idx = ?", tx, block, index)
 
     def discard(self, entry: Entry) -> None:
         """Forget work that can no longer be committed."""
-        self._journal.execute("DELETE FROM work WHERE idx = ?", entry.index)
+        self.execute("DELETE FROM work WHERE idx = ?", entry.index)
         self._path(entry).unlink(missing_ok=True)
+        self._intact.discard(entry.file_hash)
 
     def prune(self, settled: int) -> int:
-        """Delete the files of settled work, which nobody can ask for any more; returns how many."""
-        rows = self._journal.rows("SELECT file_hash FROM work WHERE idx < ? AND state = 'committed'", settled)
+        """Delete the files of settled work, which nobody can request any more. Return how many."""
+        rows = self.rows("SELECT file_hash FROM work WHERE idx < ? AND state = 'committed'", settled)
         paths = [path for row in rows if (path := self._file(row["file_hash"])).exists()]
         for path in paths:
             path.unlink()
+        self._intact -= {row["file_hash"] for row in rows}
         return len(paths)
 
     def _path(self, entry: Entry) -> Path:

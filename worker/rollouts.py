@@ -1,15 +1,15 @@
-"""What a worker is asked for and what it answers: draw → requests, generations → rows. No network, disk or clock."""
+"""Turn a draw into requests, and generations into rows. Pure: no network, disk or clock."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from muster.draws import Draw
-from muster.inspection import Rules
-from muster.prompts import completion_text
+from muster.protocol.draws import Draw
+from muster.protocol.prompts import completion_text
 from muster.rollouts.schema import Rollout
 from muster.tasks import length_reward, verify
+from muster.verification.checks import Rules
 from worker.engine import Generation, GenerationRequest
 
 
@@ -22,8 +22,8 @@ class Assignment:
     draw: Draw
 
 
-def requests_of(assignment: Assignment, rules: Rules) -> list[GenerationRequest]:
-    """One request per position, in order."""
+def make_requests(assignment: Assignment, rules: Rules) -> list[GenerationRequest]:
+    """Make one request per position, in order."""
     terms = rules.terms
     requests = []
     for position, seed in enumerate(assignment.draw.seeds):
@@ -33,10 +33,10 @@ def requests_of(assignment: Assignment, rules: Rules) -> list[GenerationRequest]
     return requests
 
 
-def rollouts_of(
+def make_rollouts(
     assignment: Assignment, rules: Rules, requests: Sequence[GenerationRequest], generations: Sequence[Generation]
 ) -> list[Rollout]:
-    """The rows of the commitment, scored."""
+    """Make the rows of the commitment, scored."""
     return [
         _rollout(assignment, rules, position, request, generation)
         for position, (request, generation) in enumerate(zip(requests, generations, strict=True))

@@ -1,8 +1,8 @@
 """Seeded sampling inside vLLM: a V1 logits processor that makes greedy decoding a replayable draw.
 
-Requests run at vLLM's temperature 0. This processor adds the noise of `muster.sampling`, takes the argmax itself,
-notes the token's behaviour log-probability, and leaves vLLM no other choice than that token. vLLM's own log-probability
-machinery stays off: it sorts and ranks the whole vocabulary for every token.
+Requests run at vLLM's temperature 0. This processor adds the noise of `muster.proofs.seeded_sampling`, takes the argmax
+itself, notes the token's behaviour log-probability, and leaves vLLM no other choice than that token. vLLM's own
+log-probability machinery stays off: it sorts and ranks the whole vocabulary for every token.
 
 Each request brings `extra_args = {SEED: seed, SLOT: slot}`; the slot is its place in the engine's current call. The
 rows of `logits` are vLLM's persistent batch, whose moves `update_state` follows. A row may be meaningless: a prompt
@@ -21,7 +21,7 @@ from vllm import SamplingParams
 from vllm.config import VllmConfig
 from vllm.v1.sample.logits_processor import BatchUpdate, LogitsProcessor
 
-from muster.sampling import choose
+from muster.proofs.seeded_sampling import choose
 
 SEED = "muster_seed"
 SLOT = "muster_slot"
@@ -44,8 +44,8 @@ _NOT_REPLAYED: Final = (
     "temperature",
     "n",
 )
-"""What else of vLLM's sampling decides a token. A validator knows nothing of it: it would find another, and accuse. At
-temperature 0 vLLM itself drops top_p, top_k and min_p, and the draw is the run's."""
+"""What else of vLLM's sampling decides a token. A validator does not know it: it would compute another
+token, and accuse. At temperature 0 vLLM itself drops top_p, top_k and min_p, and the draw is the run's."""
 
 
 @dataclass
@@ -64,7 +64,7 @@ class Capture:
     """The states of the pass whose logits are about to be sampled from."""
 
     def take_states(self, rows: int) -> torch.Tensor:
-        """The pending states, which must be those of `rows` logits."""
+        """Return the pending states, which must be those of `rows` logits."""
         states, self.pending = self.pending, None
         if states is None or states.shape[0] != rows:
             seen = None if states is None else states.shape[0]

@@ -1,7 +1,7 @@
 """The policy to generate with: the newest checkpoint, fetched while the engine still generates with the one before.
 
-`NewestCheckpoint` follows the chain and fetches; `Policy` owns the engine and its thread, and takes a new checkpoint
-between two calls, never within one.
+`NewestCheckpoint` follows the chain and fetches; `CurrentWeights` owns the engine and its thread, and takes a new
+checkpoint between two calls, never within one.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from muster import telemetry
 from muster.chain.reads import ChainReader
-from muster.chain.types import Checkpoint
-from muster.errors import ChainError, CheckError, UnreachableError
-from muster.run_data import Checkpoints
+from muster.chain.types import PolicyStep
+from muster.clients.run_data import CheckpointFetcher
+from muster.runtime import telemetry
+from muster.runtime.loop import PollLoop
 from worker.engine import Engine, Generation, GenerationRequest
 
 log = telemetry.logger("worker")
@@ -32,15 +32,15 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedStep:
     """A checkpoint and where it lies, verified."""
 
-    checkpoint: Checkpoint
+    checkpoint: PolicyStep
     path: Path
 
 
 class Stopwatch:
-    """How long something has been going on, all times together."""
+    """Sums the time that something has been running."""
 
     def __init__(self) -> None:
         self._before = 0.0
@@ -62,45 +62,42 @@ class Stopwatch:
 class NewestCheckpoint:
     """Keeps the newest checkpoint on disk, while `follow` runs."""
 
-    def __init__(self, chain: ChainReader, run: int, checkpoints: Checkpoints, poll_seconds: float) -> None:
+    def __init__(self, chain: ChainReader, run: int, checkpoints: CheckpointFetcher, poll_seconds: float) -> None:
         self._chain = chain
         self._run = run
         self._checkpoints = checkpoints
         self._poll_seconds = poll_seconds
-        self._newest: Fetched | None = None
+        self._newest: FetchedStep | None = None
         self.generating = Stopwatch()
-        """Of whoever generates meanwhile."""
+        """Time spent generating, for the log of a fetch."""
 
     @contextmanager
-    def held(self) -> Iterator[Fetched | None]:
-        """The newest checkpoint that is here, if any, kept on the disk meanwhile: an engine may take longer to start
-        than several steps take to come."""
+    def held(self) -> Iterator[FetchedStep | None]:
+        """Yield the newest checkpoint on disk, if any, and keep it there meanwhile.
+
+        An engine may take longer to start than several steps take to come.
+        """
         fetched = self._newest
         with self._checkpoints.held(fetched.checkpoint.manifest_root) if fetched else nullcontext():
             yield fetched
 
     async def follow(self) -> None:
-        """Fetch whatever is published, for ever. What cannot be had is tried again, and said in the log."""
-        while True:
-            try:
-                await self._look()
-            except (UnreachableError, ChainError, CheckError) as error:
-                log.warning("no newer weights yet", error=str(error))
-            await asyncio.sleep(self._poll_seconds)
+        """Fetch whatever is published, until cancelled."""
+        await PollLoop(log, "weights", self._poll_seconds).run(self._poll)
 
-    async def _look(self) -> None:
+    async def _poll(self) -> None:
         latest = await self._chain.latest_checkpoint(self._run)
         if latest is None or (self._newest and self._newest.checkpoint == latest):
             return
         begun, generated = time.monotonic(), self.generating.seconds
         with self.held():  # until another one stands in its place, an engine may start from it
             path = await self._checkpoints.get(latest.step)
-            self._newest = Fetched(latest, path)
+            self._newest = FetchedStep(latest, path)
         seconds, meanwhile = time.monotonic() - begun, self.generating.seconds - generated
         log.info(telemetry.WEIGHTS_ARRIVED, step=latest.step, seconds=round(seconds, 3), generating=round(meanwhile, 3))
 
 
-class Policy:
+class CurrentWeights:
     """The engine, in a thread of its own, and the checkpoint it runs."""
 
     def __init__(self, make_engine: Callable[[Path], Engine], generating: Stopwatch) -> None:
@@ -108,9 +105,9 @@ class Policy:
         self._generating = generating
         self._engine: Engine | None = None
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="engine")
-        self.loaded: Fetched | None = None
+        self.loaded: FetchedStep | None = None
 
-    async def load(self, fetched: Fetched) -> None:
+    async def load(self, fetched: FetchedStep) -> None:
         """Run this checkpoint from now on."""
         if self.loaded is not None and self.loaded.checkpoint == fetched.checkpoint:
             return
@@ -132,10 +129,16 @@ class Policy:
             return await self._do(self._engine.generate, requests)
 
     async def close(self) -> None:
-        """Wait for what the engine is doing, and free it."""
+        """Stop what the engine generates. Close an engine that has processes of its own.
+
+        Any other is not closed, since vLLM collects garbage for seconds before it frees memory that the end of the
+        process frees at once. An engine that is starting or loading weights goes on until then.
+        """
         if self._engine is not None:
             engine, self._engine = self._engine, None
-            await self._do(engine.close)
+            engine.stop()
+            if engine.limits.ranks > 1:
+                await self._do(engine.close)
         self._thread.shutdown(wait=False)
 
     async def _do(self, function: Callable[..., T], *arguments: Any) -> T:

@@ -41,8 +41,8 @@ from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from muster.constants import MICRO
-from muster.evaluation import greedy_score
-from muster.prompts import completion_text, prompt_text
+from muster.evaluation.greedy import greedy_score
+from muster.protocol.prompts import completion_text, prompt_text
 from muster.tasks import LENGTH_ALPHA, TaskSet, length_reward, make_task_set, verify
 
 BUDGETS, LIMIT = (8, 12, 16), 32

@@ -96,7 +96,7 @@ class Prepared:
         self.tokens = int(arrays["completion_lengths"].sum())
 
     def padded(self, groups: list[int], pad_token: int) -> dict[str, torch.Tensor]:
-        """A generation batch, as `_generate_and_score_completions` returns it; `groups` has one entry per rollout."""
+        """Return a generation batch, as `_generate_and_score_completions` does; `groups` has one entry per rollout."""
         rollouts = [group * self.size + i % self.size for i, group in enumerate(groups)]
         prompts = [self.prompts[group] for group in groups]
         completions = [self.completions[i] for i in rollouts]

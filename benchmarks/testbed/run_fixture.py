@@ -1,6 +1,6 @@
 """A run on a real Anvil with real contracts: owner, trainer, storage key, validators and workers, ready to act.
 
-Made by `House.build`; tests then open chains with the keys they need. Also the orchestrator as a real process.
+Made by `RunFixture.build`; tests then open chains with the keys they need. Also the orchestrator as a real process.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
-from muster.chain.anvil import Anvil, free_port
+from benchmarks.testbed.s3 import Endpoint, without_aws
+from muster.chain.anvil import Anvil, LocalChain, free_port
 from muster.chain.client import Chain, event_of
-from muster.chain.contracts import runs, token
-from muster.chain.contracts.registry import Role
-from muster.chain.contracts.runs import RunCreated
 from muster.chain.deploy import deploy
-from muster.chain.devchain import DevChain
 from muster.chain.keys import Signer, write_secret
-from muster.chain.rpc import connect
+from muster.chain.provider import connected
 from muster.chain.types import AddressBook
-from muster.draws import chain_preimages
-from muster.hashes import hash_bytes
-from muster.http import OrchestratorClient
-from muster.messages import Verdict
-from muster.settings import ChainSettings
-from muster.signing import UNSIGNED, Domain, domain, sign_verdict
-from muster.terms import Terms, WorkClass
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts import runs, token
+from muster.contracts.registry import Role
+from muster.contracts.runs import RunCreated
+from muster.protocol.draws import chain_preimages
+from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.messages import Verdict
+from muster.protocol.terms import Terms, WorkClass
+from muster.settings.schema import ChainSettings
 
 TOKEN = 10**18
 LINKS = 64
@@ -88,14 +88,14 @@ async def deploy_on(anvil: Anvil, folder: Path) -> ChainSettings:
     """Deploy the contracts on an Anvil of a test's own; where they are."""
     settings = ChainSettings(rpc_url=anvil.url, addresses=folder / "addresses.json", poll_seconds=0.05)
     deployer = Signer.random()
-    async with await connect(settings) as rpc:
-        await (await DevChain.of(rpc)).fund([deployer.address])
+    async with connected(settings) as web3:
+        await (await LocalChain.open(web3)).fund([deployer.address])
     await deploy(settings, deployer)
     return settings
 
 
 @dataclass
-class House:
+class RunFixture:
     """A run and everybody in it, by name: owner, trainer, storage, v1 to v4, workers, and "operator of" each node."""
 
     folder: Path
@@ -105,21 +105,23 @@ class House:
     """Keys follow from it: houses on one chain have different ones."""
     run: int = 0
     used_links: dict[str, int] = field(default_factory=dict)
+    s3: Endpoint | None = None
+    """Where its orchestrators keep files, each under its own folder's name; None: in their folders."""
 
     @classmethod
     async def build(
         cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...], **terms: Any
-    ) -> House:
+    ) -> RunFixture:
         """Create and fund a run on a deployment, and register validators v1 to v4 and the workers named."""
         house = cls(folder, settings, AddressBook.load(settings.addresses), seed)
         nodes = dict.fromkeys(VALIDATORS, Role.VALIDATOR) | dict.fromkeys(workers, Role.WORKER)
         people = ["owner", "trainer", "stranger", *nodes, *(f"operator of {name}" for name in nodes)]
-        async with house.devchain() as dev:
+        async with house.local_chain() as dev:
             await dev.fund([house.key(name).address for name in people])
             async with house.chain("owner") as chain:
-                await chain.act(token.faucet())
+                await chain.send(token.faucet())
                 made = terms_of(house.key("trainer").address, house.key("storage").address, **terms)
-                house.run = event_of(await chain.act(runs.create_run(made.to_chain())), RunCreated).run
+                house.run = event_of(await chain.send(runs.create_run(made.to_chain())), RunCreated).run
                 await chain.approve_and_fund(house.run, 5_000 * TOKEN)
             for name, role in nodes.items():
                 await house.join(name, role)
@@ -127,7 +129,7 @@ class House:
         return house
 
     def key(self, name: str) -> Signer:
-        """A person's key."""
+        """Return a person's key."""
         return Signer.from_key(self.secret(name))
 
     def secret(self, name: str) -> str:
@@ -135,16 +137,16 @@ class House:
 
     @property
     def domain(self) -> Domain:
-        return domain(self.book.chain_id, self.book.registry)
+        return Domain(self.book.chain_id, self.book.registry)
 
     @asynccontextmanager
-    async def devchain(self) -> AsyncIterator[DevChain]:
-        async with await connect(self.settings) as rpc:
-            yield await DevChain.of(rpc)
+    async def local_chain(self) -> AsyncIterator[LocalChain]:
+        async with connected(self.settings) as web3:
+            yield await LocalChain.open(web3)
 
     @asynccontextmanager
     async def chain(self, name: str) -> AsyncIterator[Chain]:
-        """The chain as this person acts on it."""
+        """Yield the chain as this person acts on it."""
         journals = self.folder / "journals" / name.replace(" ", "-")
         async with await Chain.connect(self.settings, self.key(name), journal_folder=journals) as chain:
             yield chain
@@ -152,31 +154,31 @@ class House:
     async def join(self, name: str, role: Role) -> None:
         """Register the node of this name, with an operator of its own."""
         async with self.chain(f"operator of {name}") as chain:
-            await chain.act(token.faucet())
+            await chain.send(token.faucet())
             await chain.deposit_with_permit(400 * TOKEN)
             tip = self.links(name)[1] if role == Role.VALIDATOR else bytes(32)
             await chain.join(self.key(name), self.run, role, draw_tip=tip)
 
     def links(self, name: str) -> tuple[list[bytes], bytes]:
-        """A validator's hash chain, front to back, and its tip."""
+        """Return a validator's hash chain, front to back, and its tip."""
         links = chain_preimages(hashlib.sha256(self.secret(name).encode()).digest(), LINKS)
         return links, keccak(links[0])
 
     async def publish(self, step: int) -> None:
         """Publish a checkpoint."""
-        async with self.devchain() as dev:
+        async with self.local_chain() as dev:
             await dev.advance(2)
         async with self.chain("trainer") as chain:
-            await chain.act(runs.publish_checkpoint(self.run, step, bytes([step] * 32), bytes(32)))
+            await chain.send(runs.publish_checkpoint(self.run, step, bytes([step] * 32), bytes(32)))
 
     async def commit(self, worker: str, index: int, root: str, step: int = 0) -> None:
         """Commit work."""
         async with self.chain(worker) as chain:
             anchor = (await chain.checkpoint(self.run, step)).anchor
-            await chain.act(runs.commit_work(self.run, step, anchor, index, hash_bytes(root)))
+            await chain.send(runs.commit_work(self.run, step, anchor, index, hash_bytes(root)))
 
     def verdict(self, validator: str, worker: str, index: int, root: str, file_hash: str, **changes: Any) -> Verdict:
-        """A signed verdict with the validator's next link; accepting unless `changes` say otherwise."""
+        """Return a signed verdict with the validator's next link; accepting unless `changes` say otherwise."""
         used = self.used_links[validator] = self.used_links.get(validator, -1) + 1
         fields: dict = {
             "run": self.run,
@@ -195,10 +197,10 @@ class House:
         return self.signed(validator, Verdict(**(fields | changes)))
 
     def signed(self, validator: str, verdict: Verdict) -> Verdict:
-        return sign_verdict(self.key(validator), self.domain, verdict)
+        return sign_message(self.key(validator), self.domain, verdict)
 
     def client(self, url: str, name: str | None, **options: object) -> OrchestratorClient:
-        """The orchestrator as this person talks to it."""
+        """Return the orchestrator as this person talks to it."""
         given: dict = {"chain_id": self.book.chain_id, "registry": self.book.registry, "timeout": 10} | options
         return OrchestratorClient(url, self.key(name) if name else None, **given)
 
@@ -207,13 +209,22 @@ class Orchestrator:
     """A real orchestrator process over a house."""
 
     def __init__(
-        self, house: House, folder: Path, *, extra: str = "", port: int = 0, environment: dict[str, str] | None = None
+        self,
+        house: RunFixture,
+        folder: Path,
+        *,
+        database_url: str = "",
+        extra: str = "",
+        port: int = 0,
+        environment: dict[str, str] | None = None,
     ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.environment = environment or {}
+        self.environment = (house.s3.environment if house.s3 else {}) | (environment or {})
+        self.database_url = database_url or f"sqlite:///{folder}/orchestrator.db"
+        storage_url = f"s3://{house.s3.bucket}/{folder.name}" if house.s3 else f"file:{folder / 'storage'}"
         secret = folder / "storage.key"
         if not secret.exists():
             write_secret(secret, house.secret("storage"))
@@ -235,8 +246,8 @@ relays = ["http://127.0.0.1:9"]
 [orchestrator]
 url = "{self.url}"
 port = {self.port}
-database_url = "sqlite:///{folder / "orchestrator.db"}"
-storage_url = "file:{folder / "storage"}"
+database_url = "{self.database_url}"
+storage_url = "{storage_url}"
 state_dir = "{folder / "state"}"
 batch_groups = 8
 demand_batches = 2
@@ -244,6 +255,12 @@ demand_batches = 2
 """
         )
         self.process: subprocess.Popen[str] | None = None
+
+    def change(self, old: str, new: str) -> None:
+        """Change its settings, for the next start."""
+        text = self.config.read_text()
+        assert old in text
+        self.config.write_text(text.replace(old, new))
 
     def start(self) -> Orchestrator:
         """Start the process and wait until it is ready."""
@@ -262,7 +279,7 @@ demand_batches = 2
             stdout=subprocess.PIPE,
             text=True,
             start_new_session=True,
-            env=os.environ | self.environment,
+            env=without_aws(dict(os.environ)) | self.environment,
         )
 
     def get(self, path: str) -> tuple[int, bytes]:

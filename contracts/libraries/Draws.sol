@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
-/// @title Draws: which task, budget and seed a position has. Twin of muster/draws.py.
+/// @title Draws: which task, budget and seed a position has. Twin of muster/protocol/draws.py.
 library Draws {
     string internal constant TAG = "muster.draw.v1";
 

@@ -1,8 +1,8 @@
 """The chain, as every process uses it.
 
-`client.Chain` is the face: reads (`reads`), acts, previews. Behind it: `keys` (keystores, `Signer`), `sender` and its
-`journal` (every transaction once), `rpc` (JSON-RPC, bounded), `codec`, `abi`, `reverts` and `sentences` (what the
-contracts say, in words), `types` and `events` (the same, as dataclasses), `cursor` (following events across restarts
-and reorgs), `consent` (signatures of a registration). `deploy` puts the contracts there and checks them; `anvil` and
-`devchain` are for local chains.
+`client.Chain` is the face: reads (`reads`), transactions, dry runs. Behind it: `provider` (AsyncWeb3 over a bounded
+session), `keys` (keystores, `Signer`), `sender` and `tx_journal` (every transaction once), `error_messages` (custom
+errors as sentences), `types` and `events` (what the contracts say), `cursor` (events across restarts and reorgs),
+`consent` (signatures of a registration). `deploy` puts the contracts there and verifies them; `anvil` is for local
+chains. It may import `protocol` and what is below; processes, clients and the command line use it.
 """

@@ -1,7 +1,7 @@
 """A local Anvil: find the binary, start it on a free port in its own process group, end exactly that group.
 
-Used by tests, the swarm and whoever develops against a chain that needs no network. Time travel and free money are in
-`muster.chain.devchain`.
+Used by tests, the swarm and whoever develops against a chain that needs no network. `LocalChain` moves its clock and
+gives ether.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
-from muster.constants import CHAIN_ANVIL
+from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.errors import ConfigError, UnreachableError
+
+if TYPE_CHECKING:
+    from muster.chain.provider import Web3
 
 START_SECONDS: Final = 20.0
 STOP_SECONDS: Final = 5.0
@@ -30,7 +33,7 @@ _ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64"
 
 
 def find_anvil() -> Path:
-    """The Anvil executable itself: the npm package's of this checkout or folder, else the one on PATH.
+    """Return the path of the Anvil executable: the npm package's of this checkout or folder, else the one on PATH.
 
     npm's `.bin/anvil` is a Node script around it that would be one more process to start and end.
     """
@@ -53,24 +56,35 @@ def anvil_command(
     mining: bool = True,
     host: str = "127.0.0.1",
     chain_id: int = CHAIN_ANVIL,
+    states: Path | None = None,
+    latest_only: bool = False,
 ) -> list[str]:
-    """The command line of an Anvil on a port. Without `block_time` every transaction is mined at once;
-    with `mining=False` nothing is, until somebody asks for a block. Another `chain_id` rehearses another chain."""
+    """Return the command line of an Anvil on a port.
+
+    Without `block_time` every transaction is mined at once; with `mining=False` nothing is mined until a block is asked
+    for. Another `chain_id` rehearses another chain. `states`: folder for the states of older blocks, which Anvil
+    otherwise leaves in the home folder when it is killed. `latest_only`: keep the newest block's state alone. Every
+    state holds the hashes of all blocks, so keeping a number of states takes more memory with every block.
+    """
     command = [str(find_anvil()), "--host", host, "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
+    if states is not None:
+        command += ["--cache-path", str(states)]
+    if latest_only:
+        command.append("--prune-history")
     if not mining:
         return [*command, "--no-mining"]
     return command if block_time is None else [*command, "--block-time", f"{block_time:g}"]
 
 
 def free_port(host: str = "127.0.0.1") -> int:
-    """A TCP port nobody listens on right now."""
+    """Return a TCP port that nothing listens on right now."""
     with socket.socket() as probe:
         probe.bind((host, 0))
         return probe.getsockname()[1]
 
 
 def require_free_port(port: int, host: str = "127.0.0.1") -> None:
-    """Raises ConfigError when somebody listens on the port."""
+    """Raise ConfigError when something listens on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -136,11 +150,11 @@ class Anvil:
 
     @property
     def pid(self) -> int:
-        """Process id, which is also the id of its process group."""
+        """Return the process id, which is also the id of its process group."""
         return self._process.pid
 
     def request(self, method: str, *params: Any) -> Any:
-        """One JSON-RPC call without an event loop, for fixtures and supervisors. Raises KeyError when it is refused."""
+        """Make one JSON-RPC call without an event loop. Raises KeyError when it is refused."""
         return _post(self.url, method, params)
 
     def stop(self) -> None:
@@ -159,6 +173,50 @@ class Anvil:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+class LocalChain:
+    """Control of a local chain: move the clock, give ether, rewrite the last blocks. Make it with `open`."""
+
+    def __init__(self, web3: Web3) -> None:
+        self.web3 = web3
+        self.request = web3.provider.request
+
+    @classmethod
+    async def open(cls, web3: Web3) -> LocalChain:
+        """Return the local chain behind a connection. Raises ConfigError on any chain that is not Anvil's."""
+        chain_id = await web3.eth.chain_id
+        if chain_id != CHAIN_ANVIL:
+            raise ConfigError(f"chain {chain_id} is no local chain", hint=f"this works on chain {CHAIN_ANVIL} only")
+        return cls(web3)
+
+    async def now(self) -> int:
+        """Return the timestamp of the latest block."""
+        return int((await self.request("eth_getBlockByNumber", "latest", False))["timestamp"], 16)
+
+    async def mine(self, blocks: int = 1) -> None:
+        """Mine empty blocks."""
+        await self.request("anvil_mine", hex(blocks))
+
+    async def advance(self, seconds: int) -> int:
+        """Move the clock forward, mine a block there and return its timestamp."""
+        await self.request("evm_increaseTime", hex(seconds))
+        await self.mine()
+        return await self.now()
+
+    async def advance_to(self, timestamp: int) -> int:
+        """Mine a block at `timestamp`, which must lie after the latest block; later blocks follow from there."""
+        await self.request("evm_setNextBlockTimestamp", hex(timestamp))
+        await self.mine()
+        return await self.now()
+
+    async def fund(self, addresses: Iterable[str], wei: int = 100 * TOKEN) -> None:
+        """Give each of them `wei` for gas."""
+        await self.web3.provider.batch([("anvil_setBalance", [address, hex(wei)]) for address in addresses])
+
+    async def reorg(self, depth: int) -> None:
+        """Replace the last `depth` blocks by as many empty ones: their transactions are gone."""
+        await self.request("anvil_reorg", depth, [])
 
 
 def _answers(url: str) -> bool:

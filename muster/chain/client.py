@@ -1,11 +1,11 @@
-"""The contracts as every process uses them: `Chain` asks (`muster.chain.reads`) and, given a key, acts.
+"""The contracts as every process uses them: `Chain` calls (`muster.chain.reads`) and, given a key, sends.
 
     async with await Chain.connect(settings.chain, signer) as chain:
-        receipt = await chain.act(runs.commit_work(run, step, anchor, index, root))
+        receipt = await chain.send(runs.commit_work(run, step, anchor, index, root))
 
-What can be asked and done is in `muster.chain.contracts`. Every act returns when it is mined and has worked, or raises:
-RevertError with the decoded custom error, UnfundedError, UnreachableError. `chain.preview()` is the same chain for
-rehearsals: its acts are simulated and send nothing.
+What can be called and sent is in `muster.contracts`. `send` returns when the transaction is mined and did not revert,
+or raises: RevertError with the decoded custom error, UnfundedError, UnreachableError. `chain.dry_run()` is the same
+chain for rehearsals: it estimates transactions and sends nothing.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from muster.chain.codec import Act, Event
 from muster.chain.consent import CONSENT_SECONDS, sign_consent, sign_permit
-from muster.chain.contracts import court, registry, runs, token
-from muster.chain.contracts.court import CaseOpened
-from muster.chain.contracts.registry import Permit, Registration, Role
 from muster.chain.events import decode_logs
 from muster.chain.keys import Signer
+from muster.chain.provider import Web3
 from muster.chain.reads import ChainReader, open_book
-from muster.chain.rpc import Rpc
-from muster.chain.sender import TxSender
-from muster.chain.transactions import Call, Settled
-from muster.chain.types import AddressBook, TxReceipt
+from muster.chain.sender import GAS_HEADROOM, TxSender
+from muster.chain.types import AddressBook, PendingOutcome, TxReceipt, TxRequest
+from muster.contracts import court, registry, runs, token
+from muster.contracts.codec import Event, Transaction
+from muster.contracts.court import CaseOpened
+from muster.contracts.registry import Permit, Registration, Role
 from muster.errors import ChainError, ConfigError
-from muster.hashes import hash_bytes
-from muster.settings import ChainSettings
+from muster.protocol.hashes import hash_bytes
+from muster.runtime.units import Ether
+from muster.settings.schema import ChainSettings
 
 if TYPE_CHECKING:
-    from muster.messages import Receipt
+    from muster.protocol.messages import UploadReceipt
 
 T = TypeVar("T")
 E = TypeVar("E", bound=Event)
@@ -43,20 +43,22 @@ NO_TIP: Final = bytes(32)
 
 
 def vote_hash(case_id: int, judge: str, guilty: bool, salt: bytes) -> bytes:
-    """What `commit_vote` takes. Whoever loses the salt loses the deposit: journal it first."""
+    """Return what `commit_vote` takes. Losing the salt loses the deposit: journal it first."""
     return keccak(encode(["uint256", "address", "bool", "bytes32"], [case_id, judge, guilty, salt]))
 
 
 def charge_of(case: CaseOpened) -> bytes:
-    """What a case is about, as `commit_vote` names it and `SlashCourt.chargeOf` hashes it: a reorg may give its number
-    to another."""
+    """Return the hash of what a case is about, as `commit_vote` takes it and `SlashCourt.chargeOf` computes it.
+
+    A vote names it because a reorg may give the case's number to another case.
+    """
     kinds = ["address", "uint32", "uint32", "bytes32", "uint8", "uint32", "bytes32"]
     values = [case.node, case.index, case.step, case.root, int(case.kind), case.position, case.evidence_hash]
     return keccak(encode(kinds, values))
 
 
 def event_of(receipt: TxReceipt, kind: type[E]) -> E:
-    """The first event of a kind in a receipt. Raises ChainError when there is none."""
+    """Return the first event of a kind in a receipt. Raises ChainError when there is none."""
     for event in receipt.events:
         if isinstance(event, kind):
             return event
@@ -64,12 +66,12 @@ def event_of(receipt: TxReceipt, kind: type[E]) -> E:
 
 
 class Chain(ChainReader):
-    """A deployment and, where it acts, one key. Make it with `connect`, and `close` it."""
+    """A deployment and, where it sends, one key. Make it with `connect`, and `close` it."""
 
-    def __init__(self, rpc: Rpc, book: AddressBook, settings: ChainSettings, sender: TxSender | None = None) -> None:
-        super().__init__(rpc, book, settings)
+    def __init__(self, web3: Web3, book: AddressBook, settings: ChainSettings, sender: TxSender | None = None) -> None:
+        super().__init__(web3, book, settings)
         self.sender = sender
-        self._rehearses = False
+        self._is_dry_run = False
 
     @classmethod
     async def connect(
@@ -85,73 +87,88 @@ class Chain(ChainReader):
         `book` replaces the one at `settings.addresses`; journals are beside that file unless `journal_folder` says
         otherwise. Raises WrongChainError, UnreachableError, ConfigError.
         """
-        rpc, book = await open_book(settings, book)
+        web3, book = await open_book(settings, book)
         if signer is None:
-            return cls(rpc, book, settings)
+            return cls(web3, book, settings)
         try:
             folder = journal_folder or settings.addresses.parent / "journals"
-            sender = await TxSender.open(rpc, signer, folder, settings)
+            sender = await TxSender.open(web3, signer, folder, settings)
         except BaseException:
-            await rpc.close()
+            await web3.provider.disconnect()
             raise
-        return cls(rpc, book, settings, sender)
+        return cls(web3, book, settings, sender)
 
     async def close(self) -> None:
-        if self._rehearses:
+        """Close the connection and the journal; of a dry run, nothing."""
+        if self._is_dry_run:
             return
         if self.sender is not None:
             self.sender.close()
         await super().close()
 
-    def preview(self) -> Chain:
-        """The same chain for rehearsals: acts are simulated, nothing is sent. Closing it closes nothing."""
-        chain = Chain(self.rpc, self.addresses, self.settings, self.sender)
-        chain._rehearses = True
+    def dry_run(self) -> Chain:
+        """Return the same chain with a `send` that estimates and sends nothing. Closing it closes nothing."""
+        chain = Chain(self.web3, self.addresses, self.settings, self.sender)
+        chain._is_dry_run = True
         return chain
 
     @property
     def signer(self) -> Signer:
-        """The key that acts. Raises ConfigError when there is none."""
-        return self._acting().signer
+        """Return the key that sends. Raises ConfigError when there is none."""
+        return self._require_sender().signer
 
-    async def settle(self) -> list[Settled]:
-        """See through what an earlier life of this process left open; the first act does it too."""
-        return await self._acting().settle()
+    async def await_pending(self) -> list[PendingOutcome]:
+        """Wait for the transactions that the journal names as open; the first `send` does it too."""
+        return await self._require_sender().await_pending()
 
-    # Acting
+    # Gas
 
-    def call(self, act: Act) -> Call:
-        """An act as the transaction it would be, not sent yet."""
-        return Call(getattr(self.addresses, act.contract), act.encode(), act.label)
+    async def check_gas(self) -> None:
+        """Log a warning when the key is low on ether."""
+        self._require_sender().warn(await self.gas_balance(self.signer.address))
 
-    async def simulate(self, act: Act[T]) -> T:
-        """What an act would return now; nothing is sent. Raises RevertError."""
-        return act.decode(await self._acting().simulate(self.call(act)))
+    async def require_funds(self, label: str, gas: int, value: int = 0) -> int:
+        """Return the most wei that so much gas costs. Raises UnfundedError when the key cannot pay it and `value`."""
+        held = await self.gas_balance(self.signer.address)
+        cost = int(gas * GAS_HEADROOM[0]) * 2 * held.price  # the fees of a send survive a doubling of the price
+        if held.balance < cost + value:
+            raise self._require_sender().unfunded(label, f"holds {Ether(held.balance)}, less than", cost + value)
+        return cost
 
-    async def act(self, act: Act) -> TxReceipt:
-        """Send an act, or simulate it in a preview."""
-        call = self.call(act)
-        if self._rehearses:
-            return TxReceipt(b"", (await self.head()).number, await self._acting().estimate(call), ())
-        mined = await self._acting().send(call)
+    # Sending
+
+    def request_for(self, transaction: Transaction) -> TxRequest:
+        """Return a transaction as the sender takes it."""
+        return TxRequest(getattr(self.addresses, transaction.contract), transaction.encode(), transaction.label)
+
+    async def simulate(self, transaction: Transaction[T]) -> T:
+        """Return what a transaction's function would return now; send nothing. Raises RevertError."""
+        return transaction.decode(await self._require_sender().simulate(self.request_for(transaction)))
+
+    async def send(self, transaction: Transaction) -> TxReceipt:
+        """Send a transaction and wait until it is mined; in a dry run, estimate its gas instead."""
+        request, sender = self.request_for(transaction), self._require_sender()
+        if self._is_dry_run:
+            return TxReceipt(b"", (await self.head()).number, await sender.estimate(request), ())
+        mined = await sender.send(request)
         return TxReceipt(mined.hash, mined.block, mined.gas_used, decode_logs(mined.logs, self.addresses))
 
-    def _acting(self) -> TxSender:
+    def _require_sender(self) -> TxSender:
         if self.sender is None:
             raise ConfigError("this needs a key", hint="set keys.keystore")
         return self.sender
 
-    # Acts that need more than a call
+    # Operations of several calls
 
     async def approve_and_fund(self, run: int, amount: int) -> TxReceipt:
         """Add to a run's escrow, with the allowance it needs."""
-        if await self.ask(token.allowance(self.signer.address, self.addresses.runs)) < amount:
-            await self.act(token.approve(self.addresses.runs, amount))
-        return await self.act(runs.fund(run, amount))
+        if await self.call(token.allowance(self.signer.address, self.addresses.runs)) < amount:
+            await self.send(token.approve(self.addresses.runs, amount))
+        return await self.send(runs.fund(run, amount))
 
     async def deposit_with_permit(self, amount: int) -> TxReceipt:
         """Move tokens from the wallet to the free balance, with a permit signed here instead of an allowance."""
-        return await self.act(registry.deposit_with_permit(await self.permit(amount)))
+        return await self.send(registry.deposit_with_permit(await self.permit(amount)))
 
     async def join(
         self, node: Signer, run: int, role: Role, *, work_class: int = 0, draw_tip: bytes = NO_TIP
@@ -163,35 +180,35 @@ class Chain(ChainReader):
         registration, consent = await self.consent(
             node, run, role, operator=operator, work_class=work_class, draw_tip=draw_tip
         )
-        short = stake - await self.ask(registry.free_balance(operator))
+        short = stake - await self.call(registry.free_balance(operator))
         if short <= 0:
-            return await self.act(registry.register(registration, consent))
-        return await self.act(registry.register_with_permit(registration, consent, await self.permit(short)))
+            return await self.send(registry.register(registration, consent))
+        return await self.send(registry.register_with_permit(registration, consent, await self.permit(short)))
 
-    async def dismiss(self, case_id: int, step: int, receipt: Receipt) -> TxReceipt:
+    async def dismiss(self, case_id: int, step: int, receipt: UploadReceipt) -> TxReceipt:
         """End a case about missing data by the storage's receipt. `step` is that of the commitment."""
-        told = court.Receipt(step, hash_bytes(receipt.root), hash_bytes(receipt.file_hash), receipt.size)
-        return await self.act(court.dismiss(case_id, told, bytes.fromhex(receipt.signature[2:])))
+        on_chain = court.Receipt(step, hash_bytes(receipt.root), hash_bytes(receipt.file_hash), receipt.size)
+        return await self.send(court.dismiss(case_id, on_chain, bytes.fromhex(receipt.signature[2:])))
 
     # Signatures
 
     async def consent(
         self, node: Signer, run: int, role: Role, *, operator: str, work_class: int = 0, draw_tip: bytes = NO_TIP
     ) -> tuple[Registration, bytes]:
-        """A registration of `node` by `operator`, and the node's consent to it. Needs the node's key only."""
+        """Return a registration of `node` by `operator`, and the node's consent to it. Needs the node's key only."""
         registration = Registration(node.address, run, role, work_class, draw_tip, await self._deadline())
         return registration, sign_consent(node, registration, operator, self.chain_id, self.addresses.registry)
 
     async def permit(self, amount: int) -> Permit:
-        """The signer's permit for the Registry over `amount`."""
+        """Sign a permit for the Registry over `amount`."""
         owner = self.signer
-        told = await self.ask(token.eip712_domain())
-        nonce = await self.ask(token.nonces(owner.address))
+        domain = await self.call(token.eip712_domain())
+        nonce = await self.call(token.nonces(owner.address))
         fields = {
-            "name": told.name,
-            "version": told.version,
-            "chainId": told.chain_id,
-            "verifyingContract": told.verifying_contract,
+            "name": domain.name,
+            "version": domain.version,
+            "chainId": domain.chain_id,
+            "verifyingContract": domain.verifying_contract,
         }
         return sign_permit(owner, fields, self.addresses.registry, amount, nonce, await self._deadline())
 

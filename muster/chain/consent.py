@@ -7,36 +7,28 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.chain.contracts.registry import Permit, Registration
-from muster.signing import TypedSigner, domain
+from muster.contracts.registry import Permit, Registration
+from muster.protocol.eip712 import Domain, TypedSigner
 
 CONSENT_SECONDS: Final = 3600
 """How long a consent or permit counts, on the chain's clock."""
 
-CONSENT_TYPES: Final = {
-    "Consent": [
-        {"name": "operator", "type": "address"},
-        {"name": "node", "type": "address"},
-        {"name": "run", "type": "uint32"},
-        {"name": "role", "type": "uint8"},
-        {"name": "workClass", "type": "uint8"},
-        {"name": "drawTip", "type": "bytes32"},
-        {"name": "deadline", "type": "uint256"},
-    ]
-}
-PERMIT_TYPES: Final = {
-    "Permit": [
-        {"name": "owner", "type": "address"},
-        {"name": "spender", "type": "address"},
-        {"name": "value", "type": "uint256"},
-        {"name": "nonce", "type": "uint256"},
-        {"name": "deadline", "type": "uint256"},
-    ]
-}
+
+def _types(name: str, fields: str) -> dict[str, list[dict[str, str]]]:
+    """Return the EIP-712 types of one struct, from its fields as Solidity writes them."""
+    pairs = (field.split() for field in fields.split(", "))
+    return {name: [{"name": field, "type": kind} for kind, field in pairs]}
+
+
+CONSENT_TYPES: Final = _types(
+    "Consent",
+    "address operator, address node, uint32 run, uint8 role, uint8 workClass, bytes32 drawTip, uint256 deadline",
+)
+PERMIT_TYPES: Final = _types("Permit", "address owner, address spender, uint256 value, uint256 nonce, uint256 deadline")
 
 
 def sign_consent(node: TypedSigner, registration: Registration, operator: str, chain_id: int, registry: str) -> bytes:
-    """The node's key agrees to serve `operator` as the registration says. 65 bytes."""
+    """Sign with the node's key that it serves `operator` as the registration says. Returns 65 bytes."""
     message = {
         "operator": operator,
         "node": registration.node,
@@ -46,13 +38,13 @@ def sign_consent(node: TypedSigner, registration: Registration, operator: str, c
         "drawTip": registration.draw_tip,
         "deadline": registration.deadline,
     }
-    return node.sign_typed(domain(chain_id, registry).as_dict(), CONSENT_TYPES, message)
+    return node.sign_typed(Domain(chain_id, registry).as_dict(), CONSENT_TYPES, message)
 
 
 def sign_permit(
     owner: TypedSigner, token_domain: dict[str, object], spender: str, amount: int, nonce: int, deadline: int
 ) -> Permit:
-    """The owner lets `spender` take `amount` of its tokens (ERC-2612). `token_domain` is the token's EIP-712 domain."""
+    """Sign that `spender` may take `amount` of the owner's tokens (ERC-2612), under the token's EIP-712 domain."""
     message = {"owner": owner.address, "spender": spender, "value": amount, "nonce": nonce, "deadline": deadline}
     raw = owner.sign_typed(token_domain, PERMIT_TYPES, message)
     return Permit(amount, deadline, raw[64], raw[:32], raw[32:64])

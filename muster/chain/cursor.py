@@ -1,9 +1,9 @@
-"""Following the chain: every event at least once, in order, across restarts and reorgs.
+"""Follow the chain: deliver every event at least once, in order, across restarts and reorgs.
 
 A cursor remembers on disk up to which block its owner has dealt with everything, and the hashes of recent such blocks.
 `poll` delivers what comes next, `ack` says that it has been dealt with; what was not acknowledged is delivered again.
 When a remembered block is no longer part of the chain, the cursor goes back to the last one that is, and says so. A
-block that the endpoint merely does not know is waited for: it may lag behind what it answered before.
+block that the endpoint merely does not know is waited for: it may lag behind its earlier answers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.events import Event
-from muster.chain.reads import LOG_SPAN, Absence, ChainReader
+from muster.chain.reads import LOG_SPAN, ChainReader, OutageTimer
 from muster.errors import UnreachableError
-from muster.files import write_atomically
-from muster.telemetry import logger
+from muster.runtime.files import write_atomically
+from muster.runtime.telemetry import logger
 
 REMEMBERED_BLOCKS: Final = 64
 """Hashes kept. A reorg deeper than that begins again at the first block, which is slow and loses nothing."""
@@ -28,14 +28,14 @@ IDLE_BLOCKS: Final = 32
 """Blocks without events after which the position is written down all the same."""
 
 POLL_ATTEMPTS: Final = 5
-"""Looks at a chain that reorganises while it is being looked at."""
+"""Reads of a chain that reorganises while it is being read."""
 
 Mark = tuple[int, str]
 """A block's number and hash."""
 
 
 @dataclass(frozen=True)
-class Batch:
+class EventBatch:
     """What happened in blocks `first` to `last`. Iterates over its events."""
 
     events: tuple[Event, ...]
@@ -84,12 +84,12 @@ class EventCursor:
         self.span = span
         self._position: _Position | None = None
         self._written = -1
-        self._offered: tuple[Batch, Mark | None] | None = None
-        self._absence = Absence()
+        self._offered: tuple[EventBatch, Mark | None] | None = None
+        self._outage = OutageTimer()
         self._log = logger("cursor")
 
-    async def poll(self) -> Batch:
-        """What comes next, possibly nothing. Delivers the same again until `ack`.
+    async def poll(self) -> EventBatch:
+        """Return what comes next, possibly nothing. Delivers the same again until `ack`.
 
         Raises UnreachableError while the endpoint is silent, or does not know a block that was dealt with.
         """
@@ -97,13 +97,13 @@ class EventCursor:
             self._position = await asyncio.to_thread(self._load)
         for _ in range(POLL_ATTEMPTS):
             await self._rewind()
-            offer = await self._look(self._position)
+            offer = await self._next_batch(self._position)
             if offer is not None:
                 return offer
         raise UnreachableError(f"the chain reorganises faster than {self.name} can read it", hint="try again")
 
     async def ack(self) -> None:
-        """Everything delivered by the latest `poll` has been dealt with; harmless when there is nothing to say."""
+        """Record that everything delivered by the latest `poll` has been dealt with; harmless without a delivery."""
         if self._offered is None or self._position is None:
             return
         batch, mark = self._offered
@@ -114,16 +114,16 @@ class EventCursor:
             await asyncio.to_thread(self._save, self._position)
             self._written = batch.last
 
-    async def follow(self, stop: asyncio.Event) -> AsyncIterator[Batch]:
-        """Batches that have events or follow a reorg, until `stop`. Asking for the next one acknowledges the last.
+    async def follow(self, stop: asyncio.Event) -> AsyncIterator[EventBatch]:
+        """Yield batches that have events or follow a reorg, until `stop`. Taking the next one acknowledges the last.
 
-        A silent endpoint is waited for, and each time it is said so in the log.
+        A silent endpoint is waited for, with a line in the log each time.
         """
         while not stop.is_set():
             try:
                 batch = await self.poll()
             except UnreachableError as error:
-                self._log.warning("cannot see the chain", cursor=self.name, error=str(error))
+                self._log.warning("cannot reach the chain", cursor=self.name, error=str(error))
                 await self._pause(stop)
                 continue
             if len(batch) or batch.rewound_to is not None:
@@ -141,12 +141,12 @@ class EventCursor:
 
     # Reading
 
-    async def _look(self, position: _Position) -> Batch | None:
-        """The next batch, or None when the chain changed under our eyes."""
+    async def _next_batch(self, position: _Position) -> EventBatch | None:
+        """Return the next batch, or None when the chain changed between two of its reads."""
         limit = (await self.chain.head()).number - self.chain.settings.confirmations
         first, last = position.next, min(limit, position.next + self.span - 1)
         if last < first:
-            nothing = Batch((), first, first - 1, position.rewound_to)
+            nothing = EventBatch((), first, first - 1, position.rewound_to)
             self._offered = nothing, None
             return nothing
         before = await self._hashes([last])
@@ -156,7 +156,7 @@ class EventCursor:
         if before[0] is None or after != [before[0], *(mark for _, mark in anchor)]:
             return None
         events = tuple(event for event in found if self.run is None or getattr(event, "run", self.run) == self.run)
-        batch = Batch(events, first, last, position.rewound_to, more=last < limit)
+        batch = EventBatch(events, first, last, position.rewound_to, more=last < limit)
         self._offered = batch, (last, before[0])
         return batch
 
@@ -173,10 +173,10 @@ class EventCursor:
         if hashes != [digest]:
             hashes = await self._hashes([number for number, _ in position.marks])
         if hashes[-1] == digest:
-            self._absence.end()
+            self._outage.end()
             return
         if all(found in (None, known) for (_, known), found in zip(position.marks, hashes, strict=True)):
-            self._absence.endure(newest)
+            self._outage.endure(newest)
         kept = tuple(mark for mark, found in zip(position.marks, hashes, strict=True) if mark[1] == found)
         stayed = kept[-1][0] if kept else self.chain.addresses.from_block - 1
         self._log.warning("the chain reorganised", cursor=self.name, was_at=newest, back_to=stayed)
@@ -186,13 +186,13 @@ class EventCursor:
         await asyncio.to_thread(self._save, self._position)
 
     async def _hashes(self, numbers: list[int]) -> list[str | None]:
-        blocks = await self.chain.rpc.batch([("eth_getBlockByNumber", [hex(n), False]) for n in numbers])
+        blocks = await self.chain.web3.provider.batch([("eth_getBlockByNumber", [hex(n), False]) for n in numbers])
         return [None if block is None else block["hash"] for block in blocks]
 
     # On disk
 
     def _identity(self) -> dict[str, object]:
-        """What the position is a position in; anything else begins at the first block."""
+        """Return what the position belongs to; a file of anything else begins at the first block."""
         book = self.chain.addresses
         kinds = sorted(kind.__name__ for kind in self.kinds)
         return {"chain_id": book.chain_id, "registry": book.registry, "kinds": kinds, "run": self.run}

@@ -1,8 +1,8 @@
 """A validator's secret: the end of the hash chain it fixes when it registers.
 
 One preimage of the chain is revealed per inspected commitment and helps to draw which rows are re-run
-(`muster.draws`), so neither the worker nor the validator chooses them. Whoever loses the secret can no longer inspect
-and must register another key; whoever leaks it lets workers see their sample coming.
+(`muster.protocol.draws`), so neither the worker nor the validator chooses them. Whoever loses the secret can no longer
+inspect and must register another key; whoever leaks it lets workers see their sample coming.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from eth_utils.crypto import keccak
 
 from muster.chain.keys import read_secret, write_secret
 from muster.constants import DRAW_CHAIN_LENGTH
-from muster.draws import chain_preimages
 from muster.errors import ConfigError
+from muster.protocol.draws import chain_preimages
 
 FILE_NAME: Final = "draw_secret"
 
 
 def create_draw_secret(state_dir: Path) -> bytes:
-    """The secret in a validator's folder; made, with mode 0600, where there is none."""
+    """Return the secret in a validator's folder; make it, with mode 0600, where there is none."""
     path = state_dir / FILE_NAME
     if path.exists():
         return load_draw_secret(state_dir)
@@ -32,7 +32,7 @@ def create_draw_secret(state_dir: Path) -> bytes:
 
 
 def load_draw_secret(state_dir: Path) -> bytes:
-    """The secret in a validator's folder. Raises ConfigError when there is none, or others may read it."""
+    """Return the secret in a validator's folder. Raises ConfigError when there is none, or others may read it."""
     path = state_dir / FILE_NAME
     if not path.exists():
         raise ConfigError(
@@ -48,5 +48,5 @@ def load_draw_secret(state_dir: Path) -> bytes:
 
 
 def draw_tip(secret: bytes) -> bytes:
-    """What the validator registers: the tip of its hash chain."""
+    """Return what the validator registers: the tip of its hash chain."""
     return keccak(chain_preimages(secret, DRAW_CHAIN_LENGTH)[0])

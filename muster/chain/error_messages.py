@@ -1,19 +1,34 @@
-"""Every custom error of the contracts, said in a sentence. `muster.chain.reverts` fills in the values.
+"""Revert data into RevertError: the custom error's name, its values, and a message that a person can read.
 
-Format specifications: `time` a moment in UTC, `tokens` an amount of token wei, `hour` an hour since the epoch, `text`
-ASCII in a bytes32, `status` and `outcome` the names of those enums. tests/unit/test_chain_tables.py holds this
-table and the ABIs equal.
+MESSAGES has one template per custom error of the contracts. Format specifications: `time` a moment, `tokens` an
+amount of token wei, `hour` an hour since the epoch, `text` ASCII in a bytes32, `status` and `outcome` the names of
+those enums. tests/unit/chain/test_tables.py holds the table and the ABIs equal.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
 
-SENTENCES: Final[dict[str, str]] = {
+from eth_abi.abi import decode
+from eth_abi.exceptions import DecodingError
+from eth_utils.abi import function_abi_to_4byte_selector, get_abi_input_types
+from eth_utils.address import to_checksum_address
+
+from muster.constants import HOUR_SECONDS
+from muster.contracts.abi import CONTRACTS, artifact, snake
+from muster.contracts.court import Outcome
+from muster.contracts.registry import Status
+from muster.errors import RevertError
+from muster.protocol.terms_file import MONEY
+from muster.runtime.units import Moment, Tokens
+
+MESSAGES: Final[dict[str, str]] = {
     # MusterToken and OpenZeppelin
     "FaucetNotReady": "the faucet gives to {account} again at {readyAt:time}",
-    "ERC20InsufficientBalance": "{sender} has {balance:tokens} tokens and needs {needed:tokens}",
-    "ERC20InsufficientAllowance": "{spender} may spend {allowance:tokens} tokens and needs {needed:tokens}",
+    "ERC20InsufficientBalance": "{sender} has {balance:tokens} and needs {needed:tokens}",
+    "ERC20InsufficientAllowance": "{spender} may spend {allowance:tokens} and needs {needed:tokens}",
     "ERC20InvalidSender": "tokens cannot come from {sender}",
     "ERC20InvalidReceiver": "tokens cannot go to {receiver}",
     "ERC20InvalidApprover": "{approver} cannot approve",
@@ -41,8 +56,8 @@ SENTENCES: Final[dict[str, str]] = {
     "ConsentNotByNode": "the consent is signed by {signer} and not by the node {node}",
     "ValidatorExists": "{operator} has had validator {node} in run {run}; one per operator and run, ever",
     "DrawTipMissing": "validator {node} must fix its hash chain when it registers",
-    "FreeBalanceShort": "{operator} has {balance:tokens} tokens free in the registry and needs {needed:tokens}",
-    "HeldShort": "the court holds {held:tokens} tokens and needs {needed:tokens}",
+    "FreeBalanceShort": "{operator} has {balance:tokens} free in the registry and needs {needed:tokens}",
+    "HeldShort": "the court holds {held:tokens} and needs {needed:tokens}",
     "NotActive": "{node} is {status:status} and not active",
     "NotLeaving": "{node} is {status:status}; only a retired or jailed node's lock can be withdrawn",
     "StillUnbonding": "the lock of {node} can be withdrawn from {withdrawableAt:time}",
@@ -76,7 +91,7 @@ SENTENCES: Final[dict[str, str]] = {
     "StepBeforeLast": "{node} committed at step {lastStep} already and cannot go back to step {step}",
     "WrongAnchor": "step {step} of run {run} has another anchor: {expected}",
     "HourFull": "{node} has made its {limit} commitments of this hour",
-    "EscrowShort": "run {run} has {unreserved:tokens} tokens left in escrow and needs {needed:tokens}",
+    "EscrowShort": "run {run} has {unreserved:tokens} left in escrow and needs {needed:tokens}",
     "NotCommitted": "{node} has not made this commitment {index}",
     "AlreadySettled": "{node} was settled below commitment {settled} already",
     "WindowOpen": "commitment {index} of {node} is still open to challenges, until {maturesAt:time}",
@@ -141,3 +156,95 @@ HINTS: Final[dict[str, str]] = {
     "CommitmentsPaused": "nothing is lost: what has matured can be claimed meanwhile, muster worker claim",
 }
 """The next thing to do, for errors a person can do something about."""
+
+_ERROR: Final[Any] = {"type": "error", "name": "Error", "inputs": [{"name": "message", "type": "string"}]}
+_PANIC: Final[Any] = {"type": "error", "name": "Panic", "inputs": [{"name": "code", "type": "uint256"}]}
+_PANICS: Final = {
+    0x01: "an assertion is false",
+    0x11: "arithmetic overflow",
+    0x12: "division by zero",
+    0x21: "no such enum value",
+    0x32: "index out of bounds",
+    0x41: "too much memory",
+}
+
+
+@cache
+def known_errors() -> dict[bytes, Any]:
+    """Return the ABI entries of all errors that our contracts can raise, by selector."""
+    items = [item for contract in CONTRACTS for item in artifact(contract).items("error")]
+    return {function_abi_to_4byte_selector(item): item for item in [*items, _ERROR, _PANIC]}
+
+
+def decode_revert(data: bytes, what: str) -> RevertError:
+    """Return the error that `data` encodes; `what` names the call. Never raises, whatever the bytes are."""
+    item = known_errors().get(data[:4])
+    if item is None:
+        return _undecoded(data, what)
+    try:
+        decoded = decode(get_abi_input_types(item), data[4:])
+    except (DecodingError, UnicodeDecodeError, OverflowError):
+        return _undecoded(data, what)
+    name = item["name"]
+    values: dict[str, Any] = {
+        parameter["name"]: to_checksum_address(value) if parameter["type"] == "address" else value
+        for parameter, value in zip(item["inputs"], decoded, strict=True)
+    }
+    if name == "Panic":
+        values["meaning"] = _PANICS.get(values["code"], f"panic {values['code']:#x}")
+    return RevertError(f"{what}: {error_message(name, values)}", name=name, values=values, hint=HINTS.get(name, ""))
+
+
+def error_message(name: str, values: dict[str, Any]) -> str:
+    """Return the error as a sentence."""
+    template = MESSAGES.get(name)
+    if template is None:
+        listed = ", ".join(f"{key} {_Shown(value)}" for key, value in values.items())
+        return f"{name} ({listed})" if listed else name
+    shown = dict(values)
+    if name == "TermOutOfBounds" and snake(_Shown(values["name"]).__format__("text")) in MONEY:
+        shown |= {key: Tokens(values[key]) for key in ("value", "minimum", "maximum")}
+    return template.format(**{key: _Shown(value) for key, value in shown.items()})
+
+
+def _undecoded(data: bytes, what: str) -> RevertError:
+    if not data:
+        return RevertError(f"{what}: reverted without a reason", name="", values={})
+    return RevertError(
+        f"{what}: reverted with an error that is none of ours, 0x{data[:4].hex()}",
+        name="",
+        values={"data": "0x" + data.hex()},
+        hint="does chain.addresses belong to this version of the contracts? muster doctor",
+    )
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """A value that knows the format specifications of `muster.chain.error_messages`."""
+
+    value: Any
+
+    def __format__(self, spec: str) -> str:
+        if spec == "time":
+            return str(Moment(self.value))
+        if spec == "hour":
+            return str(Moment(self.value * HOUR_SECONDS))
+        if spec == "tokens":
+            return str(Tokens(self.value))
+        if spec == "text":
+            return self.value.rstrip(b"\0").decode("ascii", "replace")
+        if spec == "status":
+            return _member(Status, self.value)
+        if spec == "outcome":
+            return _member(Outcome, self.value)
+        return str(self)
+
+    def __str__(self) -> str:
+        return "0x" + self.value.hex() if isinstance(self.value, bytes) else str(self.value)
+
+
+def _member(enum: type[Status] | type[Outcome], value: int) -> str:
+    try:
+        return enum(value).name.lower().replace("_", " ")
+    except ValueError:
+        return str(value)

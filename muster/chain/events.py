@@ -1,4 +1,4 @@
-"""Logs into the events of `muster.chain.contracts`.
+"""Logs into the events of `muster.contracts`.
 
 A log counts only when it comes from the contract of ours that emits such an event: anybody can emit a look-alike.
 """
@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from muster.chain.abi import CONTRACTS
-from muster.chain.codec import Event, decode_log
-from muster.chain.contracts import court, registry, runs, token
 from muster.chain.types import AddressBook
+from muster.contracts import court, registry, runs, token
+from muster.contracts.abi import CONTRACTS
+from muster.contracts.codec import Event, decode_log
 
 EVENTS: Final = {
     (kind.ABI.contract, kind.ABI.topic): kind for kind in (*token.EVENTS, *registry.EVENTS, *runs.EVENTS, *court.EVENTS)

@@ -19,10 +19,11 @@ from eth_account import Account
 from eth_account.datastructures import SignedTransaction
 from eth_account.messages import encode_typed_data
 from eth_account.signers.local import LocalAccount
+from eth_typing import ChecksumAddress
 
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError, UsageError
-from muster.settings import KeySettings
+from muster.settings.schema import KeySettings
 
 MIN_PASSWORD_LENGTH: Final = 8
 MAX_KEY_FILE_BYTES: Final = 64 * 1024
@@ -35,12 +36,11 @@ class Signer:
 
     def __init__(self, account: LocalAccount) -> None:
         self._account = account
-        self.address: str = account.address
-        """Checksummed."""
+        self.address: ChecksumAddress = account.address
 
     @classmethod
     def from_key(cls, key: bytes | str) -> Signer:
-        """A signer of 32 raw bytes, or 64 hex digits with or without 0x. Raises ConfigError on anything else."""
+        """Return a signer of 32 raw bytes, or 64 hex digits with or without 0x. Raises ConfigError on anything else."""
         try:
             return cls(Account.from_key(key if isinstance(key, bytes) else bytes.fromhex(key.removeprefix("0x"))))
         except ValueError:
@@ -49,7 +49,7 @@ class Signer:
 
     @classmethod
     def random(cls) -> Signer:
-        """A new key from the system's randomness."""
+        """Make a new key from the system's randomness."""
         return cls(Account.create())
 
     def sign_transaction(self, transaction: Mapping[str, Any]) -> SignedTransaction:
@@ -57,12 +57,12 @@ class Signer:
         return self._account.sign_transaction(dict(transaction))
 
     def sign_typed(self, domain: dict, types: dict, message: dict) -> bytes:
-        """EIP-712 signature, 65 bytes: r ‖ s ‖ v with v 27 or 28. `types` is without EIP712Domain."""
+        """Return the EIP-712 signature, 65 bytes: r ‖ s ‖ v with v 27 or 28. `types` is without EIP712Domain."""
         signable = encode_typed_data(domain_data=domain, message_types=types, message_data=message)
         return bytes(self._account.sign_message(signable).signature)
 
     def encrypt(self, password: str, *, iterations: int | None = None) -> dict[str, Any]:
-        """The keystore v3 document of this key; scrypt with its usual cost unless `iterations` is given."""
+        """Return the keystore v3 document of this key; scrypt with its usual cost unless `iterations` is given."""
         return self._account.encrypt(password, iterations=iterations)
 
     def __repr__(self) -> str:
@@ -73,7 +73,7 @@ class Signer:
 
 
 def load_signer(keys: KeySettings, chain_id: int) -> Signer:
-    """The key that the settings name. Raises ConfigError with the command that helps.
+    """Load the key that the settings name. Raises ConfigError with the command that helps.
 
     Deriving a keystore's key takes about a second on purpose: call this before the event loop starts, or in a thread.
     """
@@ -113,7 +113,9 @@ def load_keystore(path: Path, password: str) -> Signer:
         raise ConfigError(f"the keystore {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
         if "MAC mismatch" in str(error):
-            raise ConfigError(f"wrong password for {path}", hint="check keys.password_file") from None
+            raise ConfigError(
+                f"wrong password for {path}", hint="check keys.password_file, or --password-file"
+            ) from None
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
     except (KeyError, TypeError, NotImplementedError):
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
@@ -131,16 +133,19 @@ def load_raw_key(path: Path, chain_id: int) -> Signer:
 
 
 def read_password(path: Path | None, prompt: str) -> str:
-    """The password from a file, or asked for on the terminal. Raises ConfigError when there is neither."""
+    """Return the password from a file, or ask for it on the terminal. Raises ConfigError when there is neither."""
     if path is not None:
         return read_secret(path)
     if not sys.stdin.isatty():
-        raise ConfigError("the keystore needs a password and there is no terminal", hint="set keys.password_file")
+        raise ConfigError(
+            "the keystore needs a password and there is no terminal",
+            hint="set keys.password_file, or add --password-file",
+        )
     return getpass.getpass(prompt)
 
 
 def read_secret(path: Path) -> str:
-    """First line of a file that only its owner may read. Raises ConfigError with the chmod to type otherwise."""
+    """Return the first line of a file that only its owner may read. Raises ConfigError with the chmod to type."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
         if mode & 0o077:

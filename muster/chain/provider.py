@@ -1,23 +1,29 @@
-"""JSON-RPC over HTTP as everything in this room uses it: bounded in time and size, retried a little, errors typed.
+"""The provider under AsyncWeb3: JSON-RPC over HTTP, bounded in time and size, retried a little, errors typed.
 
-Silence becomes UnreachableError; an answer that is an error becomes RpcError with its revert data. The ABI codec and
-the keys are those of web3 (eth_abi, eth_account); web3's own providers are not used: they double a process's start and
-bring a second HTTP client.
+Silence becomes UnreachableError; an answer that is an error becomes RpcError with its revert data. web3's own HTTP
+provider bounds neither the size of an answer nor the time of all its retries, and does not retry a refusal (429).
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Sequence
-from typing import Any, Final, Self
+from collections.abc import AsyncIterator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Self, TypeAlias
 
 import httpx2
 import stamina
+from web3 import AsyncWeb3
+from web3.eth import AsyncEth
+from web3.middleware import ExtraDataToPOAMiddleware
+from web3.providers.async_base import AsyncJSONBaseProvider
+from web3.types import RPCEndpoint, RPCResponse
 
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
-from muster.settings import ChainSettings
-from muster.settings_sources import mask
+from muster.runtime.retries import TryAgainError
+from muster.settings.schema import ChainSettings
+from muster.settings.sources import mask
 
 ATTEMPTS: Final = 5
 CONNECT_SECONDS: Final = 5.0
@@ -26,9 +32,6 @@ MAX_BATCH: Final = 10
 """Calls in one round trip; public endpoints refuse more."""
 
 _AGAIN: Final = frozenset({429, 502, 503, 504})
-
-Request = tuple[str, Sequence[Any]]
-"""Method and parameters."""
 
 
 class RpcError(ChainError):
@@ -41,16 +44,20 @@ class RpcError(ChainError):
         self.data = data
 
 
-class _TryAgainError(Exception):
-    """An attempt failed in a way that another one may not."""
+class BoundedProvider(AsyncJSONBaseProvider):
+    """One endpoint. Use as an async context manager, or `disconnect` it. Belongs to one event loop.
 
+    `request` and `batch` return results as the endpoint sent them, None included: web3's methods raise where a block or
+    receipt is not there, which is an answer that the cursor and the sender need.
+    """
 
-class Rpc:
-    """One endpoint. Use as an async context manager, or `close` it. Belongs to the event loop it is first used in."""
+    global_ccip_read_enabled = False
+    """A revert must not make this process fetch URLs (EIP-3668)."""
 
     def __init__(self, url: str, *, timeout: float) -> None:
         if not url.startswith(("http://", "https://")):
             raise ConfigError(f"chain.rpc_url {mask(url)!r} is not http:// or https://", hint="set chain.rpc_url")
+        super().__init__()
         self.url = url
         self.timeout = timeout
         self._client = httpx2.AsyncClient(
@@ -63,23 +70,31 @@ class Rpc:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.close()
+        await self.disconnect()
 
-    async def close(self) -> None:
+    async def disconnect(self) -> None:
         await self._client.aclose()
 
+    async def make_request(self, method: RPCEndpoint, params: Any) -> RPCResponse:
+        """Answer a request of web3. Raises RpcError or UnreachableError."""
+        return _response(await self.request(method, *params))
+
+    async def make_batch_request(self, requests: Sequence[tuple[RPCEndpoint, Any]]) -> list[RPCResponse]:
+        """Answer a batch of web3. Raises RpcError for one that failed."""
+        return [_response(result) for result in await self.batch(requests)]
+
     async def request(self, method: str, *params: Any) -> Any:
-        """The result of one call. Raises RpcError or UnreachableError."""
+        """Return the result of one call. Raises RpcError or UnreachableError."""
         return _result(method, await self.exchange({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
 
-    async def batch(self, requests: Sequence[Request]) -> list[Any]:
-        """The results of several calls in order, MAX_BATCH to a round trip. Raises RpcError for one that failed."""
+    async def batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
+        """Return the results of (method, parameters) in order, MAX_BATCH to a round trip."""
         found: list[Any] = []
         for start in range(0, len(requests), MAX_BATCH):
             found += await self._batch(requests[start : start + MAX_BATCH])
         return found
 
-    async def _batch(self, requests: Sequence[Request]) -> list[Any]:
+    async def _batch(self, requests: Sequence[tuple[str, Sequence[Any]]]) -> list[Any]:
         body = [
             {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
             for number, (method, params) in enumerate(requests)
@@ -100,17 +115,20 @@ class Rpc:
         try:
             async with asyncio.timeout(self.timeout):
                 async for attempt in stamina.retry_context(
-                    on=_TryAgainError, attempts=ATTEMPTS, timeout=None, wait_initial=0.1, wait_max=2, wait_jitter=0.2
+                    on=TryAgainError, attempts=ATTEMPTS, timeout=None, wait_initial=0.1, wait_max=2, wait_jitter=0.2
                 ):
                     with attempt:
                         return await self._attempt(data)
         except TimeoutError:
             pass
-        except _TryAgainError as error:
+        except TryAgainError as error:
             reason = str(error)
         raise UnreachableError(
             f"the chain at {mask(self.url)} does not answer: {reason}", hint="check chain.rpc_url, or start one: anvil"
         )
+
+    def _try_again(self, reason: str) -> TryAgainError:
+        return TryAgainError(reason, service=f"the chain at {mask(self.url)}", request="JSON-RPC")
 
     async def _attempt(self, data: bytes) -> Any:
         headers = {"Content-Type": "application/json"}
@@ -122,40 +140,63 @@ class Rpc:
                     if len(answer) > MAX_ANSWER_BYTES:
                         raise MalformedError(f"{mask(self.url)} sends more than {MAX_ANSWER_BYTES} bytes")
         except httpx2.TransportError as error:
-            raise _TryAgainError(str(error) or type(error).__name__) from error
+            raise self._try_again(str(error) or type(error).__name__) from error
         if reply.status_code in _AGAIN:
-            raise _TryAgainError(f"HTTP status {reply.status_code}")
+            raise self._try_again(f"HTTP status {reply.status_code}")
         try:
             parsed = json.loads(answer)
         except ValueError as error:
             if reply.status_code >= 500:
-                raise _TryAgainError(f"HTTP status {reply.status_code}") from error
+                raise self._try_again(f"HTTP status {reply.status_code}") from error
             message = f"{mask(self.url)} answers HTTP {reply.status_code} and no JSON: is this a chain's endpoint?"
             raise MalformedError(message, hint="check chain.rpc_url") from error
-        if any("rate limit" in str(item.get("error", "")).lower() for item in _items(parsed)):
-            raise _TryAgainError("the endpoint's rate limit is reached")
+        items = parsed if isinstance(parsed, list) else [parsed]
+        if any("rate limit" in str(item.get("error", "")).lower() for item in items if isinstance(item, dict)):
+            raise self._try_again("the endpoint's rate limit is reached")
         return parsed
 
 
-async def connect(settings: ChainSettings) -> Rpc:
-    """An Rpc to the endpoint of the settings, which serves the right chain. Raises WrongChainError otherwise."""
-    rpc = Rpc(settings.rpc_url, timeout=settings.timeout_seconds)
+Web3: TypeAlias = AsyncWeb3[BoundedProvider]
+
+
+async def connect(settings: ChainSettings) -> Web3:
+    """Connect to the endpoint of the settings. Raises WrongChainError when it serves another chain."""
+    provider = BoundedProvider(settings.rpc_url, timeout=settings.timeout_seconds)
+    # No default middleware: it would ask for gas prices and names behind our back. POA: blocks with longer extra data.
+    web3 = AsyncWeb3(provider, middleware=[ExtraDataToPOAMiddleware], modules={"eth": AsyncEth})
     try:
-        served = int(await rpc.request("eth_chainId"), 16)
+        served = await web3.eth.chain_id
         if served != settings.chain_id:
             raise WrongChainError(
                 f"{mask(settings.rpc_url)} serves chain {served}, and the settings name chain {settings.chain_id}",
                 hint=f"set chain.rpc_url to an endpoint of chain {settings.chain_id}, or chain.chain_id to {served}",
             )
     except BaseException:
-        await rpc.close()
+        await provider.disconnect()
         raise
-    return rpc
+    return web3
 
 
-def _items(answer: Any) -> list[dict[str, Any]]:
-    """The answers in an answer, batched or not, for whoever looks for errors in them."""
-    return [item for item in (answer if isinstance(answer, list) else [answer]) if isinstance(item, dict)]
+@asynccontextmanager
+async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
+    """Connect for the length of a block."""
+    web3 = await connect(settings)
+    async with web3.provider:
+        yield web3
+
+
+async def in_one_trip(web3: Web3, *requests: Awaitable[Any]) -> list[Any]:
+    """Return the results of several requests of `web3.eth`, made in one round trip, or in none for no request."""
+    if not requests:
+        return []
+    async with web3.batch_requests() as batch:
+        for request in requests:
+            batch.add(request)
+        return await batch.async_execute()
+
+
+def _response(result: Any) -> RPCResponse:
+    return {"jsonrpc": "2.0", "id": 1, "result": result}
 
 
 def _result(method: str, answer: Any) -> Any:
@@ -170,7 +211,7 @@ def _result(method: str, answer: Any) -> Any:
 
 
 def revert_data(data: Any) -> bytes:
-    """Revert data as endpoints send it: hex, hex with a prefix, or an object around it; b"" when there is none."""
+    """Return revert data as endpoints send it: hex, with a prefix, or in an object; b"" when there is none."""
     if isinstance(data, dict):
         data = data.get("data") or data.get("result")
     if not isinstance(data, str):
@@ -182,7 +223,7 @@ def revert_data(data: Any) -> bytes:
 
 
 def _hex(value: object) -> str:
-    """How a value of ours is written in a request."""
+    """Return how a value of ours is written in a request."""
     if isinstance(value, bytes | bytearray):
         return "0x" + value.hex()
     raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,7 +1,7 @@
-"""What we ask of the contracts, without a key.
+"""Reads of the contracts, without a key.
 
-Reads are of the latest block. Immutable things (terms) are asked for once. Where a question needs several answers they
-travel in one round trip.
+Reads are of the latest block. What never changes (terms) is read once. Calls that belong together travel in one round
+trip.
 """
 
 from __future__ import annotations
@@ -9,25 +9,30 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Final, Literal, Self, TypeVar, cast
 
-from muster.chain.codec import Event, View
-from muster.chain.contracts import registry, runs, token
-from muster.chain.contracts.registry import Node, Registered, Role, Status
+from eth_utils.address import to_checksum_address
+from web3.exceptions import BlockNotFound
+from web3.types import TxParams
+
+from muster.chain.error_messages import decode_revert
 from muster.chain.events import decode_logs
-from muster.chain.reverts import decode_revert
-from muster.chain.rpc import Rpc, RpcError, connect
-from muster.chain.types import AddressBook, Block, Checkpoint, Solvency
+from muster.chain.gas import GasBalance
+from muster.chain.provider import RpcError, Web3, connect, in_one_trip
+from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
+from muster.contracts import registry, runs, token
+from muster.contracts.codec import Call, Event
+from muster.contracts.registry import Node, Registered, Role, Status
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
-from muster.settings import ChainSettings
-from muster.terms import Terms
+from muster.protocol.terms import Terms
+from muster.settings.schema import ChainSettings
 
 LOG_SPAN: Final = 10_000
 """Most blocks asked for logs at once; an endpoint that finds this too much is asked for less from then on."""
 
 MIN_LOG_SPAN: Final = 16
 REORG_DEPTH: Final = 64
-"""Blocks looked at again when a list is brought up to date from events."""
+"""Blocks read again when a list is brought up to date from events."""
 
 BEHIND_SECONDS: Final = 120.0
 """How long an endpoint may not know a block that it knew, because some of the servers behind it lag. After that the
@@ -37,13 +42,13 @@ T = TypeVar("T")
 
 
 def behind(what: str) -> UnreachableError:
-    """For an answer from before what is known already. It proves nothing."""
+    """Return the error for an answer from before what is known already: it proves nothing."""
     return UnreachableError(
         f"the endpoint is behind: {what}", hint="try again; if it stays so, set chain.rpc_url to another endpoint"
     )
 
 
-class Absence:
+class OutageTimer:
     """For how long the endpoint has not known a block that it knew."""
 
     def __init__(self) -> None:
@@ -51,11 +56,11 @@ class Absence:
         self._since = 0.0
 
     def end(self) -> None:
-        """The block is known, or another one is in its place."""
+        """Record that the block is known, or that another one is in its place."""
         self._number = None
 
     def endure(self, number: int) -> None:
-        """The block is not known. Raises UnreachableError until that has lasted BEHIND_SECONDS; then it is lost."""
+        """Record that the block is not known. Raises UnreachableError until that has lasted BEHIND_SECONDS."""
         if number != self._number:
             self._number, self._since = number, time.monotonic()
         if time.monotonic() - self._since < BEHIND_SECONDS:
@@ -63,10 +68,10 @@ class Absence:
 
 
 class ChainReader:
-    """A deployment, seen through one endpoint. Make it with `connect`, and `close` it."""
+    """A deployment, read through one endpoint. Make it with `connect`, and `close` it."""
 
-    def __init__(self, rpc: Rpc, book: AddressBook, settings: ChainSettings) -> None:
-        self.rpc = rpc
+    def __init__(self, web3: Web3, book: AddressBook, settings: ChainSettings) -> None:
+        self.web3 = web3
         self.addresses = book
         self.chain_id = book.chain_id
         self.settings = settings
@@ -83,44 +88,46 @@ class ChainReader:
         await self.close()
 
     async def close(self) -> None:
-        await self.rpc.close()
+        await self.web3.provider.disconnect()
 
-    # Asking
+    # Calls
 
-    async def ask(self, view: View[T]) -> T:
-        """Ask a question of `muster.chain.contracts`. Raises RevertError with the decoded custom error."""
-        return (await self.ask_all([view]))[0]
+    async def call(self, call: Call[T]) -> T:
+        """Call a view function of `muster.contracts`. Raises RevertError with the decoded custom error."""
+        return (await self.call_all([call]))[0]
 
-    async def ask_all(self, views: Sequence[View[T]], block: int | None = None) -> list[T]:
-        """Ask several in one round trip. Without a `block`, a new one may come in between."""
-        at = "latest" if block is None else hex(block)
-        requests = [
-            ("eth_call", [{"to": getattr(self.addresses, view.contract), "data": view.encode()}, at]) for view in views
-        ]
+    async def call_all(self, calls: Sequence[Call[T]], block: int | None = None) -> list[T]:
+        """Make several calls in one round trip. Without a `block`, a new one may come in between."""
+        requests = [TxParams(to=getattr(self.addresses, call.contract), data=call.encode()) for call in calls]
+        at = "latest" if block is None else block
         try:
-            answers = await self.rpc.batch(requests)
+            answers = await in_one_trip(self.web3, *(self.web3.eth.call(request, at) for request in requests))
         except RpcError as error:
-            labels = ", ".join(dict.fromkeys(view.label for view in views))
+            labels = ", ".join(dict.fromkeys(call.label for call in calls))
             if error.data or "revert" in error.reason.lower():
                 raise decode_revert(error.data, labels) from error
             raise ChainError(f"{labels}: {error.reason}") from error
-        return [view.decode(bytes.fromhex(data[2:])) for view, data in zip(views, answers, strict=True)]
+        return [call.decode(bytes(data)) for call, data in zip(calls, answers, strict=True)]
 
     # Blocks
 
     async def head(self) -> Block:
-        """The latest block."""
-        return _block(await self.rpc.request("eth_getBlockByNumber", "latest", False))
+        """Return the latest block."""
+        return await self._block("latest")
 
     async def block(self, number: int) -> Block:
-        """A block by number. Raises ChainError when there is none yet."""
-        found = await self.rpc.request("eth_getBlockByNumber", hex(number), False)
-        if found is None:
-            raise ChainError(f"chain {self.chain_id} has no block {number} yet")
-        return _block(found)
+        """Return a block by number. Raises ChainError when there is none yet."""
+        return await self._block(number)
 
     async def block_hash(self, number: int) -> bytes:
         return (await self.block(number)).hash
+
+    async def _block(self, which: int | Literal["latest"]) -> Block:
+        try:
+            found = cast(Any, await self.web3.eth.get_block(which))
+        except BlockNotFound as error:
+            raise ChainError(f"chain {self.chain_id} has no block {which} yet") from error
+        return Block(found["number"], found["timestamp"], bytes(found["hash"]))
 
     async def events(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
         """Events of these kinds in blocks `first` to `last`, in order, asked for in bounded pieces.
@@ -141,7 +148,7 @@ class ChainReader:
         return tuple(found)
 
     async def events_within(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
-        """The same in one request.
+        """Return the same from one request.
 
         A server that lacks the last block answers with the events it has: it is asked in the same round trip whether
         it has that block, and before the events, so that it cannot get it in between.
@@ -152,7 +159,9 @@ class ChainReader:
             "address": sorted({getattr(self.addresses, kind.ABI.contract) for kind in kinds}),
             "topics": [sorted({"0x" + kind.ABI.topic.hex() for kind in kinds})],
         }
-        end, logs = await self.rpc.batch([("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])])
+        end, logs = await self.web3.provider.batch(
+            [("eth_getBlockByNumber", [hex(last), False]), ("eth_getLogs", [question])]
+        )
         if end is None:
             raise behind(f"it does not know block {last}")
         if not isinstance(logs, list):
@@ -162,31 +171,31 @@ class ChainReader:
     # What takes more than one question, or is worth remembering
 
     async def terms(self, run: int) -> Terms:
-        """A run's terms; asked for once, since they never change. Raises ChainError when there is no such run."""
+        """Return a run's terms; read once, since they never change. Raises ChainError when there is no such run."""
         if run not in self._terms:
-            terms = await self.ask(runs.terms(run))
+            terms = await self.call(runs.terms(run))
             if not terms.classes:
                 raise ChainError(f"there is no run {run} on chain {self.chain_id}", hint="muster run list")
             self._terms[run] = Terms.from_chain(terms)
         return self._terms[run]
 
-    async def checkpoint(self, run: int, step: int) -> Checkpoint:
-        """A published step. Raises ChainError when it is not published."""
-        found = await self.ask(runs.checkpoint(run, step))
+    async def checkpoint(self, run: int, step: int) -> PolicyStep:
+        """Return a published step. Raises ChainError when it is not published."""
+        found = await self.call(runs.checkpoint(run, step))
         if not any(found.anchor):
             raise ChainError(f"step {step} of run {run} is not published")
-        return Checkpoint(step, found.manifest_root, found.batch_root, found.entropy, found.anchor)
+        return PolicyStep(step, found.manifest_root, found.batch_root, found.entropy, found.anchor)
 
-    async def latest_checkpoint(self, run: int) -> Checkpoint | None:
-        """The newest step, or None before the first."""
-        steps = (await self.ask(runs.run_state(run))).steps
+    async def latest_checkpoint(self, run: int) -> PolicyStep | None:
+        """Return the newest step, or None before the first."""
+        steps = (await self.call(runs.run_state(run))).steps
         return await self.checkpoint(run, steps - 1) if steps else None
 
     async def nodes(self, addresses: Sequence[str]) -> list[Node]:
-        return await self.ask_all([registry.node(address) for address in addresses])
+        return await self.call_all([registry.node(address) for address in addresses])
 
     async def validators(self, run: int) -> list[str]:
-        """Active validators of a run, in order of registration."""
+        """Return the active validators of a run, in order of registration."""
         async with self._validators_lock:
             known = self._validators.setdefault(run, [])
             last = (await self.head()).number
@@ -201,23 +210,30 @@ class ChainReader:
         return [a for a, node in zip(addresses, nodes, strict=True) if node.status == Status.ACTIVE and node.run == run]
 
     async def eth_balance(self, address: str) -> int:
-        """Wei for gas."""
-        return int(await self.rpc.request("eth_getBalance", address, "latest"), 16)
+        """Return the wei for gas that an address holds."""
+        return await self.web3.eth.get_balance(to_checksum_address(address))
+
+    async def gas_balance(self, address: str) -> GasBalance:
+        """Return what an address holds for gas, with the current price of gas."""
+        eth = self.web3.eth
+        requests = eth.get_balance(to_checksum_address(address)), eth.get_block("latest"), eth.max_priority_fee
+        balance, head, tip = await in_one_trip(self.web3, *requests)
+        return GasBalance(address, self.chain_id, balance, head["baseFeePerGas"] + tip)
 
     async def solvency(self) -> Solvency:
-        """Tokens the contracts have, beside what their books say they owe, all at one block."""
+        """Return the tokens that the contracts have, and what their books say they owe, all at one block."""
         block = (await self.head()).number
-        (count,) = await self.ask_all([runs.run_count()], block)
+        (count,) = await self.call_all([runs.run_count()], block)
         questions = [token.balance_of(self.addresses.registry), token.balance_of(self.addresses.runs)]
         questions += [registry.total_locked(), registry.total_free(), registry.total_held()]
-        in_registry, in_runs, *books = await self.ask_all(questions, block)
-        states = await self.ask_all([runs.run_state(run) for run in range(1, count + 1)], block)
+        in_registry, in_runs, *books = await self.call_all(questions, block)
+        states = await self.call_all([runs.run_state(run) for run in range(1, count + 1)], block)
         return Solvency(in_registry, sum(books), in_runs, sum(state.balance for state in states))
 
 
-async def open_book(settings: ChainSettings, book: AddressBook | None = None) -> tuple[Rpc, AddressBook]:
-    """A connection and the address book, which belong to each other and to the settings."""
-    rpc = await connect(settings)
+async def open_book(settings: ChainSettings, book: AddressBook | None = None) -> tuple[Web3, AddressBook]:
+    """Return a connection and the address book, which belong to each other and to the settings."""
+    web3 = await connect(settings)
     try:
         book = book or AddressBook.load(settings.addresses)
         if book.chain_id != settings.chain_id:
@@ -227,18 +243,14 @@ async def open_book(settings: ChainSettings, book: AddressBook | None = None) ->
                 hint="set chain.addresses to the book of this chain",
             )
         places = {name: getattr(book, name) for name in ("token", "registry", "runs", "court")}
-        codes = await rpc.batch([("eth_getCode", [address, "latest"]) for address in places.values()])
+        codes = await in_one_trip(web3, *(web3.eth.get_code(address) for address in places.values()))
         for (name, address), code in zip(places.items(), codes, strict=True):
-            if code in ("0x", None):
+            if not code:
                 raise ConfigError(
                     f"there is no {name} contract at {address}: the address book is of another deployment",
                     hint=f"delete {settings.addresses} and deploy again, or get the book of this run",
                 )
     except BaseException:
-        await rpc.close()
+        await web3.provider.disconnect()
         raise
-    return rpc, book
-
-
-def _block(found: dict[str, Any]) -> Block:
-    return Block(int(found["number"], 16), int(found["timestamp"], 16), bytes.fromhex(found["hash"][2:]))
+    return web3, book

@@ -1,10 +1,10 @@
-"""Sending transactions so that each happens once, or says why it did not.
+"""Send transactions so that each happens once, or raise why it did not.
 
 A send estimates gas on the pending state (a call that would revert is never sent), takes the next nonce, writes the
-signed transaction to the journal, broadcasts it, and watches it until it is mined: broadcast again when the endpoint
-forgot it, replaced with higher fees when it takes long. Everything is bounded by `timeout`; what is still open then
-stays in the journal, and the next send, after a restart too, settles it first. Many sends may run at once: nonces and
-broadcasts go one by one, waiting does not.
+signed transaction to the journal, broadcasts it, and watches it until it is mined. It is broadcast again when the
+endpoint forgot it, and replaced with higher fees when it takes long. Everything is bounded by `timeout`. What is open
+after that stays in the journal, and the next send, after a restart too, waits for it first. Many sends may run at once:
+nonces and broadcasts go one by one, waiting does not.
 """
 
 from __future__ import annotations
@@ -13,32 +13,38 @@ import asyncio
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from eth_utils.address import to_checksum_address
 from eth_utils.crypto import keccak
+from web3.types import TxParams
 
-from muster.chain.journal import Journal, Sent
+from muster.chain.error_messages import decode_revert
+from muster.chain.gas import GasBalance, price_of, refill
 from muster.chain.keys import Signer
-from muster.chain.reverts import decode_revert
-from muster.chain.rpc import Rpc, RpcError
-from muster.chain.transactions import Call, Fees, Mined, Settled, ether, mined_from
-from muster.constants import CHAIN_ANVIL, TOKEN
+from muster.chain.provider import RpcError, Web3, in_one_trip
+from muster.chain.tx_journal import Sent, TxJournal
+from muster.chain.types import Fees, Mined, PendingOutcome, TxRequest, mined_from
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
-from muster.settings import ChainSettings
-from muster.telemetry import logger
+from muster.runtime.retries import Repeats
+from muster.runtime.telemetry import logger
+from muster.runtime.units import Ether
+from muster.settings.schema import ChainSettings
 
 GAS_HEADROOM: Final = (1.25, 1.6)
 """Gas limit over the estimate: at first, and once more after a transaction that ran out of gas."""
 
 NONCE_ATTEMPTS: Final = 6
-LOST_LOOKS: Final = 4
-"""Looks in a row that find a nonce used and none of our hashes mined, before the transaction counts as lost."""
+LOST_POLLS: Final = 4
+"""Polls in a row that find a nonce used and none of our hashes mined, before the transaction counts as lost."""
 
 BUMPS: Final = 2
 """Replacements with higher fees within `timeout`."""
 
-LOOKS: Final = 10
+WARN_SECONDS: Final = 3600.0
+"""Between two warnings that the key is low on ether."""
+
+KEEP_ALIVES: Final = 10
 """How often within `timeout` it is asked whether the endpoint still knows the transaction."""
 
 Landing = Literal["accepted", "taken", "cheap"]
@@ -51,31 +57,32 @@ class _LostError(ChainError):
 class TxSender:
     """Sends for one key. Make it with `open`, and `close` it."""
 
-    def __init__(self, rpc: Rpc, signer: Signer, journal: Journal, settings: ChainSettings) -> None:
-        self.rpc = rpc
+    def __init__(self, web3: Web3, signer: Signer, journal: TxJournal, settings: ChainSettings) -> None:
+        self.web3 = web3
         self.signer = signer
         self.journal = journal
         self.chain_id = settings.chain_id
         self.timeout = settings.timeout_seconds
         self.poll = settings.poll_seconds
         self._lock = asyncio.Lock()
-        self._settled = False
+        self._pending_done = False
         self._log = logger("chain")
+        self._warnings = Repeats(WARN_SECONDS)
 
     @classmethod
-    async def open(cls, rpc: Rpc, signer: Signer, folder: Path, settings: ChainSettings) -> TxSender:
-        """A sender whose journal is in `folder`, one file per chain and key."""
-        first = await rpc.request("eth_getBlockByNumber", "0x0", False)
+    async def open(cls, web3: Web3, signer: Signer, folder: Path, settings: ChainSettings) -> TxSender:
+        """Return a sender whose journal is in `folder`, one file per chain and key."""
+        first = await web3.provider.request("eth_getBlockByNumber", "0x0", False)
         path = folder / f"{settings.chain_id}-{signer.address}.sqlite"
-        return cls(rpc, signer, await asyncio.to_thread(Journal, path, first["hash"]), settings)
+        return cls(web3, signer, await asyncio.to_thread(TxJournal, path, first["hash"]), settings)
 
     def close(self) -> None:
         self.journal.close()
 
     # What callers do
 
-    async def send(self, call: Call) -> Mined:
-        """Do it, and return when it is mined and did not revert.
+    async def send(self, call: TxRequest) -> Mined:
+        """Send a request, and return when it is mined and did not revert.
 
         Raises RevertError with the decoded custom error, UnfundedError, UnreachableError when it is not mined in
         time (it stays in the journal), ChainError when the endpoint refuses it for another reason.
@@ -83,14 +90,14 @@ class TxSender:
         for headroom in GAS_HEADROOM:
             try:
                 async with self._lock:
-                    await self._settle()
+                    await self._await_pending()
                     sent = await self._launch(call, headroom)
                 mined = await self._watch(sent)
             except RevertError:
                 raise  # found before it was sent
             except (asyncio.CancelledError, UnreachableError, MalformedError, ChainError):
-                # It may stay open, and may wait for one of another process that is gone: settle both next time.
-                self._settled = False
+                # It may stay open, and may wait for one of another process that is gone: wait for both next time.
+                self._pending_done = False
                 raise
             if mined.ok:
                 return mined
@@ -105,74 +112,74 @@ class TxSender:
             hint="try again",
         )
 
-    async def settle(self) -> list[Settled]:
-        """See everything through that was left open. `send` does so by itself."""
+    async def await_pending(self) -> list[PendingOutcome]:
+        """Wait for everything that was left open. `send` does so by itself."""
         async with self._lock:
-            return await self._settle()
+            return await self._await_pending()
 
-    async def simulate(self, call: Call) -> bytes:
-        """What the call would return now, nothing sent. Raises RevertError."""
+    async def simulate(self, call: TxRequest) -> bytes:
+        """Return what the call would return now; send nothing. Raises RevertError."""
         try:
-            answer = await self.rpc.request("eth_call", self._parameters(call), "pending")
-        except RpcError as error:
-            raise self._refusal(call, error) from error
-        return bytes.fromhex(answer[2:])
-
-    async def estimate(self, call: Call) -> int:
-        """Gas the call would use now. Raises RevertError."""
-        try:
-            return int(await self.rpc.request("eth_estimateGas", self._parameters(call), "pending"), 16)
+            return bytes(await self.web3.eth.call(self._parameters(call), "pending"))
         except RpcError as error:
             raise self._refusal(call, error) from error
 
-    # Settling what was left open
+    async def estimate(self, call: TxRequest) -> int:
+        """Return the gas that the call would use now. Raises RevertError."""
+        try:
+            return await self.web3.eth.estimate_gas(self._parameters(call), "pending")
+        except RpcError as error:
+            raise self._refusal(call, error) from error
 
-    async def _settle(self) -> list[Settled]:
-        if self._settled:
+    # What was left open
+
+    async def _await_pending(self) -> list[PendingOutcome]:
+        if self._pending_done:
             return []
         left = await asyncio.to_thread(self.journal.pending)
         if left:
-            self._log.info("settling what was left open", transactions=[sent.label for sent in left])
+            self._log.info("waiting for what was left open", transactions=[sent.label for sent in left])
         for sent in left:
             await self._broadcast(sent)
         for filler in await self._fill_gaps():
             await self._watch(filler)
-        settled = [await self._settle_one(sent) for sent in left]
-        self._settled = True
-        return settled
+        outcomes = [await self._await_one(sent) for sent in left]
+        self._pending_done = True
+        return outcomes
 
-    async def _settle_one(self, sent: Sent) -> Settled:
+    async def _await_one(self, sent: Sent) -> PendingOutcome:
         try:
             mined = await self._watch(sent)
         except _LostError as error:
             self._log.warning(str(error))
-            return Settled(sent.nonce, sent.label, None)
+            return PendingOutcome(sent.nonce, sent.label, None)
         if not mined.ok:
             self._log.warning("an earlier transaction reverted", call=sent.label, hash="0x" + mined.hash.hex())
-        return Settled(sent.nonce, sent.label, mined)
+        return PendingOutcome(sent.nonce, sent.label, mined)
 
     async def _fill_gaps(self) -> list[Sent]:
-        """Use up nonces below ours that nobody has a transaction for, or ours would wait for ever."""
+        """Use up nonces below ours that no transaction has, or ours would never be mined."""
         nonces = {sent.nonce for sent in await asyncio.to_thread(self.journal.pending)}
         fillers: list[Sent] = []
         for _ in range(NONCE_ATTEMPTS):
-            count = await self._count("pending")
+            count = await self.web3.eth.get_transaction_count(self.signer.address, "pending")
             if count in nonces or count > max(nonces, default=-1):
                 break
-            filler = Call(self.signer.address, b"", f"filling the nonce gap at {count}")
+            filler = TxRequest(self.signer.address, b"", f"filling the nonce gap at {count}")
             fillers.append(await self._launch(filler, GAS_HEADROOM[0]))
             nonces.add(fillers[-1].nonce)
         return fillers
 
     # Launching
 
-    async def _launch(self, call: Call, headroom: float) -> Sent:
-        """Estimate, reserve a nonce, write down, broadcast."""
+    async def _launch(self, call: TxRequest, headroom: float) -> Sent:
+        """Estimate, reserve a nonce, journal, broadcast."""
         gas = int(await self.estimate(call) * headroom)
         taken: set[int] = set()
         factor = 1.0
         for _ in range(NONCE_ATTEMPTS):
             count, balance, fees = await self._market()
+            self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
             fees = fees.times(factor) if factor > 1 else fees
             self._require_funds(call, balance, gas * fees.max_fee + call.value)
             sent = await asyncio.to_thread(
@@ -195,7 +202,7 @@ class TxSender:
             hint="is another program sending with this key? stop it and try again",
         )
 
-    def _sign(self, call: Call, nonce: int, gas: int, fees: Fees) -> Sent:
+    def _sign(self, call: TxRequest, nonce: int, gas: int, fees: Fees) -> Sent:
         transaction: dict[str, Any] = {
             "type": 2,
             "chainId": self.chain_id,
@@ -212,9 +219,9 @@ class TxSender:
         return Sent(nonce, call.label, call.to, call.data, call.value, gas, fees.max_fee, fees.tip, raw, (keccak(raw),))
 
     async def _broadcast(self, sent: Sent) -> Landing:
-        """Hand it to the endpoint and understand the answer. Raises UnfundedError, ChainError, UnreachableError."""
+        """Send a transaction and classify the endpoint's answer. Raises UnfundedError, ChainError, UnreachableError."""
         try:
-            await self.rpc.request("eth_sendRawTransaction", sent.raw)
+            await self.web3.eth.send_raw_transaction(sent.raw)
         except RpcError as error:
             reason = error.reason.lower()
             if "already known" in reason or "already imported" in reason or "known transaction" in reason:
@@ -227,32 +234,32 @@ class TxSender:
             if "underpriced" in reason or "base fee" in reason or "fee cap" in reason:
                 return "cheap"
             if "insufficient funds" in reason:
-                raise self._unfunded(sent.label, "does not hold", sent.gas * sent.max_fee + sent.value) from error
+                raise self.unfunded(sent.label, "does not hold", sent.gas * sent.max_fee + sent.value) from error
             raise ChainError(f"{sent.label}: the endpoint refuses the transaction: {error.reason}") from error
         return "accepted"
 
     async def _may_be_mined(self, sent: Sent) -> bool:
-        """Whether the transaction that used its nonce may be itself; where the endpoint cannot say, watching will."""
+        """Return whether it may itself have used its nonce; True where the endpoint cannot say."""
         count = 0
-        for _ in range(LOST_LOOKS):
+        for _ in range(LOST_POLLS):
             try:
                 mined, count = await self._receipt(sent)
             except RpcError:
                 return True
             if mined is not None:
                 return True
-            await asyncio.sleep(self.poll / LOST_LOOKS)
+            await asyncio.sleep(self.poll / LOST_POLLS)
         return count <= sent.nonce
 
     # Watching
 
     async def _watch(self, sent: Sent) -> Mined:
-        """Wait until it is mined, keeping it alive. Forgets it then. Bounded by `timeout`.
+        """Wait until it is mined, broadcasting again as needed, then forget it. Bounded by `timeout`.
 
-        An endpoint that answers with an error, or not at all, says nothing of the transaction: it is asked again.
+        An error of the endpoint, or silence, proves nothing about the transaction: it is polled again.
         """
         start = time.monotonic()
-        bumps = looks = lost = 0
+        bumps = checks = lost = 0
         while (waited := time.monotonic() - start) < self.timeout:
             sent = await self._reload(sent)
             try:
@@ -261,7 +268,7 @@ class TxSender:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     return mined
                 lost = lost + 1 if count > sent.nonce else 0
-                if lost == LOST_LOOKS:
+                if lost == LOST_POLLS:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     raise _LostError(
                         f"{sent.label}: another transaction of {self.signer.address} took nonce {sent.nonce}",
@@ -270,20 +277,20 @@ class TxSender:
                 if waited > (bumps + 1) * self.timeout / (BUMPS + 1):
                     bumps += 1
                     sent = await self._bump(sent)
-                elif waited > (looks + 1) * self.timeout / LOOKS:
-                    looks += 1
+                elif waited > (checks + 1) * self.timeout / KEEP_ALIVES:
+                    checks += 1
                     await self._keep_alive(sent)
             except (UnreachableError, MalformedError, RpcError) as error:
-                self._log.warning("nothing is learned of an open transaction", call=sent.label, error=str(error))
-            await asyncio.sleep(min(self.poll, self.timeout / LOOKS))
+                self._log.warning("cannot check an open transaction", call=sent.label, error=str(error))
+            await asyncio.sleep(min(self.poll, self.timeout / KEEP_ALIVES))
         raise UnreachableError(
             f"{sent.label}: transaction 0x{sent.hashes[-1].hex()} was not mined in {self.timeout:g} s",
-            hint="it is in the journal: the next start settles it first",
+            hint="it is in the journal: the next start waits for it first",
         )
 
     async def _keep_alive(self, sent: Sent) -> None:
         """Broadcast again what the endpoint has forgotten."""
-        if await self.rpc.request("eth_getTransactionByHash", sent.hashes[-1]) is None:
+        if await self.web3.provider.request("eth_getTransactionByHash", sent.hashes[-1]) is None:
             self._log.info("broadcasting again", call=sent.label, nonce=sent.nonce)
             await self._broadcast(sent)
 
@@ -293,7 +300,7 @@ class TxSender:
         fees = Fees(max(sent.max_fee * 9 // 8 + 1, market.max_fee), max(sent.tip * 9 // 8 + 1, market.tip))
         if balance < sent.gas * fees.max_fee + sent.value:
             return sent
-        call = Call(sent.to, sent.data, sent.label, sent.value)
+        call = TxRequest(sent.to, sent.data, sent.label, sent.value)
         signed = self._sign(call, sent.nonce, sent.gas, fees)
         signed = replace(signed, hashes=(*sent.hashes, *signed.hashes))
         if not await asyncio.to_thread(self.journal.replace, sent, signed):
@@ -303,16 +310,16 @@ class TxSender:
         return signed
 
     async def _reload(self, sent: Sent) -> Sent:
-        """Its form in the journal: another process of the same key may have raised its fees."""
+        """Return its form in the journal: another process of the same key may have raised its fees."""
         rows = await asyncio.to_thread(self.journal.pending)
         return next((row for row in rows if row.nonce == sent.nonce and row.hashes[0] == sent.hashes[0]), sent)
 
     async def _receipt(self, sent: Sent) -> tuple[Mined | None, int]:
-        """The receipt of whichever form of it was mined, and how many nonces were used when it was looked for.
+        """Return the receipt of whichever form of it was mined, and how many nonces were used at that time.
 
-        In one round trip: a server that lags behind the one that counted would have no receipt.
+        Both travel in one round trip: a server that lags behind the one that counted would have no receipt.
         """
-        count, *answers = await self.rpc.batch(
+        count, *answers = await self.web3.provider.batch(
             [
                 ("eth_getTransactionCount", [self.signer.address, "latest"]),
                 *(("eth_getTransactionReceipt", [value]) for value in sent.hashes),
@@ -323,11 +330,11 @@ class TxSender:
 
     # Why it failed
 
-    async def _reason(self, call: Call, mined: Mined) -> RevertError | None:
+    async def _reason(self, call: TxRequest, mined: Mined) -> RevertError | None:
         """Replay a reverted transaction where it was mined; None when it merely ran out of gas."""
         for block in (mined.block, mined.block - 1):
             try:
-                await self.rpc.request("eth_call", self._parameters(call), hex(block))
+                await self.web3.eth.call(self._parameters(call), block)
             except RpcError as error:
                 if _is_revert(error):
                     return self._refusal(call, error)  # type: ignore[return-value]
@@ -340,47 +347,43 @@ class TxSender:
             hint="something else happened in the same block: look at the state and try again",
         )
 
-    def _refusal(self, call: Call, error: RpcError) -> ChainError:
-        """An endpoint's no to a call, as the error a caller can use."""
+    def _refusal(self, call: TxRequest, error: RpcError) -> ChainError:
+        """Return an endpoint's refusal of a call as the error that a caller can use."""
         if _is_revert(error):
             return decode_revert(error.data, call.label)
         if "insufficient funds" in error.reason.lower():
-            return self._unfunded(call.label, "does not hold", call.value)
+            return self.unfunded(call.label, "does not hold", call.value)
         return ChainError(f"{call.label}: {error.reason}")
 
-    def _require_funds(self, call: Call, balance: int, needed: int) -> None:
+    def _require_funds(self, call: TxRequest, balance: int, needed: int) -> None:
         if balance < needed:
-            raise self._unfunded(call.label, f"holds {ether(balance)} ETH, less than", needed)
+            raise self.unfunded(call.label, f"holds {Ether(balance)}, less than", needed)
 
-    def _unfunded(self, label: str, holds: str, needed: int) -> UnfundedError:
+    def unfunded(self, label: str, holds: str, needed: int) -> UnfundedError:
+        """Return the error for a key that cannot pay `needed` wei."""
         address = self.signer.address
-        hint = f"send {ether(needed)} ETH or more to {address} on chain {self.chain_id}"
-        if self.chain_id == CHAIN_ANVIL:
-            hint = f"cast rpc anvil_setBalance {address} {hex(TOKEN)} --rpc-url {self.rpc.url}"
-        return UnfundedError(f"{label}: {address} {holds} the {ether(needed)} ETH it may cost", hint=hint)
+        hint = refill(address, self.chain_id, needed)
+        return UnfundedError(f"{label}: {address} {holds} the {Ether(needed)} it may cost", hint=hint)
 
-    # Asking the endpoint
+    def warn(self, held: GasBalance) -> None:
+        """Log that the key is low on ether, at most once in WARN_SECONDS."""
+        if held.low and self._warnings.count(("gas", held.address), time.monotonic()):
+            self._log.warning("the key is low on gas", reason=held.sentence, next=held.refill)
 
-    def _parameters(self, call: Call) -> dict[str, Any]:
-        fields: dict[str, Any] = {"from": self.signer.address, "data": call.data, "value": hex(call.value)}
-        return fields if call.to is None else fields | {"to": call.to}
+    # Requests to the endpoint
 
-    async def _count(self, block: str) -> int:
-        return int(await self.rpc.request("eth_getTransactionCount", self.signer.address, block), 16)
+    def _parameters(self, call: TxRequest) -> TxParams:
+        fields = {"from": self.signer.address, "data": call.data, "value": call.value}
+        return cast(TxParams, fields if call.to is None else fields | {"to": to_checksum_address(call.to)})
 
     async def _market(self) -> tuple[int, int, Fees]:
-        """Next nonce with the endpoint's pool, balance, and fees that survive a doubling of the base fee."""
-        address = self.signer.address
-        count, balance, head, tip = await self.rpc.batch(
-            [
-                ("eth_getTransactionCount", [address, "pending"]),
-                ("eth_getBalance", [address, "latest"]),
-                ("eth_getBlockByNumber", ["latest", False]),
-                ("eth_maxPriorityFeePerGas", []),
-            ]
+        """Return the next nonce (the pool included), the balance, and fees that survive a doubling of the base fee."""
+        eth = self.web3.eth
+        requests = eth.get_transaction_count(self.signer.address, "pending"), eth.get_balance(self.signer.address)
+        count, balance, head, tip = await in_one_trip(
+            self.web3, *requests, eth.get_block("latest"), eth.max_priority_fee
         )
-        base = int(head["baseFeePerGas"], 16)
-        return int(count, 16), int(balance, 16), Fees(2 * base + int(tip, 16), int(tip, 16))
+        return count, balance, Fees(2 * head["baseFeePerGas"] + tip, tip)
 
 
 def _is_revert(error: RpcError) -> bool:

@@ -1,4 +1,4 @@
-"""What one key has sent and not yet seen mined, on disk: a restart settles it before it sends anything new.
+"""What one key has sent and not yet seen mined, on disk: a restart waits for it before it sends anything new.
 
 One SQLite file per chain and key. A nonce is chosen, signed for and written down in one exclusive transaction, so two
 processes that use the same key on one machine never choose the same nonce. A row is written before its transaction
@@ -51,7 +51,7 @@ class Sent:
     """Of every signed form, the latest last: whichever is mined, it is this transaction."""
 
 
-class Journal:
+class TxJournal:
     """The journal of one key on one chain. Its methods block for milliseconds: call them in a thread."""
 
     def __init__(self, path: Path, chain: str) -> None:
@@ -73,7 +73,7 @@ class Journal:
             self._database.close()
 
     def pending(self) -> list[Sent]:
-        """Everything on its way, in order of nonces."""
+        """Return everything on its way, in order of nonces."""
         with self._guard:
             return self._pending()
 
@@ -104,7 +104,7 @@ class Journal:
             return cursor.rowcount == 1
 
     def forget(self, nonce: int) -> None:
-        """It was mined, or never left; harmless when it is forgotten already."""
+        """Delete what was mined or never left; harmless when it is deleted already."""
         with self._guard:
             self._execute("DELETE FROM sent WHERE chain = ? AND nonce = ?", (self._chain, nonce))
 

@@ -1,4 +1,4 @@
-"""What goes beside the generated `muster.chain.contracts`: address book, blocks, receipts, answers of several calls.
+"""What goes beside the generated `muster.contracts`: address book, blocks, requests, fees, receipts.
 
 Addresses are checksummed strings, hashes bytes, money token wei, moments seconds or hours since the epoch.
 """
@@ -6,18 +6,22 @@ Addresses are checksummed strings, hashes bytes, money token wei, moments second
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
-from muster.chain.codec import Event
-from muster.chain.contracts.court import Kind
+from eth_utils.address import to_checksum_address
+
+from muster.contracts.abi import CONTRACTS
+from muster.contracts.codec import Event
+from muster.contracts.court import Kind
 from muster.errors import ConfigError
-from muster.files import write_atomically
+from muster.runtime.files import write_atomically
 
 
 def kind_of(reason: str) -> Kind:
-    """The kind of case that a verdict's reason (`muster.messages.Reason`) leads to."""
+    """Return the kind of case that a verdict's reason (`muster.protocol.messages.Reason`) leads to."""
     return Kind[reason.upper()]
 
 
@@ -39,11 +43,12 @@ class AddressBook:
 
     @classmethod
     def load(cls, path: Path) -> Self:
-        """Raises ConfigError when there is none or it does not parse."""
+        """Read an address book. Raises ConfigError when there is none or it does not parse."""
         try:
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            book = cls(**json.loads(path.read_text(encoding="utf-8")))
+            return replace(book, **{name: to_checksum_address(getattr(book, name)) for name in CONTRACTS})
         except FileNotFoundError as error:
-            hint = "set chain.addresses to the book of this deployment, or make one: muster chain deploy"
+            hint = "muster run follow writes that of a run; muster chain deploy makes a new one"
             raise ConfigError(f"no address book at {path}", hint=hint) from error
         except (OSError, ValueError, TypeError) as error:
             raise ConfigError(f"{path} is no address book: {error}", hint="set chain.addresses") from error
@@ -62,7 +67,7 @@ class Block:
 
 @dataclass(frozen=True)
 class TxReceipt:
-    """A transaction that was mined and did what it should; for a preview, `hash` is empty and `gas_used` estimated."""
+    """A transaction that was mined and did what it should; for a dry run, `hash` is empty and `gas_used` estimated."""
 
     hash: bytes
     block: int
@@ -72,7 +77,7 @@ class TxReceipt:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class PolicyStep:
     """A published policy step."""
 
     step: int
@@ -96,3 +101,61 @@ class Solvency:
     @property
     def solvent(self) -> bool:
         return self.registry_tokens >= self.registry_books and self.runs_tokens >= self.runs_books
+
+
+@dataclass(frozen=True)
+class TxRequest:
+    """A transaction to be sent: signed, priced and numbered by the sender."""
+
+    to: str | None
+    """None creates a contract."""
+    data: bytes
+    label: str
+    """In words, for journal and errors, e.g. Runs.commitWork."""
+    value: int = 0
+
+
+@dataclass(frozen=True)
+class Mined:
+    """A transaction in a block, successful or not."""
+
+    hash: bytes
+    block: int
+    ok: bool
+    gas_used: int
+    gas: int
+    """Its limit."""
+    contract: str | None
+    """Address of the contract it created."""
+    logs: list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class PendingOutcome:
+    """What became of a transaction that an earlier send or process left open."""
+
+    nonce: int
+    label: str
+    mined: Mined | None
+    """None when another transaction took its nonce."""
+
+
+@dataclass(frozen=True)
+class Fees:
+    max_fee: int
+    tip: int
+
+    def times(self, factor: float) -> Fees:
+        return Fees(int(self.max_fee * factor) + 1, int(self.tip * factor) + 1)
+
+
+def mined_from(receipt: Mapping[str, Any], gas: int) -> Mined:
+    return Mined(
+        hash=bytes.fromhex(receipt["transactionHash"][2:]),
+        block=int(receipt["blockNumber"], 16),
+        ok=int(receipt["status"], 16) == 1,
+        gas_used=int(receipt["gasUsed"], 16),
+        gas=gas,
+        contract=receipt.get("contractAddress"),
+        logs=list(receipt["logs"]),
+    )

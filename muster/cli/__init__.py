@@ -9,7 +9,7 @@ from __future__ import annotations
 
 
 def main() -> None:
-    """Entry point of the console script."""
+    """Run the console script."""
     from muster.cli.app import run
 
     run()

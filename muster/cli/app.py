@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from muster.cli.session import ConfigOption, DryRunOption, JsonOption, Options, YesOption, handled
+from muster.errors import EXIT_CODES
 
 NOUNS: Final = (
     "doctor",
@@ -35,6 +36,7 @@ NOUNS: Final = (
 app = typer.Typer(
     name="muster",
     help="Train one language model with strangers' GPUs, and inspect every piece of work before it counts or pays.",
+    epilog=EXIT_CODES,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,

@@ -8,6 +8,7 @@ import typer
 
 from muster.cli.session import Session, command
 from muster.cli.spend import OperatorOption, OperatorPassword
+from muster.runtime.units import Moment, Tokens
 
 app = typer.Typer(help="The contracts: deploy them, look at a deployment.", no_args_is_help=True)
 
@@ -32,21 +33,21 @@ async def deploy(
 
 @command(app, "show")
 async def show(session: Session) -> None:
-    """The deployment of the settings: addresses, code checked against this build, and whether the books are covered."""
+    """Show the deployment: addresses, code checked against this build, and whether the books are covered."""
     from muster.chain.deploy import verify_deployment
 
     async with session.chain() as chain:
-        await verify_deployment(chain.rpc, chain.addresses)
+        await verify_deployment(chain.web3, chain.addresses)
         head = await chain.head()
         books = await chain.solvency()
         session.result(
             {
                 "chain_id": chain.chain_id,
                 "block": head.number,
-                "time": head.timestamp,
+                "time": Moment(head.timestamp),
                 **{name: getattr(chain.addresses, name) for name in ("token", "registry", "runs", "court")},
                 "code": "as built",
-                **asdict(books),
+                **{name: Tokens(wei) for name, wei in asdict(books).items()},
                 "solvent": books.solvent,
             }
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -9,9 +10,9 @@ import typer
 from muster.cli.session import DEFAULT_CONFIG, Session, command
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.errors import ConfigError, UsageError
-from muster.settings import Settings
-from muster.settings_sources import known_keys, mask, value_of
-from muster.toml import toml_value
+from muster.settings.schema import Settings
+from muster.settings.sources import URL_KEYS, known_keys, mask, url_beside, value_of
+from muster.settings.toml import toml_value
 
 app = typer.Typer(help="Settings: what holds, where it came from, and a first file.", no_args_is_help=True)
 
@@ -34,13 +35,13 @@ def show(
     session: Session,
     key: Annotated[str | None, typer.Option("--key", help="Only this setting, e.g. chain.rpc_url.")] = None,
 ) -> None:
-    """Every setting: its value, where it came from, and what it means. Secrets are masked."""
+    """Show every setting: its value, its source, and what it means. Paths are resolved, secrets masked."""
     fields = known_keys()
     if key is not None and key not in fields:
         raise UsageError(f"no setting is called {key}", hint="muster config show")
     loaded = session.loaded
     rows = [
-        {"key": name, "value": mask(value_of(loaded.settings, name)), "source": loaded.source(name)}
+        {"key": name, "value": mask(_resolved(name, value_of(loaded.settings, name))), "source": loaded.source(name)}
         | ({"help": info.description or ""} if key or session.options.json else {})
         for name, info in fields.items()
         if key in (None, name)
@@ -48,28 +49,64 @@ def show(
     session.result(rows[0] if key else rows)
 
 
+def _resolved(key: str, value: object) -> object:
+    """Return a value with its path absolute, as a process started here would take it."""
+    if isinstance(value, Path):
+        return value.absolute()
+    return url_beside(Path.cwd(), value) if key in URL_KEYS and isinstance(value, str) else value
+
+
 @command(app, "init")
 def init(
     session: Session,
     network: Annotated[Network, typer.Option(help="Chain to prepare for.")] = "local",
+    full: Annotated[bool, typer.Option("--full", help="Every setting, its default and what it means.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
-    """Write a settings file with every setting, its default and what it means (to --config, else muster.toml)."""
+    """Write a settings file with what must be set (to --config, else muster.toml)."""
     path = session.options.config or DEFAULT_CONFIG
     if path.exists() and not force:
         raise ConfigError(f"{path} exists", hint="choose another with --config, or add --force")
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(template(PRESETS[network]), encoding="utf-8")
+    path.write_text((template if full else short_template)(PRESETS[network]), encoding="utf-8")
     session.result(
         {"config": str(path), "network": network},
-        f"wrote {path}; next: set keys.keystore, run and orchestrator.url in it, then muster doctor",
+        f"wrote {path}\n  next: set run, keys.keystore and orchestrator.url in it, then muster run follow",
     )
 
 
-def template(values: dict[str, object]) -> str:
-    """A TOML file in which every setting stands: set if it is in `values`, commented out with its default if not."""
+def short_template(values: dict[str, object]) -> str:
+    """Return a TOML file of what a node must set, and of what is different on this network."""
     defaults = Settings()
-    lines = ["# Settings of Muster. Flags and MUSTER_SECTION__KEY in the environment come before this file."]
+    chain = [f"{key.removeprefix('chain.')} = {toml_value(value)}" for key, value in values.items()]
+    lines = [
+        "# What must be set. muster config init --full writes every setting; muster config show prints those in force.",
+        "# Flags and MUSTER_SECTION__KEY in the environment come before this file.",
+        "",
+        "# Number of the run that this machine takes part in.",
+        f"run = {defaults.run}",
+        "",
+        *(["[chain]", *chain, ""] if chain else []),
+        "[keys]",
+        "# The node's own key; muster wallet new worker-1 makes this one.",
+        '# keystore = "~/.muster/keys/worker-1.json"',
+        "# To start without you at the keyboard: a file (mode 0600) with its password.",
+        '# password_file = "worker-1.password"',
+        "",
+        "[orchestrator]",
+        "# URL of the run's orchestrator; the run's owner tells it.",
+        f"url = {toml_value(defaults.orchestrator.url)}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def template(values: dict[str, object]) -> str:
+    """Return a TOML file of every setting: set if it is in `values`, else commented out with its default."""
+    defaults = Settings()
+    lines = [
+        "# Settings of Muster. Flags and MUSTER_SECTION__KEY in the environment come before this file.",
+        "# Relative paths, the defaults below included, begin at the folder of this file.",
+    ]
     section = ""
     for key, info in known_keys().items():
         name = key.rpartition(".")[2]

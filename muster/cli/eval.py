@@ -14,24 +14,24 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from muster.cli.asking import (
+from muster.cli.sampling import (
     BudgetsOption,
     MaxTokensOption,
     ProfileOption,
     SamplesOption,
+    SamplingDefaults,
     SeedOption,
     TemperatureOption,
-    Usual,
-    as_json,
-    asked,
     make_sampling,
     model_hashes,
+    sample_tasks,
+    sampling_document,
 )
 from muster.cli.session import Session, as_table, command, parse_numbers, to_json
 from muster.errors import UsageError
 
 if TYPE_CHECKING:
-    from muster.questions import Answers, Sampling
+    from muster.evaluation.request import Sampling, TaskResult
     from muster.tasks import TaskSet
 
 DEFAULT_K: Final = (1, 4, 8)
@@ -46,13 +46,13 @@ class PartChoice(StrEnum):
 
 @dataclass(frozen=True)
 class Subject:
-    """Who is examined, and in what."""
+    """The model to evaluate, and its tasks."""
 
     model: Path
     tasks: Path
     task_set: TaskSet
-    usual: Usual
-    """How its tasks are asked where nothing else is said."""
+    defaults: SamplingDefaults
+    """Sampling where no option says otherwise."""
     of_run: dict[str, int] = field(default_factory=dict)
 
 
@@ -64,7 +64,7 @@ async def evaluate(
     session: Session,
     model: Annotated[Path | None, typer.Argument(help="Checkpoint folder; not with --run.")] = None,
     tasks: Annotated[Path | None, typer.Argument(help="Task set (muster tasks make); not with --run.")] = None,
-    run: Annotated[int | None, typer.Option(min=1, help="Examine a step of this run instead.")] = None,
+    run: Annotated[int | None, typer.Option(min=1, help="Evaluate a step of this run instead.")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="Which step of the run; else the newest.")] = None,
     part: Annotated[PartChoice, typer.Option(help="Which tasks.")] = PartChoice.HELD_OUT,
     limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many tasks.")] = None,
@@ -81,7 +81,7 @@ async def evaluate(
 
     Of a run, budgets, temperature, length limit and profile are those of its terms where they are not given.
     """
-    from muster.questions import Questions, part_of
+    from muster.evaluation.request import EvalRequest, part_of
 
     ks = parse_ks(k, samples)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
@@ -91,12 +91,12 @@ async def evaluate(
         subject = await asyncio.to_thread(_of_files, model, tasks, step)
     else:
         if model is not None:
-            raise UsageError("--run brings model and tasks of its own", hint="leave out MODEL and TASKS, or --run")
+            raise UsageError("--run has a model and tasks of its own", hint="leave out MODEL and TASKS, or --run")
         subject = await _of_run(session, run, step)
-    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile, subject.usual)
+    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile, subject.defaults)
     hashes = await asyncio.to_thread(model_hashes, subject.model)
     count = len(part_of(subject.task_set, part.value))
-    questions = Questions(
+    request = EvalRequest(
         model=subject.model,
         tasks=subject.tasks,
         root=subject.task_set.root,
@@ -105,7 +105,7 @@ async def evaluate(
         sampling=sampling,
     )
     begun = time.monotonic()
-    answers = [one async for one in asked(session, questions)]
+    answers = [one async for one in sample_tasks(session, request)]
     document = {
         "model": str(subject.model),
         **hashes,
@@ -114,7 +114,7 @@ async def evaluate(
         "task_root": subject.task_set.root,
         "part": part.value,
         "tasks": len(answers),
-        **as_json(sampling),
+        **sampling_document(sampling),
         **measured(answers, sampling, ks),
         "seconds": round(time.monotonic() - begun, 1),
     }
@@ -124,7 +124,7 @@ async def evaluate(
 
 
 def parse_ks(text: str | None, samples: int) -> tuple[int, ...]:
-    """The k of pass@k, ascending. Raises UsageError for one that so many samples cannot show."""
+    """Return the k of pass@k, ascending. Raises UsageError for one that so many samples cannot show."""
     if text is None:
         return tuple(k for k in DEFAULT_K if k <= samples)
     ks = tuple(sorted(set(parse_numbers(text))))
@@ -138,9 +138,9 @@ def parse_ks(text: str | None, samples: int) -> tuple[int, ...]:
     return ks
 
 
-def measured(answers: Sequence[Answers], sampling: Sampling, ks: Sequence[int]) -> dict[str, Any]:
-    """What the answers show: pass@k with its interval, how long they are and how many ended by themselves."""
-    from muster.pass_rates import mean_pass_at_k
+def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int]) -> dict[str, Any]:
+    """Return pass@k with its interval, the mean length of answers, and how many ended by themselves."""
+    from muster.evaluation.pass_at_k import mean_pass_at_k
 
     right = [one.right for one in answers]
     estimates = [(k, mean_pass_at_k(right, sampling.samples, k)) for k in ks]
@@ -158,15 +158,15 @@ def _of_files(model: Path | None, tasks: Path | None, step: int | None) -> Subje
     if step is not None:
         raise UsageError("--step names a step of a run", hint="add --run")
     if model is None or tasks is None:
-        raise UsageError("there is nothing to examine", hint="muster eval MODEL TASKS, or muster eval --run NUMBER")
-    return Subject(model, tasks, load_task_set(tasks), Usual())
+        raise UsageError("there is nothing to evaluate", hint="muster eval MODEL TASKS, or muster eval --run NUMBER")
+    return Subject(model, tasks, load_task_set(tasks), SamplingDefaults())
 
 
 async def _of_run(session: Session, run: int, step: int | None) -> Subject:
-    """A step's weights and the run's tasks, both checked against the chain."""
+    """Fetch a step's weights and the run's tasks, both checked against the chain."""
     from muster.cli.weights import checkpoint_of
-    from muster.relays import Relays
-    from muster.run_data import Checkpoints, fetch_task_set, task_set_path
+    from muster.clients.relays import Relays
+    from muster.clients.run_data import CheckpointFetcher, fetch_task_set, task_set_path
 
     folder = RUN_FOLDER / f"run-{run}"
     async with session.chain() as chain, session.orchestrator(chain) as client:
@@ -174,15 +174,19 @@ async def _of_run(session: Session, run: int, step: int | None) -> Subject:
         terms, settings = await chain.terms(run), session.settings.shardcast
         task_set = await fetch_task_set(client, terms, folder)
         session.note(f"fetching the weights of step {checkpoint.step} …")
-        checkpoints = Checkpoints(chain, run, terms, Relays(settings, client, run), settings, folder / "weights")
+        checkpoints = CheckpointFetcher(chain, run, terms, Relays(settings, client, run), settings, folder / "weights")
         path = await checkpoints.get(checkpoint.step)
     return Subject(
-        path, task_set_path(terms, folder), task_set, Usual.of_run(terms), {"run": run, "step": checkpoint.step}
+        path,
+        task_set_path(terms, folder),
+        task_set,
+        SamplingDefaults.from_terms(terms),
+        {"run": run, "step": checkpoint.step},
     )
 
 
-def _write(path: Path, document: dict[str, Any], answers: Sequence[Answers]) -> None:
-    from muster.files import write_durably
+def _write(path: Path, document: dict[str, Any], answers: Sequence[TaskResult]) -> None:
+    from muster.runtime.files import write_durably
 
     right = [one.right for one in answers]
     write_durably(path, (to_json(document | {"right": right}) + "\n").encode())

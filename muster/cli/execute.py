@@ -14,8 +14,10 @@ from muster.errors import ConfigError
 
 
 def become(session: Session, module: str, *arguments: str) -> NoReturn:
-    """Replace this process by `python -m module --config FILE arguments`, after checking the settings. Modules of the
-    folder that somebody happens to stand in stay out of it (-P)."""
+    """Replace this process by `python -m module --config FILE arguments`, after checking the settings.
+
+    Modules in the current directory are not imported (-P).
+    """
     if session.config_path is None:
         raise ConfigError("no settings file", hint="muster config init, or name one with --config")
     _ = session.settings

@@ -26,8 +26,8 @@ def init(
     """Make a small Qwen2 model and tokenizer, warmed up until it solves part of the held-out tasks."""
     import torch
 
-    from muster.model_files import model_hash, tokenizer_hash
-    from muster.models import WarmUp, init_model
+    from muster.models.files import model_hash, tokenizer_hash
+    from muster.models.init import WarmUp, init_model
     from muster.tasks import load_task_set
 
     torch.set_num_threads(1)

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.session import Session, parse_tokens, tokens, wallet_keys
-from muster.cli.spend import spend
+from muster.cli.session import Session, parse_tokens, wallet_keys
+from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.cli.wallet import read_address
 from muster.errors import ConfigError, MusterError, UsageError
+from muster.runtime.units import Ether, Moment, Tokens
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
-    from muster.chain.contracts.registry import Node, Role
     from muster.chain.keys import Signer
-    from muster.messages import NodeReport
+    from muster.contracts.registry import Node, Role
+    from muster.protocol.messages import NodeReport
 
 NodeOption = Annotated[
     str | None, typer.Option("--node", help="Address, wallet name or path of the node; else the key of the settings.")
 ]
-NodePassword = Annotated[Path | None, typer.Option("--node-password-file", help="Password file of the node's wallet.")]
 GasOption = Annotated[str, typer.Option("--gas", help="Ether the node's key should hold for its transactions.")]
 RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run; else that of the settings.")]
 
 
 async def address_of(session: Session, node: str | None) -> str:
-    """A node's address, without asking for a password."""
+    """Return a node's address, without asking for a password."""
     from eth_utils.address import is_address, to_checksum_address
 
     if node is not None and is_address(node):
@@ -47,34 +46,37 @@ async def join(
     operator: str | None,
     operator_password: Path | None,
     node: str | None,
-    node_password: Path | None,
     gas: str,
     work_class: int = 0,
     draw_tip: bytes = bytes(32),
 ) -> None:
-    """Lock a stake for a node and register it, with its consent; top up its gas."""
-    from muster.chain.contracts import registry, runs, token
+    """Lock a stake for a node and register it, with its consent; top up its gas.
+
+    The operator's password comes from `operator_password` or is asked for first; the node's comes from
+    `keys.password_file`, as for `muster worker run`, or is asked for next.
+    """
+    from muster.contracts import registry, runs, token
 
     if operator is None:
         hint = "add --operator NAME; muster wallet new NAME makes a wallet, muster faucet --wallet NAME fills it"
         raise UsageError("joining needs the operator's wallet: the cold key that owns stake and earnings", hint=hint)
-    hot = await session.signer(node, node_password)
     cold = await session.signer(operator, operator_password)
+    hot = await session.signer(node, session.settings.keys.password_file if node else None)
     run, wanted = session.settings.run, parse_tokens(gas)
     async with session.chain(cold) as chain:
         terms = await chain.terms(run)
         stake = terms.worker_stake if role.name == "WORKER" else terms.validator_stake
-        held = await chain.ask(registry.free_balance(cold.address)) + await chain.ask(token.balance_of(cold.address))
+        held = await chain.call(registry.free_balance(cold.address)) + await chain.call(token.balance_of(cold.address))
         if held < stake:
             hint = f"muster faucet --wallet {operator}"
-            raise UsageError(f"the stake is {tokens(stake)} tokens and {cold.address} has {tokens(held)}", hint=hint)
+            raise UsageError(f"the stake is {Tokens(stake)} and {cold.address} has {Tokens(held)}", hint=hint)
         short = max(0, wanted - await chain.eth_balance(hot.address))
         at_stake = {
             "node": hot.address,
-            "stake": f"{tokens(stake)} tokens, of which a conviction takes {terms.slash_bps / 100:g}%",
+            "stake": f"{Tokens(stake)}, of which a conviction takes {terms.slash_bps / 100:g}%",
             "unbonding": "the stake comes back some days after you retire; see docs/trust.md",
-            "validators": f"{(await chain.ask(runs.run_state(run))).validators} active; their majority decides cases",
-            "gas": f"{tokens(short)} ether to the node's key",
+            "validators": f"{(await chain.call(runs.run_state(run))).validators} active; their majority decides cases",
+            "gas": f"{Ether(short)} to the node's key",
         }
         document = {"run": run, "role": role.name.lower(), "node": hot.address, "operator": cold.address}
         done = await spend(
@@ -83,32 +85,33 @@ async def join(
             f"Join run {run} as a {role.name.lower()}",
             at_stake,
             lambda chain: chain.join(hot, run, role, work_class=work_class, draw_tip=draw_tip),
-            document | {"stake": stake},
+            document | {"stake": Tokens(stake)},
+            sends=short,
         )
         if done is not None and short:
             await _send_gas(session, chain, hot, short)
 
 
 async def _send_gas(session: Session, chain: Chain, node: Signer, wei: int) -> None:
-    from muster.chain.transactions import Call
+    from muster.chain.types import TxRequest
 
     assert chain.sender is not None
-    mined = await chain.sender.send(Call(node.address, b"", "gas for the node", wei))
-    session.note(f"sent {tokens(wei)} ether to {node.address} in 0x{mined.hash.hex()}")
+    mined = await chain.sender.send(TxRequest(node.address, b"", "gas for the node", wei))
+    session.note(f"sent {Ether(wei)} to {node.address} in 0x{mined.hash.hex()}")
 
 
 async def registered(chain: Chain, address: str) -> Node:
-    """The node on chain. Raises ConfigError when the key never joined."""
-    from muster.chain.contracts import registry
+    """Return the node on chain. Raises ConfigError when the key never joined."""
+    from muster.contracts import registry
 
-    found = await chain.ask(registry.node(address))
+    found = await chain.call(registry.node(address))
     if found.status.name == "NONE":
         raise ConfigError(f"{address} has joined no run", hint="muster worker join, or muster validator join")
     return found
 
 
 async def report_of(session: Session, chain: Chain, address: str) -> NodeReport | None:
-    """What the orchestrator knows of a node; None, with a note, when it cannot be asked."""
+    """Return what the orchestrator knows of a node; None, with a note, when it does not answer."""
     try:
         async with session.orchestrator(chain) as client:
             return await client.node(address)
@@ -117,12 +120,17 @@ async def report_of(session: Session, chain: Chain, address: str) -> NodeReport 
         return None
 
 
-async def retire(session: Session, node: str | None, operator: str | None, password: Path | None) -> None:
-    """Take a node out of service; its stake can be withdrawn after unbonding."""
-    from muster.chain.contracts import registry
+async def retire(
+    session: Session,
+    node: NodeOption = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Leave the run for good; the stake can be withdrawn after unbonding. A worker's pay is claimed as usual."""
+    from muster.contracts import registry
 
     address = await address_of(session, node)
-    signer = await session.signer(operator, password)
+    signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
         found = await registered(chain, address)
         await spend(
@@ -130,53 +138,56 @@ async def retire(session: Session, node: str | None, operator: str | None, passw
             chain,
             f"Retire {address}",
             {
-                "stake": f"{tokens(found.lock)} tokens, withdrawable after unbonding",
+                "stake": f"{Tokens(found.lock)}, withdrawable after unbonding",
                 "final": "the key cannot join again",
             },
             registry.retire(address),
             {"node": address},
-            outcome=lambda receipt: {"withdrawable_at": receipt.events[0].withdrawable_at},  # type: ignore[attr-defined]
+            outcome=lambda receipt: {"withdrawable_at": Moment(receipt.events[0].withdrawable_at)},  # type: ignore[attr-defined]
         )
 
 
-async def withdraw(session: Session, node: str | None, operator: str | None, password: Path | None) -> None:
-    """Pay a retired node's stake to its operator, once unbonding is over."""
-    from muster.chain.contracts import registry
+async def withdraw(
+    session: Session,
+    node: NodeOption = None,
+    operator: OperatorOption = None,
+    operator_password_file: OperatorPassword = None,
+) -> None:
+    """Get the stake of a retired node back, once unbonding is over."""
+    from muster.contracts import registry
 
     address = await address_of(session, node)
-    signer = await session.signer(operator, password)
+    signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
         found = await registered(chain, address)
         await spend(
             session,
             chain,
             f"Withdraw the stake of {address}",
-            {"tokens": tokens(found.lock), "to": found.operator},
+            {"amount": Tokens(found.lock), "to": found.operator},
             registry.withdraw(address),
-            {"node": address, "operator": found.operator, "amount": found.lock},
+            {"node": address, "operator": found.operator, "amount": Tokens(found.lock)},
         )
 
 
 async def base_status(session: Session, chain: Chain, address: str) -> dict[str, Any]:
-    """What holds for workers and validators alike."""
-    from muster.chain.contracts import registry
+    """Return the status that workers and validators have in common; warn of little gas."""
+    from muster.contracts import registry
 
     found = await registered(chain, address)
-    money = int if session.options.json else tokens
-    withdrawable_at = await chain.ask(registry.withdrawable_at(address))
+    withdrawable_at = await chain.call(registry.withdrawable_at(address))
+    gas = await chain.gas_balance(address)
+    if gas.low and found.status.name == "ACTIVE":
+        session.note(f"warning: {gas.sentence}\n  next: {gas.refill}")
     return {
         "node": address,
         "operator": found.operator,
         "run": found.run,
         "role": found.role.name.lower(),
         "status": found.status.name.lower(),
-        "stake": money(found.lock),
-        "gas": money(await chain.eth_balance(address)),
-        "operator_free": money(await chain.ask(registry.free_balance(found.operator))),
-        "withdrawable_at": (withdrawable_at or None) if session.options.json else moment(withdrawable_at),
+        "stake": Tokens(found.lock),
+        "gas": Ether(gas.balance),
+        "gas_transactions": gas.transactions,
+        "operator_free": Tokens(await chain.call(registry.free_balance(found.operator))),
+        "withdrawable_at": Moment(withdrawable_at) if withdrawable_at else None,
     }
-
-
-def moment(seconds: int) -> str:
-    """A second since the epoch for people; empty for 0."""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC") if seconds else ""

@@ -1,14 +1,15 @@
-"""Why work is rejected, in words for the person whose work it was."""
+"""Why work is rejected, explained to the person whose work it was."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from muster.messages import Reason
+if TYPE_CHECKING:
+    from muster.protocol.messages import Reason
 
 EXPLANATIONS: Final[dict[Reason, str]] = {
     "malformed": "the file is not a rollout file, or breaks its limits",
-    "data_missing": "the file could not be had from storage in time",
+    "data_missing": "storage did not give the file in time",
     "wrong_root": "the rows do not hash to the root on chain",
     "wrong_draw": "a row has another task, seed or budget than the draw gave it",
     "wrong_prompt": "a row's prompt is not the task's prompt under the run's template",
@@ -26,4 +27,4 @@ ADVICE: Final[dict[Reason, str]] = {
     "activation_mismatch": "check the engine's dtype, and that its prefix cache is reset after weights are loaded",
     "wrong_logprobs": "check the engine's dtype and temperature",
 }
-"""What an honest operator should look at, where there is something."""
+"""What an honest operator should check, where there is something."""

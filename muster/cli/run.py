@@ -1,4 +1,4 @@
-"""muster run: create, fund, close and read runs; what an owner announces is done by the same words, typed again."""
+"""muster run: create, fund, close and read runs. An owner announces a close or withdrawal, then types it again."""
 
 from __future__ import annotations
 
@@ -8,23 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from muster.cli.session import Session, command, parse_numbers, parse_tokens, tokens
+from muster.cli.session import Session, command, parse_numbers, parse_tokens
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.errors import ConfigError, MismatchError, UsageError
-from muster.terms_file import (
-    LOCAL_DEFAULTS,
-    NOBODY,
-    PUBLIC_DEFAULTS,
-    fit_context,
-    read_terms,
-    terms_document,
-    write_terms,
-)
+from muster.runtime.units import Duration, Moment, Tokens
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
     from muster.chain.types import AddressBook, TxReceipt
-    from muster.terms import Terms
+    from muster.protocol.terms import Terms
 
 app = typer.Typer(help="Runs: what is trained, by which terms, with whose money.", no_args_is_help=True)
 
@@ -44,10 +36,11 @@ def template(
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
     from muster.constants import CHAIN_ANVIL
-    from muster.model_files import context_of, model_hash, tokenizer_hash
-    from muster.profiles import PROFILES, profile_hash
+    from muster.models.files import context_of, model_hash, tokenizer_hash
+    from muster.protocol.terms import Terms, WorkClass, check_context
+    from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, fit_context, write_terms
     from muster.tasks import load_task_set
-    from muster.terms import Terms, WorkClass, check_context
+    from muster.verification.profiles import PROFILES, profile_hash
 
     task_set = load_task_set(tasks)
     local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
@@ -73,12 +66,13 @@ def template(
 
 @command(app, "follow")
 async def follow(session: Session) -> None:
-    """Write the address book of a run's contracts: its orchestrator names them, and their code is checked on chain."""
-    from muster.chain.abi import CONTRACTS
+    """Write the address book of a run's contracts, named by its orchestrator and checked on chain."""
     from muster.chain.deploy import verify_deployment
-    from muster.chain.rpc import connect
+    from muster.chain.provider import connected
     from muster.chain.types import AddressBook
-    from muster.http import OrchestratorClient
+    from muster.clients.orchestrator import OrchestratorClient
+    from muster.contracts.abi import CONTRACTS
+    from muster.protocol.terms_file import NOBODY
 
     chain, url = session.settings.chain, session.settings.orchestrator.url
     async with OrchestratorClient(
@@ -92,11 +86,8 @@ async def follow(session: Session) -> None:
         )
     token, registry, runs, court = (info.addresses[name] for name in ("token", "registry", "runs", "court"))
     book = AddressBook(info.chain_id, token, registry, runs, court, info.from_block)
-    rpc = await connect(chain)
-    try:
-        await verify_deployment(rpc, book)
-    finally:
-        await rpc.close()
+    async with connected(chain) as web3:
+        await verify_deployment(web3, book)
     _keep(book, chain.addresses)
     session.result(
         {"addresses": str(chain.addresses), "run": info.run, **info.addresses},
@@ -130,8 +121,9 @@ async def create(
 ) -> None:
     """Create a run. Its terms can never be changed; fund it afterwards."""
     from muster.chain.client import event_of
-    from muster.chain.contracts import runs
-    from muster.chain.contracts.runs import RunCreated
+    from muster.contracts import runs
+    from muster.contracts.runs import RunCreated
+    from muster.protocol.terms_file import read_terms
 
     terms = read_terms(terms_file)
     if model is not None:
@@ -142,16 +134,16 @@ async def create(
             session,
             chain,
             "Create a run",
-            {"owner": signer.address, "pay": f"{tokens(terms.pay)} tokens per commitment", "admits": _admits(terms)},
+            {"owner": signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": _admits(terms)},
             runs.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
 
 
 def _check_model(terms: Terms, model: Path) -> None:
-    """Raises ConfigError when a run with these terms could not be trained from this model."""
-    from muster.model_files import context_of, model_hash, tokenizer_hash
-    from muster.terms import check_context
+    """Check that a run with these terms can be trained from this model. Raises ConfigError."""
+    from muster.models.files import context_of, model_hash, tokenizer_hash
+    from muster.protocol.terms import check_context
 
     for what, named, actual in (
         ("model", terms.model_hash, model_hash(model)),
@@ -174,25 +166,25 @@ async def fund(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Add tokens to a run's escrow. Work is paid from it; what is reserved for work cannot be taken back."""
-    from muster.chain.contracts import runs, token
+    from muster.contracts import runs, token
 
     wei, number = parse_tokens(amount), run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        held = await chain.ask(token.balance_of(signer.address))
+        held = await chain.call(token.balance_of(signer.address))
         if held < wei:
-            raise UsageError(f"{signer.address} holds {tokens(held)} tokens", hint="muster faucet")
+            raise UsageError(f"{signer.address} holds {Tokens(held)}", hint="muster faucet")
 
         async def act(chain: Chain) -> TxReceipt:
-            # A rehearsal cannot see the allowance that it only rehearses, so it rehearses that.
-            if await chain.ask(token.allowance(signer.address, chain.addresses.runs)) < wei:
-                approval = await chain.act(token.approve(chain.addresses.runs, wei))
+            # A dry run does not see the allowance of a dry run, so it ends after that.
+            if await chain.call(token.allowance(signer.address, chain.addresses.runs)) < wei:
+                approval = await chain.send(token.approve(chain.addresses.runs, wei))
                 if not approval.hash:
                     return approval
-            return await chain.act(runs.fund(number, wei))
+            return await chain.send(runs.fund(number, wei))
 
-        title = f"Add {tokens(wei)} tokens to the escrow of run {number}"
-        await spend(session, chain, title, {"tokens": tokens(wei)}, act, {"run": number, "amount": wei})
+        title = f"Add {Tokens(wei)} to the escrow of run {number}"
+        await spend(session, chain, title, {"amount": Tokens(wei)}, act, {"run": number, "amount": Tokens(wei)})
 
 
 @command(app, "withdraw", spends=True)
@@ -203,38 +195,38 @@ async def withdraw(
     operator: OperatorOption = None,
     operator_password_file: OperatorPassword = None,
 ) -> None:
-    """Take tokens out of a run's escrow: announces it first, and pays once the notice has passed. The run goes on."""
+    """Take tokens out of a run's escrow: announce it first, type it again once the notice has passed."""
     from muster.chain.client import event_of
-    from muster.chain.contracts import runs
-    from muster.chain.contracts.runs import EscrowWithdrawn
+    from muster.contracts import runs
+    from muster.contracts.runs import EscrowWithdrawn
 
     wei, number = parse_tokens(amount), run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        info = await chain.ask(runs.run_info(number))
+        info = await chain.call(runs.run_info(number))
         notice = await _notice(chain, number, info.withdrawal_at if info.withdrawal == wei else 0)
         if notice.left == 0:
-            back = min(wei, await chain.ask(runs.withdrawable(number)))
+            back = min(wei, await chain.call(runs.withdrawable(number)))
             await spend(
                 session,
                 chain,
                 f"Withdraw from the escrow of run {number}",
-                {"back": f"{tokens(back)} tokens"},
+                {"back": f"{Tokens(back)}"},
                 runs.withdraw_escrow(number),
                 {"run": number, "withdrawn": True},
-                outcome=lambda receipt: {"amount": event_of(receipt, EscrowWithdrawn).amount},
+                outcome=lambda receipt: {"amount": Tokens(event_of(receipt, EscrowWithdrawn).amount)},
             )
         elif notice.left is not None:
-            session.result({"run": number, "withdrawn": False, "wait_seconds": notice.left})
+            session.result({"run": number, "withdrawn": False, "wait_seconds": Duration(notice.left)})
         else:
-            instead = {"instead of": f"{tokens(info.withdrawal)} tokens"} if info.withdrawal else {}
+            instead = {"instead of": f"{Tokens(info.withdrawal)}"} if info.withdrawal else {}
             await spend(
                 session,
                 chain,
-                f"Announce that {tokens(wei)} tokens will be withdrawn from run {number}",
-                {**instead, "notice": notice.words(f"muster run withdraw {amount} {number}")},
+                f"Announce that {Tokens(wei)} will be withdrawn from run {number}",
+                {**instead, "notice": notice.sentence(f"muster run withdraw {amount} {number}")},
                 runs.announce_withdrawal(number, wei),
-                {"run": number, "withdrawn": False, "notice_seconds": notice.seconds},
+                {"run": number, "withdrawn": False, "notice_seconds": Duration(notice.seconds)},
             )
 
 
@@ -245,34 +237,35 @@ async def close(
     operator: OperatorOption = None,
     operator_password_file: OperatorPassword = None,
 ) -> None:
-    """Close a run to new work: announces it first, and closes it once the notice has passed."""
-    from muster.chain.contracts import runs
+    """Close a run to new work: announce it first, type it again once the notice has passed."""
+    from muster.contracts import runs
 
     number = run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        info = await chain.ask(runs.run_info(number))
+        info = await chain.call(runs.run_info(number))
         notice = await _notice(chain, number, info.close_at)
         if notice.left == 0:
-            back = tokens(await chain.ask(runs.withdrawable(number)))
+            back = Tokens(await chain.call(runs.withdrawable(number)))
             title, document = f"Close run {number}", {"run": number, "closed": True}
-            await spend(session, chain, title, {"back": f"{back} tokens"}, runs.close(number), document)
+            await spend(session, chain, title, {"back": back}, runs.close(number), document)
         elif notice.left is not None:
-            session.result({"run": number, "closed": False, "close_at": info.close_at, "wait_seconds": notice.left})
+            waits = {"close_at": Moment(info.close_at), "wait_seconds": Duration(notice.left)}
+            session.result({"run": number, "closed": False, **waits})
         else:
             await spend(
                 session,
                 chain,
                 f"Announce that run {number} will close",
-                {"notice": notice.words(f"muster run close {number}")},
+                {"notice": notice.sentence(f"muster run close {number}")},
                 runs.announce_close(number),
-                {"run": number, "closed": False, "notice_seconds": notice.seconds},
+                {"run": number, "closed": False, "notice_seconds": Duration(notice.seconds)},
             )
 
 
 @dataclass(frozen=True)
 class _Notice:
-    """What an owner announces is done by the same words, typed again once the notice is over and before it lapses."""
+    """How long an owner must wait between an announcement and the act, and how long the act stays possible."""
 
     seconds: int
     lapses: int
@@ -280,18 +273,20 @@ class _Notice:
     left: int | None
     """Seconds of the one that runs, 0 once it is over; None where nothing was announced, or it has lapsed."""
 
-    def words(self, again: str) -> str:
-        """What announcing means, for the one who is about to."""
-        return f"{self.seconds:,} s, in which work goes on; then, within {self.lapses // 3600} hours: {again}"
+    def sentence(self, again: str) -> str:
+        """Return what announcing means, for the preview."""
+        return f"{Duration(self.seconds)}, in which work goes on; then, within {Duration(self.lapses)}: {again}"
 
 
 async def _notice(chain: Chain, run: int, announced: int) -> _Notice:
-    """`announced`: the second for which it was, or 0. As `Escrow._requireNoticed` has it, a notice starts over after a
-    pause."""
-    from muster.chain.contracts import runs
+    """Return the notice of what was announced for the second `announced`; 0 where nothing was.
 
-    questions = [runs.notice_period(run), runs.notice_lapses(), runs.paused_until()]
-    seconds, lapses, paused = await chain.ask_all(questions)
+    As in `Escrow._requireNoticed`, a notice starts over after a pause.
+    """
+    from muster.contracts import runs
+
+    calls = [runs.notice_period(run), runs.notice_lapses(), runs.paused_until()]
+    seconds, lapses, paused = await chain.call_all(calls)
     now, ready_at = (await chain.head()).timestamp, max(announced, paused + seconds)
     stands = announced and now < ready_at + lapses
     return _Notice(seconds, lapses, max(0, ready_at - now) if stands else None)
@@ -307,7 +302,7 @@ async def admit(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Let an operator register a validator in a run whose terms name you as admitter."""
-    from muster.chain.contracts import runs
+    from muster.contracts import runs
 
     number = run or session.settings.run
     signer = await session.signer(operator, operator_password_file)
@@ -328,7 +323,9 @@ async def show(
     run: RunArgument = None,
     terms: Annotated[bool, typer.Option("--terms", help="Print the terms as a TOML file instead.")] = False,
 ) -> None:
-    """Terms, escrow, steps and validators of a run, from the chain."""
+    """Show terms, escrow, steps and validators of a run, from the chain."""
+    from muster.protocol.terms_file import terms_document, write_terms
+
     number = run or session.settings.run
     async with session.chain() as chain:
         agreed = await chain.terms(number)
@@ -340,25 +337,24 @@ async def show(
 
 @command(app, "list")
 async def list_(session: Session) -> None:
-    """All runs of this deployment."""
-    from muster.chain.contracts import runs
+    """List the runs of this deployment."""
+    from muster.contracts import runs
 
     async with session.chain() as chain:
-        rows = [await _row(chain, run, session.options.json) for run in range(1, await chain.ask(runs.run_count()) + 1)]
+        rows = [await _row(chain, run) for run in range(1, await chain.call(runs.run_count()) + 1)]
         session.result(rows)
 
 
-async def _row(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
-    from muster.chain.contracts import runs
+async def _row(chain: Chain, run: int) -> dict[str, Any]:
+    from muster.contracts import runs
 
-    state, info = await chain.ask(runs.run_state(run)), await chain.ask(runs.run_info(run))
+    state, info = await chain.call(runs.run_state(run)), await chain.call(runs.run_info(run))
     agreed = await chain.terms(run)
-    money = int if exact else tokens
     return {
         "run": run,
         "owner": info.owner,
-        "pay": money(agreed.pay),
-        "escrow": money(state.balance),
+        "pay": Tokens(agreed.pay),
+        "escrow": Tokens(state.balance),
         "steps": state.steps,
         "validators": state.validators,
         "closed": state.closed,
@@ -366,32 +362,34 @@ async def _row(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
 
 
 async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
-    """What `muster run show` prints; with `exact`, money in wei."""
-    from muster.chain.contracts import runs
+    """Return what `muster run show` prints; with `exact`, all terms too."""
+    from muster.contracts import runs
+    from muster.protocol.terms_file import terms_document
 
-    agreed, info = await chain.terms(run), await chain.ask(runs.run_info(run))
+    agreed, info = await chain.terms(run), await chain.call(runs.run_info(run))
     latest = await chain.latest_checkpoint(run)
-    money = int if exact else tokens
     return {
-        **await _row(chain, run, exact),
-        "reserved": money((await chain.ask(runs.run_state(run))).reserved),
-        "withdrawable": money(await chain.ask(runs.withdrawable(run))),
-        "kept": money(info.kept),
+        **await _row(chain, run),
+        "reserved": Tokens((await chain.call(runs.run_state(run))).reserved),
+        "withdrawable": Tokens(await chain.call(runs.withdrawable(run))),
+        "kept": Tokens(info.kept),
         "trainer": agreed.trainer,
         "admits": _admits(agreed),
-        "worker_stake": money(agreed.worker_stake),
-        "validator_stake": money(agreed.validator_stake),
+        "worker_stake": Tokens(agreed.worker_stake),
+        "validator_stake": Tokens(agreed.validator_stake),
         "slash": f"{agreed.slash_bps / 100:g}%",
         "rollouts_per_commitment": agreed.positions,
         "async_level": agreed.async_level,
         "classes": [f"{c.weight_bps} bps for {', '.join(map(str, c.budgets))} tokens" for c in agreed.classes],
         "latest_step": latest.step if latest else None,
         "manifest_root": latest.manifest_root if latest else None,
-        "withdrawal": money(info.withdrawal),
-        "withdrawal_at": info.withdrawal_at or None,
-        "close_at": info.close_at or None,
+        "withdrawal": Tokens(info.withdrawal),
+        "withdrawal_at": Moment(info.withdrawal_at) if info.withdrawal_at else None,
+        "close_at": Moment(info.close_at) if info.close_at else None,
     } | ({"terms": terms_document(agreed)} if exact else {})
 
 
-def _admits(terms: Any) -> str:
+def _admits(terms: Terms) -> str:
+    from muster.protocol.terms_file import NOBODY
+
     return "anyone who locks a stake" if terms.admitter == NOBODY else f"whom {terms.admitter} lists"

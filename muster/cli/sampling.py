@@ -1,4 +1,4 @@
-"""What `muster eval` and `muster tasks filter` share: how tasks are asked, and showing how far that is."""
+"""What `muster eval` and `muster tasks filter` share: sampling options, answers from an engine, and a progress bar."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from muster.cli.session import Session, parse_numbers
 from muster.errors import ConfigError
 
 if TYPE_CHECKING:
-    from muster.questions import Answers, Questions, Sampling
-    from muster.terms import Terms
+    from muster.evaluation.request import EvalRequest, Sampling, TaskResult
+    from muster.protocol.terms import Terms
 
 SamplesOption = Annotated[int, typer.Option(min=1, help="Answers to each task.")]
 BudgetsOption = Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")]
@@ -32,8 +32,8 @@ NOTE_PERCENT: Final = 10
 
 
 @dataclass(frozen=True)
-class Usual:
-    """How tasks are asked where nothing else is said: as `muster run template` begins, or as a run's workers are."""
+class SamplingDefaults:
+    """Sampling where no option says otherwise: that of `muster run template`, or of a run's terms."""
 
     budgets: tuple[int, ...] = (8, 12, 16)
     temperature: float = 1.0
@@ -42,8 +42,9 @@ class Usual:
     """None: twice the largest budget."""
 
     @classmethod
-    def of_run(cls, terms: Terms) -> Usual:
-        from muster.profiles import profile_by_hash
+    def from_terms(cls, terms: Terms) -> SamplingDefaults:
+        """Return how a run's workers sample."""
+        from muster.verification.profiles import profile_by_hash
 
         budgets = sorted({budget for work_class in terms.classes for budget in work_class.budgets})
         name = profile_by_hash(terms.profile).name
@@ -57,29 +58,29 @@ def make_sampling(
     max_tokens: int | None,
     seed: int,
     profile: str | None,
-    usual: Usual = Usual(),
+    defaults: SamplingDefaults = SamplingDefaults(),
 ) -> Sampling:
-    """What the options say, completed by what is usual. Raises UsageError or ConfigError."""
-    from muster.profiles import profile_hash
-    from muster.questions import Sampling
+    """Return what the options say, completed by the defaults. Raises UsageError or ConfigError."""
+    from muster.evaluation.request import Sampling
+    from muster.verification.profiles import profile_hash
 
-    lengths = usual.budgets if budgets is None else parse_numbers(budgets)
-    name = usual.profile if profile is None else profile
+    lengths = defaults.budgets if budgets is None else parse_numbers(budgets)
+    name = defaults.profile if profile is None else profile
     profile_hash(name)
     return Sampling(
         samples=samples,
         budgets=lengths,
-        max_tokens=max_tokens or usual.max_tokens or 2 * max(lengths),
-        temperature=usual.temperature if temperature is None else temperature,
+        max_tokens=max_tokens or defaults.max_tokens or 2 * max(lengths),
+        temperature=defaults.temperature if temperature is None else temperature,
         seed=seed,
         profile=name,
     )
 
 
 def model_hashes(model: Path) -> dict[str, bytes]:
-    """What a checkpoint's answers follow from. Raises ConfigError when the folder is none."""
-    from muster.inspection import ModelFacts
-    from muster.model_files import model_hash, tokenizer_hash
+    """Return the hashes that a checkpoint's answers follow from. Raises ConfigError when the folder is none."""
+    from muster.models.files import model_hash, tokenizer_hash
+    from muster.verification.checks import ModelFacts
 
     if not model.is_dir():
         raise ConfigError(
@@ -92,17 +93,17 @@ def model_hashes(model: Path) -> dict[str, bytes]:
     return {"model_hash": model_hash(model), "tokenizer_hash": tokenizer_hash(model)}
 
 
-async def asked(session: Session, questions: Questions) -> AsyncGenerator[Answers]:
-    """`muster.asking.ask`, by an engine as the settings have it, with progress on stderr."""
-    from muster.asking import ask
+async def sample_tasks(session: Session, request: EvalRequest) -> AsyncGenerator[TaskResult]:
+    """Yield each task's answers, by an engine as the settings have it, with progress on stderr."""
+    from muster.evaluation.client import ask
 
     engine = session.settings.worker
-    questions = replace(questions, ranks=engine.tensor_parallel, cache_bytes=engine.cache_bytes)
-    todo = questions.count - questions.first
+    request = replace(request, ranks=engine.tensor_parallel, cache_bytes=engine.cache_bytes)
+    todo = request.count - request.first
     if todo > 0:
-        session.note(f"asking {todo} tasks for {questions.sampling.samples} answers each …")
-    with progress(session, questions.count, questions.first) as show:
-        async with aclosing(ask(questions)) as answers:
+        session.note(f"asking {todo} tasks for {request.sampling.samples} answers each …")
+    with progress(session, request.count, request.first) as show:
+        async with aclosing(ask(request)) as answers:
             async for one in answers:
                 yield one
                 show(one.task + 1)
@@ -110,11 +111,11 @@ async def asked(session: Session, questions: Questions) -> AsyncGenerator[Answer
 
 @contextmanager
 def progress(session: Session, total: int, begun: int) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal's stderr, elsewhere a line now and then. What it gives is told the tasks done."""
+    """Show a bar on a terminal's stderr, elsewhere a line now and then; yield a function that takes the tasks done."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = session.stderr
-    told = begun * 100 // total
+    shown_percent = begun * 100 // total
     with Progress(
         TextColumn("tasks"),
         BarColumn(),
@@ -127,15 +128,15 @@ def progress(session: Session, total: int, begun: int) -> Iterator[Callable[[int
         bar = shown.add_task("tasks", total=total, completed=begun)
 
         def show(done: int) -> None:
-            nonlocal told
+            nonlocal shown_percent
             shown.update(bar, completed=done)
-            if not console.is_terminal and done * 100 // total >= told + NOTE_PERCENT:
-                told = done * 100 // total
+            if not console.is_terminal and done * 100 // total >= shown_percent + NOTE_PERCENT:
+                shown_percent = done * 100 // total
                 session.note(f"{done} of {total} tasks")
 
         yield show
 
 
-def as_json(sampling: Sampling) -> dict[str, Any]:
-    """How it was asked, for a result."""
+def sampling_document(sampling: Sampling) -> dict[str, Any]:
+    """Return the sampling options as part of a result."""
     return asdict(sampling) | {"budgets": list(sampling.budgets)}

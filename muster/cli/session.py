@@ -24,14 +24,14 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 from muster.errors import MusterError, RevertError, UsageError
-from muster.settings import KeySettings, Settings
-from muster.settings_sources import Loaded, read_settings
-from muster.terms_file import amount_text, parse_amount
+from muster.runtime.units import parse_amount
+from muster.settings.schema import KeySettings, Settings
+from muster.settings.sources import LoadedSettings, read_settings
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
     from muster.chain.keys import Signer
-    from muster.http import OrchestratorClient
+    from muster.clients.orchestrator import OrchestratorClient
 
 EXIT_UNEXPECTED, EXIT_CHECK, EXIT_INTERRUPTED = 1, 3, 130
 PLAIN_WIDTH = 200
@@ -70,7 +70,7 @@ class Session:
 
     @property
     def config_path(self) -> Path | None:
-        """The settings file that holds, None if there is none."""
+        """Return the settings file that holds, None if there is none."""
         if self.options.config is not None:
             return self.options.config
         if named := os.environ.get("MUSTER_CONFIG"):
@@ -78,7 +78,7 @@ class Session:
         return DEFAULT_CONFIG if DEFAULT_CONFIG.exists() else None
 
     @cached_property
-    def loaded(self) -> Loaded:
+    def loaded(self) -> LoadedSettings:
         return read_settings(self.config_path, self.overrides)
 
     @property
@@ -95,7 +95,7 @@ class Session:
 
     @asynccontextmanager
     async def chain(self, signer: Signer | None = None) -> AsyncIterator[Chain]:
-        """A connection to the chain of the settings."""
+        """Yield a connection to the chain of the settings."""
         from muster.chain.client import Chain
 
         chain = await Chain.connect(self.settings.chain, signer=signer)
@@ -106,34 +106,30 @@ class Session:
 
     @asynccontextmanager
     async def orchestrator(self, chain: Chain, signer: Signer | None = None) -> AsyncIterator[OrchestratorClient]:
-        """The orchestrator of the settings."""
-        from muster.http import OrchestratorClient
+        """Yield a client of the orchestrator of the settings."""
+        from muster.clients.orchestrator import OrchestratorClient
 
-        settings = self.settings
-        async with OrchestratorClient(
-            settings.orchestrator.url,
-            signer,
-            chain_id=chain.chain_id,
-            registry=chain.addresses.registry,
-            timeout=settings.chain.timeout_seconds,
-        ) as client:
+        url, timeout = self.settings.orchestrator.url, self.settings.chain.timeout_seconds
+        async with OrchestratorClient.on_chain(url, chain, signer, timeout=timeout) as client:
             yield client
 
     async def signer(self, wallet: str | None = None, password_file: Path | None = None) -> Signer:
-        """The key of a wallet (a path, or a name in the wallet folder); without one, that of the settings."""
+        """Return the key of a wallet (a path, or a name in the wallet folder); without one, that of the settings."""
         from muster.chain.keys import load_signer
 
         keys = self.settings.keys if wallet is None else wallet_keys(wallet, password_file)
+        if wallet is None and password_file is not None:
+            keys = keys.model_copy(update={"password_file": password_file})
         return await asyncio.to_thread(load_signer, keys, self.settings.chain.chain_id)
 
     # Output
 
     def note(self, text: str) -> None:
-        """Something to know, on stderr."""
+        """Print a note on stderr."""
         self.stderr.print(text, soft_wrap=True, markup=False)
 
     def result(self, document: Mapping[str, Any] | Sequence[Any], human: RenderableType | None = None) -> None:
-        """The result on stdout: the document with --json, otherwise `human`, or the document as a small table."""
+        """Print the result on stdout: the document with --json, otherwise `human`, or the document as a small table."""
         if self.options.json:
             print(to_json(document))
         else:
@@ -152,25 +148,25 @@ class Session:
             return False
         if not self.options.yes:
             if not sys.stdin.isatty():
-                raise UsageError("this needs a yes, and there is no terminal to ask on", hint="add --yes")
+                raise UsageError("this needs a confirmation, and there is no terminal to ask on", hint="add --yes")
             typer.confirm("Go on?", abort=True, err=True)
         return True
 
 
 def wallet_folder() -> Path:
-    """Where wallets that are given by name lie."""
+    """Return the folder of wallets that are given by name."""
     return Path.home() / ".muster" / "keys"
 
 
 def wallet_path(wallet: str) -> Path:
-    """A wallet's file: a bare word is a name in the wallet folder, anything else a path."""
+    """Return a wallet's file: a bare word is a name in the wallet folder, anything else a path."""
     path = Path(wallet).expanduser()
     bare = path.name == wallet and not path.suffix and not path.is_file()
     return wallet_folder() / f"{wallet}.json" if bare else path
 
 
 def wallet_keys(wallet: str, password_file: Path | None = None) -> KeySettings:
-    """Key settings for a wallet; a file that is no JSON is a raw key, which only Anvil accepts."""
+    """Return key settings for a wallet; a file that is no JSON is a raw key, which only Anvil accepts."""
     path = wallet_path(wallet)
     try:
         with path.open("rb") as stream:
@@ -189,11 +185,11 @@ def _json_value(value: object) -> object:
         return "0x" + value.hex()
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no place in a result")
+    raise TypeError(f"{type(value).__name__} cannot be part of a result")
 
 
 def as_table(document: Mapping[str, Any] | Sequence[Any]) -> RenderableType:
-    """A mapping as two columns; a list of mappings as a table with their keys as heads."""
+    """Return a mapping as two columns, a list of mappings as a table with their keys as heads."""
     if isinstance(document, Mapping):
         grid = Table.grid(padding=(0, 2))
         grid.add_column()
@@ -224,14 +220,8 @@ def cell(value: object) -> str:
     return "" if value is None else str(value)
 
 
-def tokens(wei: int) -> str:
-    """An amount for people: thousands separated, trailing zeros cut."""
-    whole, dot, part = amount_text(abs(wei)).partition(".")
-    return ("-" if wei < 0 else "") + f"{int(whole):,}" + dot + part
-
-
 def parse_tokens(text: str) -> int:
-    """Token wei of a decimal amount such as 12.5. Raises UsageError."""
+    """Return the token wei of a decimal amount such as 12.5. Raises UsageError."""
     try:
         return parse_amount(text)
     except ValueError as error:
@@ -239,7 +229,7 @@ def parse_tokens(text: str) -> int:
 
 
 def parse_numbers(text: str) -> tuple[int, ...]:
-    """Comma-separated whole numbers. Raises UsageError."""
+    """Return comma-separated whole numbers. Raises UsageError."""
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError as error:
@@ -261,7 +251,7 @@ def command(app: typer.Typer, name: str, *, spends: bool = False) -> Callable[[C
             outer = context.find_root().obj or Options()
             options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
             with handled(options):
-                _speak_up()
+                _log_errors()
                 outcome = function(Session(options), **values)
                 if inspect.iscoroutine(outcome):
                     asyncio.run(outcome)
@@ -281,15 +271,15 @@ def command(app: typer.Typer, name: str, *, spends: bool = False) -> Callable[[C
     return register
 
 
-def _speak_up() -> None:
-    """Log lines of the library go to stderr, and only where something failed; MUSTER_DEBUG shows them all."""
-    from muster import telemetry
+def _log_errors() -> None:
+    """Send the library's log lines to stderr: errors only, or all with MUSTER_DEBUG."""
+    from muster.runtime import telemetry
 
     telemetry.configure("muster", level="debug" if os.environ.get("MUSTER_DEBUG") else "error")
 
 
 class handled:  # noqa: N801 - reads as a verb: with handled(options)
-    """Turn what goes wrong inside into a message and an exit code (STYLE of the house: what, why, next)."""
+    """Turn an error inside into a message that says what, why and what next, and an exit code."""
 
     def __init__(self, options: Options) -> None:
         self.options = options
@@ -308,7 +298,7 @@ class handled:  # noqa: N801 - reads as a verb: with handled(options)
 
 
 def unpack(error: BaseException) -> BaseException:
-    """The one error of a group that names the cause best."""
+    """Return the one error of a group that names the cause best."""
     while isinstance(error, BaseExceptionGroup):
         error = next((inner for inner in error.exceptions if isinstance(inner, MusterError)), error.exceptions[0])
     return error

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +13,7 @@ import typer
 from muster.cli.session import EXIT_CHECK, Session, command
 
 if TYPE_CHECKING:
-    from muster.swarm.plan import Request
+    from muster.swarm.plan import SwarmRequest
 
 app = typer.Typer(help="A swarm on this machine: every process of a run, on a chain of its own.", no_args_is_help=True)
 
@@ -29,13 +30,15 @@ DEFAULT_FOLDER = Path(".muster/swarm")
 DEFAULT_PORT = 8545
 
 
-def _request(folder: Path, seed: int, steps: int, port: int, workers: int, validators: int, cheaters: int) -> Request:
-    from muster.swarm.plan import Ports, Request
+def _request(
+    folder: Path, seed: int, steps: int, port: int, workers: int, validators: int, cheaters: int
+) -> SwarmRequest:
+    from muster.swarm.plan import Ports, SwarmRequest
     from muster.swarm.supervisor import check_ports, free_ports
 
     ports = [port, *range(port + 1, port + 4)] if port else free_ports(4)
     check_ports(ports)
-    return Request(
+    return SwarmRequest(
         folder=folder.absolute(),
         ports=Ports(*ports),
         seed=seed,
@@ -95,15 +98,22 @@ def up(
     workers: WorkersOption = 2,
     validators: ValidatorsOption = 4,
     cheaters: Annotated[int, typer.Option("--cheaters", help="Workers that cheat.", min=0, max=8)] = 0,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep weights and rollouts at the end, beside the logs.")
+    ] = False,
 ) -> None:
-    """Keep a swarm running until Ctrl-C, for developing against."""
+    """Keep a swarm running until Ctrl-C, for developing against.
+
+    Runs for days: it takes a step every few seconds, and no more than its workers may commit in an hour.
+    At the end logs and settings stay in its folder.
+    """
     from muster.swarm.demo import run_up
     from muster.swarm.supervisor import interruptible
     from muster.swarm.watch import watcher
 
-    request = _request(folder, seed, steps, port, workers, validators, cheaters)
+    request = replace(_request(folder, seed, steps, port, workers, validators, cheaters), lasting=True)
     view = watcher(session.stderr, plain=not sys.stdout.isatty())
-    asyncio.run(interruptible(run_up(request, view)))
+    asyncio.run(interruptible(run_up(request, view, keep=keep)))
 
 
 @command(app, "down")
@@ -117,7 +127,7 @@ def down(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
 
 @command(app, "status")
 def status(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
-    """What of a swarm is running. Exit code 3 when nothing is."""
+    """Show which processes of a swarm are running. Exit code 3 when none is."""
     from muster.swarm.processes import is_alive, session_members
     from muster.swarm.state import read_state
 

@@ -12,25 +12,25 @@ import typer
 from rich.console import Group
 from rich.text import Text
 
-from muster.cli.asking import (
+from muster.cli.sampling import (
     BudgetsOption,
     MaxTokensOption,
     ProfileOption,
     SamplesOption,
     SeedOption,
     TemperatureOption,
-    as_json,
-    asked,
     make_sampling,
     model_hashes,
+    sample_tasks,
+    sampling_document,
 )
 from muster.cli.session import Session, as_table, command, parse_numbers
 from muster.errors import CheckError, ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from muster.answer_journal import AnswerJournal
-    from muster.pass_rates import Band, Sifted
-    from muster.questions import Questions
+    from muster.evaluation.cache import AnswerJournal
+    from muster.evaluation.pass_at_k import Band, FilteredTasks
+    from muster.evaluation.request import EvalRequest
 
 app = typer.Typer(help="Task sets.", no_args_is_help=True)
 
@@ -71,14 +71,14 @@ async def filter_(
     seed: SeedOption = 0,
     profile: ProfileOption = None,
 ) -> None:
-    """Keep the training tasks that a model solves now and then, from --low to --high, both included.
+    """Keep the training tasks that a model solves at a rate from --low to --high, both included.
 
     Held-out tasks stay as they are. Answers are kept in OUT.answers: an interrupted filter goes on where it was, and
     another band of the same answers takes no time.
     """
-    from muster.answer_journal import AnswerJournal
-    from muster.pass_rates import Band, sift
-    from muster.questions import Questions
+    from muster.evaluation.cache import AnswerJournal
+    from muster.evaluation.pass_at_k import Band, sift
+    from muster.evaluation.request import EvalRequest
     from muster.tasks import load_task_set, save_task_set
 
     band = Band(low, high)
@@ -87,13 +87,13 @@ async def filter_(
     _check_out(out, tasks)
     task_set = await asyncio.to_thread(load_task_set, tasks)
     identity = {name: value.hex() for name, value in (await asyncio.to_thread(model_hashes, model)).items()}
-    identity |= {"task_root": task_set.root.hex(), **as_json(sampling)}
-    questions = Questions(
+    identity |= {"task_root": task_set.root.hex(), **sampling_document(sampling)}
+    request = EvalRequest(
         model=model, tasks=tasks, root=task_set.root, part="train", count=task_set.size, sampling=sampling
     )
     begun = time.monotonic()
     with AnswerJournal(out.with_name(out.name + ".answers"), identity) as journal:
-        right = await _right(session, questions, journal)
+        right = await _right(session, request, journal)
     sifted = sift(right, samples, band)
     if not sifted.kept:
         raise _nothing_left(sifted, band)
@@ -117,20 +117,20 @@ async def filter_(
     session.result(document, _for_people(document))
 
 
-async def _right(session: Session, questions: Questions, journal: AnswerJournal) -> list[int]:
-    """Right answers per task: those of the journal, and then new ones, each in it before it counts."""
+async def _right(session: Session, request: EvalRequest, journal: AnswerJournal) -> list[int]:
+    """Return right answers per task: those of the journal, then new ones, each in the journal before it counts."""
     known = journal.answers()
     right = [one.right for one in known]
     if known:
-        session.note(f"{len(known)} of {questions.count} tasks were answered before")
+        session.note(f"{len(known)} of {request.count} tasks were answered before")
     try:
-        async with aclosing(asked(session, questions.starting_at(len(known)))) as answers:
+        async with aclosing(sample_tasks(session, request.starting_at(len(known)))) as answers:
             async for one in answers:
                 journal.add(one)
                 right.append(one.right)
     finally:
-        if 0 < len(right) < questions.count:
-            session.note(f"{len(right)} of {questions.count} tasks are answered; the same command goes on from there")
+        if 0 < len(right) < request.count:
+            session.note(f"{len(right)} of {request.count} tasks are answered; the same command goes on from there")
     return right
 
 
@@ -145,7 +145,7 @@ def _check_out(out: Path, tasks: Path) -> None:
         )
 
 
-def _nothing_left(sifted: Sifted, band: Band) -> CheckError:
+def _nothing_left(sifted: FilteredTasks, band: Band) -> CheckError:
     hint = "begin with a better model or easier tasks (muster tasks make --levels), or lower --low"
     if sifted.too_easy > sifted.too_hard:
         hint = "make harder tasks (muster tasks make --levels), or raise --high"
@@ -156,7 +156,7 @@ def _nothing_left(sifted: Sifted, band: Band) -> CheckError:
     )
 
 
-def _histogram(sifted: Sifted, samples: int, band: Band) -> list[dict[str, Any]]:
+def _histogram(sifted: FilteredTasks, samples: int, band: Band) -> list[dict[str, Any]]:
     return [
         {"pass_rate": right / samples, "tasks": tasks, "kept": right / samples in band}
         for right, tasks in enumerate(sifted.histogram)

@@ -28,8 +28,8 @@ def plot(
     out: Annotated[Path, typer.Option(help="SVG file to write.")] = Path("training.svg"),
 ) -> None:
     """Draw how training went: rewards, lengths, mismatch, staleness, where the time went."""
-    from muster.files import write_durably
-    from muster.training_plots import picture, read_steps
+    from muster.plots.training import picture, read_steps
+    from muster.runtime.files import write_durably
 
     options = session.settings.trainer
     source = metrics or options.state_dir / "metrics.jsonl"

@@ -10,17 +10,17 @@ import typer
 
 from muster.cli import nodes
 from muster.cli.execute import become
-from muster.cli.nodes import GasOption, NodeOption, NodePassword, RunOption
+from muster.cli.nodes import GasOption, NodeOption, RunOption
 from muster.cli.session import Session, as_table, command
 from muster.cli.spend import OperatorOption, OperatorPassword
 
 if TYPE_CHECKING:
-    from muster.sample_policy import SamplePolicy
+    from muster.verification.sample_policy import SamplePolicy
 
-app = typer.Typer(help="Validators: inspect strangers' work, open cases, judge others'.", no_args_is_help=True)
+app = typer.Typer(help="Validators: inspect strangers' work, open cases, vote on others' cases.", no_args_is_help=True)
 
-LYING_SHARES: Final = (1.0, 0.1, 0.01)
-"""Shares of its rows in which the cheater of `muster validator policy` lies; at least one row."""
+FALSE_SHARES: Final = (1.0, 0.1, 0.01)
+"""Shares of false rows in the work of the cheater of `muster validator policy`; at least one row."""
 
 
 @command(app, "join", spends=True)
@@ -29,13 +29,12 @@ async def join(
     operator: OperatorOption = None,
     operator_password_file: OperatorPassword = None,
     node: NodeOption = None,
-    node_password_file: NodePassword = None,
     run: RunOption = None,
     gas: GasOption = "0.02",
 ) -> None:
     """Lock a stake and register this machine's key as a validator. Makes the draw secret if there is none."""
-    from muster.chain.contracts.registry import Role
-    from muster.draw_secret import create_draw_secret, draw_tip
+    from muster.chain.draw_secret import create_draw_secret, draw_tip
+    from muster.contracts.registry import Role
 
     session.set("run", run)
     folder = session.settings.validator.state_dir
@@ -47,7 +46,6 @@ async def join(
         operator=operator,
         operator_password=operator_password_file,
         node=node,
-        node_password=node_password_file,
         gas=gas,
         draw_tip=await asyncio.to_thread(draw_tip, secret),
     )
@@ -61,9 +59,9 @@ def run(session: Session) -> None:
 
 @command(app, "status")
 async def status(session: Session, node: NodeOption = None) -> None:
-    """What a validator has at stake, what it sealed, and the cases it opened."""
-    from muster.chain.contracts.court import CaseOpened, CaseResolved
-    from muster.chain.contracts.runs import HourSealed
+    """Show what a validator has at stake, what it sealed, and the cases it opened."""
+    from muster.contracts.court import CaseOpened, CaseResolved
+    from muster.contracts.runs import HourSealed
 
     address = await nodes.address_of(session, node)
     async with session.chain() as chain:
@@ -89,7 +87,7 @@ def verify(
     session: Session,
     commitment: Annotated[str, typer.Argument(metavar="ID", help="NODE:INDEX of a commitment of the run.")],
 ) -> None:
-    """Inspect one commitment here and now, and say what was found; tells nobody. Exit code 3 when it is bad."""
+    """Inspect one commitment here, and print what was found without reporting it. Exit code 3 when it is bad."""
     become(session, "validator", "verify", commitment, *(["--json"] if session.options.json else []))
 
 
@@ -102,10 +100,10 @@ def policy(
         float, typer.Option(min=0, max=1, help="Share of false rows that a replay shows: docs/verification.md.")
     ] = 1.0,
 ) -> None:
-    """How much this validator re-runs, and the chance that it finds somebody who lies in some of the rows."""
-    from muster.sample_policy import SamplePolicy
+    """Show how much this validator re-runs, and the chance that it finds somebody whose rows are in part false."""
+    from muster.verification.sample_policy import SamplePolicy
 
-    policy = SamplePolicy.of(session.settings.validator)
+    policy = SamplePolicy.from_settings(session.settings.validator)
     found = _detection(policy, rows, commitments, seen)
     lines = [
         row
@@ -127,22 +125,22 @@ _NAMES: Final = {"fraction": "sample_fraction", "minimum": "sample_minimum"}
 
 
 def _detection(policy: SamplePolicy, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:
-    """For each kind of node and each share of lying rows: the chances in one commitment and in a day's."""
-    from muster.sample_policy import detection, detection_over, lying_rows
+    """Return the chances in one commitment and in a day's, for each kind of node and each share of false rows."""
+    from muster.verification.sample_policy import detection, detection_over, false_rows
 
     nodes = {"known": (policy.newcomer_commitments, False), "new": (0, False)}
     nodes["rejected before"] = (policy.newcomer_commitments, True)
     found = []
     for node, (first, suspect) in nodes.items():
         samples = [policy.count(rows, index=first + i, suspect=suspect) for i in range(commitments)]
-        for share in LYING_SHARES:
-            lies = lying_rows(rows, share)
-            chances = {sample: detection(rows, lies, sample, seen) for sample in set(samples)}
+        for share in FALSE_SHARES:
+            false = false_rows(rows, share)
+            chances = {sample: detection(rows, false, sample, seen) for sample in set(samples)}
             found.append(
                 {
                     "node": node,
                     "rows_replayed": samples[0],
-                    "lying_rows": lies,
+                    "false_rows": false,
                     "caught_in_one": chances[samples[0]],
                     "caught_in_a_day": detection_over(chances[sample] for sample in samples),
                 }
@@ -150,23 +148,5 @@ def _detection(policy: SamplePolicy, rows: int, commitments: int, seen: float) -
     return found
 
 
-@command(app, "retire", spends=True)
-async def retire(
-    session: Session,
-    node: NodeOption = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
-    """Leave the run: no more inspecting, no more jury duty."""
-    await nodes.retire(session, node, operator, operator_password_file)
-
-
-@command(app, "withdraw", spends=True)
-async def withdraw(
-    session: Session,
-    node: NodeOption = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
-    """Get the stake of a retired validator back, once unbonding is over."""
-    await nodes.withdraw(session, node, operator, operator_password_file)
+command(app, "retire", spends=True)(nodes.retire)
+command(app, "withdraw", spends=True)(nodes.withdraw)

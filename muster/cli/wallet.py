@@ -10,9 +10,10 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.session import Session, command, parse_tokens, tokens, wallet_folder, wallet_path
+from muster.cli.session import Session, command, parse_tokens, wallet_folder, wallet_path
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.errors import ConfigError, UnreachableError, UsageError
+from muster.runtime.units import Ether, Tokens
 
 app = typer.Typer(
     help="Keys. The cold operator key owns stake and earnings; each node has a hot session key of its own.",
@@ -56,7 +57,7 @@ async def show(
     wallet: Annotated[str | None, typer.Argument(help="A path or a name; without one, all in ~/.muster/keys.")] = None,
     offline: Annotated[bool, typer.Option("--offline", help="Do not ask the chain for balances.")] = False,
 ) -> None:
-    """Addresses, and what they hold. Needs no password."""
+    """Show addresses and what they hold. Needs no password."""
     paths = [wallet_path(wallet)] if wallet else sorted(wallet_folder().glob("*.json"))
     rows = [{"wallet": path.stem, "address": read_address(path), "keystore": str(path)} for path in paths]
     if not offline and rows:
@@ -75,21 +76,21 @@ async def deposit(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Move tokens into the operator's free balance, from which stakes, case fees and jury deposits are taken."""
-    from muster.chain.contracts import registry, token
+    from muster.contracts import registry, token
 
     wei = parse_tokens(amount)
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        held = await chain.ask(token.balance_of(signer.address))
+        held = await chain.call(token.balance_of(signer.address))
         if held < wei:
-            raise UsageError(f"{signer.address} holds {tokens(held)} tokens", hint="muster faucet")
+            raise UsageError(f"{signer.address} holds {Tokens(held)}", hint="muster faucet")
         await spend(
             session,
             chain,
-            f"Move {tokens(wei)} tokens into the free balance",
-            {"free after": f"{tokens(await chain.ask(registry.free_balance(signer.address)) + wei)} tokens"},
+            f"Move {Tokens(wei)} into the free balance",
+            {"free after": f"{Tokens(await chain.call(registry.free_balance(signer.address)) + wei)}"},
             lambda chain: chain.deposit_with_permit(wei),
-            {"operator": signer.address, "amount": wei},
+            {"operator": signer.address, "amount": Tokens(wei)},
         )
 
 
@@ -101,38 +102,37 @@ async def withdraw(
     operator_password_file: OperatorPassword = None,
 ) -> None:
     """Move tokens out of the operator's free balance: bounties, shares of fees, deposits that came back."""
-    from muster.chain.contracts import registry
+    from muster.contracts import registry
 
     signer = await session.signer(operator, operator_password_file)
     async with session.chain(signer) as chain:
-        free = await chain.ask(registry.free_balance(signer.address))
+        free = await chain.call(registry.free_balance(signer.address))
         wei = free if amount is None else parse_tokens(amount)
         if not 0 < wei <= free:
-            raise UsageError(f"{signer.address} has {tokens(free)} tokens free in the registry")
+            raise UsageError(f"{signer.address} has {Tokens(free)} free in the registry")
         await spend(
             session,
             chain,
-            f"Move {tokens(wei)} tokens out of the free balance",
-            {"free after": f"{tokens(free - wei)} tokens, for case fees and jury deposits"},
+            f"Move {Tokens(wei)} out of the free balance",
+            {"free after": f"{Tokens(free - wei)}, for case fees and jury deposits"},
             registry.withdraw_free(wei),
-            {"operator": signer.address, "amount": wei},
+            {"operator": signer.address, "amount": Tokens(wei)},
         )
 
 
 async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
-    from muster.chain.contracts import registry, token
+    from muster.contracts import registry, token
 
-    show = int if session.options.json else tokens
     async with session.chain() as chain:
         for row in rows:
-            row["gas"] = show(await chain.eth_balance(row["address"]))
-            row["tokens"] = show(await chain.ask(token.balance_of(row["address"])))
-            row["free_stake"] = show(await chain.ask(registry.free_balance(row["address"])))
+            row["gas"] = Ether(await chain.eth_balance(row["address"]))
+            row["tokens"] = Tokens(await chain.call(token.balance_of(row["address"])))
+            row["free_stake"] = Tokens(await chain.call(registry.free_balance(row["address"])))
     return rows
 
 
 def read_address(path: Path) -> str:
-    """The address that a keystore file names, without decrypting it."""
+    """Return the address that a keystore file names, without decrypting it."""
     from eth_utils.address import to_checksum_address
 
     try:

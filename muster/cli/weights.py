@@ -16,7 +16,7 @@ from muster.errors import CheckError
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
-    from muster.chain.types import Checkpoint
+    from muster.chain.types import PolicyStep
 
 app = typer.Typer(help="Weights: every shard is checked against the root on chain.", no_args_is_help=True)
 
@@ -30,9 +30,9 @@ async def fetch(
     out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
 ) -> None:
     """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
-    from muster.relays import Relays
-    from muster.shardcast.catch_up import fetch_step
-    from muster.shardcast.client import limits_of
+    from muster.clients.relays import Relays
+    from muster.shardcast.fetch.catch_up import fetch_step
+    from muster.shardcast.fetch.fetch import limits_of
 
     run = session.settings.run
     async with session.chain() as chain:
@@ -63,7 +63,7 @@ async def fetch(
             "delta_bytes": fetched.delta_bytes,
             "found_bytes": fetched.found_bytes,
             "seconds": round(fetched.seconds, 2),
-            "liars": [source.url for source in fetched.liars],
+            "bad_sources": [source.url for source in fetched.bad_sources],
         }
     )
 
@@ -81,7 +81,7 @@ async def verify(
     step: StepOption = None,
 ) -> None:
     """Hash a folder of weights and compare it with the root on chain. Exit code 3 when it is something else."""
-    from muster.shardcast.folder import read_manifest, verify_folder
+    from muster.shardcast.format.store import read_manifest, verify_folder
 
     async with session.chain() as chain:
         checkpoint = await checkpoint_of(chain, session.settings.run, step)
@@ -106,7 +106,7 @@ async def verify(
 
 @contextmanager
 def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar on a terminal's stderr, and nothing anywhere else. What it gives is told bytes done and in all."""
+    """Show a progress bar on a terminal's stderr; yield a function that takes bytes done and in all."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
@@ -118,15 +118,15 @@ def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda done, total: shown.update(task, completed=done, total=total)
 
 
-async def checkpoint_of(chain: Chain, run: int, step: int | None) -> Checkpoint:
-    """A step's checkpoint, the newest without one. Raises CheckError when the run has not published it."""
-    from muster.chain.contracts import runs
+async def checkpoint_of(chain: Chain, run: int, step: int | None) -> PolicyStep:
+    """Return a step's checkpoint, the newest without one. Raises CheckError when the run has not published it."""
+    from muster.contracts import runs
 
     if step is None:
         latest = await chain.latest_checkpoint(run)
         if latest is None:
             raise CheckError(f"run {run} has published no checkpoint yet", hint=f"muster run show {run}")
         return latest
-    if step >= (await chain.ask(runs.run_state(run))).steps:
+    if step >= (await chain.call(runs.run_state(run))).steps:
         raise CheckError(f"run {run} has not published step {step}", hint=f"muster run show {run}")
     return await chain.checkpoint(run, step)

@@ -10,16 +10,17 @@ from rich.text import Text
 
 from muster.cli import nodes
 from muster.cli.execute import become
-from muster.cli.nodes import GasOption, NodeOption, NodePassword, RunOption
+from muster.cli.nodes import GasOption, NodeOption, RunOption
 from muster.cli.reasons import ADVICE, EXPLANATIONS
-from muster.cli.session import Session, as_table, command, tokens
+from muster.cli.session import Session, as_table, command
 from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.errors import CheckError
+from muster.runtime.units import Moment, Tokens
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
-    from muster.http import OrchestratorClient
-    from muster.messages import Verdict
+    from muster.clients.orchestrator import OrchestratorClient
+    from muster.protocol.messages import Verdict
 
 app = typer.Typer(help="Workers: generate rollouts for a run and be paid for them.", no_args_is_help=True)
 
@@ -32,13 +33,12 @@ async def join(
     operator: OperatorOption = None,
     operator_password_file: OperatorPassword = None,
     node: NodeOption = None,
-    node_password_file: NodePassword = None,
     run: RunOption = None,
     work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0,
     gas: GasOption = "0.02",
 ) -> None:
     """Lock a stake and register this machine's key as a worker."""
-    from muster.chain.contracts.registry import Role
+    from muster.contracts.registry import Role
 
     session.set("run", run)
     await nodes.join(
@@ -47,7 +47,6 @@ async def join(
         operator=operator,
         operator_password=operator_password_file,
         node=node,
-        node_password=node_password_file,
         gas=gas,
         work_class=work_class,
     )
@@ -61,32 +60,33 @@ def run(session: Session) -> None:
 
 @command(app, "status")
 async def status(session: Session, node: NodeOption = None) -> None:
-    """What a worker has done, what was rejected, what it earned and what can be claimed."""
+    """Show what a worker has done, what was rejected, what it earned and what can be claimed."""
     address = await nodes.address_of(session, node)
     async with session.chain() as chain:
         document = await nodes.base_status(session, chain, address) | await _earnings(session, chain, address)
         report = await nodes.report_of(session, chain, address)
         if report is not None:
             document |= {"rollouts": report.rollouts, "accepted": report.accepted, "rejected": report.rejected}
+            if report.blocked:
+                document["waits_because"] = report.blocked
         session.result(document)
 
 
 async def _earnings(session: Session, chain: Chain, address: str) -> dict[str, Any]:
-    from muster.chain.contracts import runs
+    from muster.contracts import runs
 
-    work, money = await chain.ask(runs.work(address)), int if session.options.json else tokens
-    _, claimable = await chain.ask(runs.claimable(address))
+    work = await chain.call(runs.work(address))
+    _, claimable = await chain.call(runs.claimable(address))
     document: dict[str, Any] = {
         "commitments": work.next,
         "settled": work.settled,
-        "pay_per_commitment": money(work.pay),
-        "in_window": money((work.next - work.settled) * work.pay),
-        "claimable": money(claimable),
+        "pay_per_commitment": Tokens(work.pay),
+        "in_window": Tokens((work.next - work.settled) * work.pay),
+        "claimable": Tokens(claimable),
         "open_cases": work.open_cases,
     }
     if work.next > work.settled:
-        matures = await chain.ask(runs.matures_at(address, work.settled))
-        document["next_matures_at"] = matures if session.options.json else nodes.moment(matures)
+        document["next_matures_at"] = Moment(await chain.call(runs.matures_at(address, work.settled)))
     return document
 
 
@@ -96,13 +96,13 @@ async def why(
     index: Annotated[int, typer.Argument(metavar="ID", help="Number of the commitment.", min=0)],
     node: NodeOption = None,
 ) -> None:
-    """What validators said about a commitment, what it means, and what to look at."""
-    from muster.chain.contracts import runs
+    """Show what validators said about a commitment, what it means, and what to check."""
+    from muster.contracts import runs
 
     address = await nodes.address_of(session, node)
     async with session.chain() as chain:
         found = await nodes.registered(chain, address)
-        if index >= (await chain.ask(runs.work(address))).next:
+        if index >= (await chain.call(runs.work(address))).next:
             raise CheckError(f"{address} has made no commitment {index}", hint="muster worker status counts them")
         async with session.orchestrator(chain) as client:
             verdicts = await _verdicts(client, found.run, address, index)
@@ -114,7 +114,7 @@ async def why(
 
 
 async def _verdicts(client: OrchestratorClient, run: int, address: str, index: int) -> list[Verdict]:
-    """All verdicts about one commitment. The newest of a node are in its report; older ones are looked up."""
+    """Return all verdicts about one commitment: from the node's report, or else from the pages of all verdicts."""
     report = await client.node(address)
     found = [one for one in report.verdicts if one.index == index]
     cursor: str | None = None
@@ -143,14 +143,14 @@ def _explained(verdict: Verdict) -> dict[str, Any]:
 
 
 async def _cases(chain: Chain, address: str, index: int) -> list[dict[str, Any]]:
-    from muster.chain.contracts import court
-    from muster.chain.contracts.court import CaseOpened
+    from muster.contracts import court
+    from muster.contracts.court import CaseOpened
 
     opened = await chain.events([CaseOpened], chain.addresses.from_block, (await chain.head()).number)
     ids = [one.case_id for one in opened if isinstance(one, CaseOpened) and (one.node, one.index) == (address, index)]
     rows = []
     for number in ids:
-        case = await chain.ask(court.case_of(number))
+        case = await chain.call(court.case_of(number))
         rows.append({"case": number, "kind": case.kind.name.lower(), "outcome": case.outcome.name.lower()})
     return rows
 
@@ -171,15 +171,15 @@ def _why_for_people(document: dict[str, Any]) -> Group:
 
 @command(app, "claim", spends=True)
 async def claim(session: Session, node: NodeOption = None) -> None:
-    """Settle every matured commitment; the pay goes to the operator. Anyone may call it."""
-    from muster.chain.contracts import runs
+    """Claim the pay of every matured commitment for the operator. Anyone may call it."""
+    from muster.contracts import runs
 
     address = await nodes.address_of(session, node)
     signer = await session.signer()
     async with session.chain(signer) as chain:
         found = await nodes.registered(chain, address)
-        through, amount = await chain.ask(runs.claimable(address))
-        document = {"node": address, "operator": found.operator, "paid": amount}
+        through, amount = await chain.call(runs.claimable(address))
+        document = {"node": address, "operator": found.operator, "paid": Tokens(amount)}
         if not amount:
             reason = await _why_nothing(chain, address)
             session.result(document, f"nothing to claim: {reason}")
@@ -188,41 +188,23 @@ async def claim(session: Session, node: NodeOption = None) -> None:
             session,
             chain,
             f"Claim for {address}",
-            {"tokens": tokens(amount), "to": found.operator, "through": through},
+            {"amount": Tokens(amount), "to": found.operator, "through": through},
             runs.claim(address, through),
             document | {"through": through},
         )
 
 
 async def _why_nothing(chain: Chain, address: str) -> str:
-    from muster.chain.contracts import runs
+    from muster.contracts import runs
 
-    work = await chain.ask(runs.work(address))
+    work = await chain.call(runs.work(address))
     if work.next == work.settled:
         return "everything is settled"
     if work.open_cases:
-        until = nodes.moment(await chain.ask(runs.payable_at(address, work.settled)))
+        until = Moment(await chain.call(runs.payable_at(address, work.settled)))
         return f"{work.open_cases} cases are open; the next pay is frozen until they end, or until {until}"
-    return f"the next commitment matures at {nodes.moment(await chain.ask(runs.matures_at(address, work.settled)))}"
+    return f"the next commitment matures at {Moment(await chain.call(runs.matures_at(address, work.settled)))}"
 
 
-@command(app, "retire", spends=True)
-async def retire(
-    session: Session,
-    node: NodeOption = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
-    """Leave the run: no more commitments; pay in the window is claimed as usual."""
-    await nodes.retire(session, node, operator, operator_password_file)
-
-
-@command(app, "withdraw", spends=True)
-async def withdraw(
-    session: Session,
-    node: NodeOption = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
-    """Get the stake of a retired worker back, once unbonding is over."""
-    await nodes.withdraw(session, node, operator, operator_password_file)
+command(app, "retire", spends=True)(nodes.retire)
+command(app, "withdraw", spends=True)(nodes.withdraw)

@@ -1,8 +1,9 @@
 """The client every process uses to talk to an orchestrator: signed, bounded, retried.
 
 Each attempt is signed anew (a nonce counts once) and all calls are idempotent, so whatever fails on the way is
-tried again, a bounded number of times. A problem document becomes RefusedError, silence UnreachableError, an
-answer too large or of the wrong shape MalformedError. Files are checked against their hash before they are returned.
+tried again, a bounded number of times, and not before the seconds of a `Retry-After` are over. A problem document
+becomes RefusedError, silence UnreachableError, an answer too large or of the wrong shape MalformedError. Files are
+checked against their hash before they are returned.
 """
 
 from __future__ import annotations
@@ -10,32 +11,38 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
 
 import httpx2
-import stamina
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES, SLOWEST_BYTES_PER_SECOND
 from muster.errors import ConfigError, MalformedError, MismatchError, RefusedError, UnreachableError
-from muster.hashes import content_hash, hex_hash
-from muster.messages import (
-    AcceptedWork,
+from muster.protocol.eip712 import Domain, TypedSigner
+from muster.protocol.hashes import NOTHING_HASH, content_hash, hex_hash
+from muster.protocol.messages import (
+    AcceptedCommitment,
     Demand,
-    LieReport,
     Many,
+    MisbehaviourReport,
     NodeReport,
     Problem,
-    Receipt,
     RelayOffer,
-    RunInfo,
+    RunDescription,
     StepReport,
     Upload,
+    UploadReceipt,
     Verdict,
     VerdictPage,
 )
-from muster.signing import TypedSigner, domain, sign_request, upload_target
+from muster.protocol.receipts import upload_target
+from muster.protocol.requests import sign_request
+from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
+
+if TYPE_CHECKING:
+    from muster.chain.reads import ChainReader
 
 MAX_JSON_BYTES = 16 * 1024 * 1024
 """Longest JSON answer that is read."""
@@ -45,22 +52,25 @@ MAX_PROBLEM_BYTES = 64 * 1024
 
 ATTEMPTS = 6
 CONNECT_SECONDS = 5.0
-_AGAIN = frozenset({429, 502, 503, 504})
+
+INTRODUCE_SECONDS = 60.0
+"""A client with a key that has signed nothing for so long signs its next read, so that it is answered as a member."""
+
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
-class _TryAgainError(Exception):
-    """An attempt failed in a way that another one may not."""
+@dataclass(frozen=True)
+class _Body:
+    """The body of a request, and its content hash."""
 
-    def __init__(self, message: str, hint: str = "") -> None:
-        super().__init__(message)
-        self.hint = hint
+    data: bytes
+    hash: str
 
 
 class OrchestratorClient:
-    """One orchestrator, seen from one process. Use as an async context manager, or `close` it.
+    """A client of one orchestrator. Use as an async context manager, or `close` it.
 
     `signer` may be None for a client that only reads. A call makes at most `attempts` attempts and takes at most
     `timeout` seconds, retries included; where a file passes, as long again as a slow connection needs for it.
@@ -78,9 +88,10 @@ class OrchestratorClient:
     ) -> None:
         self.url = url.rstrip("/")
         self.signer = signer
-        self.domain = domain(chain_id, registry)
+        self.domain = Domain(chain_id, registry)
         self.timeout = timeout
         self.attempts = attempts
+        self._last_signed = float("-inf")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"orchestrator url {url!r} is not http:// or https://", hint="set orchestrator.url")
         self._client = httpx2.AsyncClient(
@@ -88,6 +99,11 @@ class OrchestratorClient:
             limits=httpx2.Limits(max_connections=8, max_keepalive_connections=4, keepalive_expiry=15),
             trust_env=urlsplit(url).hostname not in _LOOPBACK,
         )
+
+    @classmethod
+    def on_chain(cls, url: str, chain: ChainReader, signer: TypedSigner | None = None, *, timeout: float = 30) -> Self:
+        """Return a client of the orchestrator at `url`, whose signatures are for this chain's contracts."""
+        return cls(url, signer, chain_id=chain.chain_id, registry=chain.addresses.registry, timeout=timeout)
 
     async def __aenter__(self) -> Self:
         return self
@@ -100,32 +116,39 @@ class OrchestratorClient:
 
     # Files and evidence
 
-    async def put_file(self, data: bytes, run: int, index: int, root: bytes | str) -> Receipt:
-        """Upload the rollout file of a commitment to come. Without the receipt, do not commit."""
-        name = await asyncio.to_thread(content_hash, data)
+    async def put_file(
+        self, data: bytes, run: int, index: int, root: bytes | str, name: str | None = None
+    ) -> UploadReceipt:
+        """Upload the rollout file of a commitment to come. Without the receipt, do not commit.
+
+        `name` is the content hash of `data`, for a caller that has computed it.
+        """
+        name = name or await asyncio.to_thread(content_hash, data)
         path, query = upload_target(name, run, index, hex_hash(root))
-        return _parse(Receipt, await self._call("PUT", f"{path}?{query}", data, file_bytes=len(data)))
+        answer = await self._call("PUT", f"{path}?{query}", data, body_hash=name, file_bytes=len(data))
+        return _parse(UploadReceipt, answer)
 
     async def upload(self, run: int, node: str, index: int, root: bytes | str) -> Upload:
-        """Which file a node uploaded for (index, root). RefusedError with status 404 when it uploaded none.
+        """Return which file a node uploaded for (index, root). RefusedError with status 404 when it uploaded none.
 
-        Check it with `muster.signing.check_upload` and `check_receipt` before holding it against anybody.
+        Check it with `muster.protocol.receipts.check_upload` and `check_receipt` before holding it against anybody.
         """
         return _parse(Upload, await self._call("GET", f"/v1/runs/{run}/uploads/{node}/{index}/{hex_hash(root)}"))
 
     async def get_file(self, name: bytes | str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """A file by its content hash, verified."""
+        """Return a file by its content hash, verified."""
         return await self._content("files", name, max_bytes)
 
     async def put_evidence(self, data: bytes) -> str:
-        """Keep an evidence bundle; returns its content hash, which `openCase` takes."""
+        """Keep an evidence bundle; return its content hash, which `openCase` takes."""
         if len(data) > MAX_EVIDENCE_BYTES:
             raise MalformedError(f"an evidence bundle of {len(data)} bytes; at most {MAX_EVIDENCE_BYTES}")
-        await self._call("POST", "/v1/evidence", data, file_bytes=len(data))
-        return content_hash(data)
+        name = content_hash(data)
+        await self._call("POST", "/v1/evidence", data, body_hash=name, file_bytes=len(data))
+        return name
 
     async def get_evidence(self, name: bytes | str) -> bytes:
-        """An evidence bundle by its content hash, verified."""
+        """Return an evidence bundle by its content hash, verified."""
         return await self._content("evidence", name, MAX_EVIDENCE_BYTES)
 
     async def _content(self, kind: str, name: bytes | str, max_bytes: int) -> bytes:
@@ -139,59 +162,59 @@ class OrchestratorClient:
     # Verdicts and what follows from them
 
     async def post_verdict(self, verdict: Verdict) -> None:
-        """Tell a judgement. Telling the same one again changes nothing."""
+        """Report a verdict. Reporting the same one again changes nothing."""
         await self._call("POST", "/v1/verdicts", _dump(verdict))
 
     async def verdicts(self, run: int, after: str | None = None) -> tuple[list[Verdict], str]:
-        """Verdicts in the order they arrived, after a cursor (None: from the first), and the cursor to go on from."""
+        """Return verdicts in order of arrival after a cursor (None: from the first), and the next cursor."""
         page = _parse(VerdictPage, await self._call("GET", f"/v1/runs/{run}/verdicts", query={"after": after}))
         return page.verdicts, page.cursor
 
-    async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedWork]:
-        """Commitments fit for training, of `min_step` and later."""
+    async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedCommitment]:
+        """Return commitments fit for training, of `min_step` and later."""
         answer = await self._call("GET", f"/v1/runs/{run}/accepted", query={"min_step": min_step})
-        return _adapt(TypeAdapter(Many[AcceptedWork]), answer)
+        return _adapt(TypeAdapter(Many[AcceptedCommitment]), answer)
 
     async def demand(self, run: int) -> Demand:
-        """Whether more work is wanted now."""
+        """Return whether more work is wanted now."""
         return _parse(Demand, await self._call("GET", f"/v1/runs/{run}/demand"))
 
     async def post_step(self, report: StepReport) -> None:
-        """Tell about an update; signed by the run's trainer."""
+        """Report an update; signed by the run's trainer."""
         await self._call("POST", f"/v1/runs/{report.run}/steps", _dump(report))
 
     async def offer_relay(self, offer: RelayOffer) -> None:
-        """Say that this node serves weights; to be renewed every few minutes."""
+        """Offer this node as a source of weights; to be repeated every few minutes."""
         await self._call("POST", f"/v1/runs/{offer.run}/relays", _dump(offer))
 
-    async def report_lie(self, lie: LieReport) -> None:
-        """Say that a source of weights sent something else than the anchored root says."""
-        await self._call("POST", f"/v1/runs/{lie.run}/lies", _dump(lie))
+    async def report_misbehaviour(self, report: MisbehaviourReport) -> None:
+        """Report a source of weights that sent other bytes than the anchored root names."""
+        await self._call("POST", f"/v1/runs/{report.run}/misbehaviour", _dump(report))
 
-    # Looking
+    # Reads
 
     async def node(self, address: str) -> NodeReport:
-        """What became of a node's work."""
+        """Return what became of a node's work."""
         return _parse(NodeReport, await self._call("GET", f"/v1/nodes/{address}"))
 
-    async def run_info(self, run: int) -> RunInfo:
-        """Terms, addresses, relays and files of a run: all a newcomer needs."""
-        return _parse(RunInfo, await self._call("GET", f"/v1/runs/{run}"))
+    async def run_info(self, run: int) -> RunDescription:
+        """Return terms, addresses, relays and files of a run: all a newcomer needs."""
+        return _parse(RunDescription, await self._call("GET", f"/v1/runs/{run}"))
 
     async def relays(self, run: int) -> list[str]:
-        """Base URLs that serve the run's weights."""
+        """Return base URLs that serve the run's weights."""
         return (await self.run_info(run)).relays
 
     async def summary(self, run: int) -> dict[str, Any]:
-        """Everything a live view shows. Schema: the orchestrator's OpenAPI document."""
+        """Return everything a live view shows. Schema: the orchestrator's OpenAPI document."""
         return _json(await self._call("GET", f"/v1/runs/{run}/summary"))
 
     async def events(self, run: int, after: int = 0) -> dict[str, Any]:
-        """What happened after event `after`, oldest first: {"events": [...], "cursor": number to go on from}."""
+        """Return events after number `after`, oldest first: {"events": [...], "cursor": number to go on from}."""
         return _json(await self._call("GET", f"/v1/runs/{run}/events", query={"after": after}))
 
     async def ready(self) -> bool:
-        """Whether the orchestrator says that it is ready. Never raises for want of an answer: one attempt."""
+        """Return whether the orchestrator says that it is ready; False after one attempt without an answer."""
         try:
             return (await self._client.get(f"{self.url}/readyz")).status_code == 200
         except httpx2.TransportError:
@@ -205,42 +228,45 @@ class OrchestratorClient:
         target: str,
         body: bytes | None = None,
         *,
+        body_hash: str | None = None,
         query: Mapping[str, object] | None = None,
         max_bytes: int = MAX_JSON_BYTES,
         file_bytes: int = 0,
     ) -> bytes:
-        """`file_bytes`: size of the file that passes, or the largest that may."""
+        """Send one request, tried again where that may help, and return the body of the answer.
+
+        `body_hash`: the body's content hash, where it is known: every attempt signs it. `file_bytes`: size of the file
+        that passes, or the largest that may.
+        """
         seconds = self.timeout + file_bytes / SLOWEST_BYTES_PER_SECOND
         given = {name: value for name, value in (query or {}).items() if value is not None}
         url = self.url + target + (f"?{urlencode(given)}" if given else "")
         try:
-            async with asyncio.timeout(seconds):
-                return await self._insist(method, url, body, max_bytes)
-        except (_TryAgainError, TimeoutError) as error:
+            sent = None if body is None else _Body(body, body_hash or content_hash(body))
+            return await retry(
+                lambda again: self._attempt(method, url, sent, max_bytes, again=again),
+                attempts=self.attempts,
+                seconds=seconds,
+            )
+        except (TryAgainError, TimeoutError) as error:
             reason = str(error) or f"no answer in {seconds:.3g} s"
             hint = getattr(error, "hint", "") or f"is the orchestrator up? curl {self.url}/readyz"
             raise UnreachableError(f"{method} {url}: {reason}", hint=hint) from error
 
-    async def _insist(self, method: str, url: str, body: bytes | None, max_bytes: int) -> bytes:
-        async for attempt in stamina.retry_context(
-            on=_TryAgainError, attempts=self.attempts, timeout=None, wait_initial=0.2, wait_max=3, wait_jitter=0.3
-        ):
-            with attempt:
-                return await self._attempt(method, url, body, max_bytes)
-        raise AssertionError("a retry loop ends by returning or raising")
-
-    async def _attempt(self, method: str, url: str, body: bytes | None, max_bytes: int) -> bytes:
-        headers = self._headers(method, url, body)
+    async def _attempt(self, method: str, url: str, body: _Body | None, max_bytes: int, *, again: bool) -> bytes:
+        headers = self._headers(method, url, body, again=again)
         try:
-            async with self._client.stream(method, url, content=body, headers=headers) as reply:
+            content = body.data if body else None
+            async with self._client.stream(method, url, content=content, headers=headers) as reply:
                 data = await _read(reply, max_bytes if reply.is_success else MAX_PROBLEM_BYTES)
         except httpx2.TransportError as error:
-            raise _TryAgainError(str(error) or type(error).__name__) from error
+            raise self._try_again(method, url, str(error) or type(error).__name__) from error
         if reply.is_success:
             return data
         problem = _problem(reply, data)
-        if reply.status_code in _AGAIN:
-            raise _TryAgainError(f"{problem.title}: {problem.detail}", problem.hint)
+        if reply.status_code in TRY_AGAIN_STATUSES:
+            wait = retry_after(reply.headers.get("retry-after", ""))
+            raise self._try_again(method, url, f"{problem.title}: {problem.detail}", problem.hint, wait)
         raise RefusedError(
             f"{problem.title}: {problem.detail}" if problem.detail else problem.title,
             status=reply.status_code,
@@ -248,18 +274,35 @@ class OrchestratorClient:
             hint=problem.hint,
         )
 
-    def _headers(self, method: str, url: str, body: bytes | None) -> dict[str, str]:
+    def _try_again(
+        self, method: str, url: str, reason: str, hint: str = "", wait: float | None = None
+    ) -> TryAgainError:
+        request = f"{method} {urlsplit(url).path}"
+        service = f"the orchestrator at {self.url}"
+        return TryAgainError(reason, service=service, request=request, hint=hint, wait=wait)
+
+    def _headers(self, method: str, url: str, body: _Body | None, *, again: bool) -> dict[str, str]:
+        """Return a request's headers. Writes must be signed.
+
+        Reads need no signature. One is added every INTRODUCE_SECONDS, and after an attempt that failed, so that a busy
+        orchestrator answers this client as a member.
+        """
         headers = {"Accept-Encoding": "identity"}
         if body is None:
-            return headers
+            due = time.monotonic() - self._last_signed >= INTRODUCE_SECONDS
+            return headers | self._sign(method, url, NOTHING_HASH) if self.signer and (due or again) else headers
+        headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"
+        return headers | self._sign(method, url, body.hash)
+
+    def _sign(self, method: str, url: str, body_hash: str) -> dict[str, str]:
         if self.signer is None:
             raise ConfigError(f"{method} {url} must be signed, and there is no key", hint="set keys.keystore")
-        headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"
-        return headers | sign_request(self.signer, self.domain, method, url, body, now=time.time())
+        self._last_signed = time.monotonic()
+        return sign_request(self.signer, self.domain, method, url, body_hash, now=time.time())
 
 
 async def _read(reply: httpx2.Response, limit: int) -> bytes:
-    """The body, stopping as soon as it is longer than `limit`."""
+    """Return the body, stopping as soon as it is longer than `limit`."""
     announced = reply.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > limit:
         raise MalformedError(f"{reply.url} announces {announced} bytes; at most {limit} are read")

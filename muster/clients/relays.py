@@ -1,8 +1,8 @@
 """Where a node gets its run's weights: the relays its operator chose, or else those in the orchestrator's directory.
 
-The directory changes as members come and go, so it is asked again: every minute, and at once after a fetch that failed.
-While it does not answer, its last answer serves. Nobody in it is trusted: every shard is checked on arrival, and who
-sent something else is reported to it, signed.
+The directory changes as members come and go, so it is read again every minute, and at once after a fetch that failed.
+While it does not answer, its last answer is used. Sources are not trusted: every shard is checked on arrival, and a
+source that sent something else is reported to the directory, signed.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Final
 
 from pydantic import ValidationError
 
-from muster import telemetry
+from muster.clients.orchestrator import OrchestratorClient
 from muster.errors import TRANSIENT, MusterError, UnreachableError
-from muster.http import OrchestratorClient
-from muster.messages import LieReport
-from muster.settings import ShardcastSettings
-from muster.shardcast.sources import SourceReport
-from muster.shardcast.wire import url_problem
+from muster.protocol.messages import MisbehaviourReport
+from muster.runtime import telemetry
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.connection import url_problem
+from muster.shardcast.fetch.sources import SourceReport
 
-ASK_SECONDS: Final = 60.0
+FRESH_SECONDS: Final = 60.0
 """An answer of the directory is used this long."""
 
 REPORT_SECONDS: Final = 5.0
 """The longest that reporting may keep a node from its new weights."""
 
 _MAX_REPORTED: Final = 256
-"""Lies remembered, so that none is reported twice."""
+"""Reports remembered, so that none is sent twice."""
 
 _log = telemetry.logger("shardcast")
 
@@ -45,9 +45,9 @@ class Relays:
         *,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Without a client there is no directory: `settings.relays` must then name one at least."""
+        """Use `settings.relays`, or the directory of `client`: without a client, at least one relay must be named."""
         self.own = ""
-        """Where this node serves weights itself, if it does: what the directory sends there is not fetched."""
+        """Base URL at which this node serves weights itself, if it does; it is never fetched from."""
         self._chosen = list(settings.relays)
         self._client = client
         self._run = run
@@ -57,8 +57,11 @@ class Relays:
         self._reported: dict[tuple[str, bytes], None] = {}
 
     async def urls(self) -> list[str]:
-        """Base URLs, best first. Raises UnreachableError when none is known, and as `OrchestratorClient.relays` when
-        the directory has never answered."""
+        """Return base URLs, best first.
+
+        Raises UnreachableError when none is known, and as `OrchestratorClient.relays` when the directory has never
+        answered.
+        """
         urls = self._chosen or [url for url in await self._directory() if url != self.own]
         if not urls:
             raise UnreachableError(
@@ -67,31 +70,33 @@ class Relays:
             )
         return urls
 
-    def doubt(self) -> None:
-        """Ask the directory the next time, whenever it last answered."""
+    def expire(self) -> None:
+        """Read the directory anew the next time."""
         self._fresh_until = -float("inf")
 
-    async def report(self, root: bytes, liars: Iterable[SourceReport]) -> None:
-        """Tell the directory of sources that sent something else than the root says, of each once. Takes
-        REPORT_SECONDS at most, and never raises for want of an answer: who else is lied to reports it too."""
-        new = [liar for liar in liars if (liar.url, root) not in self._reported]
+    async def report(self, root: bytes, bad_sources: Iterable[SourceReport]) -> None:
+        """Report sources that sent other bytes than the root names to the directory, each once.
+
+        Takes REPORT_SECONDS at most. A directory that does not answer raises nothing: other nodes report as well.
+        """
+        new = [source for source in bad_sources if (source.url, root) not in self._reported]
         if not new or self._client is None:
             return
-        self.doubt()
+        self.expire()
         try:
             async with asyncio.timeout(REPORT_SECONDS):
-                await asyncio.gather(*(self._tell(self._client, root, liar) for liar in new))
+                await asyncio.gather(*(self._report(self._client, root, source) for source in new))
         except TimeoutError:
             _log.warning("the directory does not answer reports", run=self._run)
 
-    async def _tell(self, client: OrchestratorClient, root: bytes, liar: SourceReport) -> None:
+    async def _report(self, client: OrchestratorClient, root: bytes, source: SourceReport) -> None:
         try:
-            lie = LieReport(run=self._run, url=liar.url, root=f"0x{root.hex()}", why=liar.dropped[:300])
-            await client.report_lie(lie)
+            report = MisbehaviourReport(run=self._run, url=source.url, root=f"0x{root.hex()}", why=source.dropped[:300])
+            await client.report_misbehaviour(report)
         except (MusterError, ValidationError) as error:  # its operator may have set a URL that no directory takes
-            _log.warning("the directory did not take a report", url=liar.url, error=str(error))
+            _log.warning("the directory did not take a report", url=source.url, error=str(error))
             return
-        self._reported[liar.url, root] = None
+        self._reported[source.url, root] = None
         while len(self._reported) > _MAX_REPORTED:
             del self._reported[next(iter(self._reported))]
 
@@ -103,11 +108,11 @@ class Relays:
         except TRANSIENT as error:
             if not self._listed:
                 raise
-            _log.warning("the directory does not answer; using what it said before", error=str(error))
+            _log.warning("the directory does not answer; using its last answer", error=str(error))
         else:
             self._listed = [url for url in listed if not url_problem(url)]
-            if strange := set(listed) - set(self._listed):
-                _log.warning("the directory names what is no base URL", urls=sorted(strange)[:8])
+            if wrong := set(listed) - set(self._listed):
+                _log.warning("the directory names what is no base URL", urls=sorted(wrong)[:8])
         if any(url != self.own for url in self._listed):
-            self._fresh_until = self._clock() + ASK_SECONDS
+            self._fresh_until = self._clock() + FRESH_SECONDS
         return self._listed

@@ -1,35 +1,47 @@
-"""What a node needs of a run besides the chain: its tasks, its tokenizer, and its checkpoints, all of them checked.
+"""What a node needs of a run besides the chain: its tasks, its tokenizer and its checkpoints, all of them checked.
 
-Everything is named by a hash that is on chain, so it does not matter who serves it: the task set by `Terms.task_root`,
+Everything is named by a hash that is on chain, so any source will do: the task set by `Terms.task_root`,
 each checkpoint by the manifest root of its step, and whatever is not weights in it by `Terms.tokenizer_hash`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Final
 
 from muster.chain.reads import ChainReader
+from muster.clients.orchestrator import OrchestratorClient
+from muster.clients.relays import Relays
 from muster.errors import MismatchError, MusterError
-from muster.files import write_durably
-from muster.http import OrchestratorClient
-from muster.inspection import ModelFacts, Rules
-from muster.model_files import load_tokenizer, tokenizer_hash
-from muster.relays import Relays
-from muster.settings import ShardcastSettings
-from muster.shardcast.catch_up import fetch_step
-from muster.shardcast.client import limits_of
-from muster.shardcast.folder import prune, touch
-from muster.shardcast.sources import SourceReport
+from muster.models.files import load_tokenizer, tokenizer_hash
+from muster.protocol.terms import Terms
+from muster.runtime import telemetry
+from muster.runtime.files import write_durably
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.download import Progress
+from muster.shardcast.fetch.fetch import limits_of
+from muster.shardcast.fetch.sources import SourceReport
+from muster.shardcast.format.store import prune, touch
 from muster.tasks import TaskSet, load_task_set
-from muster.terms import Terms
+from muster.verification.checks import ModelFacts, Rules
+
+NEWEST: Final = 2
+"""Newest steps that are not deleted for an older one: the current one, and what the next is made of."""
+
+LOG_SECONDS: Final = 5.0
+"""Between two log lines about one fetch."""
+
+_log = telemetry.logger("weights")
 
 
 async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path) -> TaskSet:
-    """The run's task set, kept in `folder`. Raises as `OrchestratorClient.get_file` and `load_task_set`."""
+    """Return the run's task set, kept in `folder`. Raises as `OrchestratorClient.get_file` and `load_task_set`."""
     path = task_set_path(terms, folder)
     if not path.exists():
         data = await client.get_file(terms.task_root)
@@ -41,12 +53,12 @@ async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path)
 
 
 def task_set_path(terms: Terms, folder: Path) -> Path:
-    """Where `fetch_task_set` keeps it."""
+    """Return where `fetch_task_set` keeps it."""
     return folder / f"tasks-{terms.task_root.hex()}.jsonl"
 
 
 def make_rules(chain: ChainReader, run: int, terms: Terms, task_set: TaskSet, checkpoint: Path) -> Rules:
-    """The rules of a run, with the tokenizer and the model's facts from any of its checkpoints. Blocks."""
+    """Return the rules of a run, with tokenizer and model facts from any of its checkpoints. Blocks."""
     return Rules(
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
@@ -58,13 +70,15 @@ def make_rules(chain: ChainReader, run: int, terms: Terms, task_set: TaskSet, ch
     )
 
 
-class Checkpoints:
-    """The checkpoints of a run on this machine's disk: fetched when asked for, the ones used last are kept.
+class CheckpointFetcher:
+    """The checkpoints of a run on this machine's disk: fetched on request, the ones used last are kept.
 
-    What has changed since one that is here is fetched rather than everything, where somebody offers that.
+    Where a source offers it, only the difference to a step that is here is fetched.
 
     Calls for different steps may run side by side. A path stays valid while fewer than `keep_versions` others are
-    asked for, and as long as it is `held`.
+    requested, while it is `held` or `used`, and while it is one of the newest steps requested. An old step, and what it
+    is made of, replaces other old ones only. So the disk holds at most `keep_versions`, the NEWEST besides, and what is
+    in use.
     """
 
     def __init__(
@@ -83,11 +97,13 @@ class Checkpoints:
         self._settings = settings
         self._folder = folder
         self._verified: dict[int, tuple[bytes, Path]] = {}
+        self._newest: dict[int, bytes] = {}
+        """The newest steps that were requested, by step, and their roots."""
         self._wanted: Counter[bytes] = Counter()
         """Roots of versions that are being fetched or held, and how often."""
 
     async def get(self, step: int) -> Path:
-        """The folder of a step's checkpoint, verified against the chain.
+        """Return the folder of a step's checkpoint, verified against the chain.
 
         Raises as `muster.shardcast.fetch` and `Relays.urls`, and MismatchError when it is not of the model that the
         terms promise.
@@ -100,41 +116,61 @@ class Checkpoints:
         with self.held(root):
             path = await self._fetch(root, step)
             await asyncio.to_thread(touch, path)
-            await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, set(self._wanted))
+            self._newest = dict(sorted([*self._newest.items(), (step, root)])[-NEWEST:])
+            protected = {*self._wanted, *self._newest.values()}
+            await asyncio.to_thread(prune, self._folder, self._settings.keep_versions, protected)
         await asyncio.to_thread(check_fixed, path, step, self._terms)
         self._verified[step] = root, path
         return path
 
+    @asynccontextmanager
+    async def used(self, step: int) -> AsyncIterator[Path]:
+        """Yield what `get` returns, and keep the folder until left, however many other steps are requested."""
+        with self.held(await self._anchored(step)):
+            yield await self.get(step)
+
     async def _fetch(self, root: bytes, step: int) -> Path:
-        """Fetch from the relays of the moment, and tell who lied: also where nobody else delivered."""
-        liars: list[SourceReport] = []
+        """Fetch from the current relays, and report sources that sent wrong bytes, also where the fetch fails."""
+        bad_sources: list[SourceReport] = []
+        urls = await self._relays.urls()
+        _log.info("fetching", step=step, sources=urls)
+        logged_at = time.monotonic()
+
+        def log_progress(state: Progress) -> None:
+            nonlocal logged_at
+            if time.monotonic() - logged_at >= LOG_SECONDS:
+                logged_at = time.monotonic()
+                _log.info("fetching", step=step, arrived=str(state))
+
         try:
             fetched = await fetch_step(
                 root,
                 self._run,
                 step,
-                await self._relays.urls(),
+                urls,
                 self._folder,
                 anchored=self._anchored,
                 limits=limits_of(self._settings),
-                lied=liars.append,
+                on_bad_source=bad_sources.append,
+                progress=log_progress,
+                hold=self.held,
             )
         except MusterError:
-            self._relays.doubt()
-            await self._relays.report(root, liars)
+            self._relays.expire()
+            await self._relays.report(root, bad_sources)
             raise
-        await self._relays.report(root, liars)
+        await self._relays.report(root, bad_sources)
         return fetched.path
 
     @contextmanager
     def held(self, root: bytes) -> Iterator[None]:
-        """Keep the version with this manifest root on the disk meanwhile, however many others are asked for."""
+        """Keep the version with this manifest root on the disk until left, however many others are requested."""
         self._wanted[root] += 1
         try:
             yield
         finally:
             self._wanted[root] -= 1
-            self._wanted += Counter()  # forget what nobody holds any more
+            self._wanted += Counter()  # drop roots that are no longer held
 
     async def _anchored(self, step: int) -> bytes:
         return (await self._chain.checkpoint(self._run, step)).manifest_root

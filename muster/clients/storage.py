@@ -10,28 +10,33 @@ import asyncio
 import contextlib
 import os
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from typing import Any, TypeVar
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError
-from obstore.store import LocalStore, from_url
 
+from muster.clients.storage_backend import CREATED, answer, open_backend, write_seconds
 from muster.constants import MAX_FILE_BYTES
-from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
-from muster.files import sync
-from muster.hashes import content_hash, is_hash
+from muster.errors import MalformedError, MismatchError, StorageError
+from muster.protocol.hashes import content_hash, is_hash
+from muster.runtime.files import sync
 
-if TYPE_CHECKING:
-    from obstore.store import ObjectStore
+T = TypeVar("T")
 
-_FULL = ("os error 28", "os error 122", "os error 27", "StorageFull", "QuotaExceeded", "FileTooLarge")
-_OPTIONS = {"timeout": "60s", "connect_timeout": "5s"}
-_RETRIES = 5
-WELL_SECONDS = 5.0
-"""For how long a store that could be written is not tried again."""
+_CHUNK_BYTES = 1 << 18
+CHECKED_SECONDS = 5.0
+"""For so long a store that could be written is not checked again."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file whose first bytes have arrived."""
+
+    size: int
+    chunks: AsyncIterator[bytes]
+    """All of it, unchecked. Raises StorageError when the store fails or stalls half way."""
 
 
 class ContentStore:
@@ -44,35 +49,17 @@ class ContentStore:
     def __init__(self, url: str, kind: str = "files") -> None:
         self.url = url
         self.kind = kind
-        self._folder: Path | None = None
-        self._well_until = 0.0
-        self._store = self._open(url)
-
-    def _open(self, url: str) -> ObjectStore:
-        parts = urlsplit(url)
-        if parts.scheme == "s3":
-            return from_url(url, client_options=_OPTIONS, retry_config={"max_retries": _RETRIES})  # type: ignore[arg-type]
-        if parts.scheme != "file" or not (path := url.removeprefix("file:").removeprefix("//")):
-            raise ConfigError(f"storage url {url!r} is neither file:FOLDER nor s3://BUCKET/PREFIX")
-        self._folder = Path(path).absolute()
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise StorageError(f"storage folder {self._folder}: {error.strerror}", hint=f"mkdir -p {path}") from error
-        return LocalStore(self._folder)
+        self._store, self._folder = open_backend(url)
+        self._checked_until = 0.0
+        self._checking = asyncio.Lock()
 
     def _key(self, name: str) -> str:
         if not is_hash(name):
             raise MalformedError(f"{name!r} is not 0x and 64 lower-case hex digits")
         return f"{self.kind}/{name[2:4]}/{name[2:]}"
 
-    def _failed(self, what: str, error: Exception) -> StorageError:
-        text = str(error)
-        if any(word in text for word in _FULL):
-            return StorageError(f"{what}: no space left in {self.url}", hint="free space there, then try again")
-        return StorageError(
-            f"{what} in {self.url}: {text.splitlines()[0]}", hint="check the storage url and its rights"
-        )
+    async def _answer(self, work: Awaitable[T], what: str, *, may_lack: bool = False) -> T:
+        return await answer(work, what, self.url, may_lack=may_lack)
 
     async def put(self, data: bytes) -> str:
         """Keep `data`, durably, and return its name. Putting the same bytes again changes nothing."""
@@ -85,33 +72,40 @@ class ContentStore:
         await self._put(name, path)
 
     async def _put(self, name: str, data: bytes | Path) -> None:
-        key = self._key(name)
+        size = len(data) if isinstance(data, bytes) else (await asyncio.to_thread(data.stat)).st_size
+        write = self._write(self._key(name), data, size)
+        await answer(write, f"cannot keep {name}", self.url, seconds=write_seconds(size))
+
+    async def _write(self, key: str, data: bytes | Path, size: int) -> None:
         try:
             await obstore.put_async(self._store, key, data, mode="create")
-        except (AlreadyExistsError, FileExistsError):
-            pass
-        except (BaseError, OSError) as error:
-            raise self._failed(f"cannot keep {name}", error) from error
+        except CREATED as error:
+            # Not trusted: S3 answers 409 to a create that met another request, and then nothing need be kept.
+            kept = (await obstore.head_async(self._store, key))["size"]
+            if kept != size:
+                raise StorageError(
+                    f"{self.url} has {kept} bytes under {key}, which should be {size}",
+                    hint="the file there is damaged: remove it, then try again",
+                ) from error
         if self._folder is not None:
             # Forced to disk with its folder's entry: a receipt is a promise that survives a power failure.
             for path in (self._folder / key, (self._folder / key).parent):
                 await asyncio.to_thread(sync, path)
 
     async def exists(self, name: str) -> bool:
-        """Whether a file of this name is kept."""
+        """Return whether a file of this name is kept."""
         return await self.size(name) is not None
 
     async def size(self, name: str) -> int | None:
-        """Bytes of the file, or None when there is none."""
+        """Return the bytes of the file, or None when there is none."""
+        head = obstore.head_async(self._store, self._key(name))
         try:
-            return (await obstore.head_async(self._store, self._key(name)))["size"]
+            return (await self._answer(head, f"cannot look for {name}", may_lack=True))["size"]
         except FileNotFoundError:
             return None
-        except (BaseError, OSError) as error:
-            raise self._failed(f"cannot look for {name}", error) from error
 
     async def get(self, name: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-        """The file's bytes, at most `max_bytes`, found to hash to `name`.
+        """Return the file's bytes, at most `max_bytes`, found to hash to `name`.
 
         Raises StorageError when there is no such file, MalformedError when it is larger, MismatchError when what is
         kept is not what the name says.
@@ -126,40 +120,53 @@ class ContentStore:
             raise MismatchError(f"the file kept as {name} hashes to {found}", hint="fetch it again from its author")
         return bytes(data)
 
-    async def stream(self, name: str) -> AsyncIterator[bytes]:
-        """The file's bytes in chunks, unchecked: for passing on to somebody who checks."""
+    async def open(self, name: str) -> StoredFile | None:
+        """Begin to read a file; None when there is none. Raises StorageError, within ANSWER_SECONDS."""
+        what = f"cannot read {name}"
         try:
-            found = await obstore.get_async(self._store, self._key(name))
-            async for chunk in found.stream(min_chunk_size=1 << 18):
-                yield bytes(chunk)
-        except FileNotFoundError as error:
-            raise StorageError(
-                f"no file {name} in {self.url}", hint="check the hash; it may never have arrived"
-            ) from error
-        except (BaseError, OSError) as error:
-            raise self._failed(f"cannot read {name}", error) from error
+            size, first, rest = await self._answer(self._begin(self._key(name)), what, may_lack=True)
+        except FileNotFoundError:
+            return None
+        return StoredFile(size, self._chunks(first, rest, what))
+
+    async def _begin(self, key: str) -> tuple[int, bytes, AsyncIterator[Any]]:
+        found = await obstore.get_async(self._store, key)
+        rest = aiter(found.stream(min_chunk_size=_CHUNK_BYTES))
+        return found.meta["size"], bytes(await anext(rest, b"")), rest
+
+    async def _chunks(self, first: bytes, rest: AsyncIterator[Any], what: str) -> AsyncIterator[bytes]:
+        chunk = first
+        while chunk:
+            yield chunk
+            chunk = bytes(await self._answer(anext(rest, b""), what))
+
+    async def stream(self, name: str) -> AsyncIterator[bytes]:
+        """Yield the file's bytes in chunks, unchecked: for passing on to a reader that checks them."""
+        found = await self.open(name)
+        if found is None:
+            raise StorageError(f"no file {name} in {self.url}", hint="check the hash; it may never have arrived")
+        async for chunk in found.chunks:
+            yield chunk
 
     async def names(self) -> AsyncIterator[str]:
-        """The names of all files of this kind, in no order: for rebuilding what was derived from them."""
-        try:
-            async for page in obstore.list(self._store, prefix=f"{self.kind}/", chunk_size=1000):
-                for entry in page:
-                    name = "0x" + entry["path"].rsplit("/", 1)[-1]
-                    if is_hash(name):
-                        yield name
-        except (BaseError, OSError) as error:
-            raise self._failed("cannot list", error) from error
+        """Yield the names of all files of this kind, in no order: for rebuilding what was derived from them."""
+        pages = aiter(obstore.list(self._store, prefix=f"{self.kind}/", chunk_size=1000))
+        while page := await self._answer(anext(pages, []), "cannot list"):
+            for entry in page:
+                name = "0x" + entry["path"].rsplit("/", 1)[-1]
+                if is_hash(name):
+                    yield name
 
     async def check(self) -> None:
-        """Write and remove a few bytes, unless that went well a moment ago: anybody may ask. Raises StorageError when
-        the store cannot keep files."""
-        if time.monotonic() < self._well_until:
-            return
-        key = f"{self.kind}/.check-{os.getpid()}"
-        try:
-            await obstore.put_async(self._store, key, b"muster", mode="overwrite")
-            with contextlib.suppress(FileNotFoundError):  # somebody else who asked has removed it
-                await obstore.delete_async(self._store, key)
-            self._well_until = time.monotonic() + WELL_SECONDS
-        except (BaseError, OSError) as error:
-            raise self._failed("cannot write", error) from error
+        """Write and remove a few bytes, unless that succeeded within CHECKED_SECONDS: anyone may ask for a check.
+
+        Raises StorageError when the store cannot keep files.
+        """
+        async with self._checking:
+            if time.monotonic() < self._checked_until:
+                return
+            key = f"{self.kind}/.check-{os.getpid()}"
+            await self._answer(obstore.put_async(self._store, key, b"muster", mode="overwrite"), "cannot write")
+            with contextlib.suppress(FileNotFoundError):  # another process that asked has removed it
+                await self._answer(obstore.delete_async(self._store, key), "cannot write", may_lack=True)
+            self._checked_until = time.monotonic() + CHECKED_SECONDS

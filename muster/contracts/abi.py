@@ -10,9 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
-from eth_utils.abi import collapse_if_tuple
-from eth_utils.crypto import keccak
-
 from muster.errors import ConfigError
 
 CONTRACTS: Final = {"token": "MusterToken", "registry": "Registry", "runs": "Runs", "court": "SlashCourt"}
@@ -34,14 +31,14 @@ class Artifact:
     immutables: tuple[tuple[int, int], ...]
     """(start, length) of every immutable in the deployed code."""
 
-    def items(self, kind: str) -> list[dict[str, Any]]:
-        """ABI entries of a kind: function, event, error, constructor."""
+    def items(self, kind: str) -> list[Any]:
+        """Return the ABI entries of a kind: function, event, error, constructor."""
         return [item for item in self.abi if item["type"] == kind]
 
 
 @cache
 def artifact(contract: str) -> Artifact:
-    """The build of one of CONTRACTS. Raises ConfigError when the contracts were not built."""
+    """Load the build of one of CONTRACTS. Raises ConfigError when the contracts were not built."""
     path = FOLDER / f"{CONTRACTS[contract]}.json"
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -57,27 +54,7 @@ def artifact(contract: str) -> Artifact:
     )
 
 
-def signature(item: dict[str, Any]) -> str:
-    """Canonical signature of an ABI entry, e.g. `claim(address,uint32)`."""
-    return f"{item['name']}({','.join(types(item['inputs']))})"
-
-
-def types(parameters: list[dict[str, Any]]) -> list[str]:
-    """Canonical types, structs written out as tuples."""
-    return [collapse_if_tuple(parameter) for parameter in parameters]  # type: ignore[arg-type]
-
-
-def selector(item: dict[str, Any]) -> bytes:
-    """Four bytes by which a function or error is known."""
-    return keccak(text=signature(item))[:4]
-
-
-def topic(item: dict[str, Any]) -> bytes:
-    """32 bytes by which an event is known."""
-    return keccak(text=signature(item))
-
-
 def snake(name: str) -> str:
-    """Python's spelling of a Solidity name: maturesAt → matures_at; a keyword gets an underscore."""
+    """Return Python's spelling of a Solidity name: maturesAt → matures_at; a keyword gets an underscore."""
     text = re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", name).lower().strip("_")
     return text + "_" if keyword.iskeyword(text) else text

@@ -1,7 +1,7 @@
-"""What the generated `muster.chain.contracts` are made of: calls and events of our contracts, to bytes and back.
+"""What the generated `muster.contracts` are made of: calls and events of our contracts, to bytes and back.
 
-A function of a generated module makes a `View[T]` (a question to the chain) or an `Act[T]` (a transaction); both are
-plain data, and `muster.chain.client.Chain` asks and acts. Structs are frozen dataclasses, enums are IntEnums, several
+A function of a generated module makes a `Call[T]` (a read) or a `Transaction[T]`; both are plain data, and
+`muster.chain.client.Chain` calls and sends them. Structs are frozen dataclasses, enums are IntEnums, several
 return values are a NamedTuple; `fitted` brings decoded words into that shape, `plain` brings arguments out of it.
 """
 
@@ -57,14 +57,14 @@ class _Bound(Generic[R]):
         return self.function.label
 
     def encode(self) -> bytes:
-        """Call data. Raises UsageError when an argument does not fit its type."""
+        """Return the call data. Raises UsageError when an argument does not fit its type."""
         try:
             return self.function.selector + encode(self.function.inputs, plain(self.arguments))
         except (EncodingError, ValueError, TypeError) as error:
             raise UsageError(f"{self.label}: an argument does not fit: {error}") from error
 
     def decode(self, data: bytes) -> R:
-        """What was returned. Raises ConfigError when that makes no sense."""
+        """Decode what was returned. Raises ConfigError when it does not decode."""
         try:
             values = decode(self.function.outputs, data)
             return fitted(self.function.result, values if len(values) > 1 else values[0] if values else None)
@@ -75,12 +75,12 @@ class _Bound(Generic[R]):
             ) from error
 
 
-class View(_Bound[R]):
-    """A question to the chain: `await chain.ask(view)`."""
+class Call(_Bound[R]):
+    """A read of a contract: `await chain.call(call)`."""
 
 
-class Act(_Bound[R]):
-    """A transaction: `await chain.act(act)`; `R` is what the contract's function returns, seen by simulating."""
+class Transaction(_Bound[R]):
+    """A transaction: `await chain.send(transaction)`. `R` is what its function returns to `Chain.simulate`."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ E = TypeVar("E", bound=Event)
 
 
 def decode_log(kind: type[E], log: Mapping[str, Any]) -> E:
-    """A log as the event that its topic names. Raises MalformedError when it does not fit."""
+    """Decode a log as the event that its topic names. Raises MalformedError when it does not fit."""
     abi = kind.ABI
     try:
         words = [bytes.fromhex(text[2:]) for text in log["topics"][1:]]
@@ -134,7 +134,7 @@ def decode_log(kind: type[E], log: Mapping[str, Any]) -> E:
 
 
 def place_of(log: Mapping[str, Any]) -> Place:
-    """Where a log is."""
+    """Return where a log is."""
     return Place(
         block=int(log["blockNumber"], 16),
         block_hash=bytes.fromhex(log["blockHash"][2:]),
@@ -144,7 +144,7 @@ def place_of(log: Mapping[str, Any]) -> Place:
 
 
 def plain(value: object) -> Any:
-    """A value with every dataclass in it as the tuple of its fields, which is how the ABI codec takes structs."""
+    """Return a value with every dataclass in it as the tuple of its fields, as the ABI codec takes structs."""
     if is_dataclass(value):
         return tuple(plain(getattr(value, field.name)) for field in fields(value))
     if isinstance(value, (tuple, list)):
@@ -153,13 +153,13 @@ def plain(value: object) -> Any:
 
 
 def fitted(hint: Any, value: Any) -> Any:
-    """A decoded value as the type `hint`, structs and lists member by member. Raises ValueError for no enum's value."""
+    """Return a decoded value as the type `hint`, member by member. Raises ValueError for no enum's value."""
     return _maker(hint)(value)
 
 
 @cache
 def _maker(hint: Any) -> Callable[[Any], Any]:
-    """What makes a value of this type out of a decoded one."""
+    """Return the function that makes a value of this type out of a decoded one."""
     if hint == Address:
         return to_checksum_address
     if get_origin(hint) is list:
@@ -175,7 +175,7 @@ def _maker(hint: Any) -> Callable[[Any], Any]:
 
 @cache
 def _makers(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """The makers of a dataclass's or NamedTuple's fields, by name and in order."""
+    """Return the makers of a dataclass's or NamedTuple's fields, by name and in order."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
     return {name: _maker(hints[name]) for name in names}

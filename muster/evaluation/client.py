@@ -1,10 +1,10 @@
-"""Asking a checkpoint: starts the process that has the engine, and hands on what it answers, task by task.
+"""Evaluate a checkpoint: start the process that has the engine, and pass on its answers, task by task.
 
     async with aclosing(ask(questions)) as answers:
         async for one in answers: ...
 
-The process is `worker.answering`, in a session of its own, so that Ctrl-C reaches only who asked, who then ends it.
-Should the asking process be killed, the answering one ends when it next has something to say.
+The process is `worker.answering`, in a session of its own, so that Ctrl-C reaches only the caller, which then ends it.
+Should the caller be killed, the process ends at its next answer.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any, Final
 
 from muster import errors
 from muster.errors import MusterError
-from muster.questions import Answers, Questions
+from muster.evaluation.request import EvalRequest, TaskResult
 
 END_SECONDS: Final = 20.0
-"""The longest wait for an engine to put itself away; then it is killed."""
+"""The longest wait for an engine to shut down; then it is killed."""
 
 
-async def ask(questions: Questions) -> AsyncGenerator[Answers]:
-    """The answers to each task, in order, from `questions.first` on. Close it early to end the engine.
+async def ask(questions: EvalRequest) -> AsyncGenerator[TaskResult]:
+    """Yield the answers to each task, in order, from `questions.first` on. Close it early to end the engine.
 
-    Raises what the answering process says is wrong, and MusterError when it ends without a word.
+    Raises the error that the process reports, and MusterError when it ends without one.
     """
     expected = questions.first
     if expected >= questions.count:
@@ -40,22 +40,22 @@ async def ask(questions: Questions) -> AsyncGenerator[Answers]:
             document: dict[str, Any] = json.loads(line)
             if "error" in document:
                 raise _error(document)
-            answers = Answers.from_document(document)
+            answers = TaskResult.from_document(document)
             if answers.task != expected:
                 raise MusterError(f"the engine answered task {answers.task} where {expected} was next")
             expected += 1
             yield answers
-            await asyncio.sleep(0)  # lines that are here already come without a pause in which one could be told to end
+            await asyncio.sleep(0)  # buffered lines come without a pause in which the task could be cancelled
         if expected < questions.count:
             raise MusterError(
                 f"the engine {await _ending(process)} after {expected} of {questions.count} tasks",
-                hint="its last words are above; without any, the machine may be out of memory",
+                hint="the end of its output is above; without any, the machine may be out of memory",
             )
 
 
 @asynccontextmanager
-async def _answering(questions: Questions) -> AsyncIterator[asyncio.subprocess.Process]:
-    """The process, with the questions handed over; ended with the block."""
+async def _answering(questions: EvalRequest) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Start the process and send it the request; end it with the block."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",  # no module of the folder somebody happens to stand in
@@ -67,7 +67,7 @@ async def _answering(questions: Questions) -> AsyncIterator[asyncio.subprocess.P
     )
     try:
         assert process.stdin is not None
-        with suppress(ConnectionError):  # it ended at once; its status says more than this would
+        with suppress(ConnectionError):  # it ended at once; its status says more than this error
             process.stdin.write(questions.to_line().encode() + b"\n")
             await process.stdin.drain()
         yield process
@@ -78,11 +78,11 @@ async def _answering(questions: Questions) -> AsyncIterator[asyncio.subprocess.P
 
 
 async def _ending(process: asyncio.subprocess.Process) -> str:
-    """How a process ended that says nothing more."""
+    """Return how a process ended that writes nothing more."""
     try:
         status = await asyncio.wait_for(process.wait(), END_SECONDS)
     except TimeoutError:
-        return "fell silent"
+        return "closed its output"
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
@@ -98,12 +98,12 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 def refusal_line(error: MusterError) -> str:
-    """How the answering process says what is wrong."""
+    """Return the line with which the process reports an error."""
     return json.dumps({"error": str(error), "kind": type(error).__name__, "hint": error.hint})
 
 
 def _error(document: dict[str, Any]) -> MusterError:
-    """The inverse of `refusal_line`, for errors that need no more than words."""
+    """Return the error of a `refusal_line`, for kinds that need no more than a text."""
     known = (errors.ConfigError, errors.UsageError, errors.MalformedError, errors.MismatchError, errors.StorageError)
     kinds: dict[str, type[MusterError]] = {kind.__name__: kind for kind in known}
     return kinds.get(document["kind"], MusterError)(document["error"], hint=document["hint"])

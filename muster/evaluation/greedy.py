@@ -1,4 +1,4 @@
-"""How good a checkpoint is: greedy answers to tasks it never trained on, batched, with a key-value cache."""
+"""Score a checkpoint by greedy answers to tasks that it never trained on, batched, with a key-value cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from muster.constants import MICRO
-from muster.prompts import completion_text, end_token, pad_token, prompt_tokens
+from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
 from muster.tasks import Task, verify
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 BATCH_SIZE = 1024
 """Sequences decoded side by side."""
 BATCH_TOKENS = 1 << 16
-"""Of these together, prompts and longest completions: what the key-value cache has to hold."""
+"""Tokens of such a batch, prompts and longest completions: what the key-value cache has to hold."""
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,10 @@ def greedy_completions(
     max_tokens: int,
     between: Callable[[], object] = lambda: None,
 ) -> list[list[int]]:
-    """Argmax decoding of `prompts` (int64 [length] each), in their order; EOS included where it was reached. `between`
-    as in `greedy_score`."""
+    """Decode `prompts` (int64 [length] each) by argmax, in their order; EOS included where it was reached.
+
+    `between` as in `greedy_score`.
+    """
     # Neighbours of equal length need no padding, so sort first.
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     completions: list[list[int]] = [[] for _ in prompts]
@@ -93,13 +95,13 @@ def _decode(
     between: Callable[[], object],
 ) -> list[list[int]]:
     def go_on(ids: torch.Tensor, *_: object, **__: object) -> torch.Tensor:
-        """Which rows end here, as a StoppingCriteria is asked after each token."""
+        """Return which rows end here, as a StoppingCriteria does after each token."""
         between()
         return torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
 
     eos, pad = end_token(tokenizer), pad_token(tokenizer)
     width = max(map(len, prompts))
-    ids = torch.full((len(prompts), width), pad)
+    ids = torch.full((len(prompts), width), pad)  # int64 [prompts, width], padded on the left
     mask = torch.zeros_like(ids)
     for row, prompt in enumerate(prompts):
         ids[row, width - len(prompt) :] = prompt

@@ -1,4 +1,4 @@
-"""How often a model is right, from counts of right answers: pass@k with its interval, and the band of a filter. Pure.
+"""Estimate how often a model is right from counts of right answers: pass@k, its interval, a filter's band. Pure.
 
 The *interval* says how far a mean over tasks may be off: with other tasks of the kind, and other answers to them. It is
 Wilson's for proportions, with the effective number of tasks in place of their number, as surveys use it where people
@@ -7,7 +7,7 @@ come in households and here answers come in tasks. With one answer to a task it 
 Sources: Wilson 1927; Franco, Little, Louis and Slud 2019, "Comparative Study of Confidence Intervals for Proportions in
 Complex Sample Surveys", which recommends it. Why no bootstrap over tasks: where nearly all tasks pass, or nearly none,
 it resamples little but these, and its interval shrinks to a point that the truth is not at. Trials of both are in
-tests/unit/test_pass_rates.py.
+tests/unit/evaluation/test_pass_at_k.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Estimate:
 
 
 def pass_at_k(samples: int, right: int, k: int) -> float:
-    """The chance that k answers to one task, of which `right` of `samples` were right, hold a right one.
+    """Return the chance that k answers to one task, of which `right` of `samples` were right, hold a right one.
 
     The unbiased estimator 1 − C(n−c, k) / C(n, k), 1 ≤ k ≤ n, 0 ≤ c ≤ n, in exact integers. Source: Chen et al. 2021,
     "Evaluating Large Language Models Trained on Code", equation 1.
@@ -47,12 +47,12 @@ def pass_at_k(samples: int, right: int, k: int) -> float:
 
 
 def mean_pass_at_k(right: Sequence[int], samples: int, k: int) -> Estimate:
-    """pass@k over tasks, each with `right[i]` of `samples` right."""
+    """Return pass@k over tasks, each with `right[i]` of `samples` right."""
     return mean_of([pass_at_k(samples, count, k) for count in right], samples)
 
 
 def mean_of(values: Sequence[float], samples: int) -> Estimate:
-    """The mean of one value from 0 to 1 a task, each from `samples` answers, with its interval.
+    """Return the mean of one value from 0 to 1 per task, each from `samples` answers, with its interval.
 
     Wilson's at n tasks, n replaced by n·p(1−p)/s²: s² is the values' variance, and p(1−p) what it would be if each were
     0 or 1. It counts no more than all the answers do. Where nothing varies the tasks count; a single one cannot say how
@@ -101,7 +101,7 @@ class Band:
 
 
 @dataclass(frozen=True)
-class Sifted:
+class FilteredTasks:
     """What a band leaves of tasks."""
 
     kept: tuple[int, ...]
@@ -114,11 +114,11 @@ class Sifted:
     """Tasks by number of right answers, 0 to `samples`."""
 
 
-def sift(right: Sequence[int], samples: int, band: Band) -> Sifted:
+def sift(right: Sequence[int], samples: int, band: Band) -> FilteredTasks:
     """Sort tasks by their pass rate right[i] / samples."""
     rates = [count / samples for count in right]
     counts = Counter(right)
-    return Sifted(
+    return FilteredTasks(
         kept=tuple(i for i, rate in enumerate(rates) if rate in band),
         too_hard=sum(rate < band.low for rate in rates),
         too_easy=sum(rate > band.high for rate in rates),

@@ -1,8 +1,8 @@
-"""What a checkpoint is asked when somebody measures it, and what comes back.
+"""Describe an evaluation of a checkpoint: the request and its results.
 
-`muster.asking` starts the process that answers (`worker.answering`), hands it one line and reads one line per task. An
-answer's budget and sampling seed follow from the task's text and the number of the sample, as a run draws them: two
-checkpoints that are compared meet the same luck, and a task has the same answers whichever set it stands in.
+`muster.evaluation.client` starts the process that answers (`worker.answering`), sends it one line and reads one line
+per task. An answer's budget and sampling seed follow from the task's text and the number of the sample, as in a run.
+So two checkpoints that are compared have the same draws, and a task has the same answers in every set.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Sampling:
 
 
 @dataclass(frozen=True)
-class Questions:
+class EvalRequest:
     """Some tasks of a set, for one checkpoint."""
 
     model: Path
@@ -80,24 +80,24 @@ class Questions:
     ranks: int = 1
     """Devices that the model is split over."""
     cache_bytes: int = 0
-    """Of the engine's key-value cache; 0 as in settings."""
+    """Size of the engine's key-value cache; 0 as in settings."""
     first: int = 0
-    """Tasks that need no answers any more."""
+    """Tasks that are answered already."""
 
     def load(self) -> tuple[Task, ...]:
-        """The tasks from `first` on. Raises as `load_task_set`."""
+        """Load the tasks from `first` on. Raises as `load_task_set`."""
         return part_of(load_task_set(self.tasks, self.root), self.part)[self.first : self.count]
 
-    def starting_at(self, first: int) -> Questions:
+    def starting_at(self, first: int) -> EvalRequest:
         return replace(self, first=first)
 
     def to_line(self) -> str:
-        """One line of ASCII, whatever bytes the names of the files are."""
+        """Return one line of ASCII, whatever bytes the names of the files are."""
         document = asdict(self) | {"model": str(self.model), "tasks": str(self.tasks), "root": self.root.hex()}
         return json.dumps(document)
 
     @classmethod
-    def from_line(cls, line: str) -> Questions:
+    def from_line(cls, line: str) -> EvalRequest:
         document: dict[str, Any] = json.loads(line)
         sampling = document["sampling"]
         return cls(
@@ -112,13 +112,13 @@ class Questions:
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What became of one task."""
+class TaskResult:
+    """The results of one task."""
 
     task: int
     """Index into the part."""
     right: int
-    """Answers that score, of `Sampling.samples`."""
+    """Right answers, of `Sampling.samples`."""
     finished: int
     """Answers that ended before they were cut off."""
     tokens: int
@@ -128,10 +128,10 @@ class Answers:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Answers:
+    def from_document(cls, document: Mapping[str, Any]) -> TaskResult:
         return cls(**document)
 
 
 def part_of(task_set: TaskSet, part: Part) -> tuple[Task, ...]:
-    """The tasks of one part, in the set's order."""
+    """Return the tasks of one part, in the set's order."""
     return task_set.held_out if part == "held-out" else task_set.train

@@ -1,6 +1,6 @@
 """Checkpoint folders in Hugging Face's format: their tokenizer, what never changes in them, and their hashes.
 
-Apart from `muster.models`, because reading a folder takes no torch.
+Apart from `muster.models.init`, because reading a folder takes no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Two processes that read different ones would judge the same work differently."""
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """The tokenizer of a checkpoint, by folder or Hugging Face name. Raises ConfigError if there is none."""
+    """Load the tokenizer of a checkpoint, by folder or Hugging Face name. Raises ConfigError if there is none."""
     from transformers import AutoTokenizer
 
     try:
@@ -42,7 +42,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def vocabulary_of(directory: Path) -> int:
-    """Tokens that a checkpoint's model knows. Raises ConfigError if its config.json does not say."""
+    """Return how many tokens a checkpoint's model has. Raises ConfigError if its config.json does not say."""
     try:
         size = json.loads((directory / "config.json").read_bytes())["vocab_size"]
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -53,10 +53,10 @@ def vocabulary_of(directory: Path) -> int:
 
 
 def context_of(directory: Path) -> int | None:
-    """Tokens that a checkpoint's model was made to see at once; None where its config.json does not say, or where
-    positions are stretched (RoPE scaling), so that only who runs it knows.
+    """Return the context length in tokens that a checkpoint's model was made for.
 
-    Raises ConfigError when config.json cannot be read.
+    None where its config.json does not say, or where positions are scaled (RoPE scaling), so that only who runs it
+    knows. Raises ConfigError when config.json cannot be read.
     """
     try:
         config = json.loads((directory / "config.json").read_bytes())

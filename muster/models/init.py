@@ -20,8 +20,8 @@ import torch
 from torch.nn import functional
 
 from muster.errors import ConfigError
-from muster.evaluation import greedy_score
-from muster.prompts import end_token, pad_token, prompt_tokens
+from muster.evaluation.greedy import greedy_score
+from muster.protocol.prompts import end_token, pad_token, prompt_tokens
 from muster.tasks import Task, TaskSet
 from muster.tasks.rewards import THINK_END
 
@@ -46,7 +46,7 @@ CONTEXT: Final = 512
 
 
 def make_tokenizer(kind: TokenizerKind = "character", corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
-    """A fast tokenizer with a chat template that announces the thinking budget.
+    """Make a fast tokenizer with a chat template that announces the thinking budget.
 
     `character`: one token per printable ASCII character; others have none. `byte_pair`: byte-level BPE of up to 512
     tokens learnt from `corpus`, which can spell any text. Both are of Qwen2's own class: for a folder with a Qwen2
@@ -72,12 +72,12 @@ def make_tokenizer(kind: TokenizerKind = "character", corpus: Sequence[str] = ()
 
 
 def _characters() -> tuple[list[str], list[tuple[str, str]]]:
-    """Newline, space and the printable ASCII characters as byte-level BPE spells them; no merges."""
+    """Return newline, space and the printable ASCII characters as byte-level BPE spells them; no merges."""
     return ["\u010a", "\u0120", *(chr(code) for code in range(33, 127))], []
 
 
 def _byte_pairs(corpus: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Tokens and merges learnt from a corpus."""
+    """Return tokens and merges learnt from a corpus."""
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
     backend = Tokenizer(models.BPE())
@@ -109,7 +109,7 @@ class ModelShape:
 
 
 def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int) -> PreTrainedModel:
-    """A Qwen2 model with random float32 weights: equal arguments, equal weights."""
+    """Make a Qwen2 model with random float32 weights: equal arguments, equal weights."""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
@@ -132,7 +132,7 @@ def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int)
 
 
 def load_model(path: str | Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A causal language model by folder or Hugging Face name; safetensors only, no code of the checkpoint is run.
+    """Load a causal language model by folder or Hugging Face name, from safetensors and without its code.
 
     What its generation_config.json asks for (penalties, temperatures) is left out: a run's terms say how to sample.
     Raises ConfigError if there is none.
@@ -161,7 +161,7 @@ def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, direc
 
 @dataclass(frozen=True)
 class WarmUp:
-    """How a fresh model learns the task format, by supervised steps on training tasks."""
+    """How a fresh model is trained on the task format, by supervised steps on training tasks."""
 
     target: float = 0.45
     """Accuracy at which warming up ends: greedy, on the first `check_tasks` held-out tasks. It rises by two or three
@@ -175,14 +175,14 @@ class WarmUp:
     """The texts miss their budget by up to this many tokens: keeping it better is left to reinforcement learning."""
     batch: int = 64
     learning_rate: float = 1e-3
-    """AdamW's, after the ramp; half of it from a third of the target on, so that accuracy rises evenly."""
-    ramp_steps: int = 10
+    """AdamW's, after its warm-up; half of it from a third of the target on, so that accuracy rises evenly."""
+    warmup_steps: int = 10
     min_steps: int = 10
     """Steps before the first measurement."""
     max_steps: int = 1000
 
     def steps_until_check(self, accuracy: float) -> int:
-        """How many more steps to take before measuring again: fewer, the nearer the target is."""
+        """Return how many more steps to take before measuring again: fewer, the nearer the target is."""
         return 10 if accuracy < self.target / 3 else 4 if accuracy < self.target * 2 / 3 else 2
 
 
@@ -228,7 +228,7 @@ def init_model(
 def warm_up(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, task_set: TaskSet, terms: WarmUp, *, seed: int
 ) -> tuple[float, int]:
-    """Supervised steps until the target is reached. Returns (held-out accuracy, steps taken)."""
+    """Take supervised steps until the target is reached. Return (held-out accuracy, steps taken)."""
     rng = Random(f"muster.warm_up.{seed}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=terms.learning_rate, weight_decay=0.01)
     accuracy, next_check = 0.0, terms.min_steps
@@ -238,7 +238,7 @@ def warm_up(
 
     for step in range(1, terms.max_steps + 1):
         near = 0.5 if accuracy >= terms.target / 3 else 1.0
-        optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / terms.ramp_steps) * near
+        optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / terms.warmup_steps) * near
         examples = [_example(tokenizer, rng.choice(task_set.train), terms, rng) for _ in range(terms.batch)]
         _supervised_loss(model, tokenizer, examples).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -257,7 +257,7 @@ def warm_up(
 
 
 def _example(tokenizer: PreTrainedTokenizerBase, task: Task, terms: WarmUp, rng: Random) -> tuple[list[int], list[int]]:
-    """Prompt and completion: the model thinks in dots, about as many as the budget leaves room for."""
+    """Return prompt and completion: the model thinks in dots, about as many as the budget leaves room for."""
     budget = rng.choice(terms.budgets)
     length = budget + rng.randint(-terms.jitter, terms.jitter)
     ending = tokenizer(THINK_END + task.answer + EOS, add_special_tokens=False)["input_ids"]
@@ -276,6 +276,6 @@ def _supervised_loss(
         end = len(prompt) + len(completion)
         ids[row, :end] = torch.tensor(prompt + completion)
         labels[row, len(prompt) : end] = torch.tensor(completion)
-    # Padding on the right needs no mask: causal attention never looks at it.
+    # Padding on the right needs no mask: causal attention never sees it.
     logits = model(input_ids=ids).logits[:, :-1]
     return functional.cross_entropy(logits.flatten(0, 1), labels[:, 1:].flatten())

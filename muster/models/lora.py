@@ -20,7 +20,7 @@ from safetensors.numpy import save_file
 
 from muster.constants import MAX_LORA_RANK
 from muster.errors import MalformedError
-from muster.tensor_files import tensors_of
+from muster.models.safetensors import tensors_of
 
 CONFIG_NAME: Final = "adapter_config.json"
 WEIGHTS_NAME: Final = "adapter_model.safetensors"
@@ -51,8 +51,7 @@ class Pair:
 
 
 class _Config(BaseModel):
-    """What is read of peft's configuration. An adapter that means more than this comes out wrong, and its hashes say
-    so."""
+    """What is read of peft's configuration. An adapter that means more comes out wrong, which its hashes show."""
 
     model_config = ConfigDict(extra="ignore", strict=True)
 
@@ -71,7 +70,7 @@ class Adapter:
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """An adapter on disk, which stays there: its numbers are read where they are needed.
+        """Open an adapter on disk, which stays there: its numbers are read where they are needed.
 
         Raises MalformedError when the folder holds no adapter of float32, OSError when it cannot be read.
         """
@@ -94,8 +93,10 @@ class Adapter:
         return cls(config.r, config.lora_alpha, pairs)
 
     def write(self, folder: Path, *, base_model: str) -> None:
-        """Write the adapter's two files; syncing is the caller's. base_model: what it belongs to, for those who read it
-        by peft. Raises OSError, SafetensorError."""
+        """Write the adapter's two files; syncing is the caller's. Raises OSError, SafetensorError.
+
+        base_model: what it belongs to, for those who read it by peft.
+        """
         modules = [name.removesuffix(_WEIGHT) for name in self.pairs]
         config = {
             "peft_type": "LORA",
@@ -117,7 +118,7 @@ class Adapter:
         (folder / CONFIG_NAME).write_text(json.dumps(config, indent=1))
 
     def shape(self, name: str) -> tuple[int, int]:
-        """Outputs and inputs of the matrix of this name."""
+        """Return outputs and inputs of the matrix of this name."""
         pair = self.pairs[name]
         return pair.up.shape[0], pair.down.shape[1]
 
@@ -130,7 +131,7 @@ class Adapter:
         if dtype not in _STORED:
             raise MalformedError(f"an adapter of weights in {dtype}")
         numbers = np.frombuffer(data, _STORED[dtype])
-        with np.errstate(all="ignore"):  # what is not finite stays so; whoever made it has said so
+        with np.errstate(all="ignore"):  # what is not finite stays so
             self._merge(self.pairs[name], numbers, dtype, start)
 
     def _merge(self, pair: Pair, numbers: np.ndarray[Any, Any], dtype: str, start: int) -> None:
@@ -168,7 +169,7 @@ def _widen(numbers: np.ndarray[Any, Any], dtype: str) -> Floats:
 
 
 def _narrow(values: Floats, dtype: str) -> np.ndarray[Any, Any]:
-    """The nearest number of the dtype, the even one of two that are as near."""
+    """Return the nearest number of the dtype, the even one of two that are as near."""
     if dtype != "BF16":
         return values.astype(_STORED[dtype])
     bits = values.view(np.uint32)
@@ -178,7 +179,7 @@ def _narrow(values: Floats, dtype: str) -> np.ndarray[Any, Any]:
 
 
 def _matrices(path: Path) -> dict[str, Floats]:
-    """The tensors of a safetensors file of float32 matrices, left on the disk. Raises ValueError for any other file."""
+    """Map the tensors of a safetensors file of float32 matrices. Raises ValueError for any other file."""
     found: dict[str, Floats] = {}
     tensors = tensors_of(path, _MAX_HEAD_BYTES)
     whole = np.memmap(path, np.uint8, "r")  # once: each keeps a file open

@@ -34,7 +34,7 @@ class Tensor:
 
 
 def tensors_of(path: Path, max_head: int = MAX_HEAD_BYTES) -> list[Tensor]:
-    """The tensors of a safetensors file, as its head names them.
+    """Return the tensors of a safetensors file, as its head names them.
 
     Raises ValueError for another file, or one whose head is longer than `max_head` bytes.
     """

@@ -1,4 +1,4 @@
-"""Reading a checkpoint's weights, for those who put them into a model that is already there."""
+"""Read a checkpoint's weights, for those who put them into a model that is already there."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def read_weights(model_dir: Path, only: Container[str] | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-    """Name and tensor of everything in the folder's safetensors files, or of the names in `only`, one at a time.
+    """Yield name and tensor of everything in the folder's safetensors files, or of the names in `only`, one at a time.
 
     Raises MalformedError when there is none, or one that is not safetensors.
     """

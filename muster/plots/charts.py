@@ -1,4 +1,4 @@
-"""How every chart of ours looks, and how it becomes an SVG. Drawn without pyplot: no display, no global state."""
+"""Style every chart alike, and turn it into an SVG. Drawn without pyplot: no display, no global state."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STYLE: Final[dict[Any, Any]] = {
 
 
 def lines_behind(axes: Axes) -> None:
-    """Horizontal lines to read values by."""
+    """Draw horizontal lines to read values by."""
     axes.grid(axis="y", color=GRID, linewidth=0.8)
     axes.set_axisbelow(True)
 
@@ -36,7 +36,7 @@ def title(axes: Axes, text: str) -> None:
 
 
 def svg_text(figure: Figure) -> str:
-    """The figure as an SVG element, the same bytes for the same figure. Draw it under `rc_context(STYLE)`."""
+    """Return the figure as an SVG element, equal bytes for equal figures. Draw it under `rc_context(STYLE)`."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "muster"})
     return re.sub(r"^.*?(?=<svg)", "", buffer.getvalue(), flags=re.DOTALL)

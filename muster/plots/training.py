@@ -1,22 +1,22 @@
-"""How a run's training went, from the trainer's `metrics.jsonl`: read, and drawn for `muster trainer plot`."""
+"""Read the trainer's `metrics.jsonl` and draw it, for `muster trainer plot`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from muster.charts import BAD, GOOD, INK, QUIET, STYLE, lines_behind, svg_text, title
 from muster.errors import CheckError, UsageError
+from muster.plots.charts import BAD, GOOD, INK, QUIET, STYLE, lines_behind, svg_text, title
 
 MAX_LINE: Final = 1 << 20
-"""Characters of one line; ours have about two thousand."""
+"""Characters of one line; the trainer's have about two thousand."""
 
 
 class _Line(BaseModel):
@@ -28,8 +28,8 @@ class _Line(BaseModel):
 
 
 @dataclass(frozen=True)
-class Step:
-    """What is known of one step; what was not finite is not there."""
+class StepMetrics:
+    """The finite numbers of one step."""
 
     step: int
     metrics: Mapping[str, float] = field(default_factory=dict)
@@ -37,34 +37,45 @@ class Step:
     """Seconds."""
 
 
-def read_steps(path: Path) -> list[Step]:
-    """The steps of a metrics.jsonl in order; of lines about the same step, what the later ones say holds.
+class StepLike(Protocol):
+    """What a chart needs of a step."""
 
-    Raises UsageError when there is no such file or no step in it, CheckError at a line that is none of the trainer's. A
-    last line without its end is one that is being written, and left out.
+    @property
+    def step(self) -> int: ...
+    @property
+    def metrics(self) -> Mapping[str, float]: ...
+
+
+def read_steps(path: Path) -> list[StepMetrics]:
+    """Return the steps of a metrics.jsonl in order; later lines about the same step replace what earlier ones say.
+
+    Raises UsageError when there is no such file or no step in it, CheckError at a line that the trainer did not write.
+    A last line without its end is still being written, and is left out.
     """
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{path} cannot be read: {error}", hint="name the trainer's metrics.jsonl") from error
-    steps: dict[int, Step] = {}
+    steps: dict[int, StepMetrics] = {}
     for number, line in enumerate(text.split("\n")[:-1], 1):
         try:
             if len(line) > MAX_LINE:
                 raise ValueError("it is too long")
-            said = _Line.model_validate_json(line)
+            parsed = _Line.model_validate_json(line)
         except (ValidationError, ValueError) as error:
-            raise CheckError(f"line {number} of {path} is no step's: {str(error).splitlines()[0]}") from error
-        before = steps.get(said.step, Step(said.step))
-        finite = {name: value for name, value in said.metrics.items() if value is not None}
-        steps[said.step] = Step(said.step, {**before.metrics, **finite}, {**before.stages, **said.stages})
+            raise CheckError(
+                f"line {number} of {path} is not a step of the trainer: {str(error).splitlines()[0]}"
+            ) from error
+        before = steps.get(parsed.step, StepMetrics(parsed.step))
+        finite = {name: value for name, value in parsed.metrics.items() if value is not None}
+        steps[parsed.step] = StepMetrics(parsed.step, {**before.metrics, **finite}, {**before.stages, **parsed.stages})
     if not steps:
         raise UsageError(f"{path} has no steps yet")
     return [steps[number] for number in sorted(steps)]
 
 
-def picture(steps: Sequence[Step], *, alarm: float) -> str:
-    """All charts in one SVG; `alarm` is `trainer.mismatch_alarm`."""
+def picture(steps: Sequence[StepMetrics], *, alarm: float) -> str:
+    """Draw all charts in one SVG; `alarm` is `trainer.mismatch_alarm`."""
     with rc_context(STYLE):
         figure = Figure(figsize=(9.6, 10.4), layout="constrained", facecolor="white")
         for axes, (name, draw) in zip(figure.subplots(4, 2).flat, CHARTS.items(), strict=True):
@@ -82,13 +93,20 @@ def picture(steps: Sequence[Step], *, alarm: float) -> str:
 
 
 MISMATCH: Final = "Samplers against trainer"
+FROM_ZERO: Final = (0, None)
 _SHADES: Final = (GOOD, "#5eead4", QUIET, "#f59e0b", BAD, INK, "#a78bfa")
 
 
-def _lines(metrics: Mapping[str, str], label: str, *, log: bool = False, from_zero: bool = False):
-    """A chart of some metrics over the steps: {metric: what it is called}."""
+def line_chart(
+    metrics: Mapping[str, str],
+    label: str,
+    *,
+    log: bool = False,
+    limits: tuple[float | None, float | None] | None = None,
+) -> Callable[[Axes, Sequence[StepLike]], None]:
+    """Return a chart of some metrics over the steps: {metric: its label}. `limits`: of the vertical axis."""
 
-    def draw(axes: Axes, steps: Sequence[Step]) -> None:
+    def draw(axes: Axes, steps: Sequence[StepLike]) -> None:
         for (metric, name), colour in zip(metrics.items(), (GOOD, INK, QUIET), strict=False):
             points = [(one.step, one.metrics[metric]) for one in steps if metric in one.metrics]
             if points:
@@ -97,15 +115,15 @@ def _lines(metrics: Mapping[str, str], label: str, *, log: bool = False, from_ze
             axes.legend(frameon=False, fontsize=8)
         if log and any(one.metrics.get(name, 0) > 0 for one in steps for name in metrics):
             axes.set_yscale("log")
-        elif from_zero:
-            axes.set_ylim(bottom=0)
+        elif limits is not None:
+            axes.set_ylim(*limits)
         axes.set_ylabel(label)
 
     return draw
 
 
 def _stacked(axes: Axes, rows: Sequence[tuple[int, Mapping[str, float]]], label: str) -> None:
-    """Bars by step, one part for each name."""
+    """Draw bars by step, one part for each name."""
     names = list(dict.fromkeys(name for _, row in rows for name in row))
     floor = [0.0] * len(rows)
     for name, colour in zip(names, _SHADES * (1 + len(names) // len(_SHADES)), strict=False):
@@ -117,32 +135,34 @@ def _stacked(axes: Axes, rows: Sequence[tuple[int, Mapping[str, float]]], label:
     axes.set_ylabel(label)
 
 
-def staleness_shares(step: Step) -> dict[str, float]:
-    """The histogram of a batch: {staleness: share of its files}."""
+def staleness_shares(step: StepMetrics) -> dict[str, float]:
+    """Return the histogram of a batch: {staleness: share of its files}."""
     prefix = "staleness/"
     shares = {name.removeprefix(prefix): value for name, value in step.metrics.items() if name.startswith(prefix)}
     return {name: shares[name] for name in sorted(filter(str.isdigit, shares), key=int)}
 
 
-def _staleness(axes: Axes, steps: Sequence[Step]) -> None:
+def _staleness(axes: Axes, steps: Sequence[StepMetrics]) -> None:
     _stacked(axes, [(one.step, shares) for one in steps if (shares := staleness_shares(one))], "share of files")
 
 
-def _stages(axes: Axes, steps: Sequence[Step]) -> None:
+def _stages(axes: Axes, steps: Sequence[StepMetrics]) -> None:
     _stacked(axes, [(one.step, one.stages) for one in steps], "seconds")
 
 
-CHARTS: Final[dict[str, Callable[[Axes, Sequence[Step]], None]]] = {
-    "Reward": _lines({"reward": "batch", "held_out/reward": "unseen tasks"}, "mean reward", from_zero=True),
-    "Completions": _lines({"completions/mean_length": "mean"}, "tokens", from_zero=True),
-    "Thinking budget missed by": _lines(
+CHARTS: Final[dict[str, Callable[[Axes, Sequence[StepMetrics]], None]]] = {
+    "Reward": line_chart({"reward": "batch", "held_out/reward": "unseen tasks"}, "mean reward", limits=FROM_ZERO),
+    "Completions": line_chart({"completions/mean_length": "mean"}, "tokens", limits=FROM_ZERO),
+    "Thinking budget missed by": line_chart(
         {"completions/length_error": "batch", "held_out/length_error": "unseen tasks"},
         "mean distance over budget",
-        from_zero=True,
+        limits=FROM_ZERO,
     ),
-    MISMATCH: _lines({"mismatch_kl": "KL"}, "nats per token", log=True),
+    MISMATCH: line_chart({"mismatch_kl": "KL"}, "nats per token", log=True),
     "Staleness": _staleness,
-    "Groups that taught nothing": _lines({"frac_reward_zero_std": "share"}, "share of groups", from_zero=True),
-    "Gradient and entropy": _lines({"grad_norm": "gradient norm", "entropy": "entropy, nats"}, "", from_zero=True),
+    "Groups without a signal": line_chart({"frac_reward_zero_std": "share"}, "share of groups", limits=FROM_ZERO),
+    "Gradient and entropy": line_chart(
+        {"grad_norm": "gradient norm", "entropy": "entropy, nats"}, "", limits=FROM_ZERO
+    ),
     "Where the time went": _stages,
 }

@@ -2,12 +2,12 @@
 
 A proof is made of the last hidden state of every completion token (the state its logits came from, after the final
 norm) and compared with the states a validator recomputes. A codec is one form of proof; a run's verification profile
-(`muster.profiles`) names the one it uses. `CODECS` is the registry.
+(`muster.verification.profiles`) names the one it uses. `CODECS` is the registry.
 """
 
-from muster.toploc.codec import Codec, Comparison
-from muster.toploc.projection import PROJECTION
-from muster.toploc.published import TOPLOC
+from muster.proofs.codec import Codec, Comparison
+from muster.proofs.projection import PROJECTION
+from muster.proofs.toploc import TOPLOC
 
 CODECS: dict[str, Codec] = {codec.name: codec for codec in (PROJECTION, TOPLOC)}
 

@@ -39,11 +39,11 @@ class Codec(Protocol):
         ...
 
     def encode(self, states: torch.Tensor, seed: int) -> bytes:
-        """The proof of one completion. Raises ValueError on states that are not finite."""
+        """Make the proof of one completion. Raises ValueError on states that are not finite."""
         ...
 
     def encode_batch(self, states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[bytes]:
-        """The proofs of many completions of different lengths, in order."""
+        """Make the proofs of many completions of different lengths, in order."""
         ...
 
     def compare(self, proof: bytes, states: torch.Tensor, seed: int) -> Comparison:

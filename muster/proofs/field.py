@@ -4,7 +4,7 @@ The points are (index modulo m, bits of the bfloat16 entry). m, the first word, 
 which the chunk's indices differ; the others are the coefficients, lowest power first, all below 65497. As 65497 is
 prime and every finite bfloat16 is below it, there is exactly one such polynomial, whatever the order of the points.
 
-The kernel is muster/native/toploc.c; the twin here gives the same integers.
+The kernel is muster/proofs/native/toploc.c; the twin here gives the same integers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 
 import numpy as np
 
-from muster.native import load
-from muster.toploc.kernel import address
-from muster.toploc.largest import POINTS
+from muster.proofs.kernel import address
+from muster.proofs.native import load
+from muster.proofs.topk import POINTS
 
 PRIME: Final = 65497
 LEAST_MODULUS: Final = 2**15 + 1
@@ -26,7 +26,7 @@ WORDS: Final = 1 + POINTS
 
 
 def interpolate(indices: np.ndarray, values: np.ndarray) -> np.ndarray:
-    """The words of the polynomials through points [C, 128]: uint16 [C, 129]. Values are below 65497.
+    """Return the words of the polynomials through points [C, 128]: uint16 [C, 129]. Values are below 65497.
 
     Raises ValueError when no modulus keeps the indices of a chunk apart.
     """
@@ -43,7 +43,7 @@ def interpolate(indices: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def evaluate(words: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    """The polynomials' values at indices [C, 128]: uint16 [C, 128]. Moduli are 1 to 65497, coefficients below it."""
+    """Evaluate polynomials at indices [C, 128]: uint16 [C, 128]. Moduli are 1 to 65497, coefficients below it."""
     kernel = load("toploc")
     if kernel is None:
         return evaluate_by_numpy(words, indices)
@@ -84,7 +84,7 @@ def evaluate_by_numpy(words: np.ndarray, indices: np.ndarray) -> np.ndarray:
 
 
 def _injective_moduli(indices: np.ndarray) -> np.ndarray:
-    """int64 [C]: the largest modulus up to 65497 under which a chunk's indices differ, 0 without one."""
+    """Find the largest modulus up to 65497 under which a chunk's indices differ, 0 without one: int64 [C]."""
     moduli = np.zeros(len(indices), np.int64)
     searching = np.arange(len(indices))
     for modulus in range(PRIME, LEAST_MODULUS - 1, -1):
@@ -99,7 +99,7 @@ def _injective_moduli(indices: np.ndarray) -> np.ndarray:
 
 @cache
 def inverses() -> np.ndarray:
-    """uint16 [65497]: the inverse of every number modulo 65497, and 0 for 0: its power to 65495, as Fermat says."""
+    """Return every number's inverse modulo 65497 (its power to 65495, by Fermat), and 0 for 0: uint16 [65497]."""
     base = np.arange(PRIME, dtype=np.int64)
     result, exponent = np.ones_like(base), PRIME - 2
     while exponent:

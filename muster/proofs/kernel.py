@@ -1,4 +1,4 @@
-"""Handing arrays and tensors to a kernel."""
+"""Pass arrays and tensors to a kernel."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 
 
 def address(array: np.ndarray) -> ctypes.c_void_p:
-    """Where a contiguous array's values are. It keeps the array: one that was only made to be handed over lives as long
-    as the call."""
+    """Return the address of a contiguous array's values.
+
+    It holds a reference to the array: a temporary one is not freed before the call ends.
+    """
     return array.ctypes.data_as(ctypes.c_void_p)
 
 
 def addresses(tensors: Sequence[torch.Tensor]) -> np.ndarray:
-    """Where each contiguous tensor's values are: uint64 [len(tensors)]."""
+    """Return the address of each contiguous tensor's values: uint64 [len(tensors)]."""
     return np.array([tensor.data_ptr() for tensor in tensors], dtype=np.uint64)

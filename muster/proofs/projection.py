@@ -9,8 +9,8 @@ The signs follow from the completion's seed, so a proof fits one position of one
 Four random signs per entry preserve relative distances on average (Johnson-Lindenstrauss); over a completion of 20
 tokens the distance is measured by 80 numbers. It is relative to their size, or to the size that the states let expect
 where that is larger. Sums are float32 whatever the states are. Building reads each state once, in the kernel
-muster/native/projection.c or, where there is none and on a GPU, in one [4, H] x [H, T] product per completion; the two
-differ by no more than the order of float32 additions does.
+muster/proofs/native/projection.c or, where there is none and on a GPU, in one [4, H] x [H, T] product per completion;
+the two differ by no more than the order of float32 additions does.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from muster.native import load
-from muster.sampling import noise_bits
-from muster.toploc.codec import Comparison
-from muster.toploc.kernel import address, addresses
+from muster.proofs.codec import Comparison
+from muster.proofs.kernel import address, addresses
+from muster.proofs.native import load
+from muster.proofs.seeded_sampling import noise_bits
 
 PROJECTIONS = 4
 _SIGN_POSITION = 0x7FFFFFFF
@@ -39,7 +39,7 @@ _SMALLEST_SIZE = 1e-30
 
 
 def signs(seeds: Sequence[int], hidden: int, *, device: torch.device | str = "cpu") -> torch.Tensor:
-    """The sign matrices of B completions: float32 [B, 4, hidden], each entry 1 or -1."""
+    """Return the sign matrices of B completions: float32 [B, 4, hidden], each entry 1 or -1."""
     words = _sign_words(seeds, hidden, device)
     bits = (words[:, :, None] >> torch.arange(32, dtype=torch.int32, device=device)) & 1
     flat = bits.view(len(seeds), -1)[:, : hidden * PROJECTIONS]
@@ -47,7 +47,7 @@ def signs(seeds: Sequence[int], hidden: int, *, device: torch.device | str = "cp
 
 
 def _sign_words(seeds: Sequence[int], hidden: int, device: torch.device | str) -> torch.Tensor:
-    """The signs, 32 to a word, set bits being -1: int32 [B, ceil(4 * hidden / 32)]."""
+    """Return the signs, 32 to a word, set bits being -1: int32 [B, ceil(4 * hidden / 32)]."""
     keys = torch.tensor(list(seeds), dtype=torch.int64, device=device)
     return noise_bits(keys, torch.full_like(keys, _SIGN_POSITION), -(-hidden * PROJECTIONS // 32))
 
@@ -81,7 +81,7 @@ PROJECTION = Projection()
 
 
 def _project(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[np.ndarray]:
-    """float32 [T, 4] per completion, clamped to what float16 holds."""
+    """Return float32 [T, 4] per completion, clamped to what float16 holds."""
     if not states:
         return []
     on_cpu = all(rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.bfloat16) for rows in states)
@@ -91,7 +91,7 @@ def _project(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[np.nd
 
 
 def sums_by_kernel(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.ndarray:
-    """The states' products with their signs: float32 [sum of T, 4]. All on the CPU, and of one dtype."""
+    """Return the states' products with their signs: float32 [sum of T, 4]. All on the CPU, and of one dtype."""
     kernel = load("projection")
     assert kernel is not None
     rows = [part.contiguous() for part in states]
@@ -116,16 +116,18 @@ def sums_by_kernel(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.n
 
 
 def sums_by_torch(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.ndarray:
-    """`sums_by_kernel` for states on any device."""
+    """Compute `sums_by_kernel` for states on any device."""
     matrices = signs(seeds, states[0].shape[1], device=states[0].device)
     products = [rows.float() @ matrix.t() for rows, matrix in zip(states, matrices, strict=True)]
     return torch.cat(products).cpu().numpy()
 
 
 def _distance(proof: bytes, expected: np.ndarray, usual: float) -> Comparison:
-    """The relative distance between a proof's numbers and those expected, float32 [T, 4]; `usual` is the size that
-    these have on average over all signs. One or two tokens' numbers may all be small by chance: against these alone,
-    honest work would look far off."""
+    """Compare a proof's numbers with those expected, float32 [T, 4], by their relative distance.
+
+    `usual` is the size that these have on average over all signs. One or two tokens' numbers may all be small by
+    chance: relative to these alone, honest work would have a large distance.
+    """
     if len(proof) != expected.size * 2:
         return Comparison.malformed(f"{len(proof)} bytes for {len(expected)} tokens, {expected.size * 2} expected")
     claimed = np.frombuffer(proof, dtype="<f2").astype(np.float32).reshape(expected.shape)

@@ -22,8 +22,8 @@ bits and `u` are identical everywhere, the noise up to the last bit of the logar
 replay: every honest worker of another version would be rejected. Mixer: https://github.com/skeeto/hash-prospector.
 
 `choose` is the worker's side, `measure` the validator's. On a CPU both run in a compiled kernel where there is one
-(`muster/native/sampler.c`): one pass over the logits, in which few tokens need a logarithm. `choose_portable` and
-`measure_portable` are the definition, and what runs everywhere else; both sides choose the same tokens, always.
+(`muster/proofs/native/sampler.c`): one pass over the logits, in which few tokens need a logarithm. `choose_portable`
+and `measure_portable` are the definition, and what runs everywhere else; both sides choose the same tokens, always.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ from typing import TypeVar
 import numpy as np
 import torch
 
-from muster.native import load
+from muster.proofs.native import load
 
 Words = TypeVar("Words", np.ndarray, torch.Tensor)
 """int32 words, as numpy or torch holds them."""
 
 
 def _signed(word: int) -> int:
-    """The int32 with the same bits as an unsigned 32-bit word."""
+    """Return the int32 with the same bits as an unsigned 32-bit word."""
     return word - (1 << 32) if word >= 1 << 31 else word
 
 
@@ -68,7 +68,7 @@ def _mix(x: Words, between: Words | None = None) -> Words:
 
 
 def _keys(low: Words, high: Words, positions: Words) -> tuple[Words, Words]:
-    """The two keys of each row, from int32 words that this may overwrite."""
+    """Return the two keys of each row, from int32 words that this may overwrite."""
     low += _GOLDEN
     key = _mix(_mix(low) ^ high)
     key += positions
@@ -77,7 +77,7 @@ def _keys(low: Words, high: Words, positions: Words) -> tuple[Words, Words]:
 
 
 def noise_bits(seeds: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
-    """The hash behind the noise: int32 [B, vocab] for int64 seeds [B] and token indices [B]."""
+    """Return the hash behind the noise: int32 [B, vocab] for int64 seeds [B] and token indices [B]."""
     words = seeds.to(torch.int64).contiguous().view(torch.int32).view(-1, 2)  # little-endian: low word first
     first, second = _keys(words[:, 0].clone(), words[:, 1], positions.to(torch.int32))
     tokens = torch.arange(vocab, dtype=torch.int32, device=seeds.device) * _GOLDEN
@@ -181,13 +181,13 @@ def measure_portable(
 
 
 def scale(logits: torch.Tensor, temperature: float) -> torch.Tensor:
-    """logits / temperature in float32: what noise is added to and probabilities are taken of."""
+    """Return logits / temperature in float32: what noise is added to and probabilities are taken of."""
     logits = logits.to(torch.float32)
     return logits if temperature == 1.0 else logits / temperature
 
 
 def chosen_logprobs(scaled: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
-    """float32 [B]: log_softmax of scaled [B, V] at tokens [B]."""
+    """Return log_softmax of scaled [B, V] at tokens [B]: float32 [B]."""
     return scaled.gather(1, tokens[:, None])[:, 0] - scaled.logsumexp(dim=1)
 
 
@@ -204,7 +204,7 @@ class _Rows:
     states: torch.Tensor
 
     def undecided(self) -> torch.Tensor | None:
-        """Indices of the rows that the last bit of a logarithm decides, or whose logits are not finite; None if none.
+        """Find rows that the last bit of a logarithm decides, or whose logits are not finite; None if there are none.
 
         About one row in 100,000 of honest work: its two best tokens are that near to each other.
         """

@@ -2,8 +2,8 @@
 
 A chunk is the flattened bfloat16 states of up to 32 consecutive tokens, float32 ones being rounded first. Kept are the
 128 entries of largest magnitude, of equal ones those of lowest index; a chunk of fewer than 128 entries (the end of a
-completion of a tiny model) counts as followed by zeros. The kernel is muster/native/toploc.c; where there is none, and
-for states on a GPU, the same choice is made by torch on the states' own device.
+completion of a tiny model) counts as followed by zeros. The kernel is muster/proofs/native/toploc.c; where there is
+none, and for states on a GPU, the same choice is made by torch on the states' own device.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch.nn.functional import pad
 
-from muster.native import load
-from muster.toploc.kernel import address, addresses
+from muster.proofs.kernel import address, addresses
+from muster.proofs.native import load
 
 CHUNK_TOKENS: Final = 32
 POINTS: Final = 128
@@ -45,7 +45,7 @@ def chunk_count(tokens: int) -> int:
 
 
 def largest(states: Sequence[torch.Tensor]) -> Largest:
-    """The kept entries of all chunks of completions [T, H], one completion after the other."""
+    """Return the kept entries of all chunks of completions [T, H], one completion after the other."""
     rows = [part.to(torch.bfloat16).contiguous() for part in states]
     if not any(len(part) for part in rows):
         return Largest(np.empty((0, POINTS), np.int32), np.empty((0, POINTS), np.uint16))

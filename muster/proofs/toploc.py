@@ -1,8 +1,9 @@
-"""The `toploc` codec: TOPLOC as published (arXiv 2501.16007), 258 bytes for every 32 tokens, read and written alike by
-the `toploc` package 0.1.6.
+"""The `toploc` codec: TOPLOC as published (arXiv 2501.16007), 258 bytes for every 32 tokens.
 
-Per chunk of 32 tokens the 128 entries of largest magnitude (`muster.toploc.largest`) are the points of a polynomial
-(`muster.toploc.field`): a modulus and 128 coefficients, two bytes each, the high one first. A reader evaluates it at
+The `toploc` package 0.1.6 reads and writes the same bytes.
+
+Per chunk of 32 tokens the 128 entries of largest magnitude (`muster.proofs.topk`) are the points of a polynomial
+(`muster.proofs.field`): a modulus and 128 coefficients, two bytes each, the high one first. A reader evaluates it at
 the largest entries of the states that it computed itself, and gets the worker's values wherever both kept the same
 entry; anywhere else the value is as good as random. Nothing in the form depends on a seed.
 
@@ -31,9 +32,9 @@ from typing import Final
 import numpy as np
 import torch
 
-from muster.toploc.codec import Comparison
-from muster.toploc.field import LEAST_MODULUS, PRIME, WORDS, evaluate, interpolate
-from muster.toploc.largest import CHUNK_TOKENS, INFINITE, POINTS, Largest, chunk_count, largest
+from muster.proofs.codec import Comparison
+from muster.proofs.field import LEAST_MODULUS, PRIME, WORDS, evaluate, interpolate
+from muster.proofs.topk import CHUNK_TOKENS, INFINITE, POINTS, Largest, chunk_count, largest
 
 CHUNK_BYTES: Final = 2 * WORDS
 _OCTAVE: Final = 128
@@ -42,7 +43,7 @@ _MIDDLE: Final = (POINTS - 1) // 2
 
 
 @dataclass(frozen=True)
-class Published:
+class ToplocCodec:
     name: str = "toploc"
     bytes_per_token: float = CHUNK_BYTES / CHUNK_TOKENS
 
@@ -69,11 +70,11 @@ class Published:
         return [measured[i] if problem is None else Comparison.malformed(problem) for i, problem in enumerate(problems)]
 
 
-TOPLOC = Published()
+TOPLOC = ToplocCodec()
 
 
 def _problem(proof: bytes, states: torch.Tensor) -> str | None:
-    """What is wrong with a proof's form, if anything: each has one honest way to be written."""
+    """Return what is wrong with a proof's form, if anything: each proof has exactly one valid form."""
     tokens, hidden = states.shape
     expected = chunk_count(tokens) * CHUNK_BYTES
     if len(proof) != expected:
@@ -112,21 +113,21 @@ def _distances(proofs: Sequence[bytes], states: Sequence[torch.Tensor]) -> list[
 
 
 def _finite(kept: Largest) -> np.ndarray:
-    """Whether each chunk is: bool [C]. An infinity or a NaN is among the largest."""
+    """Return whether each chunk is: bool [C]. An infinity or a NaN is among the largest."""
     return (kept.bits & 0x7FFF).max(axis=1) < INFINITE
 
 
 def _steps(bits: np.ndarray) -> np.ndarray:
-    """Where bfloat16 values are among all of them, zero being 0: int32, in the order of the values."""
+    """Return where bfloat16 values are among all of them, zero being 0: int32, in the order of the values."""
     magnitudes = (bits & 0x7FFF).astype(np.int32)
     return np.where(bits >> 15, -magnitudes, magnitudes)
 
 
 def _distance(claimed: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The sum of the distances of each chunk's entries [C, 128]: int64 [C]."""
+    """Return the sum of the distances of each chunk's entries [C, 128]: int64 [C]."""
     return np.minimum(np.abs(claimed - expected), _OCTAVE).sum(axis=1, dtype=np.int64)
 
 
 def _sums(owners: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
-    """Chunks' values added up by completion: float64 [count], exact."""
+    """Return chunks' values added up by completion: float64 [count], exact."""
     return np.bincount(owners, weights=values, minlength=count)

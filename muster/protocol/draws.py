@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
 
-from muster.terms import Terms
+from muster.protocol.terms import Terms
 
 DRAW_TAG = "muster.draw.v1"
 SAMPLE_TAG = b"muster.sample.v1"
@@ -41,31 +41,31 @@ class Draw:
 
 
 def draw_base(*, chain_id: int, runs: str, run: int, step: int, entropy: bytes, node: str, index: int) -> bytes:
-    """The hash all draws of one commitment follow from. `runs` and `node` are addresses, `entropy` 32 bytes."""
+    """Return the hash that all draws of one commitment follow from. `runs`, `node`: addresses; `entropy`: 32 bytes."""
     types = ["string", "uint256", "address", "uint32", "uint32", "bytes32", "address", "uint32"]
     return keccak(encode(types, [DRAW_TAG, chain_id, runs, run, step, entropy, node, index]))
 
 
 def group_draw(base: bytes, group: int, terms: Terms, work_class: int) -> GroupDraw:
-    """Task and budget of a group."""
+    """Draw the task and budget of a group."""
     word = int.from_bytes(keccak(base + b"g" + group.to_bytes(4, "big")), "big")
     budgets = terms.classes[work_class].budgets
     return GroupDraw(task=(word >> 128) % terms.task_count, budget=budgets[(word & (1 << 128) - 1) % len(budgets)])
 
 
 def position_seed(base: bytes, position: int) -> int:
-    """Sampling seed of a position, 0 ≤ seed < 2^63."""
+    """Return the sampling seed of a position, 0 ≤ seed < 2^63."""
     return int.from_bytes(keccak(base + b"p" + position.to_bytes(4, "big")), "big") & (1 << 63) - 1
 
 
 def draw_commitment(base: bytes, terms: Terms, work_class: int) -> Draw:
-    """All groups and seeds of one commitment, positions in order (position = group × group_size + sample)."""
+    """Draw all groups and seeds of one commitment, positions in order (position = group × group_size + sample)."""
     groups = tuple(group_draw(base, g, terms, work_class) for g in range(terms.groups_per_commitment))
     return Draw(base=base, groups=groups, seeds=tuple(position_seed(base, p) for p in range(terms.positions)))
 
 
 def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
-    """Positions a validator re-runs: `count` distinct ones, ascending, by a Fisher-Yates shuffle of hashes.
+    """Draw the positions a validator re-runs: `count` distinct ones, ascending, by a Fisher-Yates shuffle of hashes.
 
     `block_hash` is that of a block after the commitment, so the worker cannot know the sample; `preimage` is the
     next of the validator's hash chain, so the validator cannot choose it.
@@ -81,7 +81,7 @@ def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, po
 
 
 def chain_preimages(secret: bytes, length: int) -> list[bytes]:
-    """A hash chain to reveal from front to back: element k is H^(length-k)(secret); the tip is H(element 0)."""
+    """Return a hash chain to reveal from front to back: element k is H^(length-k)(secret); the tip is H(element 0)."""
     links = [secret]
     for _ in range(length - 1):
         links.append(keccak(links[-1]))
@@ -89,7 +89,7 @@ def chain_preimages(secret: bytes, length: int) -> list[bytes]:
 
 
 def verify_preimage(tip: bytes, preimage: bytes, index: int) -> bool:
-    """Whether `preimage` is element `index` of the chain whose tip is keccak(element 0)."""
+    """Return whether `preimage` is element `index` of the chain whose tip is keccak(element 0)."""
     value = preimage
     for _ in range(index + 1):
         value = keccak(value)

@@ -7,22 +7,27 @@ from __future__ import annotations
 
 import hashlib
 import re
+from typing import Final
 
-_HEX_HASH = re.compile(r"0x[0-9a-f]{64}")
+_HEX_HASH: Final = re.compile(r"0x[0-9a-f]{64}")
 
 
 def content_hash(data: bytes) -> str:
-    """The name under which `data` is stored and asked for."""
+    """Return the name under which `data` is stored and fetched."""
     return "0x" + hashlib.sha256(data).hexdigest()
 
 
+NOTHING_HASH: Final = content_hash(b"")
+"""What a request without a body is signed for."""
+
+
 def is_hash(text: str) -> bool:
-    """Whether `text` is a hash as we write it: 0x and 64 lower-case hex digits."""
+    """Return whether `text` is a hash as we write it: 0x and 64 lower-case hex digits."""
     return _HEX_HASH.fullmatch(text) is not None
 
 
 def hex_hash(value: bytes | str) -> str:
-    """32 bytes, or a hash already written out, as 0x and 64 hex digits. Raises ValueError on anything else."""
+    """Write 32 bytes, or a hash already written out, as 0x and 64 hex digits. Raises ValueError on anything else."""
     text = value.lower() if isinstance(value, str) else "0x" + value.hex()
     if not is_hash(text):
         raise ValueError(f"{value!r} is not a 32-byte hash")
@@ -30,7 +35,7 @@ def hex_hash(value: bytes | str) -> str:
 
 
 def hash_bytes(text: str) -> bytes:
-    """The inverse of `hex_hash`. Raises ValueError when `text` is not a hash as we write it."""
+    """Invert `hex_hash`. Raises ValueError when `text` is not a hash as we write it."""
     if not is_hash(text):
         raise ValueError(f"{text!r} is not 0x and 64 lower-case hex digits")
     return bytes.fromhex(text[2:])

@@ -1,7 +1,7 @@
 """Merkle trees as OpenZeppelin builds them: sorted leaves, commutative keccak, leaves hashed twice.
 
 The tree that commits to a rollout file (`muster.rollouts.leaves`) and the one that commits to a checkpoint
-(`muster.shardcast.manifest`) are both of this kind, so a contract can check either with MerkleProof.
+(`muster.shardcast.format.manifest`) are both of this kind, so a contract can check either with MerkleProof.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from multiproof.core import get_proof, make_merkle_tree
 
 
 def leaf_of_words(words: Iterable[int | bytes]) -> bytes:
-    """keccak256(keccak256(abi.encode(words))) of static words: integers, or 32 bytes as they are."""
+    """Compute keccak256(keccak256(abi.encode(words))) of static words: integers, or 32 bytes as they are."""
     encoded = b"".join(word if isinstance(word, bytes) else word.to_bytes(32, "big", signed=word < 0) for word in words)
     return keccak(keccak(encoded))
 
@@ -27,8 +27,8 @@ class LeafTree:
     places: tuple[int, ...]
 
     @classmethod
-    def of(cls, hashes: Sequence[bytes]) -> LeafTree:
-        """Build a tree. Raises ValueError on no leaves."""
+    def from_hashes(cls, hashes: Sequence[bytes]) -> LeafTree:
+        """Build the tree. Raises ValueError on no leaves."""
         if not hashes:
             raise ValueError("a tree needs at least one leaf")
         order = sorted(range(len(hashes)), key=lambda i: hashes[i])
@@ -43,5 +43,5 @@ class LeafTree:
         return self.nodes[0]
 
     def proof(self, i: int) -> list[bytes]:
-        """Sibling hashes from leaf i to the root, as OpenZeppelin's MerkleProof.verify takes them."""
+        """Return sibling hashes from leaf i to the root, as OpenZeppelin's MerkleProof.verify takes them."""
         return list(get_proof(list(self.nodes), self.places[i]))

@@ -1,19 +1,28 @@
 """Messages that cross a process border as JSON, one pydantic model each; unknown fields are refused.
 
 Addresses are checksummed 0x strings, hashes 0x and 64 lower-case hex digits. Whatever is signed has its EIP-712
-form in `muster.signing`.
+form derived from its model here, by `muster.protocol.eip712`.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeVar
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, FailFast, Field, FiniteFloat, model_validator
 
-Hash = Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$")]
-Address = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$")]
+
+@dataclass(frozen=True)
+class SignedAs:
+    """Name the EIP-712 type that a field is signed as, where its Python type does not say it."""
+
+    type: str
+
+
+Hash = Annotated[str, Field(pattern=r"^0x[0-9a-f]{64}$"), SignedAs("bytes32")]
+Address = Annotated[str, Field(pattern=r"^0x[0-9a-fA-F]{40}$"), SignedAs("address")]
 Signature = Annotated[str, Field(pattern=r"^0x[0-9a-f]{130}$")]
-UInt32 = Annotated[int, Field(ge=0, lt=1 << 32)]
+UInt32 = Annotated[int, Field(ge=0, lt=1 << 32), SignedAs("uint32")]
 
 Item = TypeVar("Item")
 Many = Annotated[list[Item], FailFast()]
@@ -47,20 +56,24 @@ class Message(BaseModel):
         return value
 
 
-class Receipt(Message):
+class UploadReceipt(Message):
     """The storage's promise that it holds a file; without it nobody commits."""
+
+    struct: ClassVar = "Receipt"
 
     run: UInt32
     node: Address
     index: UInt32
     root: Hash
     file_hash: Hash
-    size: int = Field(ge=1, lt=1 << 63)
+    size: Annotated[int, Field(ge=1, lt=1 << 63), SignedAs("uint64")]
     signature: Signature
 
 
 class SignedRequest(Message):
     """What a request's signature covers, and the signature: enough to show later who asked for what."""
+
+    struct: ClassVar = "Request"
 
     method: str = Field(max_length=16)
     host: str = Field(max_length=300)
@@ -68,7 +81,7 @@ class SignedRequest(Message):
     query: str = Field(max_length=2_000)
     body_hash: Hash
     nonce: Hash
-    expiry: int = Field(ge=0, lt=1 << 64)
+    expiry: Annotated[int, Field(ge=0, lt=1 << 64), SignedAs("uint64")]
     """Unix seconds."""
     signature: Signature
 
@@ -77,15 +90,18 @@ class Upload(Message):
     """The file of one (node, index, root), promised by the storage and claimed by the node itself.
 
     The receipt shows that the storage held the file; the request, that the node says this file is what it commits
-    to. Both are checked by `muster.signing`: without the second, whoever has the storage key could frame a node.
+    to. Both are checked by `muster.protocol.receipts`: without the second, whoever has the storage key could frame a
+    node.
     """
 
-    receipt: Receipt
+    receipt: UploadReceipt
     request: SignedRequest
 
 
 class Verdict(Message):
     """One validator's judgement of one commitment."""
+
+    struct: ClassVar = "Verdict"
 
     run: UInt32
     step: UInt32
@@ -106,7 +122,7 @@ class Verdict(Message):
     preimage: Hash
     """Element `draw_index` of the validator's hash chain: lets anyone recompute which rows were re-run."""
     inspected: UInt32 = 0
-    """Rows that went through the dear checks."""
+    """Rows that went through the replay checks."""
     signature: Signature
 
 
@@ -127,9 +143,13 @@ class Demand(Message):
     wanted: bool
     waiting_groups: int
     """Groups accepted or under inspection that are fresh enough and in no batch yet."""
+    newcomers: int = 0
+    """Active workers whose first step is not on chain yet."""
+    able_workers: int = 0
+    """Active workers that the chain would take a commitment from now."""
 
 
-class AcceptedWork(Message):
+class AcceptedCommitment(Message):
     """A commitment that the run's required number of validators accepted and none rejected."""
 
     step: UInt32
@@ -142,13 +162,13 @@ class AcceptedWork(Message):
 
 
 class StepReport(Message):
-    """What the trainer tells about one update: TRL's metric names, plus the batch."""
+    """The trainer's report of one update: TRL's metric names, plus the batch."""
 
     run: UInt32
     step: UInt32
     """The checkpoint this update produced; 0 for the initial one."""
     metrics: dict[str, FiniteFloat | None]
-    """None where a number is not finite: JSON has no word for it."""
+    """None where a number is not finite: JSON cannot write it."""
     batch: Many[Hash] = Field(default_factory=list)
     """File hashes of the batch's manifest."""
     dropped: Many[Hash] = Field(default_factory=list)
@@ -168,9 +188,11 @@ class NodeReport(Message):
     accepted: int
     rejected: dict[str, int]
     verdicts: Many[Verdict]
+    blocked: str = ""
+    """Why the chain takes no work from this node now, as a sentence; empty when it would, and for a validator."""
 
 
-class RunInfo(Message):
+class RunDescription(Message):
     """All a newcomer needs to know of a run but the orchestrator's URL. Everything in it can be checked on chain."""
 
     run: UInt32
@@ -180,7 +202,7 @@ class RunInfo(Message):
     from_block: int
     """The block of the deployment: where following events begins."""
     terms: dict[str, Any]
-    """The run's terms, hashes in hex, classes as {weight_bps, budgets}: `muster.terms.Terms` field by field."""
+    """`muster.protocol.terms.Terms` field by field: hashes in hex, classes as {weight_bps, budgets}."""
     relays: Many[str]
     """Base URLs that serve weights."""
     files: dict[str, Hash]
@@ -188,28 +210,28 @@ class RunInfo(Message):
 
 
 class RelayOffer(Message):
-    """A member serves the weights it holds. Lasts some minutes, and is renewed."""
+    """A member serves the weights it holds. An offer expires after some minutes unless it is repeated."""
 
     run: UInt32
     url: str = Field(max_length=200)
     """Base URL."""
 
 
-class LieReport(Message):
-    """A source of weights sent something else than the anchored root says."""
+class MisbehaviourReport(Message):
+    """A source of weights sent other bytes than the anchored root names."""
 
     run: UInt32
     url: str = Field(max_length=200)
     root: Hash
     """Of the manifest that was asked for."""
     why: str = Field(max_length=300)
-    """What came instead, in words."""
+    """What came instead, as a sentence."""
 
 
-class SignedLie(Message):
-    """A report, and the signed request that carried it: who says so."""
+class SignedMisbehaviourReport(Message):
+    """A report, and the signed request that carried it: the proof of who reported."""
 
-    lie: LieReport
+    report: MisbehaviourReport
     request: SignedRequest
 
 
@@ -221,4 +243,4 @@ class Problem(BaseModel):
     status: int
     detail: str = ""
     hint: str = ""
-    """The next thing to do, in words a person can type."""
+    """The next thing to do: a command or setting that a person can type."""

@@ -19,26 +19,26 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 DAY = date(2024, 7, 26)
-"""What a chat template that asks for today is told: two machines, or one on two days, would write different prompts."""
+"""Today, for chat templates that print it: otherwise two machines, or two days, would render different prompts."""
 
 BUDGET_SENTENCE = "\n\nThink for about {budget} tokens inside <think> and </think>, then give only the answer."
 
 
 def end_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Id of the token that ends a completion. Raises ConfigError if the tokenizer has none."""
+    """Return the id of the token that ends a completion. Raises ConfigError if the tokenizer has none."""
     if not isinstance(tokenizer.eos_token_id, int):
         raise ConfigError("the tokenizer has no end-of-sequence token", hint="use a chat model, or muster model init")
     return tokenizer.eos_token_id
 
 
 def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Id to fill batches with; the end token where the tokenizer has no other."""
+    """Return the id to fill batches with; the end token where the tokenizer has no other."""
     pad = tokenizer.pad_token_id
     return pad if isinstance(pad, int) else end_token(tokenizer)
 
 
 def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> str:
-    """The rendered prompt, special tokens spelled out. Raises ConfigError if the tokenizer has no chat template."""
+    """Render the prompt, special tokens spelled out. Raises ConfigError if the tokenizer has no chat template."""
     template = tokenizer.chat_template
     if not isinstance(template, str):
         raise ConfigError("the tokenizer has no chat template", hint="use a chat model, or muster model init")
@@ -57,13 +57,13 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> 
 
 
 def prompt_tokens(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> np.ndarray:
-    """Token ids of the prompt, int32 [length]. `budget` is in tokens, as drawn."""
+    """Return the token ids of the prompt, int32 [length]. `budget` is in tokens, as drawn."""
     ids = tokenizer(prompt_text(tokenizer, task, budget), add_special_tokens=False)["input_ids"]
     return np.asarray(ids, dtype=np.int32)
 
 
 def completion_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | np.ndarray) -> str:
-    """The text that is scored: all tokens up to a final EOS, special tokens spelled out.
+    """Decode the text that is scored: all tokens up to a final EOS, special tokens spelled out.
 
     Total on hostile input of int32 ids: an id beyond the vocabulary decodes to nothing.
     """

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from muster.chain.contracts import runs
 from muster.constants import BASIS_POINTS, MAX_BUDGETS, MAX_CLASSES, MICRO
+from muster.contracts import runs
 from muster.errors import ConfigError
 
 
@@ -40,7 +40,7 @@ def pack_class(work_class: WorkClass) -> int:
 
 
 def unpack_class(word: int) -> WorkClass:
-    """The inverse of `pack_class`."""
+    """Unpack what `pack_class` packs."""
     count = word >> 16 & 0xFFFF
     return WorkClass(word & 0xFFFF, tuple(word >> (32 + 16 * i) & 0xFFFF for i in range(count)))
 
@@ -101,16 +101,16 @@ class Terms:
     task_root: bytes
     """SHA-256 of the task set's file: `muster.tasks.TaskSet.root`."""
     model_hash: bytes
-    """`muster.model_files.model_hash` of the model the run begins with."""
+    """`muster.models.files.model_hash` of the model the run begins with."""
     tokenizer_hash: bytes
-    """`muster.model_files.tokenizer_hash`, the same at every step."""
+    """`muster.models.files.tokenizer_hash`, the same at every step."""
     profile: bytes
-    """Verification profile: keccak of its name in `muster.profiles`."""
+    """Verification profile: keccak of its name in `muster.verification.profiles`."""
     classes: tuple[WorkClass, ...]
 
     @property
     def positions(self) -> int:
-        """Rows in a commitment."""
+        """Return the number of rows in a commitment."""
         return self.group_size * self.groups_per_commitment
 
     @property
@@ -118,7 +118,7 @@ class Terms:
         return self.temperature_micro / MICRO
 
     def pay_of(self, work_class: int) -> int:
-        """Token wei that one commitment of a node of this class earns."""
+        """Return the token wei that one commitment of a node of this class earns."""
         return self.pay * self.classes[work_class].weight_bps // BASIS_POINTS
 
     def __post_init__(self) -> None:
@@ -126,20 +126,22 @@ class Terms:
             raise ConfigError(f"a run has {len(self.classes)} work classes", hint=f"give 1 to {MAX_CLASSES}")
 
     def to_chain(self) -> runs.Terms:
-        """The struct that `createRun` takes."""
+        """Return the struct that `createRun` takes."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return runs.Terms(**{**values, "classes": [pack_class(c) for c in self.classes]})
 
     @classmethod
     def from_chain(cls, terms: runs.Terms) -> Terms:
-        """The inverse of `to_chain`."""
+        """Return the terms of a struct: the inverse of `to_chain`."""
         values = {field.name: getattr(terms, field.name) for field in fields(terms)}
         return cls(**{**values, "classes": tuple(unpack_class(word) for word in terms.classes)})
 
 
 def check_context(terms: Terms, context: int | None) -> None:
-    """Raises ConfigError when the longest rollout does not fit the model's context (tokens; None: nobody knows), or a
-    thinking budget the longest completion."""
+    """Raise ConfigError when a rollout can exceed the model's context, or a thinking budget the longest completion.
+
+    `context` is in tokens; None where it is unknown.
+    """
     longest = terms.max_prompt_tokens + terms.max_completion_tokens
     if context is not None and longest > context:
         raise ConfigError(

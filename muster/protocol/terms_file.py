@@ -1,7 +1,7 @@
 """A run's terms as a TOML file that its owner writes and everybody can read, and as JSON.
 
-One key per field of `muster.terms.Terms`. Money is in tokens (a string, so that no digit is lost), hashes are 0x-hex,
-classes are tables. The template computes the hashes from the task set and the model that the run begins with.
+One key per field of `muster.protocol.terms.Terms`. Money is in tokens (a string, so that no digit is lost), hashes are
+0x-hex, classes are tables. The template computes the hashes from the task set and the model that the run begins with.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, Final
 
 from muster.constants import HOUR_SECONDS, MICRO, TOKEN
 from muster.errors import ConfigError, MusterError
-from muster.terms import Terms, WorkClass
-from muster.toml import toml_value
+from muster.protocol.terms import Terms, WorkClass
+from muster.runtime.units import decimal_amount, parse_amount
+from muster.settings.toml import toml_value
 
 MONEY: Final = ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit", "seal_pay")
 HASHES: Final = ("task_root", "model_hash", "tokenizer_hash", "profile")
@@ -61,7 +62,7 @@ LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
 
 
 def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any]:
-    """Terms whose rollouts fit a model's context (tokens; None: nobody knows), a fifth of it for prompts."""
+    """Return terms whose rollouts fit a model's context (tokens; None: unknown), a fifth of it for prompts."""
     if context is None or values["max_prompt_tokens"] + values["max_completion_tokens"] <= context:
         return dict(values)
     prompt = context // 5
@@ -69,12 +70,12 @@ def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any
 
 
 def write_terms(terms: Terms) -> str:
-    """The file's text."""
+    """Return the file's text."""
     lines = ["# Terms of a run: immutable once it is created. Money in tokens, time in seconds, lengths in tokens.", ""]
     for field in fields(terms):
         value = getattr(terms, field.name)
         if field.name in MONEY:
-            value = amount_text(value)
+            value = decimal_amount(value)
         elif field.name in HASHES:
             value = "0x" + value.hex()
         if field.name != "classes":
@@ -85,7 +86,7 @@ def write_terms(terms: Terms) -> str:
 
 
 def terms_document(terms: Terms) -> dict[str, Any]:
-    """Terms as JSON: hashes in hex, classes as objects, money in token wei (JSON integers have no bound)."""
+    """Return the terms as JSON: hashes in hex, classes as objects, money in token wei (JSON integers have no bound)."""
     document: dict[str, Any] = {}
     for field in fields(terms):
         value = getattr(terms, field.name)
@@ -95,7 +96,7 @@ def terms_document(terms: Terms) -> dict[str, Any]:
 
 
 def read_terms(path: Path) -> Terms:
-    """The terms in a file. Raises ConfigError naming what is missing, unknown or of the wrong form."""
+    """Read the terms in a file. Raises ConfigError naming what is missing, unknown or of the wrong form."""
     try:
         raw = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
@@ -142,17 +143,3 @@ def _address(value: str) -> str:
     if not is_address(value):
         raise ValueError("an address is needed")
     return to_checksum_address(value)
-
-
-def amount_text(wei: int) -> str:
-    """Token wei as a decimal number of tokens, exact."""
-    whole, part = divmod(wei, TOKEN)
-    return f"{whole}.{part:018d}".rstrip("0").rstrip(".")
-
-
-def parse_amount(text: str) -> int:
-    """Token wei of a decimal number of tokens. Raises ValueError."""
-    whole, _, part = text.replace(",", "").replace("_", "").strip().partition(".")
-    if not (whole or part) or not (whole or "0").isdecimal() or not (part or "0").isdecimal() or len(part) > 18:
-        raise ValueError("an amount in tokens is needed, for example 12.5")
-    return int(whole or 0) * TOKEN + int((part or "0").ljust(18, "0"))

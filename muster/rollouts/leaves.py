@@ -2,7 +2,7 @@
 
 A leaf is OpenZeppelin's standard one: keccak256(keccak256(abi.encode(position, task, seed, budget, length,
 taskReward, completionHash, proofHash, rowHash))). Its twin is `contracts/libraries/Leaves.sol`; the two are tested
-against each other. Trees are those of `muster.merkle`.
+against each other. Trees are those of `muster.protocol.merkle`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from collections.abc import Sequence
 import numpy as np
 from eth_utils.crypto import keccak
 
-from muster.chain.codec import plain
-from muster.chain.contracts.court import Leaf
-from muster.merkle import LeafTree, leaf_of_words
+from muster.contracts.codec import plain
+from muster.contracts.court import Leaf
+from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
 
 
@@ -28,12 +28,12 @@ def _sized(data: bytes) -> bytes:
 
 
 def completion_hash(rollout: Rollout) -> bytes:
-    """keccak256 of the completion's tokens as little-endian int32."""
+    """Compute keccak256 of the completion's tokens as little-endian int32."""
     return keccak(_int32_bytes(rollout.completion_tokens))
 
 
 def row_hash(rollout: Rollout) -> bytes:
-    """keccak256 over every column in schema order: integers little-endian at their width, the rest length-prefixed."""
+    """Hash every column in schema order: integers little-endian at their width, the rest length-prefixed."""
     fixed = struct.pack(
         "<IIIIIQQH",
         rollout.run,
@@ -57,7 +57,7 @@ def row_hash(rollout: Rollout) -> bytes:
 
 
 def leaf_of(rollout: Rollout) -> Leaf:
-    """The leaf that commits to a row."""
+    """Return the leaf that commits to a row."""
     return Leaf(
         position=rollout.position,
         task=rollout.task,
@@ -72,10 +72,10 @@ def leaf_of(rollout: Rollout) -> Leaf:
 
 
 def leaf_hash(leaf: Leaf) -> bytes:
-    """The double keccak of the leaf's ABI encoding (nine static words)."""
+    """Compute the double keccak of the leaf's ABI encoding (nine static words)."""
     return leaf_of_words(plain(leaf))
 
 
 def rollout_tree(rollouts: Sequence[Rollout]) -> LeafTree:
-    """The tree a worker commits to: one leaf per row, rows in position order."""
-    return LeafTree.of([leaf_hash(leaf_of(rollout)) for rollout in rollouts])
+    """Build the tree a worker commits to: one leaf per row, rows in position order."""
+    return LeafTree.from_hashes([leaf_hash(leaf_of(rollout)) for rollout in rollouts])

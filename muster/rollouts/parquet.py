@@ -21,8 +21,8 @@ import pyarrow.parquet as pq
 
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError
+from muster.protocol.terms import Terms
 from muster.rollouts.schema import FINISH_REASONS, SCHEMA, Rollout
-from muster.terms import Terms
 
 FIXED: Final = np.dtype(
     [
@@ -63,8 +63,8 @@ class FileLimits:
     """Bytes of all columns together, decompressed and decoded."""
 
     @classmethod
-    def of(cls, terms: Terms) -> FileLimits:
-        """Room for twice what a run's terms allow: rows that break them moderately are read, and named by a check."""
+    def from_terms(cls, terms: Terms) -> FileLimits:
+        """Make room for twice what a run's terms allow: a row somewhat beyond them is read, and named by a check."""
         row = 4 * terms.max_prompt_tokens + (8 + PROOF_BYTES_PER_TOKEN) * terms.max_completion_tokens
         return cls(rows=terms.positions, decoded_bytes=2 * terms.positions * (row + ROW_OVERHEAD))
 
@@ -82,14 +82,14 @@ class Columns:
         return self.fixed.nbytes + sum(values.nbytes for values in self.values.values())
 
     def pack(self) -> bytes:
-        """Bytes that `unpack` reads."""
+        """Return bytes that `unpack` reads."""
         header = _HEADER.pack(_MAGIC, len(self.fixed), *(len(self.values[name]) for name in RAGGED))
         lengths = [self.lengths[name].astype("<u4").tobytes() for name in RAGGED]
         return b"".join([header, self.fixed.tobytes(), *lengths, *(self.values[name].tobytes() for name in RAGGED)])
 
     @classmethod
     def unpack(cls, data: bytes) -> Columns:
-        """The inverse of `pack`, total on hostile bytes: it costs no more than their length.
+        """Unpack what `pack` packs. Total on hostile bytes: it costs no more than their length.
 
         Raises MalformedError when the lengths do not add up.
         """
@@ -114,7 +114,7 @@ class Columns:
         return cls(fixed, lengths, values)
 
     def rollouts(self) -> list[Rollout]:
-        """One Rollout per row; their arrays are views."""
+        """Return one Rollout per row; their arrays are views."""
         ends = {name: np.concatenate([[0], np.cumsum(self.lengths[name])]).tolist() for name in RAGGED}
 
         def cell(name: str, i: int) -> np.ndarray:
@@ -134,8 +134,8 @@ class Columns:
         ]
 
     @classmethod
-    def of(cls, rollouts: Sequence[Rollout]) -> Columns:
-        """The columns of some rollouts. Raises OverflowError or KeyError for values the schema has no room for."""
+    def from_rollouts(cls, rollouts: Sequence[Rollout]) -> Columns:
+        """Return the columns of rollouts. Raises OverflowError or KeyError for values that the schema cannot hold."""
         names = FIXED.names or ()
         finish = {reason: i for i, reason in enumerate(FINISH_REASONS)}
         rows = [(*(getattr(r, name) for name in names[:-1]), finish[r.finish_reason]) for r in rollouts]
@@ -154,8 +154,8 @@ class Columns:
 
 
 def write_rollouts(rollouts: Sequence[Rollout]) -> bytes:
-    """The file of a commitment's rollouts, in the order given."""
-    columns = Columns.of(rollouts)
+    """Write the file of a commitment's rollouts, in the order given."""
+    columns = Columns.from_rollouts(rollouts)
     arrays = []
     for field in SCHEMA:
         if field.name in RAGGED:
@@ -207,7 +207,7 @@ def read_columns(data: bytes, limits: FileLimits) -> Columns:
 
 
 def read_rollouts(data: bytes, limits: FileLimits | None = None) -> list[Rollout]:
-    """The rollouts of a file that has been inspected, or that this machine wrote. Raises MalformedError."""
+    """Read a file that has been inspected, or that this machine wrote. Raises MalformedError."""
     return read_columns(data, limits or FileLimits()).rollouts()
 
 

@@ -1,10 +1,10 @@
-"""Reading strangers' rollout files: parsed in another process, with limits on memory, time and output.
+"""Read rollout files from strangers: parsed in another process, with limits on memory, time and output.
 
 `RolloutReader` owns a server process (`reader_server`) that forks once per file. What comes back is packed columns,
 which are safe to read whoever wrote them. A server that misbehaves is killed and replaced.
 
 Two kinds of failure are kept apart, because one of them costs somebody a stake: MalformedError means that the file
-did it (format, size, memory, CPU time), UnreachableError that this machine could not tell.
+did it (format, size, memory, CPU time), UnreachableError that this machine could not decide.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import Final, Self
 
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError, UnreachableError
-from muster.rollouts.file import Columns, FileLimits
-from muster.rollouts.reader_server import ANSWER, HEAD, PACKED_OVERHEAD, Status
+from muster.rollouts.parquet import Columns, FileLimits
+from muster.rollouts.sandbox import ANSWER, HEAD, PACKED_OVERHEAD, ParseStatus
 from muster.rollouts.schema import Rollout
 
 CPU_SECONDS: Final = 10.0
@@ -47,7 +47,7 @@ class RolloutReader:
         await self.close()
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-        """The rows of a file, in its order. Nothing is said about them but that they fit the schema.
+        """Return the rows of a file, in its order. They fit the schema; nothing else is checked.
 
         Raises MalformedError when the file is to blame, UnreachableError when it could not be read here and now.
         """
@@ -55,13 +55,13 @@ class RolloutReader:
             raise MalformedError(f"the file has {len(data)} bytes; at most {MAX_FILE_BYTES}")
         async with self._lock:
             for _ in range(ATTEMPTS):
-                answer = await self._ask(data, limits)
+                answer = await self._request(data, limits)
                 if answer is None:
                     continue
                 status, body = answer
-                if status == Status.PARSED:
+                if status == ParseStatus.PARSED:
                     return Columns.unpack(body).rollouts()
-                if status == Status.MALFORMED:
+                if status == ParseStatus.MALFORMED:
                     raise MalformedError(_printable(body))
         raise UnreachableError(
             "the process that parses rollout files did not answer", hint="is this machine short of memory or CPU?"
@@ -80,10 +80,10 @@ class RolloutReader:
             server.kill()
             await server.wait()
 
-    async def _ask(self, data: bytes, limits: FileLimits) -> tuple[int, bytes] | None:
-        """One request; None when the server broke down, or says that it could not tell."""
+    async def _request(self, data: bytes, limits: FileLimits) -> tuple[int, bytes] | None:
+        """Send one request. Return None when the server failed, or could not decide."""
         try:
-            async with self._in_step() as server, asyncio.timeout(self.wall_seconds + _GRACE_SECONDS):
+            async with self._running_server() as server, asyncio.timeout(self.wall_seconds + _GRACE_SECONDS):
                 assert server.stdin is not None
                 assert server.stdout is not None
                 head = HEAD.pack(len(data), limits.rows, limits.decoded_bytes, self.cpu_seconds, self.wall_seconds)
@@ -95,17 +95,17 @@ class RolloutReader:
                 body = await server.stdout.readexactly(size)
         except (TimeoutError, EOFError, ConnectionError):
             return None
-        return None if status == Status.FAILED else (status, body)
+        return None if status == ParseStatus.FAILED else (status, body)
 
     @asynccontextmanager
-    async def _in_step(self) -> AsyncIterator[asyncio.subprocess.Process]:
-        """The server, started when needed; killed unless the exchange inside ends well, since its pipes would lag."""
+    async def _running_server(self) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Yield the server, started when needed. Kill it if the exchange fails: its pipes would be out of step."""
         if self._server is None or self._server.returncode is not None:
             self._server = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
                 "-m",
-                "muster.rollouts.reader_server",
+                "muster.rollouts.sandbox",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 limit=1 << 20,
@@ -122,6 +122,6 @@ class RolloutReader:
             raise
 
 
-def _printable(words: bytes) -> str:
-    """The reason as one harmless line: parts of it may come from the file."""
-    return "".join(c if c.isprintable() else "?" for c in words.decode(errors="replace"))
+def _printable(reason: bytes) -> str:
+    """Return the reason as one harmless line: parts of it may come from the file."""
+    return "".join(c if c.isprintable() else "?" for c in reason.decode(errors="replace"))

@@ -1,12 +1,12 @@
-"""The process that parses strangers' files for `muster.rollouts.reader`; run with `python -m`, talks over its pipes.
+"""The process that parses files from strangers for `muster.rollouts.reader`, which starts it and talks to its pipes.
 
-It never looks at a file itself. For every file it forks; the fork takes limits upon itself (address space, CPU time,
+It never parses a file itself. For every file it forks; the fork limits itself (address space, CPU time,
 no writing to disk), parses, packs the columns into a pipe and exits. Whatever a file does to the parser, it does it to
 a process that was going to end anyway, and the next file finds a fresh one. Forking takes milliseconds; importing
 Arrow, which takes a third of a second, is done once.
 
 Request:  HEAD (bytes of the file, rows, decoded bytes, CPU seconds, wall seconds), then the file.
-Answer:   ANSWER (status, bytes of the body), then the body: packed columns, or why there are none, in words.
+Answer:   ANSWER (status, bytes of the body), then the body: packed columns, or the reason why there are none.
 
 These are limits, not a jail: the fork runs as the same user and could do what that user can.
 """
@@ -28,7 +28,7 @@ from typing import BinaryIO, Final, NoReturn
 import numpy as np
 
 from muster.errors import MalformedError
-from muster.rollouts.file import FileLimits, read_columns, write_rollouts
+from muster.rollouts.parquet import FileLimits, read_columns, write_rollouts
 from muster.rollouts.schema import Rollout
 
 HEAD: Final = struct.Struct("<QIQdd")
@@ -45,16 +45,16 @@ _MALFORMED_EXIT: Final = 3
 _FROM_OUTSIDE: Final = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
-class Status(enum.IntEnum):
+class ParseStatus(enum.IntEnum):
     PARSED = 0
     MALFORMED = 1
-    """The file's own doing: it breaks the format, or takes memory or CPU time that no honest file needs."""
+    """The file is to blame: it breaks the format, or takes memory or CPU time that no honest file needs."""
     FAILED = 2
-    """Not the file's doing: the machine was too busy, or somebody killed the process."""
+    """The file is not to blame: the machine was too busy, or the process was killed."""
 
 
 def serve(requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until the other side closes its pipe."""
+    """Serve requests until the other side closes its pipe."""
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         size, rows, decoded_bytes, cpu_seconds, wall_seconds = HEAD.unpack(head)
         data = requests.read(size)
@@ -88,8 +88,8 @@ def warm_up() -> None:
     read_columns(write_rollouts([row]), FileLimits(1, 1 << 20)).pack()
 
 
-def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_seconds: float) -> tuple[Status, bytes]:
-    """Parse in a fork with limits; returns what became of it and the packed columns or the reason."""
+def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_seconds: float) -> tuple[ParseStatus, bytes]:
+    """Parse in a fork with limits. Return the status, and the packed columns or the reason."""
     read_end, write_end = os.pipe()
     pid = os.fork()
     if pid == 0:
@@ -100,10 +100,10 @@ def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_second
         body = _read_all(read_end, limits.decoded_bytes + PACKED_OVERHEAD, time.monotonic() + wall_seconds)
     finally:
         os.close(read_end)
-    if isinstance(body, Refusal):
+    if isinstance(body, ParseRefusal):
         os.kill(pid, signal.SIGKILL)
     _, ending = os.waitpid(pid, 0)
-    return (body.status, body.why.encode()) if isinstance(body, Refusal) else _judge(ending, body, cpu_seconds)
+    return (body.status, body.why.encode()) if isinstance(body, ParseRefusal) else _judge(ending, body, cpu_seconds)
 
 
 def _parse_and_exit(data: bytes, limits: FileLimits, cpu_seconds: float, write_end: int) -> NoReturn:
@@ -119,7 +119,7 @@ def _parse_and_exit(data: bytes, limits: FileLimits, cpu_seconds: float, write_e
         body = str(error).encode(errors="replace")[:_MESSAGE_BYTES]
     except MemoryError:
         body = b"parsing takes more memory than any honest file needs"
-    except BaseException as error:  # noqa: BLE001 - the last frame of this process: what is not caught is not told
+    except BaseException as error:  # noqa: BLE001 - the last frame of this process: what is not caught is not reported
         body = f"the parser raised {type(error).__name__}".encode()
     try:
         view = memoryview(body)
@@ -140,37 +140,37 @@ def _limit_self(limits: FileLimits, size: int, cpu_seconds: float) -> None:
 
 
 @dataclass(frozen=True)
-class Refusal:
-    status: Status
+class ParseRefusal:
+    status: ParseStatus
     why: str
 
 
-def _read_all(read_end: int, room: int, deadline: float) -> bytes | Refusal:
-    """Everything the fork writes until it closes its end."""
+def _read_all(read_end: int, room: int, deadline: float) -> bytes | ParseRefusal:
+    """Read everything the fork writes until it closes its end."""
     body = bytearray()
     while True:
         left = deadline - time.monotonic()
         if left <= 0 or not select.select([read_end], [], [], left)[0]:
-            return Refusal(Status.FAILED, "parsing did not end in time")
+            return ParseRefusal(ParseStatus.FAILED, "parsing did not end in time")
         chunk = os.read(read_end, 1 << 20)
         if not chunk:
             return bytes(body)
         body += chunk
         if len(body) > room:
-            return Refusal(Status.MALFORMED, f"the file decodes to more than {room} bytes")
+            return ParseRefusal(ParseStatus.MALFORMED, f"the file decodes to more than {room} bytes")
 
 
-def _judge(ending: int, body: bytes, cpu_seconds: float) -> tuple[Status, bytes]:
-    """What a fork's exit status says about the file."""
+def _judge(ending: int, body: bytes, cpu_seconds: float) -> tuple[ParseStatus, bytes]:
+    """Return what a fork's exit status says about the file."""
     if os.WIFEXITED(ending):
         code = os.WEXITSTATUS(ending)
-        return (Status.PARSED, body) if code == 0 else (Status.MALFORMED, body[:_MESSAGE_BYTES])
+        return (ParseStatus.PARSED, body) if code == 0 else (ParseStatus.MALFORMED, body[:_MESSAGE_BYTES])
     killer = os.WTERMSIG(ending)
     if killer == signal.SIGXCPU:
-        return Status.MALFORMED, f"parsing takes more than {cpu_seconds:g} s of CPU time".encode()
+        return ParseStatus.MALFORMED, f"parsing takes more than {cpu_seconds:g} s of CPU time".encode()
     if killer in _FROM_OUTSIDE:
-        return Status.FAILED, f"the parser was ended by {signal.Signals(killer).name}".encode()
-    return Status.MALFORMED, f"the parser died of {signal.Signals(killer).name}".encode()
+        return ParseStatus.FAILED, f"the parser was ended by {signal.Signals(killer).name}".encode()
+    return ParseStatus.MALFORMED, f"the parser died of {signal.Signals(killer).name}".encode()
 
 
 if __name__ == "__main__":

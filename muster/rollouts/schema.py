@@ -1,6 +1,6 @@
 """The rollout: one completion with everything needed to check, train on and pay for it.
 
-A commitment's rollouts travel as one Parquet file (`muster.rollouts.file`), are committed to by one Merkle root
+A commitment's rollouts travel as one Parquet file (`muster.rollouts.parquet`), are committed to by one Merkle root
 over their leaves (`muster.rollouts.leaves`), and are never trusted before `validator` has inspected them.
 """
 
@@ -59,9 +59,9 @@ class Rollout:
     length_reward: int
     finish_reason: str
     proof: bytes
-    """Activation proof over the states that the completion tokens came from, see `muster.toploc`."""
+    """Activation proof over the states that the completion tokens came from, see `muster.proofs`."""
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the columns whose length varies."""
+        """Return the bytes of the columns whose length varies."""
         return self.prompt_tokens.nbytes + self.completion_tokens.nbytes + self.logprobs.nbytes + len(self.proof)

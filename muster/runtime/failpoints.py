@@ -1,4 +1,4 @@
-"""Named points at which a test may kill the process, so that recovery is tested where it is hardest.
+"""Named points at which a test may kill the process, so that recovery is tested at each of them.
 
 `failpoint("worker.uploaded")` does nothing unless `MUSTER_FAILPOINT` lists that name (several are separated by
 commas). Then the process gets SIGKILL at once: no clean-up, no flush, as if the power had failed. With
@@ -26,7 +26,7 @@ POINTS: Final = frozenset(
         "validator.accused",  # the case is open, the journal does not say so yet
         "validator.voted",  # the vote is committed, not revealed; its salt is in the journal
         "trainer.closed",  # a batch is closed and noted, nothing has been learnt from it
-        "trainer.learnt",  # the weights have changed in memory, what is on disk of that is not waited for
+        "trainer.trained",  # the weights have changed in memory, what is on disk of that is not waited for
         "trainer.written",  # the checkpoint is on disk, not published
         "trainer.published",  # the checkpoint is anchored, the trainer's state does not say so yet
         "shardcast.shard_written",  # a shard has been written, others are missing
@@ -35,7 +35,7 @@ POINTS: Final = frozenset(
         "orchestrator.uploading",  # an upload's body is half read
     }
 )
-"""Names in use. A room adds its own here, each with what has and has not happened yet at that point."""
+"""All names, each with what has and has not happened yet at that point."""
 
 
 def failpoint(name: str) -> None:
@@ -49,7 +49,7 @@ def failpoint(name: str) -> None:
     names = [part.strip() for part in wanted.split(",")]
     unknown = [part for part in (*names, name) if part not in POINTS]
     if unknown:
-        raise ConfigError(f"no failpoint is called {unknown[0]!r}", hint="muster/failpoints.py lists them")
+        raise ConfigError(f"no failpoint is called {unknown[0]!r}", hint="muster/runtime/failpoints.py lists them")
     if name in names and _first_time(name):
         os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,9 +1,11 @@
-"""Files that must never be seen half-written, and forcing what was written to disk."""
+"""Write files so that nobody sees them half-written, and force them to disk."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, Final
 
@@ -11,21 +13,33 @@ from muster.errors import StorageError
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace a file: a reader sees the old content or the new, also after a crash. Makes the folder it lies in.
+    """Replace a file: a reader sees the old content or the new, also after a crash. Makes its folder.
 
     Two writers at once are safe too: each has a temporary file of its own, and the last one wins. After a power failure
-    it may be the old content once more; where that is too little, `write_durably`.
+    the old content may be back; `write_durably` rules that out.
     """
     _replace(path, text.encode())
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """The same, and on disk before returning, name included. Raises StorageError when the disk refuses."""
+    """Replace a file, and force it and its name to disk before returning. Raises StorageError."""
     try:
         _replace(path, data)
         sync(path.parent)
     except OSError as error:
         raise StorageError(f"{path} cannot be written: {error.strerror}", hint="is the disk full?") from error
+
+
+def use_temporary_folder(path: Path) -> None:
+    """Make `path` the folder for temporary files of this process and those it starts, and empty it.
+
+    What a killed process left there is deleted at its next start. Sockets stay in the usual folder, since the length of
+    their paths is bounded.
+    """
+    os.environ.setdefault("VLLM_RPC_BASE_PATH", tempfile.gettempdir())
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True, mode=0o700)
+    os.environ["TMPDIR"] = tempfile.tempdir = str(path)
 
 
 def sync(path: Path) -> None:
@@ -43,8 +57,7 @@ that its host has not taken back: getting one anew costs several times what fill
 
 
 def write_at(descriptor: int, data: memoryview, offset: int) -> None:
-    """Write all of `data` at `offset`, and let the system begin to bring it to the disk: a `sync` at the end then has
-    less to wait for. Raises OSError."""
+    """Write all of `data` at `offset`, and start its way to disk, so that a later `sync` waits less. Raises OSError."""
     at = offset
     while data:
         written = os.pwrite(descriptor, data[:WRITE_BYTES], at)
@@ -54,7 +67,7 @@ def write_at(descriptor: int, data: memoryview, offset: int) -> None:
 
 
 def _find_sync_file_range() -> Any:
-    """Linux' system call, which Python does not offer; None where there is none."""
+    """Return Linux' system call sync_file_range, which Python does not offer; None on other systems."""
     try:
         function = ctypes.CDLL(None).sync_file_range
     except (OSError, AttributeError):

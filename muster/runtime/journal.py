@@ -1,4 +1,4 @@
-"""What a process must still know after a power failure: a folder of its own, a lock on it, and a database in it.
+"""What a process must still know after a power failure: a locked folder, and a database in it.
 
 A worker's journal says what it committed to, a validator's which salt its vote has. Two processes with one journal
 would contradict each other on chain, so the folder is locked while it is used.
@@ -21,10 +21,10 @@ _BUSY_SECONDS: Final = 10.0
 
 
 class FolderLock:
-    """Holds a folder for one process. Freed by `release`, and by the kernel when the process dies."""
+    """Reserves a folder for one process, until `release` or the end of the process."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises ConfigError when another process holds it, StorageError when the folder cannot be used."""
+        """Lock it. Raises ConfigError when another process has it, StorageError when it cannot be used."""
         self.path = folder / LOCK_NAME
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -56,10 +56,14 @@ class FolderLock:
 
 
 class Journal:
-    """A SQLite database that has on disk what it said it has. Calls block for one write to disk."""
+    """A SQLite database whose changes are on disk when a call returns. Calls block for one write to disk."""
 
-    def __init__(self, path: Path, schema: Sequence[str]) -> None:
-        """`schema`: the statements that make the tables, each with IF NOT EXISTS. Raises StorageError."""
+    def __init__(self, path: Path, schema: Sequence[str], *, owner: str = "", setting: str = "") -> None:
+        """Open it, or make it by `schema`: statements that make the tables, each with IF NOT EXISTS.
+
+        `owner` names whose journal it is (key, chain and contracts), and `setting` where its folder is set. Raises
+        StorageError when it cannot be used, ConfigError when it is another owner's.
+        """
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,6 +76,18 @@ class Journal:
                     self._database.execute(statement)
         except (OSError, sqlite3.Error, StorageError) as error:
             raise StorageError(f"the journal {path} cannot be used: {error}", hint="check its folder") from error
+        if owner:
+            self._claim(owner, setting)
+
+    def _claim(self, owner: str, setting: str) -> None:
+        """Note whose journal this is. Raises ConfigError when it is another's."""
+        self.execute("CREATE TABLE IF NOT EXISTS identity (name TEXT PRIMARY KEY)")
+        known = self.value("SELECT name FROM identity")
+        if known is None:
+            self.execute("INSERT INTO identity VALUES (?)", owner)
+        elif known != owner:
+            self.close()
+            raise ConfigError(f"{self.path.parent} is the journal of {known}, not of {owner}", hint=f"set {setting}")
 
     def close(self) -> None:
         self._database.close()
@@ -84,7 +100,7 @@ class Journal:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of what is executed inside is on disk when it ends, or none of it. Raises StorageError as `execute`."""
+        """Put all of what is executed inside on disk when it ends, or none of it. Raises StorageError as `execute`."""
         self._run("BEGIN IMMEDIATE")
         try:
             yield
@@ -95,21 +111,22 @@ class Journal:
             raise
 
     def execute(self, statement: str, *values: Any) -> int:
-        """Change something; returns the number of rows changed. On disk on return, unless in a transaction.
+        """Run a statement and return the number of rows changed. It is on disk on return, unless in a transaction.
 
         Raises StorageError when the disk refuses; what breaks a constraint of the schema stays sqlite3.IntegrityError.
         """
         return self._run(statement, *values).rowcount
 
     def rows(self, query: str, *values: Any) -> list[sqlite3.Row]:
+        """Return all rows."""
         return self._run(query, *values).fetchall()
 
     def row(self, query: str, *values: Any) -> sqlite3.Row | None:
-        """The first row, if any."""
+        """Return the first row, if any."""
         return self._run(query, *values).fetchone()
 
     def value(self, query: str, *values: Any) -> Any:
-        """The first column of the first row; None when there is none."""
+        """Return the first column of the first row; None when there is none."""
         row = self.row(query, *values)
         return None if row is None else row[0]
 

@@ -1,53 +1,77 @@
-"""Starting and ending a process of ours: settings, logs, signals, and an exit code that means something.
+"""Start and end a process of ours: settings, logs, signals and exit codes.
 
-`run_process` is the whole `__main__` of a process. SIGTERM and SIGINT cancel what runs, which then has the
-chance to put things away; whatever it does not get to, its journal knows. Exit codes are those of `muster.errors`.
+`run_process` is the whole `__main__` of a process. SIGTERM and SIGINT cancel its tasks, which then clean up; what they
+do not finish, the journal knows at the next start. Threads cannot be cancelled, so a process that gives `stop_seconds`
+ends that long after the signal, whatever its threads do. Exit codes are those of `muster.errors`.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
+import logging
 import os
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, NoReturn, TypeVar
 
-from muster import telemetry
-from muster.errors import ConfigError, MusterError
-from muster.settings import Settings
-from muster.settings_sources import load_settings
+from muster.errors import EXIT_CODES, ConfigError, FinishedError, MusterError
+from muster.runtime import telemetry
+from muster.settings.schema import Settings
+from muster.settings.sources import load_settings
+
+STOP_SECONDS: Final = 4.0
+"""From a signal to the end of a worker or validator. Unfinished work is done again at the next start."""
+
+THREAD_SECONDS: Final = 1.0
+"""From the end of all tasks to the end of the process: threads may still end by themselves and free what they hold."""
 
 Main = Callable[[Settings], Coroutine[Any, Any, None]]
 T = TypeVar("T")
 
 
 def run_process(
-    role: str, what: str, main: Main, arguments: Sequence[str] | None = None, *, metrics: bool = True
+    role: str,
+    what: str,
+    main: Main,
+    arguments: Sequence[str] | None = None,
+    *,
+    metrics: bool = True,
+    stop_seconds: float | None = None,
 ) -> int:
-    """Run `main` with the settings of `--config` until it ends, fails or is told to stop; the exit code.
+    """Run `main` with the settings of `--config` until it ends, fails or a signal comes; return the exit code.
 
     `role` names the process in logs where the settings do not; `what` is the line that --help shows. `metrics`: serve
-    them, if the settings say so; of several processes with the same settings only one can.
+    them, if the settings say so; of several processes with the same settings only one can. `stop_seconds`: longest
+    time from a signal to the end of the process; None waits for every thread.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what)
+    parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what, epilog=EXIT_CODES)
     parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
     options = parser.parse_args(arguments)
     log = telemetry.logger(role)
     try:
         settings = load_settings(options.config)
         telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
-        asyncio.run(_until_told(main, settings, settings.log.metrics_port if metrics else 0))
+        port = settings.log.metrics_port if metrics else 0
+        stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
+    except FinishedError as end:
+        log.info("finished", reason=str(end), next=end.hint, exit_code=end.exit_code)
+        return end.exit_code
     except MusterError as error:
-        log.error("ended", error=str(error), hint=error.hint, exit_code=error.exit_code)
-        print(f"error: {error}" + (f"\n  try: {error.hint}" if error.hint else ""), file=sys.stderr)
+        log.error("ended", error=str(error), next=error.hint, exit_code=error.exit_code)
+        print(f"error: {error}" + (f"\n  next: {error.hint}" if error.hint else ""), file=sys.stderr)
         if os.environ.get("MUSTER_DEBUG"):
             raise
         return error.exit_code
     log.info("ended", exit_code=0)
+    if stopped and stop_seconds is not None:
+        _leave()  # an interpreter that ends with an engine in it collects garbage for seconds
     return 0
 
 
@@ -62,8 +86,10 @@ async def run_together(*jobs: Coroutine[Any, Any, None]) -> None:
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Wait for work that must not be left half done, however often this task is cancelled meanwhile: that counts once
-    the work is done. Raises what the work raises; cancelled, CancelledError with that as its cause."""
+    """Wait for work that must not be left half done; a cancellation takes effect once it is done.
+
+    Raises what the work raises; if cancelled, CancelledError with that as its cause.
+    """
     task = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
     while not task.done():
@@ -76,15 +102,8 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
     return task.result()
 
 
-async def wait_for_bell(bell: asyncio.Event, seconds: float) -> None:
-    """Wait until the bell rings, or until `seconds` are over."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await bell.wait()
-
-
 def _first(failures: BaseExceptionGroup) -> BaseException:
-    """What ended them: a failure that nobody expected before one that has a name."""
+    """Return what ended them: an unexpected failure before one of our own errors."""
     unexpected = failures.subgroup(lambda failure: not isinstance(failure, MusterError))
     chosen: BaseException = unexpected or failures
     while isinstance(chosen, BaseExceptionGroup):
@@ -92,17 +111,53 @@ def _first(failures: BaseExceptionGroup) -> BaseException:
     return chosen
 
 
-async def _until_told(main: Main, settings: Settings, metrics_port: int) -> None:
+async def _run_until_signal(main: Main, settings: Settings, metrics_port: int, stop_seconds: float | None) -> bool:
+    """Run `main`; return whether a signal ended it."""
     loop = asyncio.get_running_loop()
     work = asyncio.create_task(main(settings))
+    stopped = False
+
+    def leave_after(seconds: float) -> None:
+        threading.Thread(target=_leave_after, args=(seconds,), name="stop", daemon=True).start()
+
+    def stop() -> None:
+        nonlocal stopped
+        work.cancel()
+        if stop_seconds is not None and not stopped:
+            leave_after(stop_seconds)
+        stopped = True
+
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, work.cancel)
+        loop.add_signal_handler(number, stop)
     with _metrics(metrics_port):
         try:
             await work
         except asyncio.CancelledError:
             if not work.cancelled():
                 raise
+    if stop_seconds is not None and stopped:  # only threads are left, whose results are not awaited
+        leave_after(THREAD_SECONDS)
+    return stopped
+
+
+def _leave_after(seconds: float) -> None:
+    """End the process after `seconds`, without waiting for its threads: starting an engine can take minutes.
+
+    Runs in a daemon thread, so a process that ends earlier is not kept.
+    """
+    time.sleep(seconds)
+    if os.environ.get("MUSTER_DEBUG"):
+        faulthandler.dump_traceback(sys.stderr)
+    busy = sorted(one.name for one in threading.enumerate() if not one.daemon and one is not threading.main_thread())
+    telemetry.logger("muster").info("ended without waiting for threads", threads=busy, seconds=seconds, exit_code=0)
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """Flush the logs and end the process with 0 at once."""
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""What a process tells about itself: structured log lines and Prometheus metrics.
+"""Structured log lines and Prometheus metrics of a process.
 
 Every process calls `configure` once, first thing. A log call names an event and gives values:
 
@@ -25,11 +25,13 @@ import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
+from muster.runtime import retries
+
 REGISTRY: Final = CollectorRegistry()
 """Metrics of this process; an HTTP service shows them under /metrics with `prometheus_client.generate_latest`."""
 
-OURS: Final = ("muster", "orchestrator", "worker", "validator", "trainer")
-"""Loggers that speak from debug upwards; everybody else's from warning upwards."""
+OURS: Final = ("muster", "orchestrator", "worker", "validator", "trainer", "adversary")
+"""Loggers that write from debug upwards; all others write from warning upwards."""
 
 _QUIET_ENVIRONMENT: Final = {
     "HF_HUB_OFFLINE": "1",
@@ -89,12 +91,13 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
+    retries.install()
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(process=process)
 
 
 def logger(room: str) -> FilteringBoundLogger:
-    """The logger of one room, e.g. `logger("validator")`; cheap, may be called at import."""
+    """Return the logger of one room, e.g. `logger("validator")`. Fast enough to call at import."""
     return structlog.get_logger(f"muster.{room}")
 
 
@@ -121,7 +124,7 @@ def _formatter(renderer: Processor) -> logging.Formatter:
 
 
 def short_line(_logger: object, _method: str, event: EventDict) -> str:
-    """One line for a person: time of day, process, event, the values in the order they were given."""
+    """Format one line for a person: time of day, process, event, the values in the order they were given."""
     time = str(event.pop("time", ""))[11:19]
     process = event.pop("process", "")
     level = event.pop("level", "info")
@@ -133,12 +136,12 @@ def short_line(_logger: object, _method: str, event: EventDict) -> str:
 
 
 def _as_json(value: object) -> str:
-    """Hashes as 0x-hex, everything else as its text."""
+    """Return hashes as 0x-hex, everything else as its text."""
     return "0x" + value.hex() if isinstance(value, bytes) else str(value)
 
 
 def _short(value: object) -> str:
-    """Floats to four digits, hashes and addresses to their first bytes."""
+    """Shorten floats to four digits, hashes and addresses to their first bytes."""
     if isinstance(value, float):
         return f"{value:.4g}"
     if isinstance(value, bytes):
@@ -148,17 +151,17 @@ def _short(value: object) -> str:
 
 
 def counter(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Counter:
-    """A counter `muster_<name>_total`."""
+    """Return a counter `muster_<name>_total`."""
     return Counter(f"muster_{name}", help_text, labels, registry=REGISTRY)
 
 
 def gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
-    """A gauge `muster_<name>`."""
+    """Return a gauge `muster_<name>`."""
     return Gauge(f"muster_{name}", help_text, labels, registry=REGISTRY)
 
 
 def histogram(name: str, help_text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
-    """A histogram `muster_<name>` with the given upper bounds."""
+    """Return a histogram `muster_<name>` with the given upper bounds."""
     return Histogram(f"muster_{name}", help_text, labels, buckets=buckets, registry=REGISTRY)
 
 

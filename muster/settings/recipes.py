@@ -28,7 +28,7 @@ RECIPES: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
         "muster": {},
         "intellect2": {
             "learning_rate": 3e-7,
-            "ramp_steps": 25,
+            "warmup_steps": 25,
             "beta1": 0.9,
             "beta2": 0.99,
             "weight_decay": 0.01,

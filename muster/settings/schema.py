@@ -1,19 +1,20 @@
 """What an operator may choose: one section per room, every field documented, unknown keys refused.
 
 Order of precedence: command-line flag, `MUSTER_SECTION__KEY` in the environment, the TOML file, the default
-(`muster.settings_sources`). Protocol constants are in `muster.constants`; a run's terms are on chain.
+(`muster.settings.sources`). Protocol constants are in `muster.constants`; a run's terms are on chain.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from muster.constants import CHAIN_ANVIL, MAX_ACCEPTED, MAX_LORA_RANK
-from muster.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs, RatioLevel, RecipeName
+from muster.settings.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs, RatioLevel, RecipeName
 
 
 class Section(BaseModel):
@@ -21,12 +22,12 @@ class Section(BaseModel):
 
     @field_validator("*", mode="after")
     @classmethod
-    def _find_home(cls, value: Any) -> Any:
-        """Paths may begin with ~, as in a shell."""
+    def _expand_home(cls, value: Any) -> Any:
+        """Expand ~ at the beginning of a path, as a shell does."""
         try:
             return value.expanduser() if isinstance(value, Path) else value
         except RuntimeError as error:  # ~somebody
-            raise ValueError(f"{value}: whose home is that?") from error
+            raise ValueError(f"cannot expand {value.parts[0]}: no such user") from error
 
 
 class ChainSettings(Section):
@@ -41,7 +42,7 @@ class ChainSettings(Section):
     confirmations: int = Field(default=0, ge=0, le=1000)
     """Blocks on top of an event before it is acted on."""
     poll_seconds: float = Field(default=0.5, gt=0, le=60)
-    """Pause between two looks at the chain."""
+    """Pause between two polls of the chain."""
     timeout_seconds: float = Field(default=30, gt=0, le=600)
     """Longest wait for an answer or for a transaction to be mined."""
 
@@ -57,15 +58,16 @@ class KeySettings(Section):
 
 class OrchestratorSettings(Section):
     url: str = "http://127.0.0.1:8600"
-    """Where clients find the orchestrator."""
+    """URL at which clients reach the orchestrator."""
     host: str = "127.0.0.1"
-    """Where it listens; 0.0.0.0 for everybody."""
+    """Address to listen on; 0.0.0.0 for all."""
     port: int = Field(default=8600, ge=0, le=65535)
     """0 takes a free one, which the log names."""
     database_url: str = "sqlite:///.muster/orchestrator.db"
-    """SQLAlchemy URL; rebuilt from chain and storage when lost."""
+    """sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE (the extra postgres); rebuilt from chain and storage
+    when lost."""
     storage_url: str = "file:.muster/storage"
-    """Content-addressed files: file:FOLDER, or s3://bucket/prefix."""
+    """Content-addressed files: file:FOLDER, or s3://BUCKET/PREFIX with the AWS_… variables of docs/own-a-run.md."""
     hosts: list[str] = []
     """Other names, HOST or HOST:PORT, that requests to this orchestrator may be signed for, besides url's."""
     state_dir: Path = Path(".muster/orchestrator")
@@ -77,16 +79,26 @@ class OrchestratorSettings(Section):
     demand_batches: float = Field(default=2, gt=0, le=100)
     """Work is wanted while fewer than this many batches of fresh groups wait for the trainer."""
     uploads_at_once: int = Field(default=8, ge=1, le=1000)
-    """Bodies read at the same time; who comes beyond that is asked to try again."""
+    """Bodies read at the same time; further uploads are told to try again."""
     upload_seconds: float = Field(default=120, gt=0, le=3600)
     """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
+    trusted_proxies: list[str] = []
+    """Addresses or networks of reverse proxies in front of it, whose X-Forwarded-For names the address that limits
+    count; without them all that a proxy passes on counts as one address's, which gets half of the room at most."""
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _are_networks(cls, value: list[str]) -> list[str]:
+        for network in value:
+            ip_network(network)  # raises ValueError
+        return value
 
 
 class WorkerSettings(Section):
     state_dir: Path = Path(".muster/worker")
     """Journal, lock and weights of this worker."""
     poll_seconds: float = Field(default=2, gt=0, le=600)
-    """Pause between two looks at whether work is wanted, or at whatever else is waited for."""
+    """Pause between two polls: of the demand for work, and of whatever else is waited for."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs that the model is split over; its attention heads must divide evenly."""
     cache_bytes: int = Field(default=0, ge=0)
@@ -98,17 +110,17 @@ class ValidatorSettings(Section):
     state_dir: Path = Path(".muster/validator")
     """Journal, hash chain and weights of this validator."""
     sample_fraction: float = Field(default=0.125, gt=0, le=1)
-    """Share of a commitment's rows that go through the dear checks."""
+    """Share of a commitment's rows that go through the replay checks."""
     sample_minimum: int = Field(default=16, ge=1)
-    """Rows that do at least. muster validator policy shows what is found with such a sample."""
+    """Rows that are replayed at least. muster validator policy shows what is found with such a sample."""
     newcomer_commitments: int = Field(default=4, ge=0)
-    """A node's first so many commitments are looked at more closely."""
+    """A node's first so many commitments are inspected more closely."""
     newcomer_factor: int = Field(default=4, ge=1)
-    """How many times as many rows are re-run of these."""
+    """How many times as many of their rows are replayed."""
     suspect_factor: int = Field(default=4, ge=1)
-    """How many times as many rows are re-run of a node that this validator has rejected before."""
+    """How many times as many rows are replayed of a node that this validator has rejected before."""
     data_grace_seconds: float = Field(default=120, ge=0)
-    """How long a missing file is asked for before its commitment is rejected."""
+    """How long a missing file is requested before its commitment is rejected."""
     stagger_seconds: float = Field(default=5, ge=0)
     """Time between two validators' turns to open or to end the same case."""
     threads: int = Field(default=1, ge=1, le=1024)
@@ -136,12 +148,13 @@ class TrainerSettings(Section):
     idle_seconds: float = Field(default=900, gt=0)
     """After this long without any accepted work the same weights are published as a new step: who joins a run begins at
     the second step after that, so a run without workers would never have one again. Longer than work takes from its
-    commitment to its acceptance."""
+    commitment to its acceptance. Where newcomers wait and nobody else could work, they are published at once; where
+    others could and none do, half a minute after the last work, two steps in this time."""
     poll_seconds: float = Field(default=0.5, gt=0, le=60)
-    """Pause between two looks at accepted work."""
+    """Pause between two polls of accepted work."""
     learning_rate: float = Field(default=3e-4, gt=0, lt=1)
     """AdamW's, after the ramp."""
-    ramp_steps: int = Field(default=10, ge=0)
+    warmup_steps: int = Field(default=10, ge=0)
     """Updates over which the learning rate rises linearly."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """AdamW's decay of the gradient's mean."""
@@ -205,7 +218,7 @@ class TrainerSettings(Section):
     @model_validator(mode="before")
     @classmethod
     def _of_the_recipe(cls, values: Any) -> Any:
-        """A recipe's values stand behind those that are set."""
+        """Take the recipe's values where none is set."""
         recipe = values.get("recipe") if isinstance(values, Mapping) else None
         return {**RECIPES.get(recipe, {}), **values} if isinstance(recipe, str) else values
 
@@ -220,11 +233,12 @@ class ShardcastSettings(Section):
     relays: list[str] = []
     """Base URLs of relays and origins to fetch from; all are used, each for as much as it delivers."""
     keep_versions: int = Field(default=4, ge=2, le=10_000)
-    """Fetched versions a worker or validator keeps on its disk: a step, and what the next one is made of."""
+    """Fetched versions a worker or validator keeps on its disk, besides the two newest steps and what is in use."""
     fetch_seconds: float = Field(default=3600, gt=0)
     """Longest time for one fetch."""
     patience_seconds: float = Field(default=120, gt=0)
-    """A fetch gives up after this long without a manifest, or without another good shard."""
+    """A fetch gives up after this long without a manifest, or without another good shard; at once where all sources
+    answer, have newer steps, and not this one."""
     stall_seconds: float = Field(default=20, gt=0)
     """A source that sends nothing for this long has failed; keep it longer than the relays' hold_seconds."""
     streams: int = Field(default=2, ge=1, le=16)
@@ -234,7 +248,7 @@ class ShardcastSettings(Section):
     role: Literal["origin", "relay"] = "origin"
     """What `python -m muster.shardcast` is: origin serves what the trainer publishes in dir, relay what it fetches."""
     host: str = "127.0.0.1"
-    """Where it listens; 0.0.0.0 for everybody."""
+    """Address to listen on; 0.0.0.0 for all."""
     port: int = Field(default=8700, ge=0, le=65535)
     """0 takes a free one, which the log names."""
     dir: Path = Path(".muster/weights")
@@ -245,10 +259,11 @@ class ShardcastSettings(Section):
     published_versions: int = Field(default=16, ge=1, le=10_000)
     """Newest steps that are kept at least."""
     kept_hours: float = Field(default=168, ge=0, le=10_000)
-    """Published steps younger than this are kept as well. Evidence about a step needs its weights until its nodes may
-    withdraw their stakes."""
+    """Published steps that a newer one replaced less than this ago are kept as well. Evidence about a step needs its
+    weights until its nodes may withdraw their stakes."""
     whole_every: int = Field(default=16, ge=0, le=10_000)
-    """Published steps that this divides are kept whole, the others as differences once they are old; 0 publishes no
+    """Published steps that this divides are kept whole, the others as differences once they are old; more are kept
+    whole where the differences between would be more than 64, or more than 8 times as large as a step. 0 publishes no
     differences and keeps what is newest whole."""
     whole_versions: int = Field(default=2, ge=1, le=10_000)
     """Newest published steps that are kept whole besides."""
@@ -261,7 +276,7 @@ class ShardcastSettings(Section):
     follow: bool = True
     """A relay fetches new versions when they appear upstream; otherwise when first asked for them."""
     poll_seconds: float = Field(default=1, gt=0, le=3600)
-    """Pause between two looks at what is upstream."""
+    """Pause between two polls of the upstreams."""
     hold_seconds: float = Field(default=10, gt=0, le=300)
     """How long a relay lets a client wait for a shard that is on its way."""
     check_chain: bool = False

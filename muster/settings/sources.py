@@ -1,29 +1,32 @@
-"""Where settings come from: defaults, a TOML file, the environment and the command line, the later before the earlier.
+"""Load settings: a flag overrides the environment, which overrides the TOML file, which overrides the default.
 
-What can be set is in `muster.settings`.
+What can be set is in `muster.settings.schema`. Relative paths of a settings file, and the defaults of what it leaves
+out, are relative to its folder; those of flags and the environment, and of a process without a file, to the current
+directory.
 """
 
 from __future__ import annotations
 
 import difflib
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
-from typing import Any, Final, get_origin
+from typing import Any, Final, get_args, get_origin
 
 from pydantic import SecretStr, ValidationError
 from pydantic.fields import FieldInfo
 
 from muster.errors import ConfigError
-from muster.recipes import RECIPES
-from muster.settings import Section, Settings
+from muster.settings.recipes import RECIPES
+from muster.settings.schema import Section, Settings
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedSettings:
     """Settings, and where each value came from: `flag`, `MUSTER_X__Y`, the file's path, `recipe X` or `default`."""
 
     settings: Settings
@@ -31,6 +34,7 @@ class Loaded:
     """By dotted key; keys that are not listed have their default."""
 
     def source(self, key: str) -> str:
+        """Return where the value of a key came from."""
         section, _, name = key.partition(".")
         recipe = self.settings.trainer.recipe
         unset = f"recipe {recipe}" if section == "trainer" and name in RECIPES[recipe] else "default"
@@ -44,36 +48,86 @@ PROCESS_VARIABLES: Final = {
     "MUSTER_FAILPOINT": "where a test kills the process",
     "MUSTER_FAILPOINT_DIR": "makes each failpoint fire once",
 }
-"""Environment variables that are no settings; the whole list."""
+"""All environment variables that are no settings."""
 
 
 def load_settings(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Settings:
-    """Merge defaults, the TOML file, the environment and `overrides` (key → value, or section → key → value).
+    """Merge defaults, TOML file, environment and `overrides` (key → value, or section → key → value).
 
     Raises ConfigError naming the key and where its value came from.
     """
     return read_settings(path, overrides).settings
 
 
-def read_settings(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> Loaded:
-    """The same as `load_settings`, with the source of every value."""
+def read_settings(path: Path | None = None, overrides: Mapping[str, object] | None = None) -> LoadedSettings:
+    """Load settings as `load_settings` does, with the source of every value."""
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for key, value in _flatten(_read_toml(path)).items():
-        _put(values, sources, key, value, str(path))
+        _put(values, sources, key, value if path is None else _beside(path, key, value), str(path))
     for name, value in sorted(os.environ.items()):
         if name.startswith("MUSTER_") and (key := _environment_key(name)):
             _put(values, sources, key, _from_text(key, value), name)
     for key, value in _flatten(overrides or {}).items():
         _put(values, sources, key, value, "flag")
+    if path is not None and path.parent != Path():
+        _put_defaults_beside(path, values, sources)
     try:
-        return Loaded(Settings.model_validate(values), sources)
+        return LoadedSettings(Settings.model_validate(values), sources)
     except ValidationError as error:
         raise _explain(error, sources) from error
 
 
+URL_KEYS: Final = ("orchestrator.database_url", "orchestrator.storage_url")
+"""Settings whose URL may hold a relative path: sqlite:///FILE, file:FOLDER."""
+
+
+def _put_defaults_beside(path: Path, values: dict[str, Any], sources: Mapping[str, str]) -> None:
+    """Set the paths that no source sets to their defaults, relative to the settings file's folder."""
+    defaults = Settings()
+    for key in known_keys():
+        default = value_of(defaults, key)
+        if key in sources or not (isinstance(default, Path) or key in URL_KEYS):
+            continue
+        section, _, name = key.partition(".")
+        if isinstance(inner := values.setdefault(section, {}), dict):
+            inner[name] = _beside(path, key, str(default))
+
+
+def _beside(path: Path, key: str, value: object) -> object:
+    """Return a value of the settings file at `path`: if it is a relative path, relative to that file's folder."""
+    if not isinstance(value, str) or path.parent == Path():
+        return value
+    info = known_keys().get(key)
+    if info is not None and Path in (info.annotation, *get_args(info.annotation)):
+        return value if value.startswith("~") or not value else str(path.parent / value)
+    return url_beside(path.parent, value) if key in URL_KEYS else value
+
+
+def url_beside(folder: Path, url: str) -> str:
+    """Return the URL with its relative path below `folder`; other URLs as they are."""
+    url = expand_home(url)
+    scheme, _, rest = url.partition(":")
+    if scheme == "file":
+        inside = rest.removeprefix("//")
+        return f"file:{folder / inside}" if inside else url
+    inside = rest.removeprefix("///")
+    # In memory, or in SQLite's own form of URLs: no path of ours.
+    if scheme.partition("+")[0] != "sqlite" or inside == rest or not inside or inside.startswith((":memory:", "file:")):
+        return url
+    return url if inside.startswith("/") else f"{scheme}:///{folder / inside}"
+
+
+def expand_home(url: str) -> str:
+    """Return file:~/FOLDER and sqlite:///~/FILE with the home folder in place of ~; other URLs as they are."""
+    found = re.fullmatch(r"(file:(?://)?|sqlite(?:\+pysqlite)?:///)(~[^/]*)((?:/.*)?)", url)
+    if found is None:
+        return url
+    return f"{found[1]}{os.path.expanduser(found[2])}{found[3]}"
+
+
 def known_keys() -> dict[str, FieldInfo]:
-    """Every setting by dotted key, in the order of the sections."""
+    """Return every setting by dotted key, in the order of the sections."""
     keys: dict[str, FieldInfo] = {}
     for name, info in Settings.model_fields.items():
         if isinstance(info.annotation, type) and issubclass(info.annotation, Section):
@@ -84,12 +138,12 @@ def known_keys() -> dict[str, FieldInfo]:
 
 
 def value_of(settings: Settings, key: str) -> object:
-    """The value at a dotted key."""
+    """Return the value at a dotted key."""
     return reduce(getattr, key.split("."), settings)
 
 
 def mask(value: object) -> str:
-    """A value as a person may see it: user names, passwords, queries and long path parts of URLs are hidden."""
+    """Return a value as a person may see it: user names, passwords, queries and long path parts of URLs are hidden."""
     if isinstance(value, SecretStr):
         return "…"
     if isinstance(value, list):
@@ -98,6 +152,8 @@ def mask(value: object) -> str:
     if "://" not in text:
         return text
     scheme, _, rest = text.partition("://")
+    if scheme.startswith("postgres"):
+        rest = re.sub("^[^@/]*:[^@]*@", "…@", rest)  # a password may hold what ends a place or a path elsewhere
     rest, _, query = rest.partition("?")
     place, slash, tail = rest.partition("/")
     if "@" in place:
@@ -121,7 +177,7 @@ def _read_toml(path: Path | None) -> dict[str, Any]:
 
 
 def _flatten(tree: Mapping[str, object]) -> dict[str, object]:
-    """Sections and their keys as dotted keys; what is nested deeper stays a value."""
+    """Return sections and their keys as dotted keys; what is nested deeper stays a value."""
     flat: dict[str, object] = {}
     for name, value in tree.items():
         if isinstance(value, Mapping) and (value or name in Settings.model_fields):
@@ -135,6 +191,8 @@ def _put(values: dict[str, Any], sources: dict[str, str], key: str, value: objec
     """Set one dotted key. Raises ConfigError for a key that does not exist, with the nearest that does."""
     if key not in known_keys():
         raise ConfigError(f"unknown setting {key} (from {source})", hint=_nearest(key))
+    if key in URL_KEYS and isinstance(value, str):
+        value = expand_home(value)
     section, dot, inner = key.partition(".")
     if dot:
         values.setdefault(section, {})[inner] = value
@@ -153,7 +211,7 @@ def _nearest(key: str) -> str:
 
 
 def _environment_key(name: str) -> str:
-    """The dotted key of `MUSTER_SECTION__KEY` or `MUSTER_KEY`; "" for variables that are no settings.
+    """Return the dotted key of `MUSTER_SECTION__KEY` or `MUSTER_KEY`; "" for variables that are no settings.
 
     Raises ConfigError where one underscore was probably meant as two, since it would be ignored silently.
     """
@@ -174,7 +232,7 @@ def _environment_key(name: str) -> str:
 
 
 def _from_text(key: str, text: str) -> object:
-    """An environment value; lists are separated by commas."""
+    """Return the value of an environment variable; lists are separated by commas."""
     info = known_keys().get(key)
     if info is not None and get_origin(info.annotation) is list:
         return [part.strip() for part in text.split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""Writing settings files. Reading them is the standard library's business (`tomllib`)."""
+"""Write settings files. The standard library's `tomllib` reads them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def to_toml(values: Mapping[str, object]) -> str:
-    """A TOML file with these settings, by dotted key (section.key); keys without a section come first."""
+    """Return a TOML file with these settings, by dotted key (section.key); keys without a section come first."""
     top = [f"{key} = {toml_value(value)}" for key, value in values.items() if "." not in key]
     sections: dict[str, list[str]] = {}
     for key, value in values.items():
@@ -19,7 +19,7 @@ def to_toml(values: Mapping[str, object]) -> str:
 
 
 def toml_value(value: object) -> str:
-    """One value. None, which TOML does not have, becomes an empty string. Raises TypeError for what has no form."""
+    """Return one value; None, which TOML lacks, as an empty string. Raises TypeError for what TOML cannot hold."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, (int, float)):

@@ -5,10 +5,18 @@ ranges, `client` fetches it from several sources at once, `catch_up` makes out o
 source can be slow or lie; it cannot make anybody load wrong weights.
 """
 
-from muster.shardcast.catch_up import fetch_step
-from muster.shardcast.client import Fetched, fetch, fetch_with_report
-from muster.shardcast.folder import prune, verify_folder
-from muster.shardcast.manifest import Manifest
+from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.fetch import FetchedVersion, fetch_version
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.store import prune, verify_folder
 from muster.shardcast.publish import publish
 
-__all__ = ["Fetched", "Manifest", "fetch", "fetch_step", "fetch_with_report", "prune", "publish", "verify_folder"]
+__all__ = [
+    "FetchedVersion",
+    "Manifest",
+    "fetch_step",
+    "fetch_version",
+    "prune",
+    "publish",
+    "verify_folder",
+]

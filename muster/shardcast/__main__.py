@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import sys
 
-from muster.process import run_process
-from muster.shardcast.serve import serve
+from muster.runtime.process import run_process
+from muster.shardcast.serve.process import serve
 
 if __name__ == "__main__":
     sys.exit(run_process("muster.shardcast", "serve a run's weights", serve, metrics=False))

@@ -1,4 +1,4 @@
-"""Make a version out of a checkpoint folder: copy, cut, hash, and let it appear all at once.
+"""Make a version out of a checkpoint folder: link or copy, cut, hash, and let it appear all at once.
 
 Publishing the same checkpoint twice gives the same root and changes nothing, so a trainer that dies between writing
 and anchoring publishes again after its restart. The root is that of the whole checkpoint, whatever else is published:
@@ -12,6 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -19,32 +20,31 @@ from typing import Final
 from blake3 import blake3
 from pydantic import ValidationError
 
-from muster import telemetry
 from muster.errors import CheckError, StorageError, UsageError
-from muster.failpoints import failpoint
-from muster.files import sync, write_at
-from muster.settings import ShardcastSettings
-from muster.shardcast.adapter_version import write_adapted
-from muster.shardcast.delta_version import write_frames
-from muster.shardcast.difference import Step
-from muster.shardcast.folder import (
+from muster.runtime import telemetry
+from muster.runtime.failpoints import failpoint
+from muster.runtime.files import sync, write_at
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.delta.adapter import write_adapted
+from muster.shardcast.delta.difference import TargetStep
+from muster.shardcast.delta.frames import write_frames
+from muster.shardcast.delta.kinds import open_difference
+from muster.shardcast.format.manifest import MANIFEST_NAME, MAX_SHARD_BYTES, File, Manifest, Shard, name_problem
+from muster.shardcast.format.store import (
     READ_BYTES,
     Version,
+    described,
     disk_error,
     locked,
     prune,
-    read_manifest,
     remove_leftovers,
     remove_version,
     touch,
     version_path,
-    versions,
     whole_manifest,
     write_index,
 )
-from muster.shardcast.kinds import open_difference
-from muster.shardcast.manifest import MANIFEST_NAME, MAX_SHARD_BYTES, File, Manifest, Shard, name_problem
-from muster.shardcast.retention import Deltas, Held, kept
+from muster.shardcast.retention import Deltas, HeldVersion, kept
 
 DEFAULT_SHARD_BYTES: Final = 8 * 1024 * 1024
 _BUILD: Final = ".publishing"
@@ -54,7 +54,7 @@ _log = telemetry.logger("shardcast")
 
 
 def deltas_of(settings: ShardcastSettings) -> Deltas | None:
-    """How a trainer chose to keep old steps."""
+    """Return how the settings say to keep old steps."""
     if not settings.whole_every:
         return None
     return Deltas(settings.whole_every, settings.whole_versions, settings.kept_hours * 3600)
@@ -70,12 +70,14 @@ def publish(
     keep: int = 16,
     deltas: Deltas | None = None,
     adapter: Path | None = None,
+    link: bool = False,
 ) -> Manifest:
     """Publish the files of `checkpoint_dir` as the weights of (run, step) in `out_dir`; blocking.
 
     Hidden files are left out. Keeps the `keep` newest steps, this one included, or more and not all of them whole, as
     `deltas` says; rewrites the index. adapter: the folder of a low-rank adapter that makes these weights out of step
-    0's (`muster.lora`), which then is the difference; it counts with `deltas` only.
+    0's (`muster.models.lora`), which then is the difference; it counts with `deltas` only. link: nobody ever writes
+    into the files of `checkpoint_dir` again, so they get a second name instead of a copy where the file system can.
 
     Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
     process is publishing there.
@@ -88,14 +90,14 @@ def publish(
         with locked(out_dir / _LOCK) as ours:
             if not ours:
                 raise StorageError(f"another process is publishing in {out_dir}", hint="one trainer, one folder")
-            manifest = _build(checkpoint_dir, names, out_dir / _BUILD, run, step, shard_bytes)
-            _settle(out_dir / _BUILD, version_path(out_dir, manifest.root), manifest)
+            manifest = _build(checkpoint_dir, names, out_dir / _BUILD, run, step, shard_bytes, link=link)
+            _move_into_place(out_dir / _BUILD, version_path(out_dir, manifest.root), manifest)
             if deltas is None:
                 prune(out_dir, max(1, keep), protect=(manifest.root,))
             else:
                 failpoint("shardcast.published_whole")
                 _publish_difference(out_dir, manifest, shard_bytes, adapter)
-                _thin_out(out_dir, run, max(1, keep), deltas, initial=adapter is not None)
+                _remove_unneeded(out_dir, run, max(1, keep), deltas, initial=adapter is not None)
             write_index(out_dir)
     except OSError as error:
         raise disk_error(f"cannot publish step {step}", out_dir, error) from error
@@ -103,7 +105,7 @@ def publish(
 
 
 def _files_of(checkpoint_dir: Path) -> list[str]:
-    """Names of what is published, in order."""
+    """Return the names of what is published, in order."""
     try:
         entries = sorted(entry for entry in checkpoint_dir.iterdir() if not entry.name.startswith("."))
     except OSError as error:
@@ -118,16 +120,25 @@ def _files_of(checkpoint_dir: Path) -> list[str]:
 
 
 def _build(
-    source: Path, names: list[str], build: Path, run: int, step: int, shard_bytes: int, base_step: int | None = None
+    source: Path,
+    names: list[str],
+    build: Path,
+    run: int,
+    step: int,
+    shard_bytes: int,
+    *,
+    base_step: int | None = None,
+    link: bool = False,
 ) -> Manifest:
-    """Copy the files to `build` and describe the copies."""
+    """Link or copy the files to `build` and describe what is there then."""
     shutil.rmtree(build, ignore_errors=True)  # left by a publisher that was killed
     build.mkdir()
     files: list[File] = []
     shards: list[Shard] = []
     for name in names:
+        linked = link and _link(source / name, build / name)
         offset = 0
-        for size, digest in _copy(source / name, build / name, shard_bytes):
+        for size, digest in _shards_of(source / name, shard_bytes, None if linked else build / name):
             hexed = "0x" + digest.hex()
             shards.append(Shard(index=len(shards), file=len(files), offset=offset, size=size, hash=hexed))
             offset += size
@@ -143,28 +154,42 @@ def _build(
     return manifest
 
 
-def _copy(source: Path, target: Path, shard_bytes: int) -> list[tuple[int, bytes]]:
-    """Copy a file and return (size, blake3) of each shard of what was written."""
+def _link(source: Path, target: Path) -> bool:
+    """Give a file a second name, readable by whoever could read a copy; return False where that cannot be done."""
+    if source.is_symlink():
+        return False
+    try:
+        os.link(source, target)
+        target.chmod(target.parent.stat().st_mode & 0o666)
+    except OSError:  # e.g. another file system, or somebody else's file
+        target.unlink(missing_ok=True)
+        return False
+    return True
+
+
+def _shards_of(source: Path, shard_bytes: int, copy: Path | None) -> list[tuple[int, bytes]]:
+    """Return (size, blake3) of each shard of a file, which is synced; first copy it, where `copy` says to."""
     shards: list[tuple[int, bytes]] = []
     buffer = memoryview(bytearray(READ_BYTES))
-    with source.open("rb", buffering=0) as reader, target.open("wb", buffering=0) as writer:
+    with source.open("rb", buffering=0) as reader, copy.open("wb", buffering=0) if copy else nullcontext() as writer:
         offset = 0
         while True:
             hasher, size = blake3(), 0
             while size < shard_bytes and (count := reader.readinto(buffer[: shard_bytes - size])):
                 piece = buffer[:count]
                 hasher.update(piece)
-                write_at(writer.fileno(), piece, offset + size)
+                if writer:
+                    write_at(writer.fileno(), piece, offset + size)
                 size += count
             if not size:
                 break
             shards.append((size, hasher.digest()))
             offset += size
-        os.fsync(writer.fileno())
+        os.fsync((writer or reader).fileno())
     return shards
 
 
-def _settle(build: Path, final: Path, manifest: Manifest) -> None:
+def _move_into_place(build: Path, final: Path, manifest: Manifest) -> None:
     """Give the build its final name, unless the same version is there, whole, already."""
     if whole_manifest(final, manifest.root):
         shutil.rmtree(build)
@@ -177,12 +202,12 @@ def _settle(build: Path, final: Path, manifest: Manifest) -> None:
 
 
 def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, adapter: Path | None) -> None:
-    """Publish how a step comes out of the first one by an adapter, or else out of the one before, unless that is done,
-    or would save too little.
+    """Publish how a step comes out of the first one by an adapter, or else out of the one before.
 
-    A damaged base only makes it larger, as `write_frames` says.
+    Nothing is published twice, or where it would save too little. A damaged base only makes it larger, as
+    `write_frames` says.
     """
-    held = _manifests(out_dir, manifest.run)
+    held = described(out_dir, manifest.run)
     whole = [(version, other) for version, other in held if other.base_step is None and other.step < manifest.step]
     if not whole:
         return
@@ -191,61 +216,52 @@ def _publish_difference(out_dir: Path, manifest: Manifest, shard_bytes: int, ada
             if _leads_to(old, manifest):
                 return
             remove_version(old.path)  # damaged, or of a step that was written again
-    target = Step(version_path(out_dir, manifest.root), manifest)
+    target = TargetStep(version_path(out_dir, manifest.root), manifest)
     draft, build = out_dir / _DRAFT, out_dir / _BUILD
     for base, write in _ways(whole, adapter):
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
         if write(base, target, draft):
             number = base.manifest.step
-            made = _build(draft, _files_of(draft), build, manifest.run, manifest.step, shard_bytes, number)
-            _settle(build, version_path(out_dir, made.root), made)
+            names, run, step = _files_of(draft), manifest.run, manifest.step
+            made = _build(draft, names, build, run, step, shard_bytes, base_step=number, link=True)
+            _move_into_place(build, version_path(out_dir, made.root), made)
             break
     shutil.rmtree(draft)
 
 
 def _ways(
     whole: Sequence[tuple[Version, Manifest]], adapter: Path | None
-) -> list[tuple[Step, Callable[[Step, Step, Path], bool]]]:
-    """The steps that a new one could be published as a difference to, and how that is written, best first."""
+) -> list[tuple[TargetStep, Callable[[TargetStep, TargetStep, Path], bool]]]:
+    """Return the steps that a new one could be a difference to, and how that is written, best first."""
     version, newest = max(whole, key=lambda pair: (pair[1].step, pair[0].used))
-    plain = (Step(version.path, newest), write_frames)
+    plain = (TargetStep(version.path, newest), write_frames)
     if adapter is None:
         return [plain]
-    initial = [Step(version.path, manifest) for version, manifest in whole if manifest.step == 0]
+    initial = [TargetStep(version.path, manifest) for version, manifest in whole if manifest.step == 0]
     if not initial:
         _log.warning("an adapter is not used as a difference", why="step 0 is not in the published folder")
     return [*((step, partial(write_adapted, adapter=adapter)) for step in initial), plain]
 
 
 def _leads_to(version: Version, manifest: Manifest) -> bool:
-    """Whether a difference is whole and one to this step."""
+    """Return whether a difference is whole and one to this step."""
     try:
-        with open_difference(version.path, manifest.root):
-            return whole_manifest(version.path, version.root) is not None
+        open_difference(version.path, manifest.root)
+        return whole_manifest(version.path, version.root) is not None
     except (StorageError, CheckError):
         return False
 
 
-def _thin_out(out_dir: Path, run: int, newest: int, deltas: Deltas, *, initial: bool) -> None:
+def _remove_unneeded(out_dir: Path, run: int, newest: int, deltas: Deltas, *, initial: bool) -> None:
     """Remove the versions of a run that nobody needs any more. initial: the first step is one that later ones need."""
-    held = _manifests(out_dir, run)
-    described = [Held(version.root, made.step, made.base_step, version.used / 1e9) for version, made in held]
-    needed = kept(described, newest, deltas, time.time(), always=[0] if initial else [])
+    held = described(out_dir, run)
+    listed = [
+        HeldVersion(version.root, made.step, made.base_step, version.used / 1e9, made.total_bytes)
+        for version, made in held
+    ]
+    needed = kept(listed, newest, deltas, time.time(), always=[0] if initial else [])
     for version, _ in held:
         if version.root not in needed:
             remove_version(version.path)
     remove_leftovers(out_dir)
-
-
-def _manifests(out_dir: Path, run: int) -> list[tuple[Version, Manifest]]:
-    """The complete versions of one run, described."""
-    found = []
-    for version in versions(out_dir):
-        try:
-            manifest = read_manifest(version.path, version.root)
-        except (StorageError, CheckError):  # damaged: neither kept for a reason nor removed for one
-            continue
-        if manifest.run == run:
-            found.append((version, manifest))
-    return found

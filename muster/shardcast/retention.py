@@ -1,13 +1,16 @@
-"""What a publisher keeps of the past: the newest steps whole, of older ones every so many, and differences between.
+"""Which versions a publisher keeps: the newest steps whole, of older ones every so many, and differences between.
 
 A step is *wanted* while it is among the newest or young enough to be evidence. What is kept is what every wanted step
-can be made of, and its own difference, by which those who have the step before come to it.
+can be made of by somebody who holds none, within the limits of `muster.shardcast.fetch.route`, and its own difference,
+by which those who have the step before come to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
+
+from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS
 
 
 @dataclass(frozen=True)
@@ -19,11 +22,11 @@ class Deltas:
     whole: int = 2
     """So many of the newest steps are whole besides."""
     seconds: float = 0
-    """Steps younger than this are kept."""
+    """Steps that were replaced by a newer one less than this ago are kept: until then there was work on them."""
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldVersion:
     """A version in the publisher's folder."""
 
     root: bytes
@@ -32,39 +35,45 @@ class Held:
     """None for a whole step."""
     published: float
     """When, in seconds since the epoch."""
+    size: int
+    """Bytes of all files."""
 
 
-def kept(held: Collection[Held], newest: int, deltas: Deltas, now: float, always: Collection[int] = ()) -> set[bytes]:
-    """The roots of one run's versions that must stay, if at least the `newest` steps are wanted, and the steps in
-    `always` whole."""
-    shelf = _Shelf(held, deltas.whole_every)
+def kept(
+    held: Collection[HeldVersion], newest: int, deltas: Deltas, now: float, always: Collection[int] = ()
+) -> set[bytes]:
+    """Return the roots of one run's versions that must stay.
+
+    At least the `newest` steps are wanted, and the steps in `always` stay whole.
+
+    A step that can be made of `held` within the limits of a route can be made of what stays, as long as it is wanted:
+    called after each publication, nothing that was published is out of reach before its time.
+    """
+    selection = _Selection(held, deltas.whole_every)
     steps = sorted({version.step for version in held}, reverse=True)
-    wanted = [
-        step for place, step in enumerate(steps) if place < newest or shelf.published(step) > now - deltas.seconds
-    ]
+    replaced = [now, *map(selection.published, steps)]
+    wanted = [step for place, step in enumerate(steps) if place < newest or replaced[place] > now - deltas.seconds]
     for place, step in enumerate(wanted):
-        if place < deltas.whole or shelf.stays_whole(step):
-            shelf.keep_whole(step)
-        shelf.keep(step)
+        if place < deltas.whole or selection.stays_whole(step):
+            selection.keep_whole(step)
+        selection.keep(step)
     for step in always:
-        shelf.keep_whole(step)
-    return shelf.roots
+        selection.keep_whole(step)
+    return selection.roots
 
 
-class _Shelf:
+class _Selection:
     """The versions by what they are, and those chosen so far."""
 
-    def __init__(self, held: Iterable[Held], whole_every: int) -> None:
+    def __init__(self, held: Iterable[HeldVersion], whole_every: int) -> None:
         self._whole_every = whole_every
-        self._whole: dict[int, Held] = {}
-        self._deltas: dict[int, Held] = {}
-        self._chosen: dict[bytes, Held] = {}
+        self._whole: dict[int, HeldVersion] = {}
+        self._deltas: dict[int, HeldVersion] = {}
+        self.roots: set[bytes] = set()
+        """Of the versions chosen so far."""
         for version in sorted(held, key=lambda version: version.published):  # of two for one step the later one counts
             (self._whole if version.base_step is None else self._deltas)[version.step] = version
-
-    @property
-    def roots(self) -> set[bytes]:
-        return set(self._chosen)
+        self._chain_bytes = MAX_CHAIN_STEPS * max((whole.size for whole in self._whole.values()), default=0)
 
     def stays_whole(self, step: int) -> bool:
         return step % self._whole_every == 0 and step in self._whole
@@ -74,29 +83,49 @@ class _Shelf:
 
     def keep_whole(self, step: int) -> None:
         if (version := self._whole.get(step)) is not None:
-            self._chosen[version.root] = version
+            self.roots.add(version.root)
 
     def keep(self, step: int) -> None:
-        """Keep the difference of a step, if it has one, and what the step can be made of: itself or a chain."""
-        while self._can_be_made(step):
-            delta = self._deltas[step]
-            self._chosen[delta.root] = delta
-            if self._is_kept_whole(step):
+        """Keep the difference of a step, if it is of use, and what the step can be made of: itself or a chain."""
+        chain = self._chain(step)
+        if chain and self._is_kept_whole(step):
+            chain = chain[:1]
+        elif chain:
+            self.keep_whole(_base(chain[-1]))
+        else:
+            self.keep_whole(step)
+        self.roots |= {delta.root for delta in chain}
+
+    def _chain(self, step: int) -> list[HeldVersion]:
+        """Return the differences that make a step, its own first; none where no whole step is within reach.
+
+        They begin at a whole step that stays anyway, or else at the oldest within reach.
+        """
+        chain: list[HeldVersion] = []
+        best = 0
+        for delta in self._below(step):
+            chain.append(delta)
+            base = _base(delta)
+            if base in self._whole:
+                best = len(chain)
+                if self.stays_whole(base) or self._is_kept_whole(base):
+                    break
+        return chain[:best]
+
+    def _below(self, step: int) -> Iterator[HeldVersion]:
+        """Yield the differences that lead down from a step, as many as a route may have."""
+        cost, count = 0, 0
+        while (delta := self._deltas.get(step)) is not None:
+            cost, count = cost + delta.size, count + 1
+            if count > MAX_CHAIN or cost > self._chain_bytes:
                 return
-            assert delta.base_step is not None
-            step = delta.base_step
-            if self.stays_whole(step):
-                break
-        self.keep_whole(step)
+            yield delta
+            step = _base(delta)
 
     def _is_kept_whole(self, step: int) -> bool:
-        return (version := self._whole.get(step)) is not None and version.root in self._chosen
+        return (version := self._whole.get(step)) is not None and version.root in self.roots
 
-    def _can_be_made(self, step: int) -> bool:
-        """Whether a chain of differences leads from a whole step to this one."""
-        while (delta := self._deltas.get(step)) is not None:
-            assert delta.base_step is not None
-            step = delta.base_step
-            if step in self._whole:
-                return True
-        return False
+
+def _base(delta: HeldVersion) -> int:
+    assert delta.base_step is not None, "a whole step is no difference"
+    return delta.base_step

@@ -1,4 +1,4 @@
-"""The local swarm: every process of a run on one machine, started in order of readiness and ended without a trace.
+"""The local swarm: every process of a run on one machine, started in order of readiness, all ended at its end.
 
 `processes` knows one operating-system process group, `supervisor` a set of them, `state` what a killed supervisor
 leaves behind, `plan` which processes a swarm has, `stage` what must be on chain before they start, `watch` what is

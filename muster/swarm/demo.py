@@ -1,8 +1,8 @@
-"""`muster swarm demo` and `muster swarm up`: one swarm, from an empty folder to its report.
+"""Run one swarm, from an empty folder to its report: `muster swarm demo` and `muster swarm up`.
 
-The order is that of readiness: chain and model, deployment, run and nodes, services, trainer, validators, workers.
-The demo then waits until the trainer has done its steps and every case has ended, moves Anvil's clock over the
-window, claims for every operator, and puts the facts together.
+Processes start in order of readiness: chain and model, deployment, run and nodes, services, trainer, validators,
+workers. The demo then waits until the trainer has done its steps and every case has ended, moves Anvil's clock past the
+window, claims for every operator, and collects the facts.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
-from muster.chain.contracts import runs
-from muster.chain.contracts.runs import WorkCommitted
-from muster.chain.devchain import DevChain
 from muster.chain.keys import Signer
+from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import HOUR_SECONDS, WINDOW_HOURS
+from muster.contracts import runs
+from muster.contracts.runs import WorkCommitted
 from muster.errors import MusterError, UnreachableError
-from muster.http import OrchestratorClient
 from muster.swarm import facts, stage
 from muster.swarm.plan import (
     BUDGETS,
     CHILD_ENVIRONMENT,
     Layout,
-    Request,
+    SwarmRequest,
     chain_process,
     nodes,
     process,
 )
 from muster.swarm.report import write_report
 from muster.swarm.state import check_free
-from muster.swarm.summary import Facts, Participant, summarise
-from muster.swarm.supervisor import Happening, ProcessSpec, Supervisor, check_ports
+from muster.swarm.summary import Participant, SwarmFacts, summarise
+from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, check_ports
 from muster.swarm.watch import View
 
 QUIET_SECONDS: Final = 180.0
-"""Longest time without news before the demo gives up."""
+"""Longest time without progress before the demo ends with an error."""
 
 CASE_SECONDS: Final = 180.0
-"""Longest wait, after the trainer has finished, for a cheater to be judged."""
+"""Longest wait, after the trainer has finished, for every cheater to be convicted."""
 
 SEAL_SECONDS: Final = 120.0
 """Longest wait for validators to seal an hour that has ended."""
@@ -70,17 +70,17 @@ class Clock:
 
 @dataclass
 class Swarm:
-    """A swarm that is being made, run and ended."""
+    """A swarm: it is prepared, started, watched and ended."""
 
-    request: Request
+    request: SwarmRequest
     supervisor: Supervisor
     view: View
     clock: Clock = field(default_factory=Clock)
     keys: dict[str, Signer] = field(default_factory=dict)
     run: int = 0
     participants: Sequence[Participant] = ()
-    told: int = 0
-    """Number of the last of the orchestrator's events that was shown."""
+    last_event: int = 0
+    """Number of the orchestrator's last event that was shown."""
 
     @property
     def layout(self) -> Layout:
@@ -89,7 +89,7 @@ class Swarm:
     # Making
 
     async def prepare(self) -> None:
-        """Chain, model, contracts, run and nodes."""
+        """Prepare chain, model, contracts, run and nodes."""
         self.view.stage("starting a chain, making tasks and a model")
         with self.clock.measure("prepare"):
             self.keys = await asyncio.to_thread(stage.make_keys, self.request)
@@ -124,13 +124,13 @@ class Swarm:
 
     def client(self, chain: Chain) -> OrchestratorClient:
         url = f"http://127.0.0.1:{self.request.ports.orchestrator}"
-        return OrchestratorClient(url, chain_id=chain.chain_id, registry=chain.addresses.registry, timeout=20)
+        return OrchestratorClient.on_chain(url, chain, timeout=20)
 
     async def watch(self, chain: Chain, done: Callable[[Mapping[str, Any]], bool], seconds: float) -> dict[str, Any]:
-        """Show what happens until `done` says so of the orchestrator's summary; the last summary.
+        """Show events until `done` is true of the orchestrator's summary; return the last summary.
 
-        `seconds` bounds the time without news: a step, something that a node did, a process that was started again.
-        Raises UnreachableError when it has passed.
+        `seconds` bounds the time without progress: a step, an event of a node, a restarted process. Raises
+        UnreachableError when it has passed.
         """
         document: dict[str, Any] = {}
         known, since = None, time.monotonic()
@@ -140,12 +140,12 @@ class Swarm:
                     await self._story(client)
                     document = await client.summary(self.run)
                 except MusterError as error:
-                    # A restarted orchestrator is away for a moment; the bound below holds for it too.
-                    self.view.happening(Happening("unreachable", "orchestrator", {"error": error}))
+                    # A restarted orchestrator does not answer for a moment; the bound below holds for it too.
+                    self.view.process_event(ProcessEvent("unreachable", "orchestrator", {"error": error}))
                 self.view.summary(document, self.participants)
-                news = document.get("step"), self.told, sum(self.supervisor.restarts.values())
-                if news != known:
-                    known, since = news, time.monotonic()
+                progress = document.get("step"), self.last_event, sum(self.supervisor.restarts.values())
+                if progress != known:
+                    known, since = progress, time.monotonic()
                 if time.monotonic() - since > seconds:
                     raise self._stuck(document.get("step"), seconds)
                 await self._leave_jailed(document)
@@ -154,7 +154,7 @@ class Swarm:
         return document
 
     def _stuck(self, step: int | None, seconds: float) -> UnreachableError:
-        """Nothing moves: say which processes keep dying, since one of them is probably why."""
+        """Return the error of a swarm without progress; it names the restarted processes as the probable cause."""
         died = ", ".join(f"{name} was restarted {count} times" for name, count in self.supervisor.restarts.items())
         after = "since the start" if step is None else f"after step {step}"
         return UnreachableError(
@@ -163,19 +163,19 @@ class Swarm:
         )
 
     async def _story(self, client: OrchestratorClient) -> None:
-        page = await client.events(self.run, self.told)
-        self.view.story(page["events"], self.participants)
-        self.told = page["cursor"]
+        page = await client.events(self.run, self.last_event)
+        self.view.run_events(page["events"], self.participants)
+        self.last_event = page["cursor"]
 
     async def _leave_jailed(self, document: Mapping[str, Any]) -> None:
-        """A convicted node has nothing left to do: end its process."""
+        """End the processes of convicted nodes: they have nothing left to do."""
         jailed = {line["address"] for line in document.get("nodes", []) if line["status"] == "jailed"}
         for who in self.participants:
             if who.node in jailed and self.supervisor.keeps(who.name):
                 await self.supervisor.stop_one(who.name)
 
     async def train(self, chain: Chain) -> dict[str, Any]:
-        """Until the trainer has done its steps, and every cheater has been judged or given time to be."""
+        """Wait until the trainer has done its steps, and every cheater is convicted or CASE_SECONDS have passed."""
         self.view.stage(f"training for {self.request.steps} steps")
         with self.clock.measure("train"):
             await self.watch(chain, lambda document: bool(document.get("finished")), QUIET_SECONDS)
@@ -194,17 +194,17 @@ class Swarm:
 
         return await self.watch(chain, done, 2 * CASE_SECONDS)
 
-    # Settling
+    # Claiming
 
-    async def settle(self, chain: Chain) -> None:
+    async def claim_all(self, chain: Chain) -> None:
         """Move the clock past the window and claim for every worker's operator."""
         self.view.stage("moving the clock over the 24-hour window, claiming")
-        with self.clock.measure("settle"):
+        with self.clock.measure("claim"):
             workers = [who.name for who in self.participants if who.role == "worker"]
             for name in workers:
                 if self.supervisor.keeps(name):
                     await self.supervisor.stop_one(name)
-            clock = await DevChain.of(chain.rpc)
+            clock = await LocalChain.open(chain.web3)
             last = await self._last_hour(chain)
             await clock.advance_to(max((last + 1) * HOUR_SECONDS, await clock.now() + 1) + 2)
             await self._sealed(chain, last)
@@ -212,7 +212,7 @@ class Swarm:
             await asyncio.gather(*(self._claim(who) for who in self.participants if who.role == "worker"))
 
     async def _last_hour(self, chain: Chain) -> int:
-        """Hour of the last commitment, or of the chain's clock when there is none."""
+        """Return the hour of the last commitment, or of the chain's clock when there is none."""
         head = await chain.head()
         found = await chain.events([WorkCommitted], chain.addresses.from_block, head.number)
         return max(
@@ -220,43 +220,43 @@ class Swarm:
         )
 
     async def _sealed(self, chain: Chain, hour: int) -> None:
-        """Wait until a quorum of validators has sealed an hour. Goes on without, saying so, when it takes too long."""
+        """Wait until a quorum of validators has sealed an hour, for at most SEAL_SECONDS; then continue without."""
         deadline = time.monotonic() + SEAL_SECONDS
-        while await chain.ask(runs.sealed_through(self.run)) < hour:
+        while await chain.call(runs.sealed_through(self.run)) < hour:
             if time.monotonic() > deadline:
-                self.view.happening(Happening("missing", "seal", {"hour": hour}))
+                self.view.process_event(ProcessEvent("missing", "seal", {"hour": hour}))
                 return
             await asyncio.sleep(POLL_SECONDS)
 
     async def _claim(self, who: Participant) -> None:
         cold = self.keys[stage.operator_of(who.name)]
         async with await Chain.connect(stage.chain_settings(self.request), cold) as chain:
-            through, amount = await chain.ask(runs.claimable(who.node))
+            through, amount = await chain.call(runs.claimable(who.node))
             if amount:
-                await chain.act(runs.claim(who.node, through))
+                await chain.send(runs.claim(who.node, through))
 
     # Counting
 
-    async def collect(self, chain: Chain, document: Mapping[str, Any], wall_seconds: float) -> Facts:
-        """Everything the summary needs, while chain and services still run."""
+    async def collect(self, chain: Chain, document: Mapping[str, Any], wall_seconds: float) -> SwarmFacts:
+        """Collect everything that the summary needs, while chain and services still run."""
         events = await facts.chain_events(chain)
         times = await facts.block_times(chain, events)
         async with self.client(chain) as client:
             relays = await client.relays(self.run)
-        agreed, info = await chain.terms(self.run), await chain.ask(runs.run_info(self.run))
+        agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
         lines = {line["address"]: line for line in document["nodes"]}
         pay = {who.node: agreed.pay_of(0) for who in self.participants}
-        return Facts(
+        return SwarmFacts(
             participants=self.participants,
             positions=agreed.positions,
             committed=facts.committed(events, times, pay),
             settled=facts.settled(events, times, {who.node: who.operator for who in self.participants}),
-            judged=facts.judged(events),
+            case_results=facts.case_results(events),
             updates=facts.updates(document),
             accepted={address: line["accepted"] for address, line in lines.items()},
             rejected={address: line["rejected"] for address, line in lines.items()},
             used={address: line["used"] for address, line in lines.items()},
-            books=await facts.books(chain),
+            balances=await facts.balances(chain),
             published=await facts.published(events, self.layout.shards),
             bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
@@ -266,14 +266,14 @@ class Swarm:
             run=self.run,
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
-            travels=facts.travels(
+            weight_fetches=facts.weight_fetches(
                 {who.name: self.layout.log(who.name) for who in self.participants if who.role == "worker"}
             ),
         )
 
 
-def model_process(request: Request) -> ProcessSpec:
-    """Makes and warms up the model, in a process of its own because torch is large."""
+def model_process(request: SwarmRequest) -> ProcessSpec:
+    """Return how the model is made and warmed up, in a process of its own because torch is large."""
     layout = Layout(request.folder)
     budgets = ",".join(map(str, BUDGETS))
     command = (sys.executable, "-m", "muster", "model", "init", str(layout.model), "--tasks", str(layout.tasks))
@@ -287,39 +287,56 @@ def model_process(request: Request) -> ProcessSpec:
 
 
 async def run_demo(
-    request: Request, view: View, *, report: Path, picture: Path | None = None, keep: bool = False
+    request: SwarmRequest, view: View, *, report: Path, picture: Path | None = None, keep: bool = False
 ) -> dict[str, Any]:
-    """The whole demo; its summary. Leaves the swarm's folder behind when it fails, or when asked to."""
+    """Run the whole demo and return its summary.
+
+    Leaves the swarm's folder behind when it fails or `keep` is set; only logs and settings when it is interrupted.
+    """
     begun = time.monotonic()
-    with view:
-        async with _made(request, view) as swarm:
-            found = await swarm.supervisor.guard(_play(swarm, begun))
-    summary = summarise(found)
-    await asyncio.to_thread(write_report, summary, found, report, picture)
+    with _clean_up(request.folder, keep), view:
+        async with _open_swarm(request, view) as swarm:
+            collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
+    summary = summarise(collected)
+    await asyncio.to_thread(write_report, summary, collected, report, picture)
     if not keep:
         await asyncio.to_thread(shutil.rmtree, request.folder)
     return summary
 
 
-async def _play(swarm: Swarm, begun: float) -> Facts:
+async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
     await swarm.prepare()
     await swarm.start()
     async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
         await swarm.train(chain)
-        await swarm.settle(chain)
-        # Once more: what was claimed and sealed is in the last summary.
+        await swarm.claim_all(chain)
+        # Once more: the last summary has what was claimed and sealed.
         document = await swarm.watch(chain, lambda _: True, 60)
         return await swarm.collect(chain, document, time.monotonic() - begun)
 
 
-async def run_up(request: Request, view: View) -> None:
-    """Keep a swarm running until the task is cancelled, also when its trainer has done its steps."""
-    with view:
-        async with _made(request, view) as swarm:
-            await swarm.supervisor.guard(_keep(swarm))
+async def run_up(request: SwarmRequest, view: View, *, keep: bool = False) -> None:
+    """Keep a swarm running until the task is cancelled, also when its trainer has done its steps.
+
+    Then only logs and settings stay in its folder; with `keep`, or after a failure, everything does.
+    """
+    with _clean_up(request.folder, keep), view:
+        async with _open_swarm(request, view) as swarm:
+            await swarm.supervisor.guard(_run_until_cancelled(swarm))
 
 
-async def _keep(swarm: Swarm) -> None:
+@contextmanager
+def _clean_up(folder: Path, keep: bool) -> Iterator[None]:
+    """Delete all but logs and settings in the folder of a swarm that is interrupted, unless `keep` is set."""
+    try:
+        yield
+    except asyncio.CancelledError:
+        if not keep:
+            stage.keep_logs(folder)
+        raise
+
+
+async def _run_until_cancelled(swarm: Swarm) -> None:
     await swarm.prepare()
     await swarm.start()
     swarm.view.stage(f"running; settings of every process are in {swarm.layout.folder}; Ctrl-C ends it")
@@ -328,12 +345,12 @@ async def _keep(swarm: Swarm) -> None:
 
 
 @asynccontextmanager
-async def _made(request: Request, view: View) -> AsyncIterator[Swarm]:
-    """A swarm in a fresh folder; at the end, everything that was started is ended."""
+async def _open_swarm(request: SwarmRequest, view: View) -> AsyncIterator[Swarm]:
+    """Yield a swarm in a fresh folder; at the end, end everything that was started."""
     check_ports(request.ports.all())
     check_free(request.folder)
     await asyncio.to_thread(stage.fresh_folder, request.folder)
-    async with Supervisor(request.folder, view.happening) as supervisor:
+    async with Supervisor(request.folder, view.process_event) as supervisor:
         try:
             yield Swarm(request, supervisor, view)
         finally:

@@ -1,4 +1,4 @@
-"""Gather what a swarm's summary is made of: from the chain, the orchestrator, and the files that were served."""
+"""Gather the facts for a swarm's summary: from the chain, the orchestrator, and the files that were served."""
 
 from __future__ import annotations
 
@@ -12,14 +12,23 @@ from typing import Any
 import httpx2
 
 from muster.chain.client import Chain
-from muster.chain.codec import Event
-from muster.chain.contracts.court import CaseOpened, CaseResolved, Refuted, VoteRevealed
-from muster.chain.contracts.registry import Convicted, Registered
-from muster.chain.contracts.runs import CheckpointPublished, Claimed, HourSealed, Voided, WorkCommitted
+from muster.chain.provider import in_one_trip
+from muster.contracts.codec import Event
+from muster.contracts.court import CaseOpened, CaseResolved, Refuted, VoteRevealed
+from muster.contracts.registry import Convicted, Registered
+from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError
-from muster.shardcast.folder import verify_folder, version_path
-from muster.swarm.summary import Books, Committed, Judged, Published, Settled, Travel, Update
-from muster.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
+from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
+from muster.shardcast.format.store import verify_folder, version_path
+from muster.swarm.summary import (
+    CaseResult,
+    CommitmentLine,
+    ContractBalance,
+    Payment,
+    PublishedStep,
+    Update,
+    WeightFetches,
+)
 
 KINDS = (
     CaseOpened,
@@ -41,40 +50,40 @@ NOT_SERVED = "not served"
 
 
 async def chain_events(chain: Chain) -> tuple[Event, ...]:
-    """Everything that happened on chain since the deployment."""
+    """Return all events on chain since the deployment."""
     return await chain.events(KINDS, chain.addresses.from_block, (await chain.head()).number)
 
 
 async def block_times(chain: Chain, events: Sequence[Event]) -> dict[int, int]:
-    """Timestamps of the blocks that hold the events."""
+    """Return the timestamps of the blocks that hold the events."""
     numbers = sorted({event.at.block for event in events})
-    found = await chain.rpc.batch([("eth_getBlockByNumber", [hex(number), False]) for number in numbers])
-    return {number: int(block["timestamp"], 16) for number, block in zip(numbers, found, strict=True)}
+    blocks = await in_one_trip(chain.web3, *(chain.web3.eth.get_block(number) for number in numbers))
+    return {number: block["timestamp"] for number, block in zip(numbers, blocks, strict=True)}
 
 
-def committed(events: Sequence[Event], times: Mapping[int, int], pay: Mapping[str, int]) -> list[Committed]:
-    """Commitments in order; `pay` is per commitment, by node."""
+def committed(events: Sequence[Event], times: Mapping[int, int], pay: Mapping[str, int]) -> list[CommitmentLine]:
+    """Return the commitments in order; `pay` is per commitment, by node."""
     return [
-        Committed(one.node, one.index, one.step, pay[one.node], times[one.at.block])
+        CommitmentLine(one.node, one.index, one.step, pay[one.node], times[one.at.block])
         for one in events
         if isinstance(one, WorkCommitted)
     ]
 
 
-def settled(events: Sequence[Event], times: Mapping[int, int], operators: Mapping[str, str]) -> list[Settled]:
-    """Pay that left the window: claimed, or voided by a conviction."""
-    found: list[Settled] = []
+def settled(events: Sequence[Event], times: Mapping[int, int], operators: Mapping[str, str]) -> list[Payment]:
+    """Return pay that left the window: claimed, or voided by a conviction."""
+    found: list[Payment] = []
     for one in events:
         time = times[one.at.block]
         if isinstance(one, Claimed):
-            found.append(Settled(one.node, one.operator, one.paid, False, time))
+            found.append(Payment(one.node, one.operator, one.paid, False, time))
         elif isinstance(one, Voided):
-            found.append(Settled(one.node, operators.get(one.node, ""), one.amount, True, time))
+            found.append(Payment(one.node, operators.get(one.node, ""), one.amount, True, time))
     return found
 
 
 def seal_pay(events: Sequence[Event]) -> dict[str, int]:
-    """What validators were paid for sealing."""
+    """Return what validators were paid for sealing."""
     paid: dict[str, int] = {}
     for one in events:
         if isinstance(one, HourSealed):
@@ -82,79 +91,43 @@ def seal_pay(events: Sequence[Event]) -> dict[str, int]:
     return paid
 
 
-def judged(events: Sequence[Event]) -> list[Judged]:
-    """Cases and objective proofs, each with the conviction of its own transaction."""
-    locks = {one.node: one.lock for one in events if isinstance(one, Registered)}
-    convictions = {one.at.transaction: one for one in events if isinstance(one, Convicted)}
+def case_results(events: Sequence[Event]) -> list[CaseResult]:
+    """Return cases and objective proofs, each with the conviction of its own transaction."""
+    stakes = {one.node: one.lock for one in events if isinstance(one, Registered)}
+    convictions = {(one.at.transaction, one.node): one for one in events if isinstance(one, Convicted)}
     ends = {one.case_id: one for one in events if isinstance(one, CaseResolved)}
+    cases = [one for one in events if isinstance(one, CaseOpened)]
     found = []
-    for case in (one for one in events if isinstance(one, CaseOpened)):
-        end = ends.get(case.case_id)
-        conviction = convictions.get(end.at.transaction) if end else None
-        votes = [one.guilty for one in events if isinstance(one, VoteRevealed) and one.case_id == case.case_id]
+    for one in [*cases, *(proof for proof in events if isinstance(proof, Refuted))]:
+        if isinstance(one, CaseOpened):
+            end = ends.get(one.case_id)
+            number, jury, challenger = one.case_id, one.jury, one.challenger
+            outcome, last = (end.outcome.name.lower(), end) if end else ("open", one)
+        else:
+            number, jury, challenger, outcome, last = 0, 0, one.prover, "guilty", one
+        votes = [vote.guilty for vote in events if isinstance(vote, VoteRevealed) and vote.case_id == number]
+        stake, conviction = stakes.get(one.node, 0), convictions.get((last.at.transaction, one.node))
         found.append(
-            _judged(
-                case=case.case_id,
-                node=case.node,
-                kind=case.kind.name.lower(),
-                outcome=end.outcome.name.lower() if end else "open",
-                at=end or case,
-                lock=locks.get(case.node, 0),
-                conviction=conviction if conviction and conviction.node == case.node else None,
-                votes=votes,
-                jury=case.jury,
-                challenger=case.challenger,
-            )
-        )
-    for proof in (one for one in events if isinstance(one, Refuted)):
-        found.append(
-            _judged(
-                case=0,
-                node=proof.node,
-                kind=proof.kind.name.lower(),
-                outcome="guilty",
-                at=proof,
-                lock=locks.get(proof.node, 0),
-                conviction=convictions.get(proof.at.transaction),
-                votes=[],
-                jury=0,
-                challenger=proof.prover,
+            CaseResult(
+                case=number,
+                node=one.node,
+                kind=one.kind.name.lower(),
+                outcome=outcome,
+                transaction="0x" + last.at.transaction.hex(),
+                stake_before=stake,
+                stake_after=stake - (conviction.slashed if conviction else 0),
+                bounty=conviction.bounty if conviction else 0,
+                guilty_votes=sum(votes),
+                votes=len(votes),
+                jury=jury,
+                challenger=challenger,
             )
         )
     return found
 
 
-def _judged(
-    *,
-    case: int,
-    node: str,
-    kind: str,
-    outcome: str,
-    at: Event,
-    lock: int,
-    conviction: Convicted | None,
-    votes: Sequence[bool],
-    jury: int,
-    challenger: str,
-) -> Judged:
-    return Judged(
-        case=case,
-        node=node,
-        kind=kind,
-        outcome=outcome,
-        transaction="0x" + at.at.transaction.hex(),
-        stake_before=lock,
-        stake_after=lock - (conviction.slashed if conviction else 0),
-        bounty=conviction.bounty if conviction else 0,
-        guilty_votes=sum(votes),
-        votes=len(votes),
-        jury=jury,
-        challenger=challenger,
-    )
-
-
 def updates(document: Mapping[str, Any]) -> list[Update]:
-    """The trainer's reports, as the orchestrator's summary has them."""
+    """Return the trainer's reports, as the orchestrator's summary has them."""
     return [
         Update(
             step=line["step"],
@@ -166,27 +139,27 @@ def updates(document: Mapping[str, Any]) -> list[Update]:
     ]
 
 
-async def books(chain: Chain) -> list[Books]:
-    """Tokens against books, contract by contract."""
+async def balances(chain: Chain) -> list[ContractBalance]:
+    """Return the tokens that each contract holds and owes."""
     found = await chain.solvency()
     return [
-        Books("Registry", found.registry_tokens, found.registry_books),
-        Books("Runs", found.runs_tokens, found.runs_books),
+        ContractBalance("Registry", found.registry_tokens, found.registry_books),
+        ContractBalance("Runs", found.runs_tokens, found.runs_books),
     ]
 
 
-async def published(events: Sequence[Event], shards: Path) -> list[Published]:
-    """Every checkpoint's root on chain, and the root computed from the bytes that the origin serves."""
+async def published(events: Sequence[Event], shards: Path) -> list[PublishedStep]:
+    """Return every checkpoint's root on chain, and the root computed from the bytes that the origin serves."""
     found = []
     for one in events:
         if isinstance(one, CheckpointPublished):
             root = await asyncio.to_thread(root_of_files, version_path(shards, one.manifest_root))
-            found.append(Published(one.step, "0x" + one.manifest_root.hex(), root))
+            found.append(PublishedStep(one.step, "0x" + one.manifest_root.hex(), root))
     return found
 
 
 def root_of_files(version: Path) -> str:
-    """The root that a version's bytes hash to: that of its manifest, if every byte is as the manifest says."""
+    """Return the root that a version's bytes hash to: its manifest's, if every byte is as the manifest says."""
     try:
         verification = verify_folder(version)
     except StorageError:
@@ -196,20 +169,20 @@ def root_of_files(version: Path) -> str:
     return verification.problems[0] if verification.problems else "0x" + verification.manifest.root.hex()
 
 
-def travels(logs: Mapping[str, Path]) -> list[Travel]:
-    """How weights came to each worker, by what its log says."""
+def weight_fetches(logs: Mapping[str, Path]) -> list[WeightFetches]:
+    """Return how each worker fetched weights, from its log."""
     found = []
     for name, path in logs.items():
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         arrived = [line for line in lines if line["event"] == WEIGHTS_ARRIVED][1:]
         pauses = [line["seconds"] for line in lines if line["event"] == WEIGHTS_LOADED]
         seconds, generating = ([line[key] for line in arrived] for key in ("seconds", "generating"))
-        found.append(Travel(name, seconds, generating, pauses))
+        found.append(WeightFetches(name, seconds, generating, pauses))
     return found
 
 
 async def bytes_served(urls: Sequence[str]) -> int:
-    """Bytes of weights that these sources have sent, by their own count; those that have left do not count."""
+    """Return the bytes of weights that these sources count as sent; sources that have left do not count."""
     total = 0
     async with httpx2.AsyncClient(timeout=5, trust_env=False) as client:
         for url in urls:

@@ -1,4 +1,4 @@
-"""Which processes a local swarm has, with which settings. Pure: a request in, settings and process specs out.
+"""Plan a local swarm: its processes and their settings. Pure: a request in, settings and process specs out.
 
 Every node has its own folder, settings file, key files and log, as it would on a machine of its own. They share
 nothing but the addresses of chain, orchestrator and relay.
@@ -6,24 +6,38 @@ nothing but the addresses of chain, orchestrator and relay.
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from muster.constants import CHAIN_ANVIL, TOKEN
-from muster.profiles import profile_hash
+from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import LOCAL_DEFAULTS
+from muster.runtime.process import STOP_SECONDS
 from muster.swarm.supervisor import ProcessSpec
-from muster.terms import Terms, WorkClass
-from muster.terms_file import LOCAL_DEFAULTS
+from muster.verification.profiles import profile_hash
 
 ESCROW: Final = 9_000 * TOKEN
-"""What the owner puts into the run; a faucet gives 10,000 tokens."""
+"""The owner's deposit in the run; a faucet gives 10,000 tokens."""
 
 BLOCK_SECONDS: Final = 1
 BUDGETS: Final = (8, 12, 16)
 GROUPS_PER_BATCH: Final = 64
 PROFILE: Final = "cpu-fp32-projection-v1"
+
+LASTING_GROUPS: Final = 32
+"""Groups per commitment of a swarm that lasts: a node makes 255 commitments an hour at most, so each is large."""
+LASTING_PAY: Final = TOKEN // 100
+"""Per commitment of a swarm that lasts: its escrow pays for months."""
+LASTING_SHARE: Final = 0.8
+"""Of the commitments that its workers may make in an hour, the share that its steps use up: one worker may rest."""
+LASTING_DEMAND: Final = 1
+"""Batches that may wait for its trainer: with two, a sixth of the work grew too old to be used."""
+LASTING_KEPT_HOURS: Final = 6.0
+"""For which it keeps old steps. Its validators judge within minutes, and a week of steps would fill a disk."""
 
 CHILD_ENVIRONMENT: Final = {
     "OMP_NUM_THREADS": "1",
@@ -49,7 +63,7 @@ class Ports:
 
 
 @dataclass(frozen=True)
-class Request:
+class SwarmRequest:
     """What a person asks for."""
 
     folder: Path
@@ -59,6 +73,16 @@ class Request:
     workers: int = 2
     cheaters: int = 1
     validators: int = 4
+    lasting: bool = False
+    """Runs for days (`swarm up`) instead of some minutes (`swarm demo`)."""
+
+    @property
+    def groups_per_commitment(self) -> int:
+        return LASTING_GROUPS if self.lasting else LOCAL_DEFAULTS["groups_per_commitment"]
+
+    @property
+    def files_per_batch(self) -> int:
+        return GROUPS_PER_BATCH // self.groups_per_commitment
 
 
 @dataclass(frozen=True)
@@ -72,7 +96,7 @@ class NodePlan:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where things lie in a swarm's folder."""
+    """Paths in a swarm's folder."""
 
     folder: Path
 
@@ -82,7 +106,7 @@ class Layout:
 
     @property
     def run_folder(self) -> Path:
-        """What every newcomer to the run needs: task set, tokenizer, model configuration."""
+        """Return the folder of what a newcomer needs: task set, tokenizer, model configuration."""
         return self.folder / "run"
 
     @property
@@ -98,7 +122,7 @@ class Layout:
         return self.folder / "origin"
 
     def key(self, name: str) -> Path:
-        """A raw key, which only Anvil accepts."""
+        """Return the path of a raw key, which only Anvil accepts."""
         return self.folder / "keys" / name
 
     def config(self, name: str) -> Path:
@@ -108,16 +132,16 @@ class Layout:
         return self.folder / name / "state"
 
     def log(self, name: str) -> Path:
-        """JSON lines of a process."""
+        """Return the path of a process's log, in JSON lines."""
         return self.folder / name / "log.jsonl"
 
     def output(self, name: str) -> Path:
-        """stdout and stderr of a process."""
+        """Return the path of a process's stdout and stderr."""
         return self.folder / name / "output.log"
 
 
-def nodes(request: Request) -> list[NodePlan]:
-    """Validators first: a run takes no work before four of them exist."""
+def nodes(request: SwarmRequest) -> list[NodePlan]:
+    """List the nodes, validators first: a run takes no work before four of them exist."""
     found = [NodePlan(f"validator-{i + 1}", "validator") for i in range(request.validators)]
     found += [NodePlan(f"worker-{i + 1}", "worker") for i in range(request.workers)]
     many = request.cheaters > 1
@@ -125,12 +149,34 @@ def nodes(request: Request) -> list[NodePlan]:
     return found
 
 
+def step_interval(request: SwarmRequest) -> int:
+    """Return the least seconds between two steps at which workers never run out of commitments within an hour."""
+    commitments = LOCAL_DEFAULTS["commitments_per_hour"] * request.workers * LASTING_SHARE
+    return math.ceil(HOUR_SECONDS * request.files_per_batch / commitments)
+
+
+def local_terms(request: SwarmRequest) -> dict[str, Any]:
+    """Return the owner's choices for this swarm's run, by field of `Terms`."""
+    chosen = dict(LOCAL_DEFAULTS)
+    if request.lasting:
+        chosen |= {"pay": LASTING_PAY, "seal_pay": LASTING_PAY}
+        chosen |= {"groups_per_commitment": LASTING_GROUPS, "min_step_interval": step_interval(request)}
+    return chosen
+
+
 def terms(
-    *, trainer: str, storage_key: str, task_count: int, task_root: bytes, model: bytes, tokenizer: bytes
+    *,
+    trainer: str,
+    storage_key: str,
+    task_count: int,
+    task_root: bytes,
+    model: bytes,
+    tokenizer: bytes,
+    chosen: Mapping[str, Any] = LOCAL_DEFAULTS,
 ) -> Terms:
-    """The terms of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
+    """Return the terms of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
     return Terms(
-        **LOCAL_DEFAULTS,
+        **chosen,
         trainer=trainer,
         storage_key=storage_key,
         task_count=task_count,
@@ -142,8 +188,8 @@ def terms(
     )
 
 
-def settings_of(request: Request, name: str, run: int) -> dict[str, object]:
-    """The settings file of one process, by dotted key."""
+def settings_of(request: SwarmRequest, name: str, run: int) -> dict[str, object]:
+    """Return the settings of one process, by dotted key."""
     layout = Layout(request.folder)
     ports = request.ports
     role = name.rpartition("-")[0] or name
@@ -161,7 +207,7 @@ def settings_of(request: Request, name: str, run: int) -> dict[str, object]:
     return common | _ROLES.get(role, _worker)(request, layout, name)
 
 
-def _worker(request: Request, layout: Layout, name: str) -> dict[str, object]:
+def _worker(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
     return {
         "worker.state_dir": layout.state(name),
         "worker.poll_seconds": 0.5,
@@ -170,25 +216,32 @@ def _worker(request: Request, layout: Layout, name: str) -> dict[str, object]:
     }
 
 
-def _validator(request: Request, layout: Layout, name: str) -> dict[str, object]:
+def _validator(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
     return {"validator.state_dir": layout.state(name)}
 
 
-def _trainer(request: Request, layout: Layout, name: str) -> dict[str, object]:
+def _trainer(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
     return {
         "trainer.state_dir": layout.state(name),
         "trainer.model": layout.model,
         "trainer.max_steps": request.steps,
         "trainer.batch_groups": GROUPS_PER_BATCH,
-        "trainer.max_files": GROUPS_PER_BATCH // LOCAL_DEFAULTS["groups_per_commitment"],
+        "trainer.max_files": request.files_per_batch,
         "shardcast.dir": layout.shards,
-        # The report compares every checkpoint's files with its root on chain.
-        "shardcast.published_versions": min(request.steps + 2, 10_000),
-        "shardcast.whole_versions": min(request.steps + 2, 10_000),
+        **_kept_steps(request),
     }
 
 
-def _orchestrator(request: Request, layout: Layout, name: str) -> dict[str, object]:
+def _kept_steps(request: SwarmRequest) -> dict[str, object]:
+    """Return what the trainer keeps of the steps it published."""
+    if request.lasting:
+        return {"shardcast.kept_hours": LASTING_KEPT_HOURS}
+    # The report compares every checkpoint's files with its root on chain.
+    kept = min(request.steps + 2, 10_000)
+    return {"shardcast.published_versions": kept, "shardcast.whole_versions": kept}
+
+
+def _orchestrator(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
     return {
         "orchestrator.port": request.ports.orchestrator,
         "orchestrator.state_dir": layout.state(name),
@@ -196,15 +249,16 @@ def _orchestrator(request: Request, layout: Layout, name: str) -> dict[str, obje
         "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
         "orchestrator.run_folder": layout.run_folder,
         "orchestrator.batch_groups": GROUPS_PER_BATCH,
+        "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else 2,
         "shardcast.relays": relay_urls(request),
     }
 
 
-def _origin(request: Request, layout: Layout, name: str) -> dict[str, object]:
+def _origin(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
     return {"shardcast.role": "origin", "shardcast.port": request.ports.origin, "shardcast.dir": layout.shards}
 
 
-def _relay(request: Request, layout: Layout, name: str) -> dict[str, object]:
+def _relay(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
     return {
         "shardcast.role": "relay",
         "shardcast.port": request.ports.relay,
@@ -231,25 +285,25 @@ MODULES: Final = {
     "trainer": "trainer",
     "validator": "validator",
     "worker": "worker",
-    "cheater": "worker.demo_cheat",
+    "cheater": "adversary",
 }
-"""What runs under `python -m`, by role."""
+"""Module that runs under `python -m`, by role."""
 
 
-def relay_urls(request: Request) -> list[str]:
-    """Where the owner serves weights: the relay first. Nodes learn of them from the orchestrator."""
+def relay_urls(request: SwarmRequest) -> list[str]:
+    """Return the URLs at which the owner serves weights, the relay first. Nodes learn of them from the orchestrator."""
     return [f"http://127.0.0.1:{request.ports.relay}", f"http://127.0.0.1:{request.ports.origin}"]
 
 
-FINAL: Final = {"trainer": (0,), "worker": (3,), "cheater": (3,)}
-"""A trainer ends when its steps are done; a worker whose key will never work again says so with 3."""
+FINAL: Final = {"trainer": (0,), "worker": (0, 3), "cheater": (0, 3), "validator": (0,)}
+"""0: nothing is left to do (steps done, retired, run closed); 3 of a worker: its key was convicted."""
 
 NICE: Final = {"trainer": 0, "orchestrator": 0, "origin": 0, "relay": 0, "worker": 5, "cheater": 5, "validator": 3}
-"""The trainer is what everybody waits for; validators come before workers, or cases would queue behind new work."""
+"""Everybody waits for the trainer; validators come before workers, or cases would queue behind new work."""
 
 
-def process(request: Request, name: str) -> ProcessSpec:
-    """One of our processes, by its name."""
+def process(request: SwarmRequest, name: str) -> ProcessSpec:
+    """Return how one of our processes is started, by its name."""
     layout = Layout(request.folder)
     role = name.rpartition("-")[0] or name
     ports = {"orchestrator": request.ports.orchestrator, "origin": request.ports.origin, "relay": request.ports.relay}
@@ -261,19 +315,20 @@ def process(request: Request, name: str) -> ProcessSpec:
         environment=CHILD_ENVIRONMENT,
         ready_url=ready,
         ready_port=ports.get(role, 0),
-        # A convicted cheater has nothing to put away, and the demo waits for its end.
-        stop_seconds=3 if role == "cheater" else 20,
+        stop_seconds=20 if role == "trainer" else 2 * STOP_SECONDS,
         nice=NICE[role],
         final_statuses=FINAL.get(role, ()),
         essential=role != "cheater",
     )
 
 
-def chain_process(request: Request) -> ProcessSpec:
-    """Anvil, which makes a block every second, and mines nothing by itself otherwise."""
+def chain_process(request: SwarmRequest) -> ProcessSpec:
+    """Return how Anvil is started: it makes a block every second, and mines nothing otherwise."""
     from muster.chain.anvil import anvil_command
 
-    command = anvil_command(request.ports.chain, block_time=BLOCK_SECONDS)
+    states = Layout(request.folder).state("chain")
+    # A demo's report asks about a block that is some seconds old.
+    command = anvil_command(request.ports.chain, block_time=BLOCK_SECONDS, states=states, latest_only=request.lasting)
     return ProcessSpec(
         name="chain",
         command=tuple(command),

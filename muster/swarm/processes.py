@@ -1,8 +1,7 @@
-"""One process group: who is in it, and how it is ended without touching any other.
+"""One process group: which processes are in it, and how it is ended without touching any other.
 
-A process number alone says nothing, since the kernel hands it out again. A process is named by its number and the
-time it started (clock ticks since boot, field 22 of /proc/PID/stat), together unique while the machine is up. Every
-process of a swarm leads a session of its own, so what it starts itself is found by that session's number.
+The kernel reuses process numbers, so a process is named by its number and the time it started. Every process of a swarm
+leads a session of its own, so what it starts itself is found by that session's number.
 """
 
 from __future__ import annotations
@@ -13,9 +12,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+import psutil
 
 KILL_SECONDS: Final = 10.0
 """Longest wait for a group to be gone after SIGKILL."""
@@ -23,20 +25,13 @@ KILL_SECONDS: Final = 10.0
 AUTOGROUP_ATTEMPTS: Final = 10
 AUTOGROUP_SECONDS: Final = 0.03
 
+SAME_SECONDS: Final = 1.0
+"""Start times that differ by less are the same: the time of boot, which they are counted from, is rounded."""
+
 MOST_NICE: Final = 19
 _PROC: Final = Path("/proc")
+_ENDED: Final = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
 _POLL_SECONDS: Final = 0.05
-
-
-@dataclass(frozen=True)
-class Member:
-    """A process as /proc shows it."""
-
-    pid: int
-    session: int
-    started: int
-    """Clock ticks since boot."""
-    zombie: bool
 
 
 @dataclass(frozen=True)
@@ -44,30 +39,17 @@ class Leader:
     """A process that leads a session, named so that it cannot be mistaken for a later one of the same number."""
 
     pid: int
-    started: int
-
-
-def look(pid: int) -> Member | None:
-    """The process with this number, or None."""
-    try:
-        text = (_PROC / str(pid) / "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError, PermissionError):
-        return None
-    # The name in parentheses may hold anything, so fields are counted from its end: state is the third of all.
-    fields = text.rpartition(")")[2].split()
-    return Member(pid, session=int(fields[3]), started=int(fields[19]), zombie=fields[0] in ("Z", "X"))
+    started: float
+    """Seconds since the epoch."""
 
 
 def leader(pid: int) -> Leader:
-    """Name a process that was just started. Raises ProcessLookupError if it is gone without being waited for."""
-    found = look(pid)
-    if found is None:
-        raise ProcessLookupError(pid)
-    return Leader(pid, found.started)
+    """Name a process that was just started. Raises psutil.NoSuchProcess if it is gone without being waited for."""
+    return Leader(pid, psutil.Process(pid).create_time())
 
 
 def make_nice(pid: int, more: int) -> None:
-    """Let others go first: the process, and its session, which some kernels schedule as one (autogroup, sched(7)).
+    """Lower the priority of a process, and of its session, which some kernels schedule as one (autogroup, sched(7)).
 
     `more` comes on top of our own niceness: nobody without privileges may be less nice than that.
     """
@@ -104,7 +86,7 @@ class Child:
             self._descriptor = os.pidfd_open(self._process.pid)
             if nice:
                 make_nice(self._process.pid, nice)
-        except BaseException:  # nobody will know of it, so nobody else could end it
+        except BaseException:  # only this function knows of it, so it must end it
             self._process.kill()
             self._process.wait(KILL_SECONDS)
             raise
@@ -121,37 +103,44 @@ class Child:
             loop.remove_reader(self._descriptor)
 
     async def end(self, seconds: float) -> tuple[int, bool]:
-        """End the whole session and reap the leader: its exit status, and whether SIGTERM was enough."""
+        """End the whole session and reap the leader; return its exit status, and whether SIGTERM was enough."""
         polite = await end_session(self.name, seconds)
         os.close(self._descriptor)
         return self._process.wait(timeout=KILL_SECONDS), polite
 
 
 def is_alive(who: Leader) -> bool:
-    """Whether exactly this process still runs."""
-    found = look(who.pid)
-    return found is not None and found.started == who.started and not found.zombie
+    """Return whether exactly this process still runs."""
+    try:
+        process = psutil.Process(who.pid)
+        return _is(process, who) and process.status() not in _ENDED
+    except psutil.NoSuchProcess:
+        return False
 
 
 def session_members(who: Leader) -> list[int]:
-    """Running processes of the leader's session, the leader included.
+    """Return the running processes of the leader's session, the leader included.
 
     Empty when another process has taken the number, since a number is only given again once its session is empty.
     """
-    now = look(who.pid)
-    if now is not None and now.started != who.started:
-        return []
-    numbers = (int(entry) for entry in os.listdir(_PROC) if entry.isdigit())
-    found = (look(number) for number in numbers)
-    return [member.pid for member in found if member and _belongs(member, who) and not member.zombie]
+    members = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, ProcessLookupError, PermissionError):
+            if os.getsid(process.pid) != who.pid:
+                continue
+            if process.pid == who.pid and not _is(process, who):
+                return []
+            if process.status() not in _ENDED:
+                members.append(process.pid)
+    return members
 
 
-def _belongs(member: Member, who: Leader) -> bool:
-    return member.session == who.pid and member.started >= who.started
+def _is(process: psutil.Process, who: Leader) -> bool:
+    return abs(process.create_time() - who.started) < SAME_SECONDS
 
 
 async def end_session(who: Leader, seconds: float) -> bool:
-    """End a session: SIGTERM, and after `seconds` SIGKILL. Returns whether SIGTERM was enough.
+    """End a session: SIGTERM, and after `seconds` SIGKILL. Return whether SIGTERM was enough.
 
     Raises TimeoutError if something survives SIGKILL for KILL_SECONDS (a process stuck in the kernel).
     """

@@ -1,8 +1,8 @@
-"""The report of a swarm: tables for the terminal, one self-contained HTML page for everybody else."""
+"""Report what a swarm did: tables for the terminal, and one self-contained HTML page."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +11,8 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from muster.constants import TOKEN
-from muster.swarm.summary import Facts
+from muster.runtime.units import Tokens
+from muster.swarm.summary import SwarmFacts
 
 _PAGE: Final = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><title>Muster: report of a swarm</title>
@@ -34,104 +34,92 @@ td.n, th.n {{ text-align: right; font-variant-numeric: tabular-nums }}
 """
 
 
-def amount(wei: int) -> str:
-    """Tokens for people, to four decimals."""
-    return f"{wei / TOKEN:,.4f}".rstrip("0").rstrip(".")
-
-
 def lead(summary: Mapping[str, Any]) -> str:
-    """What happened, in one sentence."""
+    """Return the result of a swarm in one sentence."""
     score = summary["held_out"]
     gain = f"from {score['before']:.3f} to {score['after']:.3f}" if score["after"] is not None else "unmeasured"
     slashed = ", ".join(row["node"] for row in summary["slashes"]) or "nobody"
-    books = "the contracts' tokens cover their books" if summary["solvent"] else "THE CONTRACTS ARE SHORT OF TOKENS"
+    solvency = "the contracts hold all they owe" if summary["solvent"] else "THE CONTRACTS HOLD LESS THAN THEY OWE"
     return (
         f"{summary['steps']} policy updates in {summary['wall_seconds']:.0f} s; held-out score {gain} on "
-        f"{score['tasks']} tasks never trained on; slashed: {slashed}; {books}."
+        f"{score['tasks']} tasks never trained on; slashed: {slashed}; {solvency}."
     )
 
 
+Row = Mapping[str, Any]
 Rows = list[tuple[str, ...]]
 
-
-def node_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
-    heads = ("node", "role", "commitments", "rollouts", "accepted", "rejected", "earned")
-    rows = [
-        (
-            row["name"],
-            row["role"] if row["honest"] else f"{row['role']}, cheats",
-            str(row["commitments"]),
-            str(row["rollouts"]),
-            str(row["accepted"]),
-            ", ".join(f"{count} {reason}" for reason, count in row["rejected"].items()) or "0",
-            amount(row["earned"]),
-        )
-        for row in summary["nodes"]
-    ]
-    return heads, rows
-
-
-def slash_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
-    heads = ("node", "for", "case", "stake before", "after", "bounty", "votes", "transaction")
-    rows = [
-        (
-            row["node"],
-            row["kind"].replace("_", " "),
-            str(row["case"]),
-            amount(row["stake_before"]),
-            amount(row["stake_after"]),
-            amount(row["bounty"]),
-            f"{row['votes']['guilty']} of {row['votes']['jury']} guilty",
-            row["transaction"],
-        )
-        for row in summary["slashes"]
-    ]
-    return heads, rows
-
-
-def claim_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
-    heads = ("operator of", "committed", "voided", "paid")
-    rows = [
-        (row["name"], amount(row["committed"]), amount(row["voided"]), amount(row["paid"])) for row in summary["claims"]
-    ]
-    return heads, rows
-
-
-def book_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
-    heads = ("contract", "tokens", "books")
-    rows = [(row["contract"], amount(row["balance"]), amount(row["books"])) for row in summary["contracts"]]
-    return heads, [*rows, ("all", amount(summary["balances"]), amount(summary["books"]))]
-
-
-def weight_table(summary: Mapping[str, Any]) -> tuple[tuple[str, ...], Rows]:
-    heads = ("weights to", "fetches", "seconds", "generating meanwhile", "median pause")
-    rows = [
-        (
-            row["node"],
-            str(row["fetches"]),
-            f"{row['seconds']:.2f}",
-            f"{row['generating']:.0%}" if row["generating"] is not None else "",
-            f"{row['pause_seconds']:.3f} s" if row["pause_seconds"] is not None else "",
-        )
-        for row in summary["weights"]
-    ]
-    return heads, rows
-
-
-TABLES: Final = {
-    "Nodes": node_table,
-    "Slashes": slash_table,
-    "Claims": claim_table,
-    "Books": book_table,
-    "Weights": weight_table,
+TABLES: Final[dict[str, tuple[str, dict[str, Callable[[Row], object]]]]] = {
+    "Nodes": (
+        "nodes",
+        {
+            "node": lambda row: row["name"],
+            "role": lambda row: row["role"] if row["honest"] else f"{row['role']}, cheats",
+            "commitments": lambda row: row["commitments"],
+            "rollouts": lambda row: row["rollouts"],
+            "accepted": lambda row: row["accepted"],
+            "rejected": lambda row: ", ".join(f"{n} {reason}" for reason, n in row["rejected"].items()) or "0",
+            "earned": lambda row: Tokens(row["earned"]),
+        },
+    ),
+    "Slashes": (
+        "slashes",
+        {
+            "node": lambda row: row["node"],
+            "for": lambda row: row["kind"].replace("_", " "),
+            "case": lambda row: row["case"],
+            "stake before": lambda row: Tokens(row["stake_before"]),
+            "after": lambda row: Tokens(row["stake_after"]),
+            "bounty": lambda row: Tokens(row["bounty"]),
+            "votes": lambda row: f"{row['votes']['guilty']} of {row['votes']['jury']} guilty",
+            "transaction": lambda row: row["transaction"],
+        },
+    ),
+    "Claims": (
+        "claims",
+        {
+            "operator of": lambda row: row["name"],
+            "committed": lambda row: Tokens(row["committed"]),
+            "voided": lambda row: Tokens(row["voided"]),
+            "paid": lambda row: Tokens(row["paid"]),
+        },
+    ),
+    "Solvency": (
+        "contracts",
+        {
+            "contract": lambda row: row["contract"],
+            "tokens": lambda row: Tokens(row["balance"]),
+            "owed": lambda row: Tokens(row["owed"]),
+        },
+    ),
+    "Weights": (
+        "weights",
+        {
+            "weights to": lambda row: row["node"],
+            "fetches": lambda row: row["fetches"],
+            "seconds": lambda row: f"{row['seconds']:.2f}",
+            "generating meanwhile": lambda row: f"{row['generating']:.0%}" if row["generating"] is not None else "",
+            "median pause": lambda row: f"{row['pause_seconds']:.3f} s" if row["pause_seconds"] is not None else "",
+        },
+    ),
 }
+"""By title: the part of the summary that a table shows, and its columns, by heading."""
+
+
+def table_of(summary: Row, title: str) -> tuple[list[str], Rows]:
+    """Return the headings and rows of a table."""
+    part, columns = TABLES[title]
+    rows: list[Row] = list(summary[part])
+    if part == "contracts":
+        rows.append({"contract": "all", "balance": summary["balances"], "owed": summary["owed"]})
+    return list(columns), [tuple(str(cell(row)) for cell in columns.values()) for row in rows]
 
 
 def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:
-    """The summary as it stands at the end of a demo."""
+    """Render the summary for a terminal."""
     parts: list[RenderableType] = [Text(lead(summary), style="bold"), Text()]
-    for title, build in TABLES.items():
-        heads, rows = build(summary)
+    for title in TABLES:
+        heads, rows = table_of(summary, title)
         table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
         for i, head in enumerate(heads):
             table.add_column(head, justify="right" if i and _is_number(rows, i) else "left", overflow="ellipsis")
@@ -141,17 +129,17 @@ def terminal_summary(summary: Mapping[str, Any]) -> RenderableType:
     return Group(*parts)
 
 
-def html(summary: Mapping[str, Any], facts: Facts) -> str:
-    """The report as one HTML page that loads nothing."""
+def html(summary: Mapping[str, Any], facts: SwarmFacts) -> str:
+    """Render the report as one HTML page that loads nothing."""
     from muster.swarm.plots import PLOTS, svg
 
-    tables = "".join(f"<h2>{title}</h2>{_html_table(*build(summary))}" for title, build in TABLES.items())
+    tables = "".join(f"<h2>{title}</h2>{_html_table(*table_of(summary, title))}" for title in TABLES)
     tables += f"<h2>Checkpoints</h2><p>{escape(checkpoint_sentence(summary))}</p>"
     return _PAGE.format(lead=escape(lead(summary)), plots="".join(svg(facts, name) for name in PLOTS), tables=tables)
 
 
 def checkpoint_sentence(summary: Mapping[str, Any]) -> str:
-    """Whether every checkpoint's files are what the chain says."""
+    """Say whether every checkpoint's files hash to the root on chain."""
     rows: Sequence[Mapping[str, Any]] = summary["checkpoints"]
     wrong = [row["step"] for row in rows if row["root_on_chain"] != row["root_of_files"]]
     sent = summary["bytes_broadcast"] / 1e6
@@ -160,8 +148,8 @@ def checkpoint_sentence(summary: Mapping[str, Any]) -> str:
     return f"The files of all {len(rows)} checkpoints hash to the roots on chain; {sent:.1f} MB were broadcast."
 
 
-def write_report(summary: Mapping[str, Any], facts: Facts, path: Path, picture: Path | None = None) -> None:
-    """Write the page, and where wanted the plots as one SVG file."""
+def write_report(summary: Mapping[str, Any], facts: SwarmFacts, path: Path, picture: Path | None = None) -> None:
+    """Write the page, and the plots as one SVG file if `picture` names one."""
     from muster.swarm.plots import picture as draw
 
     path.write_text(html(summary, facts), encoding="utf-8")

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from muster.errors import MalformedError, UsageError
-from muster.files import write_atomically
+from muster.runtime.files import write_atomically
 from muster.swarm.processes import Leader, end_session, is_alive, session_members
 
 STATE_FILE = "swarm.json"
@@ -32,7 +32,7 @@ class SwarmState:
 
 
 def read_state(folder: Path) -> SwarmState | None:
-    """The state of the swarm in a folder, None if there is none. Raises MalformedError when it does not parse."""
+    """Return the state of the swarm in a folder, None if there is none. Raises MalformedError."""
     path = folder / STATE_FILE
     try:
         raw = json.loads(path.read_text())
@@ -59,9 +59,9 @@ def check_free(folder: Path) -> None:
 
 
 async def end_swarm(folder: Path, seconds: float = 10) -> list[str]:
-    """End what a swarm left running, its supervisor first; returns the names of what was ended.
+    """End what a swarm left running, its supervisor first; return the names of what was ended.
 
-    A living supervisor is asked to end its swarm itself and has `seconds` for every step of doing so.
+    A running supervisor gets a signal to end its swarm itself, and has `seconds` for every step of that.
     """
     state = read_state(folder)
     if state is None:
@@ -69,14 +69,14 @@ async def end_swarm(folder: Path, seconds: float = 10) -> list[str]:
     running = [name for name, who in state.processes.items() if session_members(who)]
     if is_alive(state.supervisor):
         running.append("supervisor")
-        await _ask_supervisor(state.supervisor, 3 * seconds)
+        await _end_supervisor(state.supervisor, 3 * seconds)
     await asyncio.gather(*(end_session(who, seconds) for who in state.processes.values()))
     remove_state(folder)
     return running
 
 
-async def _ask_supervisor(who: Leader, seconds: float) -> None:
-    """SIGTERM, then SIGKILL, to the supervisor alone: it may share its session with a person's shell."""
+async def _end_supervisor(who: Leader, seconds: float) -> None:
+    """Send SIGTERM, then SIGKILL, to the supervisor alone: it may share its session with a person's shell."""
     for number, bound in ((signal.SIGTERM, seconds), (signal.SIGKILL, 10.0)):
         if not is_alive(who):
             return

@@ -1,4 +1,4 @@
-"""What a swarm did, as one document. Pure: facts in, summary out.
+"""Summarise what a swarm did in one document. Pure: facts in, summary out.
 
 The facts come from the chain's events and views, the orchestrator's reports and the checkpoint files, gathered by
 `muster.swarm.facts`. Money is in token wei.
@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import fmean, median
 from typing import Any, Final
+
+from muster.runtime.units import Tokens
 
 LAST_CHECKPOINTS: Final = 3
 """The held-out score after training is the mean over so many of the last checkpoints."""
@@ -31,7 +33,7 @@ class Participant:
 
 
 @dataclass(frozen=True)
-class Committed:
+class CommitmentLine:
     """A commitment on chain."""
 
     node: str
@@ -43,7 +45,7 @@ class Committed:
 
 
 @dataclass(frozen=True)
-class Settled:
+class Payment:
     """Pay that left the window: claimed, or voided by a conviction."""
 
     node: str
@@ -54,7 +56,7 @@ class Settled:
 
 
 @dataclass(frozen=True)
-class Judged:
+class CaseResult:
     """A case and how it ended. Stakes are those of the accused, before and after."""
 
     case: int
@@ -82,16 +84,16 @@ class Update:
 
 
 @dataclass(frozen=True)
-class Books:
-    """One contract's tokens and what its own books say it owes."""
+class ContractBalance:
+    """The tokens that one contract holds, and those that it owes by its own state."""
 
     contract: str
     balance: int
-    books: int
+    owed: int
 
 
 @dataclass(frozen=True)
-class Published:
+class PublishedStep:
     """A checkpoint's root on chain and the root computed from the files that were served."""
 
     step: int
@@ -100,35 +102,35 @@ class Published:
 
 
 @dataclass(frozen=True)
-class Travel:
-    """How weights came to one worker."""
+class WeightFetches:
+    """How one worker fetched weights."""
 
     name: str
     seconds: Sequence[float]
-    """Of every fetch but the first, before which there is nothing to generate with."""
+    """Seconds of every fetch but the first, before which there is nothing to generate with."""
     generating: Sequence[float]
-    """Seconds of each in which the engine generated."""
+    """Seconds of each fetch in which the engine generated."""
     pauses: Sequence[float]
-    """Seconds for which the engine stopped to take them."""
+    """Seconds for which the engine stopped to load them."""
 
 
 @dataclass(frozen=True)
-class Facts:
+class SwarmFacts:
     """Everything the summary is made of."""
 
     participants: Sequence[Participant]
     positions: int
     """Rollouts per commitment."""
-    committed: Sequence[Committed]
-    settled: Sequence[Settled]
-    judged: Sequence[Judged]
+    committed: Sequence[CommitmentLine]
+    settled: Sequence[Payment]
+    case_results: Sequence[CaseResult]
     updates: Sequence[Update]
     accepted: Mapping[str, int]
     """Accepted commitments by node."""
     rejected: Mapping[str, Mapping[str, int]]
     """Rejected commitments by node and reason."""
-    books: Sequence[Books]
-    published: Sequence[Published]
+    balances: Sequence[ContractBalance]
+    published: Sequence[PublishedStep]
     bytes_broadcast: int
     wall_seconds: float
     stage_seconds: Mapping[str, float]
@@ -141,11 +143,11 @@ class Facts:
     used: Mapping[str, int] = field(default_factory=dict)
     """Commitments that went into a batch, by node."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    travels: Sequence[Travel] = ()
+    weight_fetches: Sequence[WeightFetches] = ()
 
 
-def summarise(facts: Facts) -> dict[str, Any]:
-    """The document that `muster swarm demo --json` prints."""
+def summarise(facts: SwarmFacts) -> dict[str, Any]:
+    """Return the document that `muster swarm demo --json` prints."""
     updates = sorted(facts.updates, key=lambda update: update.step)
     trained = [update for update in updates if update.step > 0]
     return {
@@ -159,40 +161,39 @@ def summarise(facts: Facts) -> dict[str, Any]:
         "reward": [update.metrics[REWARD] for update in trained if REWARD in update.metrics],
         "length": [update.metrics[LENGTH] for update in trained if LENGTH in update.metrics],
         "nodes": [node_row(facts, who) for who in facts.participants if who.role in ("worker", "validator")],
-        "slashes": [slash_row(facts, case) for case in facts.judged if case.outcome == "guilty"],
+        "slashes": [slash_row(facts, case) for case in facts.case_results if case.outcome == "guilty"],
         "cases": [
             {"case": case.case, "node": name_of(facts, case.node), "kind": case.kind, "outcome": case.outcome}
-            for case in facts.judged
+            for case in facts.case_results
         ],
         "claims": claims(facts),
         "voided": sum(one.amount for one in facts.settled if one.voided),
         "escrow_kept": facts.escrow_kept,
-        "solvent": all(one.balance >= one.books for one in facts.books),
-        "balances": sum(one.balance for one in facts.books),
-        "books": sum(one.books for one in facts.books),
-        "contracts": [asdict(one) for one in facts.books],
+        "solvent": all(one.balance >= one.owed for one in facts.balances),
+        "balances": sum(one.balance for one in facts.balances),
+        "owed": sum(one.owed for one in facts.balances),
+        "contracts": [asdict(one) for one in facts.balances],
         "checkpoints": [asdict(one) for one in facts.published],
         "bytes_broadcast": facts.bytes_broadcast,
-        "weights": [travel_row(travel) for travel in facts.travels],
+        "weights": [weight_row(fetches) for fetches in facts.weight_fetches],
         "restarts": dict(facts.restarts),
     }
 
 
-def travel_row(travel: Travel) -> dict[str, Any]:
-    """What weights cost a worker: seconds under way, the share of them in which it generated all the same, and the
-    median pause."""
-    under_way = sum(travel.seconds)
+def weight_row(fetches: WeightFetches) -> dict[str, Any]:
+    """Return a worker's seconds spent fetching, the share of them in which it generated, and its median pause."""
+    total = sum(fetches.seconds)
     return {
-        "node": travel.name,
-        "fetches": len(travel.seconds),
-        "seconds": round(under_way, 2),
-        "generating": round(sum(travel.generating) / under_way, 3) if under_way else None,
-        "pause_seconds": round(median(travel.pauses), 3) if travel.pauses else None,
+        "node": fetches.name,
+        "fetches": len(fetches.seconds),
+        "seconds": round(total, 2),
+        "generating": round(sum(fetches.generating) / total, 3) if total else None,
+        "pause_seconds": round(median(fetches.pauses), 3) if fetches.pauses else None,
     }
 
 
 def problems(summary: Mapping[str, Any], steps: int) -> list[str]:
-    """What of a demo is not as it must be, in sentences; empty when all is well."""
+    """Return in sentences what went wrong in a demo; empty when nothing did."""
     found = []
     if summary["steps"] < steps:
         found.append(f"{summary['steps']} of {steps} steps were trained")
@@ -209,9 +210,10 @@ def problems(summary: Mapping[str, Any], steps: int) -> list[str]:
             found.append(f"{row['used']} files of {name}, who cheats, were trained on")
     for row in summary["claims"]:
         if row["paid"] != row["committed"] - row["voided"]:
-            found.append(f"{row['name']} was paid {row['paid']} for {row['committed']} less {row['voided']} voided")
+            paid_out, due, voided = (Tokens(row[name]) for name in ("paid", "committed", "voided"))
+            found.append(f"{row['name']} was paid {paid_out} for {due} less {voided} voided")
     if not summary["solvent"]:
-        found.append(f"the contracts hold {summary['balances']} and owe {summary['books']}")
+        found.append(f"the contracts hold {Tokens(summary['balances'])} and owe {Tokens(summary['owed'])}")
     wrong = [row["step"] for row in summary["checkpoints"] if row["root_on_chain"] != row["root_of_files"]]
     if wrong:
         found.append(f"the files of steps {wrong} do not hash to their roots on chain")
@@ -219,7 +221,7 @@ def problems(summary: Mapping[str, Any], steps: int) -> list[str]:
 
 
 def held_out(updates: Sequence[Update]) -> dict[str, Any]:
-    """Score before any update, and the mean over the last checkpoints, on tasks never trained on."""
+    """Return the score before any update, and the mean over the last checkpoints, on tasks never trained on."""
     scores = [update.metrics[HELD_OUT] for update in updates if HELD_OUT in update.metrics]
     tasks = [int(update.metrics[HELD_OUT_TASKS]) for update in updates if HELD_OUT_TASKS in update.metrics]
     before = scores[0] if updates and HELD_OUT in updates[0].metrics else None
@@ -227,8 +229,8 @@ def held_out(updates: Sequence[Update]) -> dict[str, Any]:
     return {"before": before, "after": after, "tasks": tasks[0] if tasks else 0}
 
 
-def node_row(facts: Facts, who: Participant) -> dict[str, Any]:
-    """What a node did and earned."""
+def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
+    """Return what a node did and earned."""
     mine = [one for one in facts.committed if one.node == who.node]
     return {
         "name": who.name,
@@ -244,8 +246,8 @@ def node_row(facts: Facts, who: Participant) -> dict[str, Any]:
     }
 
 
-def slash_row(facts: Facts, case: Judged) -> dict[str, Any]:
-    """A conviction, with the transaction that anybody can look up."""
+def slash_row(facts: SwarmFacts, case: CaseResult) -> dict[str, Any]:
+    """Return a conviction, with its transaction on chain."""
     return {
         "node": name_of(facts, case.node),
         "kind": case.kind,
@@ -259,8 +261,8 @@ def slash_row(facts: Facts, case: Judged) -> dict[str, Any]:
     }
 
 
-def claims(facts: Facts) -> list[dict[str, Any]]:
-    """What each worker's operator was paid, against what its commitments that were not voided are worth."""
+def claims(facts: SwarmFacts) -> list[dict[str, Any]]:
+    """Return what each worker's operator was paid, and the pay of its commitments and of those voided."""
     rows = []
     for who in facts.participants:
         if who.role != "worker":
@@ -279,13 +281,13 @@ def claims(facts: Facts) -> list[dict[str, Any]]:
     return rows
 
 
-def paid(settled: Iterable[Settled], *, node: str) -> int:
-    """Token wei that claims for a node paid out."""
+def paid(settled: Iterable[Payment], *, node: str) -> int:
+    """Return the token wei that claims for a node paid out."""
     return sum(one.amount for one in settled if one.node == node and not one.voided)
 
 
-def name_of(facts: Facts, node: str) -> str:
-    """A node's name in this swarm, or its address."""
+def name_of(facts: SwarmFacts, node: str) -> str:
+    """Return a node's name in this swarm, or its address."""
     return next((who.name for who in facts.participants if who.node == node), node)
 
 

@@ -2,7 +2,7 @@
 
 Every process gets a session of its own, so that Ctrl-C in a terminal reaches the supervisor only, which then ends
 its processes in the reverse order of their start. A process that dies is started again, a bounded number of times
-with growing pauses; when it has died too often the whole swarm fails, naming the process and its last words.
+with growing pauses. When it has died too often the whole swarm fails, naming the process and the end of its log.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ BACK_OFF: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Seconds before each restart; as many restarts as there are entries."""
 
 STEADY_SECONDS: Final = 600.0
-"""A process that has run for so long is forgiven its earlier deaths."""
+"""Earlier deaths of a process no longer count once it has run for so long."""
 
 CANCEL_SECONDS: Final = 5.0
 """How long cancelled work may clean up before it is cancelled again."""
 
-LAST_WORDS: Final = 12
+TAIL_LINES: Final = 12
 """Lines of a failed process's log that its error shows."""
 
 T = TypeVar("T")
@@ -67,7 +67,7 @@ class ProcessSpec:
 
 
 @dataclass(frozen=True)
-class Happening:
+class ProcessEvent:
     """Something that happened to a process: started, ready, died, restarted, ended."""
 
     kind: str
@@ -83,12 +83,12 @@ class Supervisor:
     """Async context manager that owns every process it starts.
 
     folder: holds the state file; must not hold a running swarm (UsageError).
-    tell: called with each Happening, must not block.
+    on_event: called with each ProcessEvent, must not block.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[Happening], None] = lambda _: None) -> None:
+    def __init__(self, folder: Path, on_event: Callable[[ProcessEvent], None] = lambda _: None) -> None:
         self.folder = folder
-        self.tell = tell
+        self.on_event = on_event
         self.failure: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.restarts: dict[str, int] = {}
         """How often each process was started again."""
@@ -134,15 +134,13 @@ class Supervisor:
             async with asyncio.timeout(spec.ready_seconds):
                 await child.wait()
         except TimeoutError as error:
-            text = f"{spec.name} is not done after {spec.ready_seconds:g} s; its last words:\n{last_words(spec.log)}"
+            text = f"{spec.name} is not done after {spec.ready_seconds:g} s; end of its log:\n{log_tail(spec.log)}"
             raise SwarmError(text, hint=f"read {spec.log}") from error
         finally:
             status = await self._end(spec.name, quietly=True)
         if status != 0:
-            raise SwarmError(
-                f"{spec.name} failed with status {status}\n{last_words(spec.log)}", hint=f"read {spec.log}"
-            )
-        self.tell(Happening("finished", spec.name, {"seconds": round(time.monotonic() - begun, 2)}))
+            raise SwarmError(f"{spec.name} failed with status {status}\n{log_tail(spec.log)}", hint=f"read {spec.log}")
+        self.on_event(ProcessEvent("finished", spec.name, {"seconds": round(time.monotonic() - begun, 2)}))
 
     async def stop_one(self, name: str) -> None:
         """End one process and do not start it again."""
@@ -152,7 +150,7 @@ class Supervisor:
         await self._end(name)
 
     async def stop(self) -> None:
-        """End every process: the first started last, since the others lean on it (it is the chain)."""
+        """End every process: the first started last, since the others depend on it (it is the chain)."""
         for keeper in self._keepers.values():
             keeper.cancel()
         await asyncio.gather(*self._keepers.values(), return_exceptions=True)
@@ -164,11 +162,11 @@ class Supervisor:
         self.failure.cancel()
 
     def keeps(self, name: str) -> bool:
-        """Whether this supervisor started a process of that name and keeps it running."""
+        """Return whether this supervisor started a process of that name and keeps it running."""
         return name in self._keepers
 
     def leader_of(self, name: str) -> Leader:
-        """The process that currently runs under a name. Raises KeyError when none does."""
+        """Return the process that currently runs under a name. Raises KeyError when none does."""
         return self._running[name].name
 
     async def guard(self, work: Awaitable[T]) -> T:
@@ -180,7 +178,7 @@ class Supervisor:
                 self.failure.result()
             return await task
         finally:
-            # Again and again: somewhere below, a cancellation may meet something that has just come true, and be lost.
+            # Repeatedly: a cancellation can be lost where the awaited call has just completed.
             while not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=CANCEL_SECONDS)
@@ -192,7 +190,7 @@ class Supervisor:
             raise ConfigError(f"{spec.command[0]} cannot be started: {error.strerror}", hint="make setup") from error
         self._running[spec.name] = child
         self._record()
-        self.tell(Happening("started", spec.name, {"pid": child.name.pid}))
+        self.on_event(ProcessEvent("started", spec.name, {"pid": child.name.pid}))
         return child
 
     async def _keep(self, spec: ProcessSpec, child: Child) -> None:
@@ -203,20 +201,20 @@ class Supervisor:
             await child.wait()
             status = await self._end(spec.name, quietly=True)
             if status in spec.final_statuses:
-                self.tell(Happening("finished", spec.name, {"status": status}))
+                self.on_event(ProcessEvent("finished", spec.name, {"status": status}))
                 return
-            self.tell(Happening("died", spec.name, {"status": status}))
+            self.on_event(ProcessEvent("died", spec.name, {"status": status}))
             deaths = 1 if time.monotonic() - begun > STEADY_SECONDS else deaths + 1
             if deaths > spec.restarts or status == ConfigError.exit_code:
-                break  # settings that cannot work do not work the next time
+                break  # settings that cannot work now cannot work after a restart
             await asyncio.sleep(BACK_OFF[min(deaths, len(BACK_OFF)) - 1])
             child = self._spawn(spec)
             self.restarts[spec.name] = self.restarts.get(spec.name, 0) + 1
-            self.tell(Happening("restarted", spec.name, {"attempt": deaths}))
+            self.on_event(ProcessEvent("restarted", spec.name, {"attempt": deaths}))
         if not spec.essential:
-            self.tell(Happening("given up", spec.name, {"deaths": deaths}))
+            self.on_event(ProcessEvent("given up", spec.name, {"deaths": deaths}))
         elif not self.failure.done():
-            text = f"{spec.name} died {deaths} times, with status {status}; its last words:\n{last_words(spec.log)}"
+            text = f"{spec.name} died {deaths} times, with status {status}; end of its log:\n{log_tail(spec.log)}"
             self.failure.set_exception(SwarmError(text, hint=f"read {spec.log}"))
 
     async def _wait_ready(self, spec: ProcessSpec) -> None:
@@ -228,14 +226,14 @@ class Supervisor:
                 self.failure.result()
             if time.monotonic() - begun > spec.ready_seconds:
                 raise UnreachableError(
-                    f"{spec.name} is not ready after {spec.ready_seconds:g} s; its last words:\n{last_words(spec.log)}",
+                    f"{spec.name} is not ready after {spec.ready_seconds:g} s; end of its log:\n{log_tail(spec.log)}",
                     hint=f"read {spec.log}",
                 )
             await asyncio.sleep(0.1)
-        self.tell(Happening("ready", spec.name, {"seconds": round(time.monotonic() - begun, 2)}))
+        self.on_event(ProcessEvent("ready", spec.name, {"seconds": round(time.monotonic() - begun, 2)}))
 
     async def _end(self, name: str, *, quietly: bool = False) -> int:
-        """End a process by name; its exit status, 0 when none runs."""
+        """End a process by name; return its exit status, 0 when none runs."""
         child = self._running.get(name)
         if child is None:
             return 0
@@ -243,7 +241,7 @@ class Supervisor:
         self._running.pop(name, None)
         self._record()
         if not quietly:
-            self.tell(Happening("ended", name, {} if polite else {"by": "SIGKILL"}))
+            self.on_event(ProcessEvent("ended", name, {} if polite else {"by": "SIGKILL"}))
         return status
 
     def _record(self) -> None:
@@ -252,9 +250,9 @@ class Supervisor:
 
 
 async def interruptible(work: Coroutine[object, object, T]) -> T:
-    """Run `work`; SIGINT, SIGTERM or SIGHUP cancels it once, and it may take its time to clean up.
+    """Run `work`; SIGINT, SIGTERM or SIGHUP cancels it once.
 
-    Raises KeyboardInterrupt when it was cancelled so. Further signals are ignored: ending is bounded anyway.
+    Raises KeyboardInterrupt when it was cancelled so. Further signals are ignored: cleaning up has its own bounds.
     """
     loop = asyncio.get_running_loop()
     task = asyncio.ensure_future(work)
@@ -315,7 +313,7 @@ def check_ports(ports: Sequence[int]) -> None:
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago, each different."""
+    """Return ports that were free a moment ago, each different."""
     sockets = [socket.socket() for _ in range(count)]
     try:
         for one in sockets:
@@ -326,10 +324,10 @@ def free_ports(count: int) -> list[int]:
             one.close()
 
 
-def last_words(log: Path) -> str:
-    """The end of a log, indented."""
+def log_tail(log: Path) -> str:
+    """Return the end of a log, indented."""
     try:
-        lines = log.read_text(errors="replace").splitlines()[-LAST_WORDS:]
+        lines = log.read_text(errors="replace").splitlines()[-TAIL_LINES:]
     except FileNotFoundError:
         lines = []
     return "\n".join(f"    {line}" for line in lines) or "    (nothing)"

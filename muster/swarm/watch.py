@@ -1,4 +1,4 @@
-"""What a person sees while a swarm runs: a live view on a terminal, one line per event elsewhere. All on stderr."""
+"""Show a running swarm: a live view on a terminal, one line per event elsewhere. All on stderr."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from muster.swarm.report import amount
+from muster.runtime.units import Tokens
 from muster.swarm.summary import HELD_OUT, LENGTH, REWARD, Participant
-from muster.swarm.supervisor import Happening
+from muster.swarm.supervisor import ProcessEvent
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 LINES: Final = 10
@@ -23,26 +23,26 @@ LINES: Final = 10
 
 
 class View(Protocol):
-    """What a swarm tells while it runs."""
+    """Shows what happens in a swarm."""
 
     def __enter__(self) -> Self: ...
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None): ...
 
     def stage(self, text: str) -> None:
-        """A part of the work begins."""
+        """Show that a stage of the work begins."""
 
-    def happening(self, event: Happening) -> None:
-        """Something happened to a process."""
+    def process_event(self, event: ProcessEvent) -> None:
+        """Show an event of a process."""
 
-    def story(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
-        """Something happened in the run, as the orchestrator tells it."""
+    def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
+        """Show events of the run, as the orchestrator lists them."""
 
     def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
-        """How the run stands."""
+        """Show the state of the run, from the orchestrator's summary."""
 
 
 def watcher(console: Console, *, plain: bool = False) -> View:
-    """A live view where there is a terminal to show it on, lines otherwise."""
+    """Return a live view on a terminal, lines otherwise."""
     return PlainView(console) if plain or not console.is_terminal else LiveView(console)
 
 
@@ -52,6 +52,7 @@ class PlainView:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._started = time.monotonic()
+        self._blocked = ""
 
     def __enter__(self) -> Self:
         return self
@@ -62,15 +63,18 @@ class PlainView:
     def stage(self, text: str) -> None:
         self._line(text)
 
-    def happening(self, event: Happening) -> None:
+    def process_event(self, event: ProcessEvent) -> None:
         self._line(process_line(event))
 
-    def story(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
+    def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
         for event in events:
-            self._line(story_line(event, participants))
+            self._line(run_event_line(event, participants))
 
     def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
-        pass
+        blocked = document.get("blocked", "")
+        if blocked and blocked != self._blocked:
+            self._line(f"waiting: {blocked}")
+        self._blocked = blocked
 
     def _line(self, text: str) -> None:
         self._console.print(f"{time.monotonic() - self._started:7.1f} s  {text}", markup=False, soft_wrap=True)
@@ -97,11 +101,11 @@ class LiveView:
     def stage(self, text: str) -> None:
         self._stage = text
 
-    def happening(self, event: Happening) -> None:
+    def process_event(self, event: ProcessEvent) -> None:
         self._lines.append(process_line(event))
 
-    def story(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
-        self._lines.extend(story_line(event, participants) for event in events)
+    def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
+        self._lines.extend(run_event_line(event, participants) for event in events)
 
     def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
         self._document, self._participants = document, participants
@@ -115,14 +119,14 @@ class LiveView:
         return Group(*parts, *(Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._lines))
 
 
-def process_line(event: Happening) -> str:
-    """A process's life in a line."""
+def process_line(event: ProcessEvent) -> str:
+    """Return an event of a process as a line."""
     details = " ".join(f"{name}={value}" for name, value in event.details.items())
     return f"{event.name} {event.kind}" + (f" ({details})" if details else "")
 
 
-def story_line(event: Mapping[str, Any], participants: Sequence[Participant]) -> str:
-    """An orchestrator's event in a line, with names for addresses."""
+def run_event_line(event: Mapping[str, Any], participants: Sequence[Participant]) -> str:
+    """Return an orchestrator's event as a line, with names for addresses."""
     data = dict(event.get("data", {}))
     kind = str(event.get("kind", ""))
     who = _name(data.pop("node", None), participants)
@@ -130,7 +134,7 @@ def story_line(event: Mapping[str, Any], participants: Sequence[Participant]) ->
         return _step_line(data)
     for key in ("amount", "slashed", "bounty"):
         if isinstance(data.get(key), int):
-            data[key] = amount(data[key])
+            data[key] = Tokens(data[key])
     for key in ("validator", "challenger", "judge", "to", "operator"):
         if key in data:
             data[key] = _name(data[key], participants)
@@ -138,7 +142,7 @@ def story_line(event: Mapping[str, Any], participants: Sequence[Participant]) ->
 
 
 def _step_line(data: Mapping[str, Any]) -> str:
-    """A step is told when it is trained, and again when it has been measured on held-out tasks."""
+    """Return a step's line: it is reported once trained, and again once measured on held-out tasks."""
     metrics, step = data.get("metrics", {}), data.get("step")
     if HELD_OUT in metrics:
         return "measured " + _pairs({"step": step, "held_out": metrics[HELD_OUT]})
@@ -168,10 +172,10 @@ def _name(address: object, participants: Sequence[Participant]) -> str:
 
 
 def progress_table(document: Mapping[str, Any]) -> Table:
-    """Step, reward, held-out score, length, and where the trainer's time goes."""
+    """Return a table of step, reward, held-out score, length, and where the trainer's time goes."""
     steps = document.get("steps", [])
     table = Table.grid(padding=(0, 2))
-    table.add_row("step", str(document.get("step", "")), _demand(document.get("demand", {})))
+    table.add_row("step", str(document.get("step", "")), _demand(document))
     for key, label in _METRICS.items():
         values = [line["metrics"][key] for line in steps if line.get("metrics", {}).get(key) is not None]
         if values:
@@ -182,15 +186,18 @@ def progress_table(document: Mapping[str, Any]) -> Table:
     return table
 
 
-def _demand(demand: Mapping[str, Any]) -> str:
+def _demand(document: Mapping[str, Any]) -> str:
+    demand = document.get("demand", {})
     if not demand:
         return ""
+    if document.get("blocked"):
+        return f"waiting: {document['blocked']}"
     wanted = "more work is wanted" if demand.get("wanted") else "enough work is waiting"
     return f"{wanted} ({demand.get('waiting_groups', 0)} groups)"
 
 
 def node_table(document: Mapping[str, Any], participants: Sequence[Participant]) -> Table:
-    """Commits, verdicts, slashes."""
+    """Return a table of commitments, verdicts and slashes by node."""
     table = Table(box=None, header_style="bold", pad_edge=False)
     for head in ("node", "status", "commits", "accepted", "pending", "rejected", "verdicts", "slashed"):
         table.add_column(head, justify="left" if head in ("node", "status", "rejected") else "right")
@@ -205,13 +212,13 @@ def node_table(document: Mapping[str, Any], participants: Sequence[Participant])
             str(line["pending"]) if worker else "",
             rejected,
             "" if worker else str(line["accepts"] + line["rejections"]),
-            amount(line["slashed"]) if line["slashed"] else "",
+            str(Tokens(line["slashed"])) if line["slashed"] else "",
         )
     return table
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Values as little bars, from the lowest to the highest of them."""
+    """Draw values as small bars, from the lowest to the highest."""
     low, high = min(values), max(values)
     scale = (len(BARS) - 1) / (high - low) if high > low else 0
     return "".join(BARS[round((value - low) * scale)] for value in values)

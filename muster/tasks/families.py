@@ -33,11 +33,11 @@ class Family(Protocol):
     max_level: int
 
     def make(self, rng: Random, level: int) -> Task:
-        """A task of that level; everything random comes from `rng`."""
+        """Make a task of that level; everything random comes from `rng`."""
         ...
 
     def key(self, task: Task) -> str:
-        """What the task is about, whatever its wording. Raises MalformedError if it is no task of this family."""
+        """Return what identifies the problem, whatever its wording. Raises MalformedError for another family's task."""
         ...
 
 
@@ -90,7 +90,7 @@ FAMILIES: Final[Mapping[str, Family]] = {family.name: family for family in (Sort
 
 
 def family_of(name: str) -> Family:
-    """The family of that name. Raises ConfigError when there is none."""
+    """Return the family of that name. Raises ConfigError when there is none."""
     try:
         return FAMILIES[name]
     except KeyError:

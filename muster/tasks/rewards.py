@@ -22,7 +22,7 @@ MAX_ANSWER_CHARS: Final = 256
 
 
 def answer_of(completion: str) -> str | None:
-    """The answer: what follows the only `</think>`, without surrounding spaces and newlines.
+    """Return the answer: what follows the only `</think>`, without surrounding spaces and newlines.
 
     None when the thinking was never ended, was ended twice, or the answer is empty or longer than
     `MAX_ANSWER_CHARS`.
@@ -34,13 +34,13 @@ def answer_of(completion: str) -> str | None:
 
 
 def verify(task: Task, completion: str) -> int:
-    """Task reward of a completion's text (EOS removed): MICRO when the answer is exactly right, else 0."""
+    """Return the task reward of a completion's text (EOS removed): MICRO when the answer is exactly right, else 0."""
     return MICRO if answer_of(completion) == task.answer else 0
 
 
 def length_reward(budget: int, length: int) -> int:
-    """−α·|length − budget| / budget in millionths, rounded towards zero; `length` counts tokens, EOS included.
+    """Return −α·|length − budget| / budget in millionths, rounded towards zero; `length` counts tokens, EOS included.
 
-    Relative, because with answers of 20 tokens an absolute penalty per token would either vanish or drown the task.
+    Relative, because with answers of 20 tokens an absolute penalty per token would be negligible or dominate the task.
     """
     return -(LENGTH_ALPHA * abs(length - budget) // budget)

@@ -19,7 +19,7 @@ from typing import Final
 from pydantic_core import from_json
 
 from muster.errors import ConfigError, MalformedError, MismatchError
-from muster.files import write_durably
+from muster.runtime.files import write_durably
 from muster.tasks.families import FAMILIES, Family, Task, family_of
 
 FORMAT: Final = "muster.tasks.v1"
@@ -38,7 +38,7 @@ class TaskSet:
 
     @property
     def size(self) -> int:
-        """Number of training tasks: `Terms.task_count`."""
+        """Return the number of training tasks: `Terms.task_count`."""
         return len(self.train)
 
     @cached_property
@@ -47,17 +47,17 @@ class TaskSet:
         return hashlib.sha256(self.canonical_bytes()).digest()
 
     def task(self, index: int) -> Task:
-        """The training task that a draw means, 0 ≤ index < size."""
+        """Return the training task of a draw, 0 ≤ index < size."""
         if not 0 <= index < self.size:
             raise IndexError(f"task {index} of {self.size}")
         return self.train[index]
 
     def choose(self, indices: Sequence[int]) -> TaskSet:
-        """The set with these training tasks only, in this order, and all held-out ones."""
+        """Return the set with these training tasks only, in this order, and all held-out ones."""
         return replace(self, train=tuple(self.task(index) for index in indices))
 
     def canonical_bytes(self) -> bytes:
-        """The file's content. Equal sets have equal bytes."""
+        """Return the file's content. Equal sets have equal bytes."""
         header = {"format": FORMAT, "held_out": len(self.held_out), "train": len(self.train)}
         lines = [json.dumps(header, sort_keys=True), *(json.dumps(astuple(t)) for t in self.train + self.held_out)]
         return "".join(line + "\n" for line in lines).encode("ascii")

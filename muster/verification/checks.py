@@ -1,9 +1,9 @@
-"""What makes a commitment good: the reasons to reject one, and the checks that need no forward pass.
+"""What makes a commitment good: the reasons to reject one, and the static checks, which need no forward pass.
 
-Checks run from cheap to dear and the first failure decides; within a check the lowest position does. Everything here
-is pure: the same rows, commitment and rules give the same finding on every machine, which is what a jury relies on.
-The dear checks (sampling replay, activations, log-probabilities) are the validator's; `muster.evidence` is how a
-finding travels.
+Static checks run before replay checks, and the first failure decides; within a check the lowest position does.
+Everything here is pure: the same rows, commitment and rules give the same finding on every machine. A jury relies on
+that. The replay checks (sampling, activations, log-probabilities) are the validator's (`validator.replay`);
+`muster.verification.evidence` is how a finding travels.
 """
 
 from __future__ import annotations
@@ -17,17 +17,15 @@ from typing import TYPE_CHECKING, Final, get_args
 
 import numpy as np
 
-from muster.chain.contracts.court import Kind
-from muster.chain.types import kind_of
 from muster.constants import MAX_EVIDENCE_BYTES
-from muster.draws import Draw, draw_base, draw_commitment
 from muster.errors import ConfigError
-from muster.messages import Reason
-from muster.prompts import completion_text, prompt_tokens
+from muster.protocol.draws import Draw, draw_base, draw_commitment
+from muster.protocol.messages import Reason
+from muster.protocol.prompts import completion_text, prompt_tokens
+from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
 from muster.tasks import Task, TaskSet, length_reward, verify
-from muster.terms import Terms
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -56,19 +54,14 @@ class Finding:
     threshold: float | None = None
     """What was measured and what it may be at most (or must be), where the check measures something."""
     accuse: bool = True
-    """Whether this is beyond the accusing threshold. A statistic may reject a commitment without proving a lie."""
+    """Whether this is beyond the accusing threshold. A statistic may reject without proving misbehaviour."""
     detail: str = ""
     """For people."""
 
-    @property
-    def kind(self) -> Kind:
-        """The kind of case it leads to."""
-        return kind_of(self.reason)
-
 
 @dataclass(frozen=True)
-class Commitment:
-    """One commitment as the chain tells it."""
+class CommittedWork:
+    """One commitment as its event on chain states it."""
 
     run: int
     step: int
@@ -91,7 +84,7 @@ class ModelFacts:
 
     @classmethod
     def read(cls, model_dir: Path) -> ModelFacts:
-        """Raises ConfigError when the folder is no checkpoint."""
+        """Read them from a checkpoint folder. Raises ConfigError when it is none."""
         try:
             config = json.loads((model_dir / "config.json").read_text(encoding="utf-8"))
             stop = config["eos_token_id"]
@@ -115,10 +108,11 @@ class Rules:
     _prompts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
     def task(self, index: int) -> Task:
+        """Return a task of the run's set by its index."""
         return self.task_set.task(index)
 
     def prompt(self, task: int, budget: int) -> np.ndarray:
-        """The prompt's tokens, int32; remembered, since a group's samples share it."""
+        """Return the prompt's tokens, int32. They are cached, since a group's samples share them."""
         key = (task, budget)
         if key not in self._prompts:
             if len(self._prompts) >= _CACHED_PROMPTS:
@@ -126,22 +120,22 @@ class Rules:
             self._prompts[key] = prompt_tokens(self.tokenizer, self.task(task), budget)
         return self._prompts[key]
 
-    def draw(self, commitment: Commitment, entropy: bytes, work_class: int) -> Draw:
-        """What the rows of a commitment must be. `entropy` is the step's, `work_class` the node's."""
+    def draw(self, *, step: int, entropy: bytes, node: str, index: int, work_class: int) -> Draw:
+        """Draw what the rows of a commitment must be. `entropy` is the step's, `work_class` the node's."""
         base = draw_base(
             chain_id=self.chain_id,
             runs=self.runs,
             run=self.run,
-            step=commitment.step,
+            step=step,
             entropy=entropy,
-            node=commitment.node,
-            index=commitment.index,
+            node=node,
+            index=index,
         )
         return draw_commitment(base, self.terms, work_class)
 
 
 @dataclass(frozen=True)
-class Row:
+class CheckedRow:
     """A row, what it must be, and what that is judged by."""
 
     rollout: Rollout
@@ -150,28 +144,31 @@ class Row:
 
     @cached_property
     def position(self) -> int:
+        """Return the position that the row claims."""
         return self.rollout.position
 
     @property
     def drawn_task(self) -> int:
+        """Return the task that was drawn for the position."""
         return self.draw.groups[self.position // self.rules.terms.group_size].task
 
     @property
     def drawn_budget(self) -> int:
+        """Return the budget that was drawn for the position."""
         return self.draw.groups[self.position // self.rules.terms.group_size].budget
 
     def finding(
         self, reason: Reason, detail: str, measured: float | None = None, threshold: float | None = None
     ) -> Finding:
+        """Return a finding about this row."""
         return Finding(reason, self.position, measured, threshold, detail=detail)
 
 
 # Whole files
 
 
-def check_shape(rollouts: Sequence[Rollout], commitment: Commitment, terms: Terms) -> Finding | None:
-    """As many rows as a commitment has, in order, each of this run and step, group and sample as the position says, and
-    none too large to be shown."""
+def check_shape(rollouts: Sequence[Rollout], commitment: CommittedWork, terms: Terms) -> Finding | None:
+    """Check the number of rows, that each is in its place, and that none is too large to be shown as evidence."""
     if len(rollouts) != terms.positions:
         detail = f"{len(rollouts)} rows, a commitment has {terms.positions}"
         return Finding("malformed", None, len(rollouts), terms.positions, detail=detail)
@@ -184,8 +181,8 @@ def check_shape(rollouts: Sequence[Rollout], commitment: Commitment, terms: Term
     return None
 
 
-def check_place(rollout: Rollout, position: int, commitment: Commitment, terms: Terms) -> Finding | None:
-    """A row says of itself what it must at `position`."""
+def check_place(rollout: Rollout, position: int, commitment: CommittedWork, terms: Terms) -> Finding | None:
+    """Check that a row states the run, step, group and sample of its `position`."""
     group, sample = divmod(position, terms.group_size)
     actual = (rollout.run, rollout.step, rollout.position, rollout.group, rollout.sample)
     expected = (commitment.run, commitment.step, position, group, sample)
@@ -195,8 +192,8 @@ def check_place(rollout: Rollout, position: int, commitment: Commitment, terms: 
     return None
 
 
-def check_root(rollouts: Sequence[Rollout], commitment: Commitment) -> Finding | None:
-    """The rows' Merkle root is the one that was committed."""
+def check_root(rollouts: Sequence[Rollout], commitment: CommittedWork) -> Finding | None:
+    """Check that the rows' Merkle root is the one that was committed."""
     root = rollout_tree(rollouts).root
     if root != commitment.root:
         detail = f"the rows' root is 0x{root.hex()}, the committed one 0x{commitment.root.hex()}"
@@ -207,8 +204,8 @@ def check_root(rollouts: Sequence[Rollout], commitment: Commitment) -> Finding |
 # Rows
 
 
-def check_draw(row: Row) -> Finding | None:
-    """Task, budget and seed are those of the draw."""
+def check_draw(row: CheckedRow) -> Finding | None:
+    """Check that task, budget and seed are those of the draw."""
     r = row.rollout
     actual = (r.task, r.budget, r.seed)
     expected = (row.drawn_task, row.drawn_budget, row.draw.seeds[row.position])
@@ -217,16 +214,19 @@ def check_draw(row: Row) -> Finding | None:
     return row.finding("wrong_draw", f"task, budget, seed {actual}, drawn were {expected}")
 
 
-def check_prompt(row: Row) -> Finding | None:
-    """The prompt is the drawn task's, announcing the drawn budget."""
+def check_prompt(row: CheckedRow) -> Finding | None:
+    """Check that the prompt is the drawn task's and announces the drawn budget."""
     expected = row.rules.prompt(row.drawn_task, row.drawn_budget)
     if np.array_equal(row.rollout.prompt_tokens, expected):
         return None
     return row.finding("wrong_prompt", f"{len(row.rollout.prompt_tokens)} prompt tokens that are not the task's")
 
 
-def check_bounds(row: Row) -> Finding | None:
-    """1 to the limit tokens, all in the vocabulary; as many log-probabilities, each finite and at most zero."""
+def check_bounds(row: CheckedRow) -> Finding | None:
+    """Check lengths and values of tokens and log-probabilities.
+
+    There are 1 to the limit tokens, all in the vocabulary; as many log-probabilities, each finite and at most zero.
+    """
     tokens, logprobs = row.rollout.completion_tokens, row.rollout.logprobs
     limit = row.rules.terms.max_completion_tokens
     if not 1 <= len(tokens) <= limit:
@@ -246,8 +246,11 @@ def check_bounds(row: Row) -> Finding | None:
     return None
 
 
-def check_termination(row: Row) -> Finding | None:
-    """`stop`: the last token ends the completion; `length`: the limit does. No earlier token would have ended it."""
+def check_termination(row: CheckedRow) -> Finding | None:
+    """Check that the completion ends where and why it says.
+
+    `stop`: the last token ends the completion; `length`: the limit does. No earlier token would have ended it.
+    """
     tokens = row.rollout.completion_tokens
     stops = np.flatnonzero(np.isin(tokens, list(row.rules.model.stop_tokens)))
     last, limit = len(tokens) - 1, row.rules.terms.max_completion_tokens
@@ -260,8 +263,8 @@ def check_termination(row: Row) -> Finding | None:
     return None
 
 
-def check_reward(row: Row) -> Finding | None:
-    """Both rewards are what the task's own verifier and the length rule give."""
+def check_reward(row: CheckedRow) -> Finding | None:
+    """Check that both rewards are what the task's own verifier and the length rule give."""
     r, rules = row.rollout, row.rules
     expected = verify(rules.task(row.drawn_task), completion_text(rules.tokenizer, r.completion_tokens))
     if r.task_reward != expected:
@@ -272,7 +275,7 @@ def check_reward(row: Row) -> Finding | None:
     return None
 
 
-ROW_CHECKS: Final[dict[Reason, Callable[[Row], Finding | None]]] = {
+ROW_CHECKS: Final[dict[Reason, Callable[[CheckedRow], Finding | None]]] = {
     "wrong_draw": check_draw,
     "wrong_prompt": check_prompt,
     "out_of_bounds": check_bounds,
@@ -283,8 +286,8 @@ ROW_CHECKS: Final[dict[Reason, Callable[[Row], Finding | None]]] = {
 
 
 def check_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules) -> Finding | None:
-    """The row checks in order. The rows' positions must be within the commitment (`check_shape`, `check_place`)."""
-    rows = [Row(rollout, draw, rules) for rollout in rollouts]
+    """Run the row checks in order on rows whose positions are within the commitment (`check_shape`, `check_place`)."""
+    rows = [CheckedRow(rollout, draw, rules) for rollout in rollouts]
     for check in ROW_CHECKS.values():
         for row in rows:
             if finding := check(row):
@@ -292,8 +295,8 @@ def check_rows(rollouts: Sequence[Rollout], draw: Draw, rules: Rules) -> Finding
     return None
 
 
-def check_file(rollouts: Sequence[Rollout], commitment: Commitment, draw: Draw, rules: Rules) -> Finding | None:
-    """Checks 1 to 5 of a parsed file, in order: shape, root, and every row against its draw."""
+def check_file(rollouts: Sequence[Rollout], commitment: CommittedWork, draw: Draw, rules: Rules) -> Finding | None:
+    """Run the static checks on a parsed file, in order: shape, root, and every row against its draw."""
     return (
         check_shape(rollouts, commitment, rules.terms)
         or check_root(rollouts, commitment)

@@ -2,10 +2,10 @@
 
 A bundle is canonical JSON under its content hash. It names one commitment, and holds either the rows concerned with
 their Merkle proofs, or, where the whole file is wrong, the node's own signed upload of that file. `verify_evidence`
-runs the check again, from the bundle, the chain and the run's task set: as a juror does, and `muster slash verify`.
+runs the checks again, from the bundle, the chain and the run's task set: for a juror, and for `muster slash verify`.
 
-A bundle comes from an accuser, who may lie: everything in it is checked against the chain, and what is not bound to
-the accused by a root or a signature counts for nothing.
+The accuser is not trusted: everything in a bundle is checked against the chain, and what is not bound to the accused
+by a root or a signature counts for nothing.
 """
 
 from __future__ import annotations
@@ -21,16 +21,19 @@ from typing import Annotated, Final, Literal, Protocol
 from eth_utils.crypto import keccak
 from pydantic import Field, FiniteFloat, ValidationError
 
+from muster.chain.types import kind_of
 from muster.constants import MAX_EVIDENCE_BYTES
-from muster.draws import Draw
+from muster.contracts.court import Kind
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
-from muster.hashes import hash_bytes, hex_hash
-from muster.inspection import Commitment, Finding, Rules, check_file, check_place, check_rows
-from muster.messages import Address, Hash, Message, Reason, UInt32, Upload
-from muster.rollouts.file import FileLimits, write_rollouts
+from muster.protocol.draws import Draw
+from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.protocol.messages import Address, Hash, Message, Reason, UInt32, Upload
+from muster.protocol.receipts import check_receipt, check_upload
 from muster.rollouts.leaves import leaf_hash, leaf_of, rollout_tree
+from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.signing import Domain, check_receipt, check_upload
+from muster.verification.checks import CommittedWork, Finding, Rules, check_file, check_place, check_rows
 
 MAX_ROWS: Final = 8
 """Most rows in a bundle: one that is wrong suffices, a few make up for the numerics of different machines."""
@@ -43,6 +46,31 @@ WHOLE_FILE: Final[frozenset[Reason]] = frozenset({"malformed", "wrong_root"})
 
 REPLAYED: Final[frozenset[Reason]] = frozenset({"sampling_mismatch", "activation_mismatch", "wrong_logprobs"})
 """Reasons that take a forward pass to check."""
+
+
+class CannotVerifyError(UnreachableError):
+    """The evidence cannot be verified here and now, which says nothing about the node: a juror abstains."""
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """What inspecting a commitment, or the evidence against it, came to."""
+
+    finding: Finding | None = None
+    why: str = ""
+    """For people."""
+    rows: tuple[int, ...] = ()
+    """Positions that show the finding, the clearest first."""
+    replayed: int = 0
+    """Rows that went through the replay checks."""
+    upload: Upload | None = None
+    rollouts: Sequence[Rollout] = ()
+    """The whole file; empty when it does not parse, or was not asked for."""
+
+    @property
+    def guilty(self) -> bool:
+        """Return whether the finding is beyond the accusing threshold."""
+        return self.finding is not None and self.finding.accuse
 
 
 class EvidenceBundle(Message):
@@ -70,12 +98,12 @@ class EvidenceBundle(Message):
     """A Merkle proof per row."""
 
     def to_bytes(self) -> bytes:
-        """Canonical JSON: sorted keys, no spaces."""
+        """Return it as canonical JSON: sorted keys, no spaces."""
         return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
 
 
 def parse_bundle(data: bytes) -> EvidenceBundle:
-    """Raises MalformedError on anything that is no bundle."""
+    """Parse a bundle. Raises MalformedError on anything that is none."""
     if len(data) > MAX_EVIDENCE_BYTES:
         raise MalformedError(f"an evidence bundle of {len(data)} bytes; at most {MAX_EVIDENCE_BYTES}")
     try:
@@ -87,24 +115,18 @@ def parse_bundle(data: bytes) -> EvidenceBundle:
 
 
 def finite(value: float | None) -> float | None:
-    """A measured number as messages carry it: infinite becomes the largest, not a number becomes the largest too."""
+    """Return a measured number as messages carry it: the largest one for infinity and for what is not a number."""
     if value is None or math.isfinite(value):
         return value
     return -sys.float_info.max if value < 0 else sys.float_info.max
 
 
-def make_bundle(
-    rules: Rules,
-    commitment: Commitment,
-    finding: Finding,
-    *,
-    accuser: str,
-    upload: Upload | None = None,
-    rollouts: Sequence[Rollout] = (),
-    rows: Sequence[int] = (),
-) -> EvidenceBundle:
-    """The bundle for a finding. `rollouts` is the whole file, `rows` the positions to show, the worst first."""
-    shown = [] if finding.reason in WHOLE_FILE or not rollouts else list(rows[:MAX_ROWS])
+def make_bundle(rules: Rules, commitment: CommittedWork, inspection: Inspection, *, accuser: str) -> EvidenceBundle:
+    """Return the bundle for the finding of an inspection."""
+    finding, rollouts = inspection.finding, inspection.rollouts
+    assert finding is not None
+    whole_file = finding.reason in WHOLE_FILE
+    shown = [] if whole_file or not rollouts else list(inspection.rows[:MAX_ROWS])
     data = b""
     while shown and len(data := write_rollouts([rollouts[i] for i in shown])) > _ROWS_BYTES:
         shown.pop()
@@ -122,136 +144,153 @@ def make_bundle(
         position=finding.position,
         measured=finite(finding.measured),
         threshold=finite(finding.threshold),
-        upload=upload if finding.reason in WHOLE_FILE else None,
+        upload=inspection.upload if whole_file else None,
         rows=base64.b64encode(data).decode() if shown else "",
         proofs=[[hex_hash(h) for h in tree.proof(i)] for i in shown] if tree else [],
     )
 
 
-@dataclass(frozen=True)
-class Ruling:
-    """What somebody who checked the evidence thinks of it."""
+class VerificationContext(Protocol):
+    """What verifying evidence needs besides the bundle. Methods raise UnreachableError when they cannot help."""
 
-    guilty: bool | None
-    """None: could not tell, for reasons of one's own. Who cannot tell abstains."""
-    why: str
-    finding: Finding | None = None
+    @property
+    def rules(self) -> Rules: ...
 
+    @property
+    def domain(self) -> Domain: ...
 
-class Bench(Protocol):
-    """What checking evidence needs besides the bundle and the chain. Raises UnreachableError when it cannot help."""
+    async def draw(self, commitment: CommittedWork) -> Draw:
+        """Draw what the rows of a commitment must be, as the chain has it now."""
+        ...
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
         """Parse a stranger's file; MalformedError when it does not parse (`muster.rollouts.reader`)."""
         ...
 
     async def file(self, name: str) -> bytes:
-        """A rollout file by hash; RefusedError with status 404 when the storage says that it has none."""
+        """Fetch a rollout file by hash; RefusedError with status 404 when the storage says that it has none."""
         ...
 
-    async def upload(self, commitment: Commitment) -> Upload:
-        """The upload of a commitment; RefusedError with status 404 when the storage says that there is none."""
+    async def upload(self, commitment: CommittedWork) -> Upload:
+        """Fetch the upload of a commitment; RefusedError with status 404 when the storage says that there is none."""
         ...
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
-        """Run the dear checks under the weights of a step, one answer per row."""
+        """Run the replay checks under the weights of a step, one answer per row."""
         ...
 
 
 async def verify_evidence(
-    bundle: EvidenceBundle, commitment: Commitment, draw: Draw, rules: Rules, where: Domain, bench: Bench
-) -> Ruling:
-    """Check an accusation. `commitment` is what the case is about, as the chain tells it, and `draw` its draw."""
+    data: bytes, kind: Kind, commitment: CommittedWork, context: VerificationContext
+) -> Inspection:
+    """Verify what is shown for an accusation of this kind. `commitment` is what it is about, as the chain has it.
+
+    Raises CannotVerifyError for reasons that are not the evidence's, and what `context.draw` raises.
+    """
+    # 1. It is a bundle, of this kind, and about this commitment.
+    try:
+        bundle = parse_bundle(data)
+    except MalformedError as error:
+        return Inspection(why=str(error))
+    if kind_of(bundle.reason) != kind:
+        return Inspection(why=f"the evidence is of {bundle.reason}, the case of {kind.name.lower()}")
     named = (bundle.chain_id, bundle.runs.lower(), bundle.run, bundle.step, bundle.node.lower(), bundle.index)
-    meant = (rules.chain_id, rules.runs.lower(), commitment.run, commitment.step, commitment.node.lower())
-    if named != (*meant, commitment.index) or bundle.root != hex_hash(commitment.root):
-        return Ruling(False, "the evidence is about another commitment")
+    rules, c = context.rules, commitment
+    meant = (rules.chain_id, rules.runs.lower(), c.run, c.step, c.node.lower(), c.index)
+    if named != meant or bundle.root != hex_hash(c.root):
+        return Inspection(why="the evidence is about another commitment")
+
+    # 2. The checks find again what it says.
+    draw = await context.draw(commitment)
     try:
         if bundle.reason == "data_missing":
-            return await _verify_missing(commitment, rules, where, bench)
+            return await _verify_missing(commitment, context)
         if bundle.reason in WHOLE_FILE:
-            return await _verify_file(bundle, commitment, draw, rules, where, bench)
-        return await _verify_rows(bundle, commitment, draw, rules, bench)
+            return await _verify_file(bundle, commitment, draw, context)
+        return await _verify_rows(bundle, commitment, draw, context)
     except UnreachableError as error:
-        return Ruling(None, str(error))
+        raise CannotVerifyError(str(error), hint=error.hint) from error
 
 
-async def _verify_missing(commitment: Commitment, rules: Rules, where: Domain, bench: Bench) -> Ruling:
+async def _verify_missing(commitment: CommittedWork, context: VerificationContext) -> Inspection:
     try:
-        upload = await bench.upload(commitment)
-        check_signatures(upload, commitment, rules.terms.storage_key, where)
-        await bench.file(upload.receipt.file_hash)
+        upload = await context.upload(commitment)
+        check_signatures(upload, commitment, context.rules.terms.storage_key, context.domain)
+        await context.file(upload.receipt.file_hash)
     except RefusedError as error:
         if error.status == 404:
             finding = Finding("data_missing", detail=str(error))
-            return Ruling(True, "the storage has no file for this commitment", finding)
-        return Ruling(None, str(error))
+            return Inspection(finding, "the storage has no file for this commitment")
+        raise UnreachableError(str(error)) from error
     except CheckError as error:
-        return Ruling(None, f"the storage answers with something else: {error}")
-    return Ruling(False, "the file is there")
+        raise UnreachableError(f"the storage answers with something else: {error}") from error
+    return Inspection(why="the file is there")
 
 
 async def _verify_file(
-    bundle: EvidenceBundle, commitment: Commitment, draw: Draw, rules: Rules, where: Domain, bench: Bench
-) -> Ruling:
+    bundle: EvidenceBundle, commitment: CommittedWork, draw: Draw, context: VerificationContext
+) -> Inspection:
+    rules = context.rules
     if bundle.upload is None:
-        return Ruling(False, "there is no upload that the node signed")
+        return Inspection(why="there is no upload that the node signed")
     try:
-        check_signatures(bundle.upload, commitment, rules.terms.storage_key, where)
+        check_signatures(bundle.upload, commitment, rules.terms.storage_key, context.domain)
     except CheckError as error:
-        return Ruling(False, f"the upload shown is not the node's: {error}")
+        return Inspection(why=f"the upload shown is not the node's: {error}")
     try:
-        data = await bench.file(bundle.upload.receipt.file_hash)
+        data = await context.file(bundle.upload.receipt.file_hash)
     except CheckError as error:
-        return Ruling(None, f"the file cannot be had: {error}")
+        raise UnreachableError(f"the file cannot be fetched: {error}") from error
     try:
-        rollouts = await bench.read(data, FileLimits.of(rules.terms))
+        rollouts = await context.read(data, FileLimits.from_terms(rules.terms))
     except MalformedError as error:
         return _guilty(Finding("malformed", detail=str(error)))
     finding = check_file(rollouts, commitment, draw, rules)
-    return _guilty(finding) if finding else Ruling(False, "the file is well-formed and under the committed root")
+    return _guilty(finding) if finding else Inspection(why="the file is well-formed and under the committed root")
 
 
 async def _verify_rows(
-    bundle: EvidenceBundle, commitment: Commitment, draw: Draw, rules: Rules, bench: Bench
-) -> Ruling:
+    bundle: EvidenceBundle, commitment: CommittedWork, draw: Draw, context: VerificationContext
+) -> Inspection:
+    rules = context.rules
     try:
-        rows = await read_rows(bundle, rules, bench)
+        rows = await read_rows(bundle, context)
     except CheckError as error:
-        return Ruling(False, f"the rows shown do not parse: {error}")
+        return Inspection(why=f"the rows shown do not parse: {error}")
     for rollout, proof in zip(rows, bundle.proofs, strict=True):
         if not _is_under(rollout, proof, commitment.root):
-            return Ruling(False, f"row {rollout.position} is not under the committed root")
+            return Inspection(why=f"row {rollout.position} is not under the committed root")
     for rollout in rows:
-        # A row beyond the commitment says nothing true of itself at any position, the last one included.
+        # A row beyond the commitment is in the wrong place at any position, the last one included.
         position = min(rollout.position, rules.terms.positions - 1)
         if finding := check_place(rollout, position, commitment, rules.terms):
             return _guilty(finding)
     if finding := check_rows(rows, draw, rules):
         return _guilty(finding)
     if bundle.reason not in REPLAYED:
-        return Ruling(False, "the rows pass every check that needs no forward pass")
-    findings = [finding for finding in await bench.replay(commitment.step, rows) if finding]
-    accusing = [finding for finding in findings if finding.accuse]
-    if accusing:
-        return _guilty(accusing[0])
-    return Ruling(False, "no row is beyond the accusing thresholds", findings[0] if findings else None)
+        return Inspection(why="the rows pass every static check")
+    findings = [finding for finding in await context.replay(commitment.step, rows) if finding]
+    for finding in findings:
+        if finding.accuse:
+            return _guilty(finding)
+    return Inspection(findings[0] if findings else None, "no row is beyond the accusing thresholds")
 
 
-async def read_rows(bundle: EvidenceBundle, rules: Rules, bench: Bench) -> list[Rollout]:
-    """The rows of a bundle, one per proof. Raises CheckError."""
+async def read_rows(bundle: EvidenceBundle, context: VerificationContext) -> list[Rollout]:
+    """Read the rows of a bundle, one per proof. Raises CheckError."""
     try:
         data = base64.b64decode(bundle.rows, validate=True)
     except ValueError as error:  # binascii.Error, and what is not even ASCII
         raise MalformedError("the rows are not base64") from error
-    rows = await bench.read(data, FileLimits(rows=MAX_ROWS, decoded_bytes=FileLimits.of(rules.terms).decoded_bytes))
+    most = FileLimits.from_terms(context.rules.terms).decoded_bytes
+    rows = await context.read(data, FileLimits(rows=MAX_ROWS, decoded_bytes=most))
     if len(rows) != len(bundle.proofs):
         raise MismatchError(f"{len(rows)} rows and {len(bundle.proofs)} proofs")
     return rows
 
 
-def check_signatures(upload: Upload, commitment: Commitment, storage_key: str, where: Domain) -> None:
-    """The upload is of this commitment, promised by the run's storage and signed by the node. Raises CheckError."""
+def check_signatures(upload: Upload, commitment: CommittedWork, storage_key: str, where: Domain) -> None:
+    """Check that the run's storage promised an upload of this commitment and the node signed it. Raises CheckError."""
     receipt = upload.receipt
     named = (receipt.run, receipt.node.lower(), receipt.index, receipt.root)
     if named != (commitment.run, commitment.node.lower(), commitment.index, hex_hash(commitment.root)):
@@ -261,12 +300,12 @@ def check_signatures(upload: Upload, commitment: Commitment, storage_key: str, w
 
 
 def _is_under(rollout: Rollout, proof: Sequence[str], root: bytes) -> bool:
-    """OpenZeppelin's MerkleProof.verify."""
+    """Verify a Merkle proof as OpenZeppelin's MerkleProof.verify does."""
     node = leaf_hash(leaf_of(rollout))
     for sibling in map(hash_bytes, proof):
         node = keccak(min(node, sibling) + max(node, sibling))
     return node == root
 
 
-def _guilty(finding: Finding) -> Ruling:
-    return Ruling(True, f"{finding.reason}: {finding.detail}", finding)
+def _guilty(finding: Finding) -> Inspection:
+    return Inspection(finding, f"{finding.reason}: {finding.detail}")

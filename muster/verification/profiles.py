@@ -26,7 +26,7 @@ class Limit:
     reject: float
     """Above this a rollout is not used."""
     accuse: float
-    """Above this its worker is taken to court."""
+    """Above this its worker is accused."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Profile:
 
     name: str
     codec: str
-    """Key of `muster.toploc.CODECS`."""
+    """Key of `muster.proofs.CODECS`."""
     dtype: str
     """What worker and validator compute in: `float32` or `bfloat16`."""
     mean_gap: Limit
@@ -81,14 +81,14 @@ PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU
 
 
 def profile_hash(name: str) -> bytes:
-    """What `Terms.profile` holds: keccak of the name. Raises ConfigError for a name that is no profile."""
+    """Return what `Terms.profile` holds: keccak of the name. Raises ConfigError for a name that is no profile."""
     if name not in PROFILES:
         raise ConfigError(f"no verification profile {name!r}", hint=f"choose one of: {', '.join(PROFILES)}")
     return keccak(name.encode())
 
 
 def profile_by_hash(value: bytes) -> Profile:
-    """The profile a run's terms name. Raises ConfigError when this version does not know it."""
+    """Return the profile that a run's terms name. Raises ConfigError when this version does not know it."""
     for profile in PROFILES.values():
         if keccak(profile.name.encode()) == value:
             return profile

@@ -1,4 +1,4 @@
-"""The validator's bench, for as long as the session."""
+"""The validator's verification context, for as long as the session."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from tests.adversaries.pipeline import LocalBench
-from tests.adversaries.workshop import Workshop
+from benchmarks.testbed.adversaries.lab import AdversaryLab
+from benchmarks.testbed.adversaries.pipeline import LocalContext
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def bench(workshop: Workshop) -> AsyncIterator[LocalBench]:
-    running = LocalBench(workshop)
+async def context(lab: AdversaryLab) -> AsyncIterator[LocalContext]:
+    running = LocalContext(lab)
     yield running
     await running.close()

@@ -6,11 +6,11 @@ from random import Random
 
 import pytest
 
-from muster.profiles import CPU_FP32
-from muster.sample_policy import lying_rows
-from tests.adversaries.kinds import ADVERSARIES, Adversary
-from tests.adversaries.pipeline import TENTH, LocalBench, inspect, lie_in_part, make, outcome, submit
-from tests.adversaries.workshop import Workshop
+from benchmarks.testbed.adversaries.kinds import ADVERSARIES, Adversary
+from benchmarks.testbed.adversaries.lab import AdversaryLab
+from benchmarks.testbed.adversaries.pipeline import TENTH, LocalContext, inspect, lie_in_part, make, outcome, submit
+from muster.verification.profiles import CPU_FP32
+from muster.verification.sample_policy import false_rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -24,22 +24,22 @@ HONEST_LATE = Adversary("an honest worker of the first step", lambda shop, job: 
 
 @pytest.mark.parametrize("worker", [HONEST, HONEST_LATE], ids=lambda one: one.name)
 async def test_honest_work_is_accepted_with_room_to_spare(
-    worker: Adversary, workshop: Workshop, bench: LocalBench
+    worker: Adversary, lab: AdversaryLab, context: LocalContext
 ) -> None:
-    job = workshop.job(INDEX, step=worker.step)
-    rows = workshop.honest(job)
-    inspection = await inspect(bench, workshop, job, submit(worker, job, rows, rows))
-    assert (inspection.finding, inspection.inspected) == (None, 16)
-    for measurement in workshop.measure(job, rows):
+    job = lab.job(INDEX, step=worker.step)
+    rows = lab.honest(job)
+    inspection = await inspect(context, lab, job, submit(worker, job, rows, rows))
+    assert (inspection.finding, inspection.replayed) == (None, 16)
+    for measurement in lab.measure(job, rows):
         for statistic in ("mean_gap", "worst_gap", "activation", "logprobs"):
             assert getattr(measurement, statistic) < getattr(CPU_FP32, statistic).accuse / 2
 
 
 @pytest.mark.parametrize("adversary", ADVERSARIES, ids=lambda one: one.name)
-async def test_who_lies_is_caught(adversary: Adversary, workshop: Workshop, bench: LocalBench) -> None:
-    job = workshop.job(INDEX, step=adversary.step)
-    made, honest = await make(bench, workshop, adversary, job), workshop.honest(job)
-    found = outcome(workshop, adversary, [made], samples=SAMPLES)
+async def test_who_lies_is_caught(adversary: Adversary, lab: AdversaryLab, context: LocalContext) -> None:
+    job = lab.job(INDEX, step=adversary.step)
+    made, honest = await make(context, lab, adversary, job), lab.honest(job)
+    found = outcome(lab, adversary, [made], samples=SAMPLES)
 
     # By itself, every row that is not what honest work would be, but for rare near-ties.
     assert set(found.reasons) <= set(adversary.reasons)
@@ -56,9 +56,9 @@ async def test_who_lies_is_caught(adversary: Adversary, workshop: Workshop, benc
         assert made.finding.accuse
         assert made.finding.reason in adversary.reasons
     if adversary.in_part:
-        positions = Random(INDEX).sample(range(len(made.rows)), lying_rows(len(made.rows), TENTH))
+        positions = Random(INDEX).sample(range(len(made.rows)), false_rows(len(made.rows), TENTH))
         mixed = lie_in_part(made.rows, honest, positions)
-        inspection = await inspect(bench, workshop, job, submit(adversary, job, mixed, honest))
+        inspection = await inspect(context, lab, job, submit(adversary, job, mixed, honest))
         if inspection.finding is not None:
             assert inspection.finding.reason in adversary.reasons
             assert inspection.finding.position is None or inspection.finding.position in positions

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks.calibrate import STATISTICS, WORDS, plot_path
 from benchmarks.page import DOCS, rewrite, small
-from muster.profiles import PROFILES, Profile
-from tests.adversaries.kinds import ADVERSARIES
+from benchmarks.testbed.adversaries.kinds import ADVERSARIES
+from muster.verification.profiles import PROFILES, Profile
 
 PAGE = DOCS / "verification.md"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
@@ -11,12 +11,13 @@ import numpy as np
 import pytest
 from transformers import PreTrainedTokenizerBase
 
-from muster.model_files import load_tokenizer
-from muster.profiles import CPU_FP32
-from muster.prompts import prompt_tokens
+from benchmarks.testbed.adversaries.lab import LIMITS, AdversaryLab, bare_rows
+from muster.models.files import load_tokenizer
+from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
 from muster.tasks import TaskSet
-from tests.adversaries.workshop import LIMITS, Workshop, bare_rows
+from muster.verification.profiles import CPU_FP32
+from tests.support.engine_types import Requests, UsingWeights
 from validator.replay import Replayer
 from worker.engine import Engine, GenerationRequest
 
@@ -26,19 +27,15 @@ GROUP = 4
 """Samples of one prompt."""
 
 
-Requests = Callable[..., list[GenerationRequest]]
-UsingWeights = Callable[[Path], AbstractContextManager[None]]
+@pytest.fixture(scope="session")
+def task_set(lab: AdversaryLab) -> TaskSet:
+    return lab.rules.task_set
 
 
 @pytest.fixture(scope="session")
-def task_set(workshop: Workshop) -> TaskSet:
-    return workshop.rules.task_set
-
-
-@pytest.fixture(scope="session")
-def model_dir(workshop: Workshop) -> Path:
+def model_dir(lab: AdversaryLab) -> Path:
     """The demo's small Qwen2 model: sure of most tokens and unsure of some."""
-    return workshop.checkpoints[0]
+    return lab.checkpoints[0]
 
 
 @pytest.fixture(scope="session")
@@ -47,10 +44,10 @@ def tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
 
 
 @pytest.fixture(scope="session")
-def engine(workshop: Workshop, model_dir: Path) -> Engine:
+def engine(lab: AdversaryLab, model_dir: Path) -> Engine:
     """vLLM as a worker of the demo runs it."""
-    workshop.engine.load_weights(model_dir)
-    return workshop.engine
+    lab.engine.load_weights(model_dir)
+    return lab.engine
 
 
 @pytest.fixture(scope="session")

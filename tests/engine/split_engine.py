@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from muster.profiles import CPU_FP32
-from muster.rollouts.file import write_rollouts
-from tests.adversaries.workshop import bare_rows
+from benchmarks.testbed.adversaries.lab import bare_rows
+from muster.rollouts.parquet import write_rollouts
+from muster.verification.profiles import CPU_FP32
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
 LIMITS = EngineLimits(1.0, 64, 48, cache_bytes=64 << 20, ranks=2)

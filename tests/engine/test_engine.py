@@ -14,17 +14,17 @@ import torch
 from safetensors.torch import save_file
 from transformers import Qwen2Config
 
+from benchmarks.testbed.adversaries.lab import LIMITS, bare_rows, tempered
+from benchmarks.testbed.adversaries.weights import save_changed, with_noise
 from muster.errors import ConfigError
-from muster.models import load_model
-from muster.profiles import CPU_FP32, PROFILES
+from muster.models.init import load_model
+from muster.models.weights import read_weights
+from muster.proofs.seeded_sampling import choose
 from muster.rollouts.schema import Rollout
-from muster.sampling import choose
-from muster.shardcast.folder import version_path
+from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
-from muster.weights import read_weights
-from tests.adversaries.weights import save_changed, with_noise
-from tests.adversaries.workshop import LIMITS, bare_rows, tempered
-from tests.engine.conftest import Requests, UsingWeights
+from muster.verification.profiles import CPU_FP32, PROFILES
+from tests.support.engine_types import Requests, UsingWeights
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
 from worker.engine_extension import rows_of_tokens

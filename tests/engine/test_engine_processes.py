@@ -9,11 +9,11 @@ from pathlib import Path
 
 import torch
 
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.profiles import CPU_FP32
-from muster.rollouts.file import read_rollouts
-from muster.shardcast.folder import version_path
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.rollouts.parquet import read_rollouts
+from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
+from muster.verification.profiles import CPU_FP32
 from tests.engine.split_engine import REQUESTS
 from validator.replay import Replayer, judge
 

@@ -22,20 +22,20 @@ import pytest
 import torch
 from transformers import PreTrainedTokenizerBase
 
-from muster.asking import ask
+from benchmarks.testbed.adversaries.lab import tempered
 from muster.constants import MICRO
 from muster.errors import ConfigError, MusterError
-from muster.evaluation import greedy_completions
-from muster.models import load_model
-from muster.pass_rates import mean_pass_at_k
-from muster.prompts import completion_text, prompt_tokens
-from muster.questions import Answers, Questions, Sampling
+from muster.evaluation.client import ask
+from muster.evaluation.greedy import greedy_completions
+from muster.evaluation.pass_at_k import mean_pass_at_k
+from muster.evaluation.request import EvalRequest, Sampling, TaskResult
+from muster.models.init import load_model
+from muster.protocol.prompts import completion_text, prompt_tokens
 from muster.tasks import Task, TaskSet, load_task_set, save_task_set, verify
-from tests.adversaries.workshop import tempered
-from worker.answering import Examination
+from tests.support import fork_server
+from worker.answering import EvalSession
 from worker.engine import Engine
 
-ROOT = Path(__file__).resolve().parents[2]
 SECONDS = 240.0
 """Longest that any of these processes may take."""
 SAMPLING = Sampling(
@@ -59,32 +59,24 @@ def tasks_file(some_tasks: TaskSet, tmp_path: Path) -> Path:
     return path
 
 
-Examine = Callable[[tuple[Task, ...]], list[Answers]]
+Examine = Callable[[tuple[Task, ...]], list[TaskResult]]
 
 
 @pytest.fixture(scope="module")
 def examine(engine: Engine, tokenizer: PreTrainedTokenizerBase, model_dir: Path) -> Examine:
     """The answers of the model, by an engine in this process."""
 
-    def examine(tasks: tuple[Task, ...]) -> list[Answers]:
+    def examine(tasks: tuple[Task, ...]) -> list[TaskResult]:
         engine.load_weights(model_dir)
-        return list(Examination(engine, tokenizer, SAMPLING).answers(tasks))
+        return list(EvalSession(engine, tokenizer, SAMPLING).answers(tasks))
 
     return examine
 
 
 def start(folder: Path, *words: object) -> subprocess.Popen[str]:
-    """Type `muster` in a folder. Ctrl-C reaches it even where these tests run in the background of a shell, whose
-    children ignore it."""
+    """Type `muster` in a folder."""
     command = [sys.executable, "-m", "muster", *map(str, words), "--json"]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-    )
+    return subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def typed(folder: Path, *words: object, status: int = 0) -> Any:
@@ -100,7 +92,7 @@ def test_with_hardly_any_noise_the_answers_are_the_greedy_ones(
 ) -> None:
     """What transformers makes of the same prompts, without this engine: a near-tie apart, and no more."""
     engine.load_weights(model_dir)
-    examination = Examination(engine, tokenizer, SAMPLING)
+    examination = EvalSession(engine, tokenizer, SAMPLING)
     with tempered(engine, 1e-4):
         answers = list(examination.answers(some_tasks.held_out))
     asked = [(task, SAMPLING.draw(task, sample)[1]) for task in some_tasks.held_out for sample in range(4)]
@@ -205,14 +197,14 @@ def answered(journal: Path) -> int:
 
 def engines_of(process: psutil.Process) -> list[psutil.Process]:
     """The answering processes that it started."""
-    return [child for child in process.children() if "worker.answering" in child.cmdline()]
+    return [child for child in process.children() if fork_server.runs(child, "worker.answering")]
 
 
 async def test_an_engine_that_is_killed_is_an_error_and_nothing_it_said_is_lost(
     tasks_file: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
 ) -> None:
-    questions = Questions(model_dir, tasks_file, some_tasks.root, "train", TRAIN, SAMPLING)
-    heard: list[Answers] = []
+    questions = EvalRequest(model_dir, tasks_file, some_tasks.root, "train", TRAIN, SAMPLING)
+    heard: list[TaskResult] = []
 
     async def listen() -> None:
         async with aclosing(ask(questions)) as answers:
@@ -239,7 +231,7 @@ async def test_what_cannot_be_asked_is_refused_before_an_engine_starts(
     tasks_file: Path, some_tasks: TaskSet, model_dir: Path
 ) -> None:
     sampling = replace(SAMPLING, budgets=(600,), max_tokens=600)
-    questions = Questions(model_dir, tasks_file, some_tasks.root, "train", TRAIN, sampling)
+    questions = EvalRequest(model_dir, tasks_file, some_tasks.root, "train", TRAIN, sampling)
     with pytest.raises(ConfigError, match="do not fit the model's context of 512") as caught:
         await anext(ask(questions))
     assert "lower --max-tokens" in caught.value.hint

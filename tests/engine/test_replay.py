@@ -10,11 +10,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from benchmarks.testbed.adversaries.weights import save_changed, with_noise
 from muster.errors import ConfigError, MalformedError, MusterError
-from muster.profiles import CPU_FP32
+from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
-from muster.weights import read_weights
-from tests.adversaries.weights import save_changed, with_noise
+from muster.verification.profiles import CPU_FP32
 from validator import replay
 from validator.replay import Measurement, Replayer, judge
 

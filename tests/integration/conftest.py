@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from machine import Machine, funded_run, furnished
 
 from muster.chain.anvil import Anvil
+from tests.support.machine import Machine, funded_run, furnished
+from tests.support.s3_servers import Endpoint
+
+if TYPE_CHECKING:
+    from tests.support.world import World
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +24,13 @@ def own_anvil() -> Iterator[Anvil]:
 
 
 @pytest.fixture(scope="module")
+def s3(request: pytest.FixtureRequest, database_kind: str) -> Endpoint | None:
+    """Where orchestrators keep files: None for a folder, beside SQLite; beside PostgreSQL a real S3 server, with a
+    bucket of the module's own."""
+    return request.getfixturevalue("moto_server").new_bucket() if database_kind == "postgresql" else None
+
+
+@pytest.fixture(scope="module")
 def machine(own_anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Machine:
     return furnished(own_anvil, tmp_path_factory.mktemp("machine"))
 
@@ -25,3 +38,11 @@ def machine(own_anvil: Anvil, tmp_path_factory: pytest.TempPathFactory) -> Machi
 @pytest.fixture(scope="module")
 def run(machine: Machine) -> int:
     return funded_run(machine)
+
+
+@pytest.fixture
+def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> Iterator[World]:
+    from tests.support.world import opened  # which imports torch
+
+    with opened(start_anvil, tmp_path) as made:
+        yield made

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from weights_house import QUICK, RUN, SHARD, Server, contents, ended, relaying, until
 
-from muster.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
+from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter, Pair
 from muster.shardcast import Manifest, publish, verify_folder
-from muster.shardcast.catch_up import fetch_step
-from muster.shardcast.client import Fetched
-from muster.shardcast.delta_version import write_frames
-from muster.shardcast.difference import TARGET_NAME, Step
-from muster.shardcast.folder import read_manifest, version_path, versions
+from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
+from muster.shardcast.delta.frames import write_frames
+from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.fetch import FetchedVersion
+from muster.shardcast.format.store import read_manifest, version_path, versions
 from muster.shardcast.retention import Deltas
-from tests.delta_samples import publish_steps, replace_difference
-from tests.unit.trainer_samples import batch_of, learner_at, tiny_checkpoint
+from tests.support.delta_samples import publish_steps, replace_difference
+from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
+from tests.support.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying, until
 
 STEPS = 5
 PAIRS, RANK, WIDTH = 7, 2, 32
@@ -34,13 +34,13 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(house: Path) -> list[Manifest]:
-    """Steps 0 to 4 of a trainer in bfloat16, published; the last one whole besides the first."""
+    """Return steps 0 to 4 of a trainer in bfloat16, published; the last one whole besides the first."""
     initial = tiny_checkpoint(house / "initial")
     learner = learner_at(initial, house / "state", dtype=torch.bfloat16, lora_rank=RANK)
     manifests = []
     for step in range(STEPS):
         if step:
-            learner.learn(*batch_of(step - 1), {})
+            learner.train_step(*batch_of(step - 1), {})
         learner.written()
         model, adapter = learner.checkpoints.published(step)
         manifests.append(
@@ -64,7 +64,7 @@ def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
         yield server
 
 
-async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fetched:
+async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> FetchedVersion:
     async def anchored(step: int) -> bytes:
         return made[step].root
 
@@ -124,8 +124,8 @@ async def test_a_stranger_who_offers_a_way_round_by_an_old_step_sells_nothing(ho
     shutil.copytree(tmp_path / "steps" / "published", folder)
     draft = tmp_path / "draft"
     draft.mkdir()
-    first = Step(version_path(folder, steps[0].root), steps[0])
-    assert write_frames(first, Step(version_path(folder, steps[2].root), steps[2]), draft)
+    first = TargetStep(version_path(folder, steps[0].root), steps[0])
+    assert write_frames(first, TargetStep(version_path(folder, steps[2].root), steps[2]), draft)
     replace_difference(folder, draft, steps[0], steps[2])
     server = Server(tmp_path / "server", dir=folder).start()
     with ended(server):
@@ -143,7 +143,7 @@ def test_an_adapter_that_does_not_make_the_step_is_no_difference(
     shard_bytes = 1001 if unfit == "cut through" else SHARD // 16
     for step in range(3):
         if step:
-            learner.learn(*batch_of(step - 1), {})
+            learner.train_step(*batch_of(step - 1), {})
         learner.written()
         model, adapter = learner.checkpoints.published(step)
         if step == 2 and unfit == "of another step":
@@ -161,7 +161,7 @@ def test_the_first_step_stays_while_adapters_are_to_it(house: Path, tmp_path: Pa
     learner = learner_at(house / "initial", tmp_path / "state", lora_rank=RANK)
     for step in range(3):
         if step:
-            learner.learn(*batch_of(step - 1), {})
+            learner.train_step(*batch_of(step - 1), {})
         learner.written()
         model, adapter = learner.checkpoints.published(step)
         few = Deltas(whole_every=16, whole=1, seconds=0)

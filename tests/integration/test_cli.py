@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,12 +17,14 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
-from machine import Machine
 
 import muster
 from muster.chain.keys import Signer
-from muster.terms import Terms, WorkClass
-from muster.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
+from muster.errors import EXIT_CODES
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
+from muster.settings.sources import known_keys
+from tests.support.machine import Machine
 
 TOKEN = 10**18
 
@@ -34,7 +37,7 @@ def test_show_has_exact_money_in_json_and_tokens_for_people(machine: Machine, ru
     assert (shown["escrow"], shown["pay"], shown["closed"]) == (1_500_500_000_000_000_000_000, TOKEN, False)
     assert shown["terms"]["group_size"] == 16
     text = machine.type("run", "show", run).stdout
-    assert "1,500.5" in text
+    assert "1,500.5 MUST" in text
     assert "anyone who locks a stake" in text
     assert [row["run"] for row in machine.json("run", "list")] == [run]
 
@@ -57,8 +60,26 @@ def test_init_writes_a_file_that_loads_and_refuses_to_replace_it(machine: Machin
     machine.json("config", "init", "--config", path, "--network", "base-sepolia")
     shown = machine.json("config", "show", "--config", path, "--key", "chain.chain_id")
     assert (shown["value"], shown["source"]) == ("84532", str(path))
+    assert len(path.read_text().splitlines()) < 25
+    set_there = {line.split(" = ")[0] for line in path.read_text().splitlines() if " = " in line}
+    assert {"run", "rpc_url", "chain_id", "addresses", "# keystore", "# password_file", "url"} <= set_there
     again = machine.json("config", "init", "--config", path, status=78)
     assert again["error"] == f"{path} exists"
+
+
+def test_a_full_settings_file_has_every_setting(machine: Machine) -> None:
+    path = machine.folder / "full.toml"
+    machine.json("config", "init", "--config", path, "--full")
+    found = set(re.findall(r"^#? ?(\w+) = ", path.read_text(), re.MULTILINE))
+    assert found == {key.rpartition(".")[2] for key in known_keys()}
+    assert machine.json("config", "show", "--config", path, "--key", "run")["value"] == "1"
+
+
+def test_help_has_the_exit_codes(machine: Machine) -> None:
+    said = " ".join(machine.type("--help").stdout.split())
+    assert EXIT_CODES in said
+    for code in (0, 1, 2, 3, 4, 5, 78, 130):
+        assert re.search(rf"\b{code} [a-z]", EXIT_CODES)
 
 
 # --- Keys
@@ -99,7 +120,7 @@ def test_a_worker_joins_sees_its_state_and_leaves(machine: Machine, run: int) ->
 
     asked = machine.type(*join)
     assert (asked.returncode, asked.stdout) == (2, "")
-    assert "1,000 tokens, of which a conviction takes 50%" in asked.stderr
+    assert "1,000 MUST, of which a conviction takes 50%" in asked.stderr
     assert "next: add --yes" in asked.stderr
 
     rehearsed = machine.json(*join, "--dry-run")
@@ -152,7 +173,7 @@ def test_an_operator_keeps_tokens_for_fees_and_takes_them_out_again(machine: Mac
     assert machine.json("wallet", "withdraw", "2.5", *operator, "--dry-run")["dry_run"] is True
     assert machine.json("wallet", "withdraw", "2.5", *operator)["amount"] == 2_500_000_000_000_000_000
     assert machine.json("wallet", "withdraw", *operator)["amount"] == 10 * TOKEN
-    assert "0 tokens free" in machine.json("wallet", "withdraw", *operator, status=2)["error"]
+    assert "0 MUST free" in machine.json("wallet", "withdraw", *operator, status=2)["error"]
     assert "holds" in machine.json("wallet", "deposit", "1000000", *operator, status=2)["error"]
 
 
@@ -166,7 +187,7 @@ def test_an_operator_keeps_tokens_for_fees_and_takes_them_out_again(machine: Mac
         (("slash", "show", "1"), 3, "there is no case 1"),
         (("worker", "why", "0", "--node", "./node.key"), 3, "has made no commitment 0"),
         (("run", "fund", "many", "1"), 2, "'many' is not an amount"),
-        (("run", "fund", "1000000", "1", "--operator", "./owner.key"), 2, "tokens"),
+        (("run", "fund", "1000000", "1", "--operator", "./owner.key"), 2, "MUST"),
         (("faucet", "--wallet", "./owner.key"), 4, "the faucet gives to"),
         (("faucet", "--wallet", "./poor.key", "--yes"), 4, "holds 0 ETH"),
         (("run", "create", "./none.toml", "--operator", "./owner.key"), 78, "no terms at none.toml"),
@@ -213,7 +234,7 @@ def test_an_unknown_setting_in_the_environment(machine: Machine) -> None:
 def test_an_occupied_port_is_named_before_a_swarm_starts(machine: Machine) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        document = machine.json("swarm", "demo", "--port", port - 1, "--folder", "swarm", status=78)
+        document = machine.json("swarm", "demo", "--port", port, "--folder", "swarm", status=78)
     assert document["error"] == f"port {port} is occupied"
     assert not (machine.folder / "swarm").exists()
 
@@ -265,7 +286,8 @@ def test_doctor_names_what_is_wrong_and_the_way_out(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ahead", "state", "words"), [(0, "ok", "/readyz"), (31, "fail", "the clocks differ by 3"), (None, "warn", "time")]
+    ("ahead", "state", "words"),
+    [(0, "ok", "/readyz"), (31, "fail", "the clocks differ by 3"), (None, "warn", "no date")],
 )
 def test_doctor_compares_clocks(machine: Machine, ahead: int | None, state: str, words: str) -> None:
     class Readyz(BaseHTTPRequestHandler):

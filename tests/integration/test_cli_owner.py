@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterator
 
 import pytest
-from machine import Machine
 
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
-from muster.chain.contracts import runs
 from muster.chain.keys import Signer
-from muster.settings import ChainSettings
+from muster.contracts import runs
+from muster.settings.schema import ChainSettings
+from tests.support.machine import Machine
 
 TOKEN = 10**18
 
@@ -56,8 +56,8 @@ def test_after_a_pause_the_notice_starts_over(
         key = Signer.from_key(bytes.fromhex((machine.folder / "owner.key").read_text().strip()))
         settings = ChainSettings(rpc_url=own_anvil.url, addresses=machine.folder / "addresses.json", poll_seconds=0.05)
         async with await Chain.connect(settings, key) as guardian:
-            await guardian.act(runs.pause())
-            return await guardian.ask(runs.paused_until())
+            await guardian.send(runs.pause())
+            return await guardian.call(runs.paused_until())
 
     until = asyncio.run(pause())
     later(3600)

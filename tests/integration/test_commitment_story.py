@@ -1,4 +1,4 @@
-"""Work from draw to payment desk, and a cheater from first lie to conviction.
+"""Work from draw to payment desk, and a cheater from its first commitment to conviction.
 
 Real chain, orchestrator, origin, engines and replays. On the way the awkward moments: the worker dies with a file that
 is not uploaded, with an upload that is not committed, and with a commitment that it has not noted; a validator dies
@@ -8,103 +8,30 @@ between committing its vote and revealing it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from house import Orchestrator
-from node_house import NodeHouse, NodeProcess, until
-from weights_house import Server, ended
 
-from muster.chain.contracts import registry, runs
-from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
-from muster.chain.contracts.registry import Convicted, Status
-from muster.chain.contracts.runs import WorkCommitted
-from muster.chain.devchain import DevChain
-from muster.chain.rpc import connect
+from muster.chain.anvil import LocalChain
+from muster.chain.provider import connected
 from muster.constants import HOUR_SECONDS
-from muster.errors import MalformedError
-from muster.evidence import parse_bundle
-from muster.inspection import Commitment
-from muster.rollouts.file import read_rollouts, write_rollouts
-from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.schema import Rollout
-from muster.run_data import make_rules
-from muster.settings import Settings
-from muster.tasks import load_task_set
-from validator.court import turn_of
-from validator.service import serve
+from muster.contracts import registry, runs
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, Refuted, VoteCommitted, VoteRevealed
+from muster.contracts.registry import Convicted, Status
+from muster.contracts.runs import WorkCommitted
+from muster.rollouts.parquet import write_rollouts
+from muster.verification.evidence import parse_bundle
+from tests.support.node_fixture import NodeFixture, NodeProcess, until
+from tests.support.world import World, commit_bytes, rows_of
+from validator.ruling import turn_of
 
 WORKERS = ("w1", "w2", "w3", "w4", "w5")
 WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
-
-
-class World:
-    """Everything of one story, by name."""
-
-    def __init__(self, house: NodeHouse, orchestrator: Orchestrator, origin: Server) -> None:
-        self.house = house
-        self.orchestrator = orchestrator
-        self.origin = origin
-
-    def settings(self, name: str, **changes: object) -> Settings:
-        return self.house.settings_of(name, self.orchestrator, self.origin, **changes)
-
-    async def events(self, *kinds: type) -> list[Any]:
-        async with self.house.chain("stranger") as chain:
-            return list(await chain.events(kinds, chain.addresses.from_block, (await chain.head()).number))
-
-    async def verdicts(self, name: str) -> list[Any]:
-        """Verdicts about a worker."""
-        async with self.house.client(self.orchestrator.url, None) as client:
-            found, _ = await client.verdicts(self.house.run)
-            return [verdict for verdict in found if verdict.node == self.house.key(name).address]
-
-    @contextlib.asynccontextmanager
-    async def validators(self, *names: str) -> AsyncIterator[None]:
-        """Validators as tasks of this process; a failure of one fails the test."""
-        tasks = [asyncio.create_task(serve(self.settings(name)), name=name) for name in names]
-        try:
-            yield
-            for task in tasks:
-                if task.done():
-                    task.result()
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-
-@pytest.fixture
-def world(start_anvil: Any, built_contracts: None, tmp_path: Path) -> Iterator[World]:
-    from tests.conftest import deploy_on
-
-    anvil = start_anvil()
-    deployment = deploy_on(anvil, tmp_path)
-    house = asyncio.run(NodeHouse.open(tmp_path, deployment.settings, seed="nodes", workers=WORKERS))
-    asyncio.run(house.publish_model(0))
-    anvil.request("evm_setIntervalMining", 1)
-    orchestrator = Orchestrator(
-        house,
-        tmp_path / "orchestrator",
-        extra=f'run_folder = "{tmp_path / "run"}"',
-        environment={"MUSTER_ORCHESTRATOR__DEMAND_BATCHES": "100"},  # nobody trains, and still work is wanted
-    )
-    origin = Server(tmp_path / "origin", run=house.run, role="origin", dir=tmp_path / "published")
-    with ended(origin):
-        orchestrator.start()
-        try:
-            yield World(house, orchestrator, origin.start())
-        finally:
-            orchestrator.stop()
 
 
 @pytest.mark.timeout(900)
@@ -112,7 +39,7 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
     house = world.house
     torch.set_num_threads(1)  # two validators live in this process, beside others on few cores
     worker = NodeProcess("worker", house.folder / "w1", WORKER_FAILPOINTS)
-    cheater = NodeProcess("worker.demo_cheat", house.folder / "w2")
+    cheater = NodeProcess("adversary", house.folder / "w2")
     one, two, last = in_turn(house, "w2", "v1", "v2", "v3")
     juror = NodeProcess("validator", house.folder / last, ["validator.voted"])
     for name in ("w1", "w2", "v4"):
@@ -131,8 +58,8 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
             process.stop()
 
 
-def in_turn(house: NodeHouse, worker: str, *names: str) -> list[str]:
-    """Validators in the order in which they may accuse a worker."""
+def in_turn(house: NodeFixture, worker: str, *names: str) -> list[str]:
+    """Return validators in the order in which they may accuse a worker."""
     matter = f"accuse {house.key(worker).address}"
     everybody = [house.key(name).address for name in ("v1", "v2", "v3", "v4")]
     return sorted(names, key=lambda name: turn_of(house.key(name).address, everybody, matter))
@@ -182,7 +109,7 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
             assert juror.process.returncode == -signal.SIGKILL, juror.output()
             juror.start()  # as a supervisor would
         async with world.house.chain("stranger") as chain:
-            return (await chain.ask(registry.node(node))).status == Status.JAILED
+            return (await chain.call(registry.node(node))).status == Status.JAILED
 
     await until("the cheater is jailed", jailed, 400)
     assert (juror.folder / "failpoints" / "validator.voted").exists(), "it died between vote and reveal"
@@ -203,7 +130,7 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
     assert node not in {one.node for one in work}
     assert not any(verdict.accepted for verdict in await world.verdicts("w2"))
     assert await cheater.ends(60) == 3, cheater.output()
-    assert "it takes no more work" in cheater.output()
+    assert "it was convicted, and takes no more work" in cheater.output()
     honest = world.house.key("w1").address
     assert not [event for event in await world.events(CaseOpened) if event.node == honest]
 
@@ -233,25 +160,25 @@ async def anybody_can_check(world: World) -> None:
 
 
 async def the_hour_is_sealed(world: World) -> None:
-    rpc = await connect(world.house.settings)
-    try:
-        dev = await DevChain.of(rpc)
+    async with connected(world.house.settings) as web3:
+        dev = await LocalChain.open(web3)
         hour = await dev.now() // HOUR_SECONDS
         await dev.advance_to((hour + 1) * HOUR_SECONDS)
-    finally:
-        await rpc.close()
 
     async def sealed() -> bool:
         async with world.house.chain("stranger") as chain:
-            return await chain.ask(runs.sealed_through(world.house.run)) >= hour
+            return await chain.call(runs.sealed_through(world.house.run)) >= hour
 
     await until("a quorum seals the hour", sealed, 120)
 
 
 @pytest.mark.timeout(600)
 async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
-    """A file that is no file, rows that were not drawn, no file at all, rows of no tokens and of tokens that do not
-    exist: each by its own way to a conviction, without a jury where the contract can see it."""
+    """Convict each by its own way, without a jury where the contract can see it.
+
+    A file that is no Parquet, rows that were not drawn, no file at all, rows of no tokens and of tokens that do not
+    exist.
+    """
     torch.set_num_threads(1)
     workers = dict(
         zip(WORKERS, ("malformed", "wrong_draw", "data_missing", "out_of_bounds", "out_of_bounds"), strict=True)
@@ -289,54 +216,6 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
         assert {verdict.reason for verdict in found} == {reason}
 
 
-async def commit_bytes(world: World, worker: str, data: bytes, step: int = 0) -> None:
-    """Upload whatever it is as the file of commitment 0, and commit to it."""
-    try:
-        root = rollout_tree(read_rollouts(data)).root
-    except MalformedError:
-        root = b"\x66" * 32
-    async with world.house.client(world.orchestrator.url, worker) as client:
-        await client.put_file(data, world.house.run, 0, root)
-    await world.house.commit(worker, 0, "0x" + root.hex(), step)
-
-
 def completion(length: int, token: int = 0) -> dict[str, object]:
-    """What a row of so many tokens has instead of its own."""
+    """Return what a row of so many tokens has instead of its own."""
     return {"completion_tokens": np.full(length, token, np.int32), "logprobs": np.zeros(length, np.float32)}
-
-
-async def rows_of(world: World, worker: str, spoil: Callable[[Rollout], dict[str, object]]) -> list[Rollout]:
-    """Rows that are as drawn, but for the one at position 9, of which `spoil` says what is wrong with it."""
-    house = world.house
-    async with house.chain("stranger") as chain:
-        terms, checkpoint = await chain.terms(house.run), await chain.checkpoint(house.run, 0)
-        task_set = load_task_set(house.folder / "run" / "tasks.jsonl", terms.task_root)
-        rules = make_rules(chain, house.run, terms, task_set, house.folder / "checkpoint-0")
-    commitment = Commitment(house.run, 0, house.key(worker).address, 0, bytes(32), hour=0, block=0)
-    draw = rules.draw(commitment, checkpoint.entropy, 0)
-    rows = []
-    for position, seed in enumerate(draw.seeds):
-        group, sample = divmod(position, terms.group_size)
-        drawn = draw.groups[group]
-        tokens = np.zeros(terms.max_completion_tokens, np.int32)
-        rows.append(
-            Rollout(
-                run=house.run,
-                step=0,
-                position=position,
-                group=group,
-                sample=sample,
-                task=drawn.task,
-                seed=seed,
-                budget=drawn.budget,
-                prompt_tokens=rules.prompt(drawn.task, drawn.budget),
-                completion_tokens=tokens,
-                logprobs=np.zeros(len(tokens), np.float32),
-                task_reward=0,
-                length_reward=0,
-                finish_reason="length",
-                proof=b"",
-            )
-        )
-    rows[9] = replace(rows[9], **spoil(rows[9]))
-    return rows

@@ -9,31 +9,31 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
-from house import House
 
+from benchmarks.testbed.run_fixture import RunFixture
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain, event_of, vote_hash
-from muster.chain.contracts import court, registry, runs
-from muster.chain.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome, Refuted, VouchRefuted
-from muster.chain.contracts.registry import Status
-from muster.chain.contracts.runs import Paused
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
-from muster.draws import draw_base, draw_commitment
-from muster.errors import RevertError
-from muster.hashes import hex_hash
-from muster.inspection import Commitment
-from muster.merkle import LeafTree
-from muster.messages import Receipt
+from muster.contracts import court, registry, runs
+from muster.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome, Refuted, VouchRefuted
+from muster.contracts.registry import Status
+from muster.contracts.runs import Paused
+from muster.errors import TRANSIENT, RevertError
+from muster.protocol.draws import draw_base, draw_commitment
+from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.hashes import hex_hash
+from muster.protocol.merkle import LeafTree
+from muster.protocol.messages import UploadReceipt
 from muster.rollouts.leaves import Leaf, leaf_hash
-from muster.settings import Settings
-from muster.signing import UNSIGNED, sign_receipt
-from tests.conftest import Deployment, deploy_on, funded_on
+from muster.settings.schema import Settings
+from muster.verification.checks import CommittedWork
+from tests.support.chain import Deployment, deploy_on, funded_on
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree
-from worker.defence import Defender
+from worker.context import WorkerContext
+from worker.defender import Defender
 from worker.journal import WorkJournal
-from worker.workplace import Workplace
 
 WORKERS = ("honest", "long", "beyond", "twice", "vouched", "missing", "defended")
 LENGTH = 3
@@ -43,7 +43,7 @@ LENGTH = 3
 class Scene:
     """A run with one published step, and somebody with no stake in it."""
 
-    house: House
+    house: RunFixture
     stranger: Chain
 
     async def leaves(self, name: str, index: int = 0) -> list[Leaf]:
@@ -67,7 +67,7 @@ class Scene:
         ]
 
     async def commit(self, name: str, leaves: list[Leaf], index: int = 0) -> LeafTree:
-        tree = LeafTree.of([leaf_hash(leaf) for leaf in leaves])
+        tree = LeafTree.from_hashes([leaf_hash(leaf) for leaf in leaves])
         await self.house.commit(name, index, hex_hash(tree.root))
         return tree
 
@@ -75,14 +75,14 @@ class Scene:
         return self.house.key(name).address
 
     async def is_jailed(self, name: str) -> bool:
-        return (await self.stranger.ask(registry.node(self.address(name)))).status is Status.JAILED
+        return (await self.stranger.call(registry.node(self.address(name)))).status is Status.JAILED
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> House:
-    async def build() -> House:
+def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+    async def build() -> RunFixture:
         folder = tmp_path_factory.mktemp("court")
-        built = await House.build(folder, deployment.settings, seed="court", workers=WORKERS)
+        built = await RunFixture.build(folder, deployment.settings, seed="court", workers=WORKERS)
         await built.publish(0)
         return built
 
@@ -90,7 +90,7 @@ def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> H
 
 
 @pytest.fixture
-async def scene(house: House) -> AsyncIterator[Scene]:
+async def scene(house: RunFixture) -> AsyncIterator[Scene]:
     async with house.chain("stranger") as chain:
         yield Scene(house, chain)
 
@@ -101,8 +101,8 @@ async def test_a_completion_beyond_the_limit_is_proven_by_anybody(scene: Scene) 
     leaves[5] = replace(leaves[5], length=limit + 1)
     tree = await scene.commit("long", leaves)
     with pytest.raises(RevertError, match=r"row 4 of commitment 0 .* is within its bounds"):
-        await chain.act(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[4], tree.proof(4)))
-    receipt = await chain.act(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[5], tree.proof(5)))
+        await chain.send(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[4], tree.proof(4)))
+    receipt = await chain.send(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[5], tree.proof(5)))
     refuted = event_of(receipt, Refuted)
     assert (refuted.kind, refuted.flaw, refuted.position) == (Kind.OUT_OF_BOUNDS, Flaw.OUT_OF_BOUNDS, 5)
     assert await scene.is_jailed("long")
@@ -113,8 +113,8 @@ async def test_a_leaf_at_no_position_is_proven_by_anybody(scene: Scene) -> None:
     leaves[7] = replace(leaves[7], position=8)
     tree = await scene.commit("beyond", leaves)
     with pytest.raises(RevertError, match="position 6 is one of the commitment's 8"):
-        await chain.act(court.prove_position_beyond(node, 0, 0, tree.root, leaves[6], tree.proof(6)))
-    receipt = await chain.act(court.prove_position_beyond(node, 0, 0, tree.root, leaves[7], tree.proof(7)))
+        await chain.send(court.prove_position_beyond(node, 0, 0, tree.root, leaves[6], tree.proof(6)))
+    receipt = await chain.send(court.prove_position_beyond(node, 0, 0, tree.root, leaves[7], tree.proof(7)))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_BEYOND
     assert await scene.is_jailed("beyond")
 
@@ -125,10 +125,10 @@ async def test_two_leaves_at_one_position_are_proven_by_anybody(scene: Scene) ->
     tree = await scene.commit("twice", leaves)
     shown = [court.Opening(leaf, tree.proof(i)) for i, leaf in enumerate(leaves)]
     with pytest.raises(RevertError, match="the leaves are of two positions, 1 and 2"):
-        await chain.act(court.prove_position_twice(node, 0, 0, tree.root, shown[1], shown[2]))
+        await chain.send(court.prove_position_twice(node, 0, 0, tree.root, shown[1], shown[2]))
     with pytest.raises(RevertError, match="at one place of the tree"):
-        await chain.act(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[2]))
-    receipt = await chain.act(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[3]))
+        await chain.send(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[2]))
+    receipt = await chain.send(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[3]))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_TWICE
     assert await scene.is_jailed("twice")
 
@@ -138,9 +138,9 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
     root = hashlib.sha256(b"missing").digest()
     await house.commit("missing", 0, hex_hash(root))
     async with house.chain("v1") as challenger:
-        opened = await challenger.act(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
+        opened = await challenger.send(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
     case_id = event_of(opened, CaseOpened).case_id
-    unsigned = Receipt(
+    unsigned = UploadReceipt(
         run=house.run,
         node=node,
         index=0,
@@ -149,14 +149,14 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
         size=12_345,
         signature=UNSIGNED,
     )
-    forged = sign_receipt(house.key("missing"), house.domain, unsigned)
+    forged = sign_message(house.key("missing"), house.domain, unsigned)
     with pytest.raises(RevertError, match="not by the run's storage key"):
         await scene.stranger.dismiss(case_id, 0, forged)
-    ended = await scene.stranger.dismiss(case_id, 0, sign_receipt(house.key("storage"), house.domain, unsigned))
+    ended = await scene.stranger.dismiss(case_id, 0, sign_message(house.key("storage"), house.domain, unsigned))
     assert event_of(ended, CaseResolved).outcome is Outcome.DISMISSED
-    assert (await scene.stranger.ask(runs.work(node))).open_cases == 0
+    assert (await scene.stranger.call(runs.work(node))).open_cases == 0
     with pytest.raises(RevertError, match=f"case {case_id} has ended: dismissed"):
-        await scene.stranger.act(court.resolve(case_id))
+        await scene.stranger.send(court.resolve(case_id))
 
 
 async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path) -> None:
@@ -167,14 +167,14 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
     entry = journal.save(0, 0, bytes(32), root, b"file")
     async with house.chain("v1") as accuser:
         for kind in (Kind.DATA_MISSING, Kind.WRONG_REWARD):
-            await accuser.act(court.open_case(node, 0, 0, root, kind, 0, bytes(32)))
-    last = await scene.stranger.ask(court.case_count())
+            await accuser.send(court.open_case(node, 0, 0, root, kind, 0, bytes(32)))
+    last = await scene.stranger.call(court.case_count())
     async with house.chain("defended") as chain:
         terms, settings = await chain.terms(house.run), Settings.model_validate({"run": house.run})
-        defender = Defender(Workplace(settings, chain, None, terms, journal))  # type: ignore[arg-type]
-        await defender.look()
-        assert (await chain.ask(runs.work(node))).open_cases == 2, "nothing to show yet"
-        unsigned = Receipt(
+        defender = Defender(WorkerContext(settings, chain, None, terms, journal))  # type: ignore[arg-type]
+        await defender.dismiss_open()
+        assert (await chain.call(runs.work(node))).open_cases == 2, "nothing to show yet"
+        unsigned = UploadReceipt(
             run=house.run,
             node=node,
             index=0,
@@ -183,16 +183,15 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
             size=4,
             signature=UNSIGNED,
         )
-        journal.uploaded(0, sign_receipt(house.key("missing"), house.domain, unsigned))
-        await defender.look()
-        assert (await chain.ask(runs.work(node))).open_cases == 2, (
-            "a receipt that the court refuses stops nobody from working"
-        )
-        journal.uploaded(0, sign_receipt(house.key("storage"), house.domain, unsigned))
-        await defender.look()
-        assert (await chain.ask(court.case_of(last - 1))).outcome is Outcome.DISMISSED
-        assert (await chain.ask(court.case_of(last))).outcome is Outcome.OPEN, "a receipt answers nothing else"
-        await defender.look()
+        journal.uploaded(0, sign_message(house.key("missing"), house.domain, unsigned))
+        with pytest.raises(TRANSIENT):  # which the loop of `watch` logs and tries again, beside those that work
+            await defender.dismiss_open()
+        assert (await chain.call(runs.work(node))).open_cases == 2
+        journal.uploaded(0, sign_message(house.key("storage"), house.domain, unsigned))
+        await defender.dismiss_open()
+        assert (await chain.call(court.case_of(last - 1))).outcome is Outcome.DISMISSED
+        assert (await chain.call(court.case_of(last))).outcome is Outcome.OPEN, "a receipt answers nothing else"
+        await defender.dismiss_open()
     journal.close()
 
 
@@ -204,24 +203,24 @@ async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -
     good = await scene.commit("honest", await scene.leaves("honest"))
     hour = (await chain.head()).timestamp // HOUR_SECONDS
     roots = {"vouched": tree.root, "honest": good.root}
-    accepted = [Commitment(house.run, 0, scene.address(name), 0, root, hour, 0) for name, root in roots.items()]
+    accepted = [CommittedWork(house.run, 0, scene.address(name), 0, root, hour, 0) for name, root in roots.items()]
     anchors = {0: (await chain.checkpoint(house.run, 0)).anchor}
     vouched = vouch_tree(accepted, anchors)
-    async with house.devchain() as dev:
+    async with house.local_chain() as dev:
         await dev.advance(HOUR_SECONDS)
     async with house.chain("v4") as sealer:
-        await sealer.act(runs.seal(house.run, hour, vouched.root))
+        await sealer.send(runs.seal(house.run, hour, vouched.root))
 
     target = court.Target(scene.address("vouched"), 0, 0, tree.root)
-    assert await chain.ask(court.vouch_leaf(target, anchors[0])) == vouch_leaf(accepted[0], anchors[0])
+    assert await chain.call(court.vouch_leaf(target, anchors[0])) == vouch_leaf(accepted[0], anchors[0])
     sealer_node, shown = scene.address("v4"), [court.Opening(wrong[2], tree.proof(2))]
     honest = court.Target(scene.address("honest"), 0, 0, good.root)
     right = [court.Opening((await scene.leaves("honest"))[2], good.proof(2))]
     with pytest.raises(RevertError, match="nothing is wrong with row 2"):
-        await chain.act(court.prove_vouched(sealer_node, hour, vouched.proof(1), honest, right))
+        await chain.send(court.prove_vouched(sealer_node, hour, vouched.proof(1), honest, right))
     with pytest.raises(RevertError, match="did not vouch for"):
-        await chain.act(court.prove_vouched(scene.address("v3"), hour, vouched.proof(0), target, shown))
-    receipt = await chain.act(court.prove_vouched(sealer_node, hour, vouched.proof(0), target, shown))
+        await chain.send(court.prove_vouched(scene.address("v3"), hour, vouched.proof(0), target, shown))
+    receipt = await chain.send(court.prove_vouched(sealer_node, hour, vouched.proof(0), target, shown))
     event = event_of(receipt, VouchRefuted)
     assert (event.validator, event.hour, event.node, event.index) == (sealer_node, hour, target.node, 0)
     assert (event.kind, event.flaw) == (Kind.WRONG_DRAW, Flaw.WRONG_BUDGET)
@@ -232,9 +231,9 @@ async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -
 
 async def test_only_the_guardian_pauses(scene: Scene) -> None:
     with pytest.raises(RevertError, match=f"{scene.address('stranger')} is not the guardian"):
-        await scene.stranger.act(runs.pause())
-    assert await scene.stranger.ask(runs.paused_until()) == 0
-    assert await scene.stranger.ask(runs.guardian()) == scene.house.book.guardian
+        await scene.stranger.send(runs.pause())
+    assert await scene.stranger.call(runs.paused_until()) == 0
+    assert await scene.stranger.call(runs.guardian()) == scene.house.book.guardian
 
 
 def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
@@ -245,16 +244,16 @@ def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: 
     root = "0x" + "ab" * 32
 
     async def story() -> None:
-        house = await House.build(tmp_path, settings, seed="pause", workers=("honest",))
+        house = await RunFixture.build(tmp_path, settings, seed="pause", workers=("honest",))
         await house.publish(0)
         async with await Chain.connect(settings, key) as guardian:
-            paused = event_of(await guardian.act(runs.pause()), Paused)
-            assert paused.until == await guardian.ask(runs.paused_until())
+            paused = event_of(await guardian.send(runs.pause()), Paused)
+            assert paused.until == await guardian.call(runs.paused_until())
             with pytest.raises(RevertError, match="new commitments are paused until"):
                 await house.commit("honest", 0, root)
-            await guardian.act(runs.unpause())
+            await guardian.send(runs.unpause())
             with pytest.raises(RevertError, match="commitments can be paused again from"):
-                await guardian.act(runs.pause())
+                await guardian.send(runs.pause())
         await house.commit("honest", 0, root)
 
     asyncio.run(story())
@@ -266,7 +265,7 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
     roots = {name: hashlib.sha256(name.encode()).digest() for name in ("cheat", "honest")}
 
     async def story() -> None:
-        house = await House.build(tmp_path, settings, seed="reorg", workers=tuple(roots))
+        house = await RunFixture.build(tmp_path, settings, seed="reorg", workers=tuple(roots))
         await house.publish(0)
         for name, root in roots.items():
             await house.commit(name, 0, hex_hash(root))
@@ -275,9 +274,9 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
         async def accuse(challenger: str, name: str) -> None:
             async with house.chain(challenger) as chain:
                 node = house.key(name).address
-                await chain.act(court.open_case(node, 0, 0, roots[name], Kind.SAMPLING_MISMATCH, 3, bytes(32)))
+                await chain.send(court.open_case(node, 0, 0, roots[name], Kind.SAMPLING_MISMATCH, 3, bytes(32)))
 
-        async with house.chain("v2") as judge, house.devchain() as dev:
+        async with house.chain("v2") as judge, house.local_chain() as dev:
             cursor = EventCursor(judge, tmp_path / "place.json", [CaseOpened, CaseResolved], run=house.run)
 
             async def cases() -> dict[int, tuple[str, str]]:
@@ -298,10 +297,10 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
 
             secret = vote_hash(1, judge.signer.address, True, bytes(32))
             with pytest.raises(RevertError, match=f"case 1 is about .* and not about 0x{seen.charge.hex()}"):
-                await judge.act(court.commit_vote(1, seen.charge, secret))
+                await judge.send(court.commit_vote(1, seen.charge, secret))
             moved = journal.cases()[1]
-            assert moved.charge == seen.charge == (await judge.ask(court.case_of(2))).charge
-            await judge.act(court.commit_vote(2, moved.charge, vote_hash(2, judge.signer.address, True, bytes(32))))
+            assert moved.charge == seen.charge == (await judge.call(court.case_of(2))).charge
+            await judge.send(court.commit_vote(2, moved.charge, vote_hash(2, judge.signer.address, True, bytes(32))))
         journal.close()
 
     asyncio.run(story())

@@ -12,22 +12,21 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from balancer import always, balanced, never
 
 from muster.chain import reads
-from muster.chain.anvil import Anvil
+from muster.chain.anvil import Anvil, LocalChain
 from muster.chain.client import Chain
-from muster.chain.contracts import registry, token
-from muster.chain.contracts.registry import Deposited, FreeWithdrawn
-from muster.chain.contracts.token import Transfer
-from muster.chain.cursor import REMEMBERED_BLOCKS, Batch, EventCursor
-from muster.chain.devchain import DevChain
+from muster.chain.cursor import REMEMBERED_BLOCKS, EventBatch, EventCursor
 from muster.chain.events import decode_logs
 from muster.chain.reads import LOG_SPAN
-from muster.chain.transactions import Call
+from muster.chain.types import TxRequest
+from muster.contracts import registry, token
+from muster.contracts.registry import Deposited, FreeWithdrawn
+from muster.contracts.token import Transfer
 from muster.errors import ConfigError, UnreachableError
-from muster.settings import ChainSettings
-from tests.conftest import Deployment, deploy_on, funded_on
+from muster.settings.schema import ChainSettings
+from tests.support.balancer import always, balanced, never
+from tests.support.chain import Deployment, deploy_on, funded_on
 
 Start = Callable[..., Anvil]
 
@@ -43,8 +42,8 @@ async def depositor(place: Deployment) -> AsyncIterator[Chain]:
     """A chain whose key has tokens to deposit: each deposit is one block with one event."""
     (signer,) = funded_on(place.anvil, 1)
     async with await Chain.connect(place.settings, signer) as chain:
-        await chain.act(token.faucet())
-        await chain.act(token.approve(chain.addresses.registry, 10**22))
+        await chain.send(token.faucet())
+        await chain.send(token.approve(chain.addresses.registry, 10**22))
         yield chain
 
 
@@ -52,7 +51,7 @@ def cursor_on(chain: Chain, path: Path, span: int = LOG_SPAN) -> EventCursor:
     return EventCursor(chain, path / "place.json", [Deposited, FreeWithdrawn], span=span)
 
 
-def amounts(batch: Batch) -> list[int]:
+def amounts(batch: EventBatch) -> list[int]:
     return [event.amount for event in batch if isinstance(event, Deposited)]
 
 
@@ -73,9 +72,9 @@ async def test_events_come_in_order_with_their_place_and_only_of_the_kinds_asked
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
         receipts = [
-            await chain.act(registry.deposit(1)),
-            await chain.act(registry.deposit(2)),
-            await chain.act(registry.withdraw_free(3)),
+            await chain.send(registry.deposit(1)),
+            await chain.send(registry.deposit(2)),
+            await chain.send(registry.withdraw_free(3)),
         ]
         batch = await cursor.poll()
         one, two, three = batch
@@ -95,15 +94,15 @@ async def test_what_is_not_acknowledged_is_delivered_again_also_after_a_restart(
 ) -> None:
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
-        await chain.act(registry.deposit(1))
+        await chain.send(registry.deposit(1))
         assert amounts(await cursor.poll()) == [1]
-        await chain.act(registry.deposit(2))
+        await chain.send(registry.deposit(2))
         assert amounts(await cursor.poll()) == [1, 2]
         assert amounts(await cursor_on(chain, tmp_path).poll()) == [1, 2]
         await cursor.ack()
         await cursor.ack()
         assert amounts(await cursor.poll()) == []
-        await chain.act(registry.deposit(3))
+        await chain.send(registry.deposit(3))
         assert amounts(await cursor_on(chain, tmp_path).poll()) == [3]
         assert amounts(await cursor.poll()) == [3]
 
@@ -111,7 +110,7 @@ async def test_what_is_not_acknowledged_is_delivered_again_also_after_a_restart(
 async def test_a_long_history_is_read_in_bounded_batches(place: Deployment, tmp_path: Path) -> None:
     async with depositor(place) as chain:
         for amount in range(1, 8):
-            await chain.act(registry.deposit(amount))
+            await chain.send(registry.deposit(amount))
         cursor = cursor_on(chain, tmp_path, span=3)
         batches = []
         while not batches or batches[-1].more:
@@ -128,14 +127,14 @@ async def test_a_reorg_takes_the_cursor_back_and_is_announced(
 ) -> None:
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
-        dev = await DevChain.of(chain.rpc)
-        kept = await chain.act(registry.deposit(1))
+        dev = await LocalChain.open(chain.web3)
+        kept = await chain.send(registry.deposit(1))
         assert await drain(cursor) == [1]
-        await chain.act(registry.deposit(2))
-        await chain.act(registry.deposit(3))
+        await chain.send(registry.deposit(2))
+        await chain.send(registry.deposit(3))
         assert await drain(cursor) == [2, 3]
         await dev.reorg(2)
-        await chain.act(registry.deposit(4))
+        await chain.send(registry.deposit(4))
 
         if restarted:
             cursor = cursor_on(chain, tmp_path)
@@ -148,15 +147,15 @@ async def test_a_reorg_takes_the_cursor_back_and_is_announced(
         await cursor.ack()
         assert (await cursor.poll()).rewound_to is None
         assert (await cursor_on(chain, tmp_path).poll()).rewound_to is None
-        assert await chain.ask(registry.free_balance(chain.signer.address)) == 5
+        assert await chain.call(registry.free_balance(chain.signer.address)) == 5
 
 
 async def test_a_reorg_without_new_blocks_is_announced_once(place: Deployment, tmp_path: Path) -> None:
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
-        await chain.act(registry.deposit(1))
+        await chain.send(registry.deposit(1))
         await drain(cursor)
-        await (await DevChain.of(chain.rpc)).reorg(1)
+        await (await LocalChain.open(chain.web3)).reorg(1)
         batch = await cursor.poll()
         assert batch.rewound_to is not None
         assert amounts(batch) == []
@@ -167,8 +166,8 @@ async def test_a_reorg_without_new_blocks_is_announced_once(place: Deployment, t
 async def test_a_reorg_deeper_than_memory_begins_at_the_first_block(place: Deployment, tmp_path: Path) -> None:
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
-        await chain.act(registry.deposit(1))
-        dev = await DevChain.of(chain.rpc)
+        await chain.send(registry.deposit(1))
+        dev = await LocalChain.open(chain.web3)
         for _ in range(REMEMBERED_BLOCKS + 2):
             await dev.mine()
             await drain(cursor)
@@ -183,9 +182,9 @@ async def test_a_server_that_lags_takes_nothing_back(place: Deployment, tmp_path
         settings = place.settings.model_copy(update={"rpc_url": balancer.url})
         async with depositor(place) as chain, await Chain.connect(settings) as watcher:
             cursor = cursor_on(watcher, tmp_path)
-            first = await chain.act(registry.deposit(1))
+            first = await chain.send(registry.deposit(1))
             assert await drain(cursor) == [1]
-            await chain.act(registry.deposit(2))
+            await chain.send(registry.deposit(2))
             assert await drain(cursor) == [2]
 
             balancer.head, balancer.lags = first.block, always
@@ -193,7 +192,7 @@ async def test_a_server_that_lags_takes_nothing_back(place: Deployment, tmp_path
                 with pytest.raises(UnreachableError, match="the endpoint is behind"):
                     await cursor.poll()
             balancer.lags = never
-            await chain.act(registry.deposit(3))
+            await chain.send(registry.deposit(3))
             batch = await cursor.poll()
             assert batch.rewound_to is None
             assert amounts(batch) == [3]
@@ -203,7 +202,7 @@ async def test_events_that_a_server_does_not_have_yet_are_not_left_out(place: De
     async with balanced(place.anvil) as balancer:
         settings = place.settings.model_copy(update={"rpc_url": balancer.url})
         async with depositor(place) as chain, await Chain.connect(settings) as watcher:
-            first, last = await chain.act(registry.deposit(1)), await chain.act(registry.deposit(2))
+            first, last = await chain.send(registry.deposit(1)), await chain.send(registry.deposit(2))
             balancer.head, balancer.lags = first.block, lambda text: "eth_getLogs" in text
             with pytest.raises(UnreachableError, match=f"the endpoint is behind: it does not know block {last.block}"):
                 await watcher.events([Deposited], first.block, last.block)
@@ -216,10 +215,10 @@ async def test_a_chain_that_stays_shorter_was_reorganised(
 ) -> None:
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
-        kept = await chain.act(registry.deposit(1))
+        kept = await chain.send(registry.deposit(1))
         assert await drain(cursor) == [1]
         before = place.anvil.request("evm_snapshot")
-        await chain.act(registry.deposit(2))
+        await chain.send(registry.deposit(2))
         assert await drain(cursor) == [2]
         assert place.anvil.request("evm_revert", before) is True
 
@@ -234,14 +233,14 @@ async def test_a_chain_that_stays_shorter_was_reorganised(
 async def test_a_shorter_chain_with_another_block_was_reorganised(place: Deployment, tmp_path: Path) -> None:
     async with depositor(place) as chain:
         cursor = cursor_on(chain, tmp_path)
-        kept = await chain.act(registry.deposit(1))
+        kept = await chain.send(registry.deposit(1))
         assert await drain(cursor) == [1]
         before = place.anvil.request("evm_snapshot")
         for amount in (2, 3):
-            await chain.act(registry.deposit(amount))
+            await chain.send(registry.deposit(amount))
             assert await drain(cursor) == [amount]
         assert place.anvil.request("evm_revert", before) is True
-        await chain.act(registry.deposit(4))
+        await chain.send(registry.deposit(4))
         batch = await cursor.poll()
         assert batch.rewound_to == kept.block
         assert amounts(batch) == [4]
@@ -251,8 +250,8 @@ async def test_confirmations_hold_events_back(place: Deployment, tmp_path: Path)
     settings = ChainSettings.model_validate(place.settings.model_dump() | {"confirmations": 2})
     async with depositor(place) as chain, await Chain.connect(settings) as watcher:
         cursor = cursor_on(watcher, tmp_path)
-        dev = await DevChain.of(chain.rpc)
-        await chain.act(registry.deposit(1))
+        dev = await LocalChain.open(chain.web3)
+        await chain.send(registry.deposit(1))
         await dev.mine()
         assert amounts(await cursor.poll()) == []
         await dev.mine()
@@ -270,14 +269,14 @@ async def test_following_acknowledges_what_the_loop_has_dealt_with(place: Deploy
                 if seen[-1:] == [until]:
                     return  # as a crash would: not acknowledged
 
-        await chain.act(registry.deposit(1))
+        await chain.send(registry.deposit(1))
         async with asyncio.timeout(20):
             following = asyncio.create_task(deal(2))
             while seen != [1]:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            await chain.act(registry.deposit(2))
+            await chain.send(registry.deposit(2))
             await following
-            await chain.act(registry.deposit(3))
+            await chain.send(registry.deposit(3))
             await deal(3)
         assert seen == [1, 2, 2, 3]
         stop.set()
@@ -287,7 +286,7 @@ async def test_following_acknowledges_what_the_loop_has_dealt_with(place: Deploy
 async def test_following_survives_a_silent_endpoint(place: Deployment, tmp_path: Path) -> None:
     impatient = ChainSettings.model_validate(place.settings.model_dump() | {"timeout_seconds": 0.3})
     async with depositor(place) as chain, await Chain.connect(impatient) as watcher:
-        await chain.act(registry.deposit(1))
+        await chain.send(registry.deposit(1))
         stop, seen = asyncio.Event(), []
 
         async def deal() -> None:
@@ -310,11 +309,11 @@ async def test_look_alikes_of_other_contracts_are_left_out(place: Deployment, tm
         # Creation code that emits Deposited(address(0), 0) as a contract of nobody's.
         emit = bytes.fromhex("5f7f") + Deposited.ABI.topic + bytes.fromhex("60205fa2")
         assert chain.sender is not None
-        mined = await chain.sender.send(Call(None, emit, "look-alike"))
+        mined = await chain.sender.send(TxRequest(None, emit, "look-alike"))
         (log,) = mined.logs
         assert decode_logs([log | {"address": chain.addresses.registry}], chain.addresses)
         assert decode_logs([log], chain.addresses) == ()
-        await chain.act(registry.deposit(9))
+        await chain.send(registry.deposit(9))
         assert amounts(await cursor_on(chain, tmp_path).poll()) == [9]
 
 
@@ -323,7 +322,7 @@ async def test_a_position_that_is_damaged_or_of_something_else_starts_over(
     place: Deployment, tmp_path: Path, damage: str
 ) -> None:
     async with depositor(place) as chain:
-        await chain.act(registry.deposit(1))
+        await chain.send(registry.deposit(1))
         cursor = cursor_on(chain, tmp_path)
         assert await drain(cursor) == [1]
         assert json.loads((tmp_path / "place.json").read_text())["next"] > chain.addresses.from_block
@@ -337,11 +336,11 @@ async def test_a_position_that_is_damaged_or_of_something_else_starts_over(
 
 async def test_time_travel_is_for_local_chains(place: Deployment) -> None:
     async with await Chain.connect(place.settings) as chain:
-        dev = await DevChain.of(chain.rpc)
+        dev = await LocalChain.open(chain.web3)
         before = (await chain.head()).timestamp
         assert await dev.advance(25 * 3600) >= before + 25 * 3600
         target = await dev.now() + 1_000
         assert await dev.advance_to(target) == target
-        await dev.rpc.request("anvil_setChainId", 84_532)
+        await dev.request("anvil_setChainId", 84_532)
         with pytest.raises(ConfigError, match="no local chain"):
-            await DevChain.of(chain.rpc)
+            await LocalChain.open(chain.web3)

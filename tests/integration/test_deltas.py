@@ -12,58 +12,32 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from weights_house import QUICK, Server, contents, ended, odd_source, relaying, until
 
 from muster.chain.anvil import free_port
 from muster.errors import ChainError, UnreachableError
 from muster.shardcast import Manifest, publish, verify_folder
-from muster.shardcast.catch_up import DELTAS, fetch_step
-from muster.shardcast.client import Fetched
-from muster.shardcast.folder import Index, IndexEntry, read_manifest, version_path, versions
+from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.delta_fetch import DELTAS
+from muster.shardcast.fetch.fetch import FetchedVersion
+from muster.shardcast.format import partial, store
+from muster.shardcast.format.manifest import Shard
+from muster.shardcast.format.store import (
+    Index,
+    IndexEntry,
+    partial_path,
+    read_manifest,
+    shard_is_good,
+    version_path,
+    versions,
+)
 from muster.shardcast.retention import Deltas
-from tests.delta_samples import RUN, SHARD, forge_difference, publish_steps, write_step
-
-CLIENT = """
-import asyncio, json, sys
-from pathlib import Path
-from muster import telemetry
-from muster.errors import ChainError, MusterError
-from muster.shardcast.catch_up import fetch_step
-from muster.shardcast.sources import FetchLimits
-telemetry.configure("client")
-step, dest, roots, sources = int(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
-async def anchored(step):
-    if str(step) not in roots:
-        raise ChainError(f"step {step} is not published")
-    return bytes.fromhex(roots[str(step)][2:])
-async def main():
-    limits = FetchLimits(timeout=40, patience=5, stall=5, connect=2)
-    return await fetch_step(await anchored(step), 1, step, sources, dest, anchored=anchored, limits=limits)
-try:
-    found = asyncio.run(main())
-except MusterError as error:
-    print(f"{type(error).__name__}: {error}", file=sys.stderr)
-    sys.exit(error.exit_code)
-print(json.dumps({"path": str(found.path), "fetched": found.fetched_bytes, "deltas": found.delta_bytes}))
-"""
+from tests.support.delta_client import client, finished, give
+from tests.support.delta_samples import RUN, SHARD, forge_difference, publish_steps, write_step
+from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying, until
+from tests.support.weights_samples import flip_bit
 
 
-def client(step: int, dest: Path, made: list[Manifest], *sources: str, **environment: str) -> subprocess.Popen[str]:
-    """A process that fetches a step, prints what it fetched, and ends."""
-    roots = json.dumps({manifest.step: manifest.id for manifest in made})
-    command = [sys.executable, "-c", CLIENT, str(step), str(dest), roots, *sources]
-    return subprocess.Popen(
-        command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-
-
-def finished(process: subprocess.Popen[str]) -> dict[str, int]:
-    output, errors = process.communicate(timeout=60)
-    assert process.returncode == 0, errors
-    return json.loads(output)
-
-
-async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fetched:
+async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> FetchedVersion:
     """Fetch a step in this process, in quick bounds; the chain has the steps in `made`."""
     roots = {manifest.step: manifest.root for manifest in made}
 
@@ -75,14 +49,9 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
     return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, limits=QUICK)
 
 
-def give(folder: Path, manifest: Manifest, dest: Path) -> Path:
-    """Let a client have a step as if it had fetched it before."""
-    return Path(shutil.copytree(version_path(folder / "published", manifest.root), version_path(dest, manifest.root)))
-
-
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which steps 0 to 5 are published; 0, 4 and 5 whole, the others as differences."""
+    """Yield a folder in which steps 0 to 5 are published; 0, 4 and 5 whole, the others as differences."""
     return tmp_path_factory.mktemp("house")
 
 
@@ -93,7 +62,7 @@ def made(house: Path) -> list[Manifest]:
 
 @pytest.fixture(scope="module")
 def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
-    """An origin process that serves them."""
+    """Yield an origin process that serves them."""
     server = Server(house / "origin", dir=house / "published").start()
     with ended(server):
         yield server
@@ -145,6 +114,53 @@ async def test_who_was_away_catches_up_over_several_steps(
     assert (result["fetched"], result["deltas"] < made[5].total_bytes / 20) == (0, True)
 
 
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Bytes that were read back from the disk and hashed to find out whether a shard is there, piece by piece."""
+    found: list[int] = []
+
+    def counting(version: Path, manifest: Manifest, shard: Shard) -> bool:
+        found.append(shard.size)
+        return shard_is_good(version, manifest, shard)
+
+    for module in (partial, store):
+        monkeypatch.setattr(module, "shard_is_good", counting)
+    return found
+
+
+async def test_shards_that_differences_made_are_hashed_once(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
+) -> None:
+    give(house, made[4], tmp_path)
+    fetched = await get(made, 5, tmp_path, origin.url)
+    assert (fetched.fetched_bytes, fetched.found_bytes) == (0, made[5].total_bytes)
+    difference = read_manifest(next(version.path for version in versions(tmp_path / DELTAS)))
+    assert sum(hashed) <= difference.total_bytes, "when it was made, and not again"
+    assert verify_folder(fetched.path, made[5].root).problems == ()
+
+
+async def test_what_is_found_on_the_disk_is_hashed_and_a_wrong_shard_made_again(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
+) -> None:
+    """A killed process left the step in part, and a bit of it flipped since."""
+    give(house, made[4], tmp_path)
+    left = Path(shutil.copytree(version_path(house / "published", made[5].root), partial_path(tmp_path, made[5].root)))
+    flip_bit(left / "model.safetensors", 2 * SHARD)
+    fetched = await get(made, 5, tmp_path, origin.url)
+    assert contents(fetched.path) == contents(house / "checkpoint-5")
+    assert sum(hashed) >= made[5].total_bytes
+    assert fetched.fetched_bytes == 0
+
+
+async def test_a_relay_hashes_what_it_made_once(
+    house: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
+) -> None:
+    give(house, made[4], tmp_path)
+    async with relaying(tmp_path, origin.url, follow=True):
+        await until(lambda: version_path(tmp_path, made[5].root).exists())
+    assert sum(hashed) < 1.2 * made[4].total_bytes, "the step that it had, at its start"
+
+
 async def test_a_relay_passes_differences_on(house: Path, made: list[Manifest], origin: Server, tmp_path: Path) -> None:
     give(house, made[4], tmp_path / "client")
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
@@ -194,7 +210,7 @@ async def test_a_base_that_has_lost_a_file_is_no_harm(
 
 @pytest.fixture
 def liar(house: Path, made: list[Manifest], tmp_path: Path) -> Path:
-    """A folder whose difference from step 4 to 5 is well-formed, small, and makes something else."""
+    """Return a folder whose difference from step 4 to 5 is well-formed, small, and makes something else."""
     folder = tmp_path / "lies"
     shutil.copytree(house / "published", folder)
     forge_difference(folder, made[4], made[5])

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from demo_house import TOKEN, processes_of, start, to_the_end, wait_for
 
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
+from muster.swarm.stage import KEPT, MARKER
+from tests.support.demo_process import TOKEN, processes_of, start, to_the_end, wait_for
 
 STEPS = 3
 STAKE = 1_000 * TOKEN
@@ -29,7 +30,8 @@ DEMO_SECONDS = 900
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any], str]:
     """A demo of a few steps: its folder, its document, and what it said on stderr."""
     folder = tmp_path_factory.mktemp("demo")
-    process = start(folder, "--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
+    words = ("--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
+    process = start(folder, *words, forked=False)
     return folder, *to_the_end(process, DEMO_SECONDS)
 
 
@@ -46,7 +48,7 @@ def test_every_step_was_trained_on_rewards_and_measured(summary: dict[str, Any])
     assert summary["held_out"]["tasks"] >= 500
     assert 0.4 < summary["held_out"]["before"] < 0.7
     assert 0.3 < summary["held_out"]["after"] < 1
-    assert set(summary["stage_seconds"]) >= {"prepare", "start", "train", "judge", "settle", "trainer_update"}
+    assert set(summary["stage_seconds"]) >= {"prepare", "start", "train", "judge", "claim", "trainer_update"}
 
 
 def test_the_cheater_was_convicted_by_a_jury_on_evidence(summary: dict[str, Any]) -> None:
@@ -89,7 +91,7 @@ def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[st
 
 def test_the_books_are_covered_and_the_weights_are_those_on_chain(summary: dict[str, Any]) -> None:
     assert summary["solvent"] is True
-    assert summary["balances"] == summary["books"]
+    assert summary["balances"] == summary["owed"]
     assert [row["step"] for row in summary["checkpoints"]] == list(range(STEPS + 1))
     assert all(row["root_of_files"] == row["root_on_chain"] for row in summary["checkpoints"])
     assert len({row["root_on_chain"] for row in summary["checkpoints"]}) == STEPS + 1
@@ -137,6 +139,9 @@ def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None
         out, err = process.communicate(timeout=90)
     assert (process.returncode, out) == (130, "")
     assert err.splitlines()[-1] == "interrupted"
+    assert "SIGKILL" not in err, "everybody ends when told to"
+    left = [path.name for path in (tmp_path / "swarm").rglob("*") if path.is_file()]
+    assert set(left) <= {MARKER, *KEPT}, "nothing large is left behind"
     assert processes_of(tmp_path) == []
 
 

@@ -10,17 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from balancer import balanced, first, never
 
 from muster.chain.anvil import Anvil, find_anvil, free_port
 from muster.chain.client import Chain
 from muster.chain.deploy import deploy, plan_deployment, verify_deployment
 from muster.chain.keys import Signer
-from muster.chain.rpc import connect
+from muster.chain.provider import connected
 from muster.chain.types import AddressBook
 from muster.errors import ConfigError, MismatchError, UnfundedError, UnreachableError, WrongChainError
-from muster.settings import ChainSettings
-from tests.conftest import Deployment, deploy_on, funded_on
+from muster.settings.schema import ChainSettings
+from tests.support.balancer import balanced, first, never
+from tests.support.chain import Deployment, deploy_on, funded_on
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")
@@ -106,15 +106,15 @@ async def test_a_deployment_that_cannot_be_verified_is_in_the_book(start_anvil: 
         assert str(settings.addresses) in caught.value.hint
         balancer.lags = never
         async with await Chain.connect(settings) as chain:
-            await verify_deployment(chain.rpc, AddressBook.load(settings.addresses))
+            await verify_deployment(chain.web3, AddressBook.load(settings.addresses))
 
 
 @pytest.mark.parametrize("damage", ["code", "recorded", "guardian", "wiring"])
 async def test_what_is_not_what_was_built_is_found(start_anvil: Start, tmp_path: Path, damage: str) -> None:
     place = await asyncio.to_thread(deploy_on, start_anvil(), tmp_path)
     book = place.book
-    async with await connect(place.settings) as rpc:
-        await verify_deployment(rpc, book)
+    async with connected(place.settings) as web3:
+        await verify_deployment(web3, book)
         code = bytearray.fromhex(place.anvil.request("eth_getCode", book.runs, "latest")[2:])
         if damage == "code":
             code[-1] ^= 1
@@ -135,7 +135,7 @@ async def test_what_is_not_what_was_built_is_found(start_anvil: Start, tmp_path:
             book = replace(book, code_hashes={})
             match = f"Runs.TOKEN is {elsewhere} and not {book.token}"
         with pytest.raises(MismatchError, match=match):
-            await verify_deployment(rpc, book)
+            await verify_deployment(web3, book)
 
 
 async def test_a_book_of_another_chain_or_deployment_is_refused(deployment: Deployment, tmp_path: Path) -> None:

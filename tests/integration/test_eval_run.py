@@ -8,16 +8,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from house import House, Orchestrator
-from weights_house import odd_source
-
-from muster.chain.contracts import runs
-from muster.model_files import model_hash, tokenizer_hash
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.profiles import profile_hash
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.contracts import runs
+from muster.models.files import model_hash, tokenizer_hash
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.shardcast.publish import publish
 from muster.tasks import make_task_set, save_task_set
-from tests.conftest import Deployment
+from muster.verification.profiles import profile_hash
+from tests.support.chain import Deployment
+from tests.support.weight_servers import odd_source
 
 SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
 SECONDS = 240
@@ -43,7 +42,7 @@ async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: 
     task_set = make_task_set(4, train=30, held_out=12)
     (tmp_path / "run").mkdir()
     save_task_set(task_set, tmp_path / "run" / "tasks.jsonl")
-    house = await House.build(
+    house = await RunFixture.build(
         tmp_path,
         deployment.settings,
         seed="measured",
@@ -55,11 +54,11 @@ async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: 
         temperature_micro=900_000,
     )
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, _):
+    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, _):
         for step, folder in enumerate(models):
             manifest = publish(folder, served, house.run, step, shard_bytes=1 << 20, keep=4)
             await dev.advance(2)
-            await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
         orchestrator = Orchestrator(house, tmp_path / "orchestrator", extra=f'run_folder = "{tmp_path / "run"}"')
         await asyncio.to_thread(orchestrator.start)
         try:

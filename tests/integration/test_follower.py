@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
-from balancer import always, balanced, never
-from house import VALIDATORS, House, deploy_on
-from sqlalchemy import Table, select
+from sqlalchemy import Connection, Table, delete, select
 
+from benchmarks.testbed.run_fixture import VALIDATORS, RunFixture, deploy_on
 from muster.chain import reads
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
-from muster.errors import UnreachableError
-from orchestrator import follower, tables
-from orchestrator.database import Database
-from orchestrator.follower import Follower
-from orchestrator.ledger import Ledger
+from muster.errors import StorageError, UnreachableError
+from orchestrator import chain_follower as follower
+from orchestrator import tables
+from orchestrator.chain_follower import Follower
+from orchestrator.database import Database, upsert
+from orchestrator.queries import Queries
+from tests.support.balancer import always, balanced, never
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")
@@ -34,66 +37,102 @@ class Followed:
     async def rows(self, table: Table) -> int:
         return len(await self._database.read(lambda connection: connection.execute(select(table)).all()))
 
+    async def place(self) -> str:
+        query = select(tables.meta.c.value).where(tables.meta.c.key == "place")
+        return await self._database.read(lambda connection: connection.execute(query).scalar_one())
+
+    async def put_back(self, place: str) -> None:
+        """Make the database as it was at a place before the first checkpoint."""
+
+        def write(connection: Connection) -> None:
+            connection.execute(delete(tables.checkpoints))
+            upsert(connection, tables.meta, {"key": "place", "value": place})
+
+        await self._database.write(write)
+
     async def members(self) -> int:
         return await self.rows(tables.nodes)
 
 
 @asynccontextmanager
-async def following(house: House, url: str) -> AsyncIterator[Followed]:
+async def following(house: RunFixture, url: str, database_url: str) -> AsyncIterator[Followed]:
     """A follower of a house's run, through the endpoint at `url`."""
     settings = house.settings.model_copy(update={"rpc_url": url})
-    database = await Database.open(f"sqlite:///{house.folder}/orchestrator.db", "the run of a test")
+    database = await Database.open(database_url, "the run of a test")
     try:
         async with await Chain.connect(settings) as chain:
             terms = await chain.terms(house.run)
-            ledger = Ledger(database, house.run, terms, batch_groups=8, demand_batches=2)
-            yield Followed(Follower(chain, database, ledger, settings), database)
+            queries = Queries(database, house.run, terms, batch_groups=8, demand_batches=2)
+            yield Followed(Follower(chain, database, queries, settings), database)
     finally:
         await database.close()
 
 
-async def test_a_server_that_lags_empties_nothing(start_anvil: Start, tmp_path: Path) -> None:
+async def test_a_server_that_lags_empties_nothing(start_anvil: Start, tmp_path: Path, database_url: str) -> None:
     anvil = start_anvil()
-    house = await House.build(tmp_path, await deploy_on(anvil, tmp_path), seed="lags", workers=())
-    async with balanced(anvil) as balancer, following(house, balancer.url) as followed:
-        assert await followed.follower.look() is True
+    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="lags", workers=())
+    async with balanced(anvil) as balancer, following(house, balancer.url, database_url) as followed:
+        assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
         head = followed.follower.head_number
 
         balancer.head, balancer.lags = house.book.from_block, always
         for _ in range(2):
             with pytest.raises(UnreachableError, match=f"the endpoint is behind: it does not know block {head}"):
-                await followed.follower.look()
+                await followed.follower.poll()
             assert await followed.members() == len(VALIDATORS)
 
         balancer.lags = never
         await house.publish(0)
-        assert await followed.follower.look() is True
+        assert await followed.follower.poll() is True
         assert (await followed.members(), await followed.rows(tables.checkpoints)) == (len(VALIDATORS), 1)
 
 
+async def test_a_database_put_back_from_a_backup_is_read_on_from_there(
+    start_anvil: Start, tmp_path: Path, database_url: str
+) -> None:
+    """Nothing tells us: connections that broke meanwhile were replaced."""
+    anvil = start_anvil()
+    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="backup", workers=())
+    async with following(house, anvil.url, database_url) as followed:
+        assert await followed.follower.poll() is True
+        backup = await followed.place()
+        await house.publish(0)
+        assert await followed.follower.poll() is True
+        assert await followed.rows(tables.checkpoints) == 1
+
+        await followed.put_back(backup)
+        assert await followed.rows(tables.checkpoints) == 0
+        await house.publish(1)
+        with pytest.raises(StorageError, match="its place in the chain is another one"):
+            await followed.follower.poll()
+        assert await followed.rows(tables.checkpoints) == 0
+        assert await followed.follower.poll() is True
+        assert await followed.rows(tables.checkpoints) == 2
+
+
 async def test_a_chain_that_stays_shorter_was_reorganised(
-    start_anvil: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anvil = start_anvil()
-    house = await House.build(tmp_path, await deploy_on(anvil, tmp_path), seed="shorter", workers=())
+    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="shorter", workers=())
     before = anvil.request("evm_snapshot")
     await house.publish(0)
-    async with following(house, anvil.url) as followed:
-        assert await followed.follower.look() is True
+    async with following(house, anvil.url, database_url) as followed:
+        assert await followed.follower.poll() is True
         assert anvil.request("evm_revert", before) is True
         with pytest.raises(UnreachableError, match="the endpoint is behind"):
-            await followed.follower.look()
+            await followed.follower.poll()
         assert await followed.rows(tables.checkpoints) == 1
 
         monkeypatch.setattr(reads, "BEHIND_SECONDS", 0)
-        assert await followed.follower.look() is True
+        assert await followed.follower.poll() is True
         assert (await followed.members(), await followed.rows(tables.checkpoints)) == (len(VALIDATORS), 0)
         assert followed.follower.head_number == int(anvil.request("eth_blockNumber"), 16)
 
 
 async def test_after_a_reorg_a_long_chain_is_read_anew_at_once(
-    start_anvil: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Members that registered more blocks after the deployment than are read in one look are never missing."""
     span = 32
@@ -101,12 +140,26 @@ async def test_after_a_reorg_a_long_chain_is_read_anew_at_once(
     anvil = start_anvil()
     settings = await deploy_on(anvil, tmp_path)
     anvil.request("anvil_mine", hex(span))
-    house = await House.build(tmp_path, settings, seed="long", workers=())
-    async with following(house, anvil.url) as followed, house.devchain() as dev:
-        assert await followed.follower.look() is False
+    house = await RunFixture.build(tmp_path, settings, seed="long", workers=())
+    async with following(house, anvil.url, database_url) as followed, house.local_chain() as dev:
+        assert await followed.follower.poll() is False
         assert await followed.members() == 0
-        assert await followed.follower.look() is True
+        assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
         await dev.reorg(1)
-        assert await followed.follower.look() is True
+        assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
+
+
+async def test_before_the_first_look_it_is_said_that_there_was_none(
+    start_anvil: Start, database_url: str, tmp_path: Path
+) -> None:
+    anvil = start_anvil()
+    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="unready", workers=())
+    async with following(house, anvil.url, database_url) as followed:
+        (reason,) = followed.follower.unready()
+        assert re.fullmatch(r"following the chain: not read yet, [0-9]+ s after the start", reason)
+        assert followed.follower.silence_seconds < 60
+        async with followed.follower.following(), asyncio.timeout(20):
+            while followed.follower.unready():
+                await followed.follower.next_poll()

@@ -11,9 +11,9 @@ import os
 from typing import Any
 
 import pytest
-from demo_house import TOKEN, processes_of, start, to_the_end
 
-from muster.failpoints import POINTS
+from muster.runtime.failpoints import POINTS
+from tests.support.demo_process import TOKEN, processes_of, start, to_the_end
 
 STEPS = 6
 SECONDS = 1200

@@ -9,13 +9,16 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
-from house import VALIDATORS, House
 
+from benchmarks.testbed.run_fixture import VALIDATORS, RunFixture
+from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
-from muster.chain.contracts import court, registry, runs, token
-from muster.chain.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome, Refuted
-from muster.chain.contracts.registry import Convicted, Role, Status
-from muster.chain.contracts.runs import (
+from muster.chain.cursor import EventCursor
+from muster.constants import HOUR_SECONDS
+from muster.contracts import court, registry, runs, token
+from muster.contracts.court import BallotState, CaseOpened, CaseResolved, Collected, Kind, Outcome, Refuted
+from muster.contracts.registry import Convicted, Role, Status
+from muster.contracts.runs import (
     CheckpointPublished,
     Claimed,
     HourSealed,
@@ -24,13 +27,10 @@ from muster.chain.contracts.runs import (
     Voided,
     WorkCommitted,
 )
-from muster.chain.cursor import EventCursor
-from muster.chain.devchain import DevChain
-from muster.constants import HOUR_SECONDS
-from muster.draws import draw_base, draw_commitment
 from muster.errors import ChainError, ConfigError, RevertError
+from muster.protocol.draws import draw_base, draw_commitment
 from muster.rollouts.leaves import Leaf, LeafTree, leaf_hash
-from tests.conftest import Deployment
+from tests.support.chain import Deployment
 
 TOKEN = 10**18
 EVIDENCE = b"\x0e" * 32
@@ -41,15 +41,15 @@ def digest(text: str) -> bytes:
     return hashlib.sha256(text.encode()).digest()
 
 
-class Cast:
+class OpenChains:
     """Everybody's chain, by name, opened once."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: RunFixture) -> None:
         self.house = house
         self._stack = AsyncExitStack()
         self._chains: dict[str, Chain] = {}
 
-    async def __aenter__(self) -> Cast:
+    async def __aenter__(self) -> OpenChains:
         return self
 
     async def __aexit__(self, *details: object) -> None:
@@ -64,83 +64,83 @@ class Cast:
         return self.house.key(name).address
 
     async def advance(self, seconds: int) -> int:
-        return await (await DevChain.of((await self.chain("owner")).rpc)).advance(seconds)
+        return await (await LocalChain.open((await self.chain("owner")).web3)).advance(seconds)
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> House:
+def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("lifecycle")
-    return asyncio.run(House.build(folder, deployment.settings, seed="lifecycle", workers=WORKERS))
+    return asyncio.run(RunFixture.build(folder, deployment.settings, seed="lifecycle", workers=WORKERS))
 
 
 @pytest.fixture
-async def cast(house: House) -> AsyncIterator[Cast]:
-    async with Cast(house) as everybody:
+async def chains(house: RunFixture) -> AsyncIterator[OpenChains]:
+    async with OpenChains(house) as everybody:
         yield everybody
 
 
-async def publish(cast: Cast) -> CheckpointPublished:
+async def publish(chains: OpenChains) -> CheckpointPublished:
     """The next step."""
-    chain = await cast.chain("trainer")
-    run = cast.house.run
-    step = (await chain.ask(runs.run_state(run))).steps
-    await cast.advance(1)
-    receipt = await chain.act(runs.publish_checkpoint(run, step, digest(f"manifest {step}"), digest(f"batch {step}")))
+    chain = await chains.chain("trainer")
+    run = chains.house.run
+    step = (await chain.call(runs.run_state(run))).steps
+    await chains.advance(1)
+    receipt = await chain.send(runs.publish_checkpoint(run, step, digest(f"manifest {step}"), digest(f"batch {step}")))
     return event_of(receipt, CheckpointPublished)
 
 
-async def commit(cast: Cast, name: str, index: int, root: bytes, step: int) -> WorkCommitted:
-    chain = await cast.chain(name)
-    anchor = (await chain.checkpoint(cast.house.run, step)).anchor
-    return event_of(await chain.act(runs.commit_work(cast.house.run, step, anchor, index, root)), WorkCommitted)
+async def commit(chains: OpenChains, name: str, index: int, root: bytes, step: int) -> WorkCommitted:
+    chain = await chains.chain(name)
+    anchor = (await chain.checkpoint(chains.house.run, step)).anchor
+    return event_of(await chain.send(runs.commit_work(chains.house.run, step, anchor, index, root)), WorkCommitted)
 
 
-async def seal(cast: Cast, hour: int) -> SealedThrough:
+async def seal(chains: OpenChains, hour: int) -> SealedThrough:
     """Two validators seal an hour; the second moves the watermark."""
     for name in ("v1", "v2"):
-        receipt = await (await cast.chain(name)).act(runs.seal(cast.house.run, hour, digest(name)))
-        assert event_of(receipt, HourSealed).validator == cast.address(name)
+        receipt = await (await chains.chain(name)).send(runs.seal(chains.house.run, hour, digest(name)))
+        assert event_of(receipt, HourSealed).validator == chains.address(name)
     return event_of(receipt, SealedThrough)
 
 
-async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tmp_path: Path) -> None:
-    run, worker = cast.house.run, await cast.chain("honest")
-    node, operator = cast.address("honest"), cast.address("operator of honest")
+async def test_work_is_committed_sealed_and_paid_after_its_window(chains: OpenChains, tmp_path: Path) -> None:
+    run, worker = chains.house.run, await chains.chain("honest")
+    node, operator = chains.address("honest"), chains.address("operator of honest")
     terms = await worker.terms(run)
     assert terms is await worker.terms(run)
-    assert await worker.validators(run) == [cast.address(name) for name in VALIDATORS]
-    steps = (await worker.ask(runs.run_state(run))).steps
+    assert await worker.validators(run) == [chains.address(name) for name in VALIDATORS]
+    steps = (await worker.call(runs.run_state(run))).steps
     with pytest.raises(ChainError, match=f"step {steps} of run {run} is not published"):
         await worker.checkpoint(run, steps)
 
-    step = (published := await publish(cast)).step
+    step = (published := await publish(chains)).step
     checkpoint = await worker.latest_checkpoint(run)
     assert checkpoint is not None
     assert (checkpoint.step, checkpoint.anchor) == (step, published.anchor) == (steps, published.anchor)
     assert checkpoint.manifest_root == digest(f"manifest {step}")
 
-    events = [await commit(cast, "honest", index, digest(f"root {index}"), step) for index in range(3)]
-    work = await worker.ask(runs.work(node))
+    events = [await commit(chains, "honest", index, digest(f"root {index}"), step) for index in range(3)]
+    work = await worker.call(runs.work(node))
     assert (work.next, work.settled, work.pay, work.run) == (3, 0, terms.pay_of(0), run)
-    assert await worker.ask(runs.is_committed(node, 2, step, digest("root 2")))
-    assert not await worker.ask(runs.is_committed(node, 2, step, digest("another root")))
-    assert (await worker.ask(runs.run_state(run))).reserved == 3 * terms.pay
-    assert (await worker.ask(runs.commitment(node, 0))).committed_at // HOUR_SECONDS == events[0].hour
+    assert await worker.call(runs.is_committed(node, 2, step, digest("root 2")))
+    assert not await worker.call(runs.is_committed(node, 2, step, digest("another root")))
+    assert (await worker.call(runs.run_state(run))).reserved == 3 * terms.pay
+    assert (await worker.call(runs.commitment(node, 0))).committed_at // HOUR_SECONDS == events[0].hour
 
     with pytest.raises(RevertError, match="still open to challenges") as caught:
-        await worker.act(runs.claim(node, 2))
+        await worker.send(runs.claim(node, 2))
     assert caught.value.name == "WindowOpen"
-    await cast.advance(HOUR_SECONDS)
-    assert (await seal(cast, events[-1].hour)).hour == events[-1].hour
-    await cast.advance(25 * HOUR_SECONDS)
-    assert await worker.ask(runs.claimable(node)) == (2, 3 * terms.pay)
-    assert await worker.ask(runs.matured(node, 2))
+    await chains.advance(HOUR_SECONDS)
+    assert (await seal(chains, events[-1].hour)).hour == events[-1].hour
+    await chains.advance(25 * HOUR_SECONDS)
+    assert await worker.call(runs.claimable(node)) == (2, 3 * terms.pay)
+    assert await worker.call(runs.matured(node, 2))
 
-    before = await worker.ask(token.balance_of(operator))
-    paid = event_of(await worker.act(runs.claim(node, 2)), Claimed)
+    before = await worker.call(token.balance_of(operator))
+    paid = event_of(await worker.send(runs.claim(node, 2)), Claimed)
     assert (paid.from_, paid.through, paid.paid, paid.operator) == (0, 2, 3 * terms.pay, operator)
-    assert await worker.ask(token.balance_of(operator)) == before + 3 * terms.pay
-    assert await worker.ask(runs.claimable(node)) == (0, 0)
+    assert await worker.call(token.balance_of(operator)) == before + 3 * terms.pay
+    assert await worker.call(runs.claimable(node)) == (0, 0)
     solvency = await worker.solvency()
     assert solvency.solvent
     assert solvency.runs_tokens == solvency.runs_books
@@ -151,86 +151,86 @@ async def test_work_is_committed_sealed_and_paid_after_its_window(cast: Cast, tm
     assert len(await others.poll()) == 0
 
 
-async def accuse(cast: Cast, name: str) -> CaseOpened:
+async def accuse(chains: OpenChains, name: str) -> CaseOpened:
     """A commitment of this worker, and v1's case about it."""
-    step = (await publish(cast)).step
+    step = (await publish(chains)).step
     root = digest(f"root of {name}")
-    await commit(cast, name, 0, root, step)
-    challenger = await cast.chain("v1")
-    receipt = await challenger.act(
-        court.open_case(cast.address(name), 0, step, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
+    await commit(chains, name, 0, root, step)
+    challenger = await chains.chain("v1")
+    receipt = await challenger.send(
+        court.open_case(chains.address(name), 0, step, root, Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
     )
     return event_of(receipt, CaseOpened)
 
 
-async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(cast: Cast) -> None:
-    run, cheater = cast.house.run, cast.address("cheater")
-    v1 = await cast.chain("v1")
-    reserved_before = (await v1.ask(runs.run_state(run))).reserved
-    free_before = await v1.ask(registry.free_balance(cast.address("operator of v1")))
-    opened = await accuse(cast, "cheater")
+async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(chains: OpenChains) -> None:
+    run, cheater = chains.house.run, chains.address("cheater")
+    v1 = await chains.chain("v1")
+    reserved_before = (await v1.call(runs.run_state(run))).reserved
+    free_before = await v1.call(registry.free_balance(chains.address("operator of v1")))
+    opened = await accuse(chains, "cheater")
     case_id = opened.case_id
     assert (opened.kind, opened.position, opened.evidence_hash) == (Kind.ACTIVATION_MISMATCH, 5, EVIDENCE)
     assert opened.jury == 3
-    assert not await v1.ask(court.is_judge(case_id, cast.address("v1")))
+    assert not await v1.call(court.is_judge(case_id, chains.address("v1")))
 
     jury = {name: digest(f"salt of {name}") for name in ("v2", "v3", "v4")}
     for name, salt in jury.items():
-        judge = await cast.chain(name)
-        secret = vote_hash(case_id, cast.address(name), True, salt)
-        assert secret == await judge.ask(court.vote_hash(case_id, cast.address(name), True, salt))
-        await judge.act(court.commit_vote(case_id, charge_of(opened), secret))
-    assert (await v1.ask(court.ballot(case_id, cast.address("v2")))).state is BallotState.COMMITTED
-    v2 = await cast.chain("v2")
+        judge = await chains.chain(name)
+        secret = vote_hash(case_id, chains.address(name), True, salt)
+        assert secret == await judge.call(court.vote_hash(case_id, chains.address(name), True, salt))
+        await judge.send(court.commit_vote(case_id, charge_of(opened), secret))
+    assert (await v1.call(court.ballot(case_id, chains.address("v2")))).state is BallotState.COMMITTED
+    v2 = await chains.chain("v2")
     with pytest.raises(RevertError, match="this vote and salt are not what") as caught:
-        await v2.act(court.reveal_vote(case_id, False, jury["v2"]))
+        await v2.send(court.reveal_vote(case_id, False, jury["v2"]))
     assert caught.value.name == "WrongVote"
     for name, salt in jury.items():
-        await (await cast.chain(name)).act(court.reveal_vote(case_id, True, salt))
+        await (await chains.chain(name)).send(court.reveal_vote(case_id, True, salt))
 
-    assert await v1.ask(court.is_resolvable(case_id))
-    receipt = await v1.act(court.resolve(case_id))
+    assert await v1.call(court.is_resolvable(case_id))
+    receipt = await v1.send(court.resolve(case_id))
     assert event_of(receipt, CaseResolved).outcome is Outcome.GUILTY
     convicted, voided = event_of(receipt, Convicted), event_of(receipt, Voided)
     assert (convicted.node, convicted.slashed, convicted.bounty) == (cheater, 50 * TOKEN, 10 * TOKEN)
     assert (voided.from_, voided.through, voided.amount) == (0, 0, 2 * TOKEN)
-    assert (await v1.ask(court.case_of(case_id))).outcome is Outcome.GUILTY
-    node = await v1.ask(registry.node(cheater))
+    assert (await v1.call(court.case_of(case_id))).outcome is Outcome.GUILTY
+    node = await v1.call(registry.node(cheater))
     assert (node.status, node.lock) == (Status.JAILED, 50 * TOKEN)
-    assert (await v1.ask(runs.run_state(run))).reserved == reserved_before
-    assert (await v1.ask(runs.run_info(run))).kept == 2 * TOKEN
-    assert await v1.ask(registry.free_balance(cast.address("operator of v1"))) == free_before + 10 * TOKEN
-    await cast.advance(30 * HOUR_SECONDS)
-    assert await v1.ask(runs.claimable(cheater)) == (0, 0)
+    assert (await v1.call(runs.run_state(run))).reserved == reserved_before
+    assert (await v1.call(runs.run_info(run))).kept == 2 * TOKEN
+    assert await v1.call(registry.free_balance(chains.address("operator of v1"))) == free_before + 10 * TOKEN
+    await chains.advance(30 * HOUR_SECONDS)
+    assert await v1.call(runs.claimable(cheater)) == (0, 0)
     assert (await v1.solvency()).solvent
     with pytest.raises(RevertError, match=f"case {case_id} has ended: guilty"):
-        await v1.act(court.resolve(case_id))
+        await v1.send(court.resolve(case_id))
 
 
-async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(cast: Cast) -> None:
-    opened = await accuse(cast, "suspect")
+async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(chains: OpenChains) -> None:
+    opened = await accuse(chains, "suspect")
     case_id = opened.case_id
-    v1, v2 = await cast.chain("v1"), await cast.chain("v2")
+    v1, v2 = await chains.chain("v1"), await chains.chain("v2")
     salt = digest("salt")
-    secret = vote_hash(case_id, cast.address("v2"), False, salt)
+    secret = vote_hash(case_id, chains.address("v2"), False, salt)
     with pytest.raises(RevertError, match=f"case {case_id} is about .* a reorg gave its number to another"):
-        await v2.act(court.commit_vote(case_id, bytes(32), secret))
-    await v2.act(court.commit_vote(case_id, charge_of(opened), secret))
+        await v2.send(court.commit_vote(case_id, bytes(32), secret))
+    await v2.send(court.commit_vote(case_id, charge_of(opened), secret))
     with pytest.raises(RevertError, match="cannot be resolved before"):
-        await v1.act(court.resolve(case_id))
-    await cast.advance(HOUR_SECONDS)
-    await v2.act(court.reveal_vote(case_id, False, salt))
-    await cast.advance(HOUR_SECONDS)
-    assert event_of(await v1.act(court.resolve(case_id)), CaseResolved).outcome is Outcome.NO_QUORUM
-    assert await v1.ask(court.collectable(case_id, cast.address("v2"))) == TOKEN
-    assert event_of(await v1.act(court.collect(case_id, cast.address("v2"))), Collected).amount == TOKEN
+        await v1.send(court.resolve(case_id))
+    await chains.advance(HOUR_SECONDS)
+    await v2.send(court.reveal_vote(case_id, False, salt))
+    await chains.advance(HOUR_SECONDS)
+    assert event_of(await v1.send(court.resolve(case_id)), CaseResolved).outcome is Outcome.NO_QUORUM
+    assert await v1.call(court.collectable(case_id, chains.address("v2"))) == TOKEN
+    assert event_of(await v1.send(court.collect(case_id, chains.address("v2"))), Collected).amount == TOKEN
 
 
-async def test_a_wrong_draw_is_proven_by_anybody(cast: Cast) -> None:
-    run, chain = cast.house.run, await cast.chain("honest")
+async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
+    run, chain = chains.house.run, await chains.chain("honest")
     terms = await chain.terms(run)
-    published = await publish(cast)
-    step, node = published.step, cast.address("forger")
+    published = await publish(chains)
+    step, node = published.step, chains.address("forger")
     base = draw_base(
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
@@ -247,78 +247,78 @@ async def test_a_wrong_draw_is_proven_by_anybody(cast: Cast) -> None:
         for group in [draw.groups[p // terms.group_size]]
     ]
     wrong = Leaf(2, leaves[2].task, leaves[2].seed ^ 1, leaves[2].budget, 3, 0, bytes(32), bytes(32), bytes(32))
-    tree = LeafTree.of([leaf_hash(leaf) for leaf in [*leaves[:2], wrong, *leaves[3:]]])
-    await commit(cast, "forger", 0, tree.root, step)
+    tree = LeafTree.from_hashes([leaf_hash(leaf) for leaf in [*leaves[:2], wrong, *leaves[3:]]])
+    await commit(chains, "forger", 0, tree.root, step)
     with pytest.raises(RevertError, match=r"row 1 of commitment 0 .* is as it was drawn"):
-        await chain.act(court.prove_wrong_draw(node, 0, step, tree.root, leaves[1], tree.proof(1)))
+        await chain.send(court.prove_wrong_draw(node, 0, step, tree.root, leaves[1], tree.proof(1)))
     with pytest.raises(RevertError, match="is not under the root"):
-        await chain.act(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(1)))
-    receipt = await chain.act(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(2)))
+        await chain.send(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(1)))
+    receipt = await chain.send(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(2)))
     refuted = event_of(receipt, Refuted)
     assert (refuted.node, refuted.index, refuted.position, refuted.kind) == (node, 0, 2, Kind.WRONG_DRAW)
-    assert refuted.prover == cast.address("honest")
-    assert (await chain.ask(registry.node(node))).status is Status.JAILED
+    assert refuted.prover == chains.address("honest")
+    assert (await chain.call(registry.node(node))).status is Status.JAILED
 
 
-async def test_joining_and_leaving(cast: Cast) -> None:
-    run = cast.house.run
-    owner = await cast.chain("owner")
-    chain = await cast.chain("operator of honest")
-    fresh = cast.house.key("a fresh node")
-    await chain.act(registry.withdraw_free(await chain.ask(registry.free_balance(chain.signer.address))))
+async def test_joining_and_leaving(chains: OpenChains) -> None:
+    run = chains.house.run
+    owner = await chains.chain("owner")
+    chain = await chains.chain("operator of honest")
+    fresh = chains.house.key("a fresh node")
+    await chain.send(registry.withdraw_free(await chain.call(registry.free_balance(chain.signer.address))))
     joined = await chain.join(fresh, run, Role.WORKER)
     assert len(joined.events) >= 2
-    node = await owner.ask(registry.node(fresh.address))
+    node = await owner.call(registry.node(fresh.address))
     assert (node.operator, node.run, node.role, node.status) == (chain.signer.address, run, Role.WORKER, Status.ACTIVE)
     with pytest.raises(RevertError, match="was registered before"):
         await chain.join(fresh, run, Role.WORKER)
 
     # A consent counts for the operator it names.
-    thief = await cast.chain("operator of cheater")
-    other = cast.house.key("another node")
+    thief = await chains.chain("operator of cheater")
+    other = chains.house.key("another node")
     registration, consent = await chain.consent(other, run, Role.WORKER, operator=chain.signer.address)
     with pytest.raises(RevertError, match="the consent is signed by") as caught:
-        await thief.act(registry.register(registration, consent))
+        await thief.send(registry.register(registration, consent))
     assert caught.value.name == "ConsentNotByNode"
 
-    await chain.act(registry.retire(fresh.address))
-    at = await chain.ask(registry.withdrawable_at(fresh.address))
+    await chain.send(registry.retire(fresh.address))
+    at = await chain.call(registry.withdrawable_at(fresh.address))
     with pytest.raises(RevertError, match="can be withdrawn from"):
-        await chain.act(registry.withdraw(fresh.address))
-    await cast.advance(at - (await chain.head()).timestamp)
-    before = await chain.ask(token.balance_of(chain.signer.address))
-    await chain.act(registry.withdraw(fresh.address))
-    assert await chain.ask(token.balance_of(chain.signer.address)) == before + 100 * TOKEN
+        await chain.send(registry.withdraw(fresh.address))
+    await chains.advance(at - (await chain.head()).timestamp)
+    before = await chain.call(token.balance_of(chain.signer.address))
+    await chain.send(registry.withdraw(fresh.address))
+    assert await chain.call(token.balance_of(chain.signer.address)) == before + 100 * TOKEN
 
 
-async def test_an_owner_s_money_comes_back_after_notice(cast: Cast) -> None:
-    owner = await cast.chain("owner")
-    run = event_of(await owner.act(runs.create_run((await owner.terms(cast.house.run)).to_chain())), RunCreated).run
+async def test_an_owner_s_money_comes_back_after_notice(chains: OpenChains) -> None:
+    owner = await chains.chain("owner")
+    run = event_of(await owner.send(runs.create_run((await owner.terms(chains.house.run)).to_chain())), RunCreated).run
     await owner.approve_and_fund(run, 20 * TOKEN)
-    assert await owner.ask(runs.withdrawable(run)) == 20 * TOKEN
-    await owner.act(runs.announce_withdrawal(run, 7 * TOKEN))
+    assert await owner.call(runs.withdrawable(run)) == 20 * TOKEN
+    await owner.send(runs.announce_withdrawal(run, 7 * TOKEN))
     with pytest.raises(RevertError, match=f"the notice of run {run} ends at"):
-        await owner.act(runs.withdraw_escrow(run))
-    await owner.act(runs.announce_close(run))
-    await cast.advance(await owner.ask(runs.notice_period(run)))
-    before = await owner.ask(token.balance_of(owner.signer.address))
-    await owner.act(runs.withdraw_escrow(run))
-    await owner.act(runs.close(run))
-    assert await owner.ask(token.balance_of(owner.signer.address)) == before + 20 * TOKEN
-    assert (await owner.ask(runs.run_state(run))).closed
+        await owner.send(runs.withdraw_escrow(run))
+    await owner.send(runs.announce_close(run))
+    await chains.advance(await owner.call(runs.notice_period(run)))
+    before = await owner.call(token.balance_of(owner.signer.address))
+    await owner.send(runs.withdraw_escrow(run))
+    await owner.send(runs.close(run))
+    assert await owner.call(token.balance_of(owner.signer.address)) == before + 20 * TOKEN
+    assert (await owner.call(runs.run_state(run))).closed
 
 
-async def test_a_preview_decodes_reverts_and_sends_nothing(cast: Cast) -> None:
-    chain = await cast.chain("owner")
-    preview = chain.preview()
-    count = await chain.rpc.request("eth_getTransactionCount", chain.signer.address, "pending")
-    receipt = await preview.act(token.approve(chain.addresses.runs, 5))
+async def test_a_preview_decodes_reverts_and_sends_nothing(chains: OpenChains) -> None:
+    chain = await chains.chain("owner")
+    preview = chain.dry_run()
+    count = await chain.web3.eth.get_transaction_count(chain.signer.address, "pending")
+    receipt = await preview.send(token.approve(chain.addresses.runs, 5))
     assert receipt.hash == b""
     assert receipt.gas_used > 21_000
     with pytest.raises(RevertError, match="may spend"):
-        await preview.act(runs.fund(cast.house.run, 10**25))
+        await preview.send(runs.fund(chains.house.run, 10**25))
     await preview.close()
-    assert await chain.rpc.request("eth_getTransactionCount", chain.signer.address, "pending") == count
+    assert await chain.web3.eth.get_transaction_count(chain.signer.address, "pending") == count
     assert await chain.simulate(token.approve(chain.addresses.runs, 5)) is True
 
 
@@ -326,10 +326,10 @@ async def test_without_a_key_a_chain_only_reads(deployment: Deployment) -> None:
     async with await Chain.connect(deployment.settings) as chain:
         assert (await chain.head()).number > 0
         with pytest.raises(ConfigError, match="needs a key"):
-            await chain.act(token.faucet())
+            await chain.send(token.faucet())
         with pytest.raises(ChainError, match="there is no run 4000000000"):
             await chain.terms(4_000_000_000)
         with pytest.raises(ChainError, match="has no block"):
             await chain.block(10**9)
-        answers = await asyncio.gather(*(chain.ask(runs.run_count()) for _ in range(20)))
+        answers = await asyncio.gather(*(chain.call(runs.run_count()) for _ in range(20)))
         assert len(set(answers)) == 1

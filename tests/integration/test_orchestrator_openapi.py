@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,7 +11,6 @@ from typing import Any
 import pytest
 import requests
 import schemathesis
-from house import House, Orchestrator
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi.checks import (
@@ -19,7 +19,9 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from muster.signing import sign_request
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.protocol.hashes import content_hash
+from muster.protocol.requests import sign_request
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 BOUNDED = settings(
@@ -33,11 +35,19 @@ BOUNDED = settings(
 
 
 @pytest.fixture(scope="module")
-def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Orchestrator]]:
+def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("openapi")
-    house = asyncio.run(House.build(folder, deployment.settings, seed="openapi", workers=("w1",)))
+    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="openapi", workers=("w1",)))
     asyncio.run(house.publish(0))
-    running = Orchestrator(house, folder / "orchestrator").start()
+    return house
+
+
+@pytest.fixture(scope="module")
+def place(
+    house: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[RunFixture, Orchestrator]]:
+    folder = tmp_path_factory.mktemp("openapi")
+    running = Orchestrator(house, folder / "orchestrator", database_url=new_database_url()).start()
     yield house, running
     assert running.stop()[0] == 0
     assert '"level": "error"' not in (folder / "orchestrator" / "log.jsonl").read_text()
@@ -78,9 +88,30 @@ def test_as_a_member_signs_it(place, name):
         body = prepared.body or b""
         body = body.encode() if isinstance(body, str) else body
         assert prepared.url is not None
-        headers = sign_request(house.key(name), house.domain, case.method, prepared.url, body, now=time.time())
+        headers = sign_request(
+            house.key(name), house.domain, case.method, prepared.url, content_hash(body), now=time.time()
+        )
         response = case.call(headers=headers, timeout=10)
         assert response.status_code not in (401, 500), response.text
         case.validate_response(response, checks=CHECKS)
 
     assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 6
+
+
+def test_a_method_that_is_none_here_is_answered_with_those_that_are(place):
+    """At every path of the document."""
+    _, orchestrator = place
+    schema = schemathesis.openapi.from_url(f"{orchestrator.url}/openapi.json")
+    methods: dict[str, set[str]] = {}
+    for result in schema.get_all_operations():
+        operation = result.ok()
+        methods.setdefault(operation.path, set()).add(operation.method.upper())
+    methods["/"] = methods["/metrics"] = {"GET"}
+    methods["/openapi.json"] = {"GET", "HEAD"}
+    assert methods["/v1/files/{name}"] == {"GET", "PUT"}
+    for path, allowed in methods.items():
+        url = orchestrator.url + re.sub(r"{\w+}", "1", path)
+        for method in ("DELETE", "PATCH", "TRACE", "POST" if "POST" not in allowed else "PUT"):
+            response = requests.request(method, url, timeout=10)
+            assert response.status_code == 405, (method, path)
+            assert response.headers["allow"] == ", ".join(sorted(allowed)), (method, path)

@@ -7,36 +7,54 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
-from house import House, Orchestrator, some_hash, terms_of
 
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash, terms_of
 from muster.chain.types import AddressBook
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
-from muster.hashes import content_hash
-from muster.messages import StepReport
-from muster.rollouts.file import FileLimits
-from muster.signing import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, domain, sign_request, upload_target
-from muster.terms_file import NOBODY
+from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import StepReport
+from muster.protocol.receipts import upload_target
+from muster.protocol.requests import HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, sign_request
+from muster.protocol.terms_file import NOBODY
+from muster.rollouts.parquet import FileLimits
 from orchestrator.uploads import FOOTER_BYTES
+from tests.support.s3_servers import Endpoint
 
 LONGEST = 1 << 16
 """Tokens of a completion: long enough that the run's files may have 24 MiB."""
 
 
 @pytest.fixture(scope="module")
-def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[House, Orchestrator]]:
-    """A run with three workers and step 0 published, and an orchestrator."""
+def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+    """A run with three workers and step 0 published. Nobody commits anything, so both databases see the same run."""
     folder = tmp_path_factory.mktemp("requests")
     terms = {"commitments_per_hour": 20, "max_completion_tokens": LONGEST}
-    house = asyncio.run(House.build(folder, deployment.settings, seed="requests", workers=("w1", "w2", "w3"), **terms))
+    house = asyncio.run(
+        RunFixture.build(folder, deployment.settings, seed="requests", workers=("w1", "w2", "w3"), **terms)
+    )
     asyncio.run(house.publish(0))
-    running = Orchestrator(house, folder / "orchestrator").start()
+    return house
+
+
+@pytest.fixture(scope="module")
+def place(
+    house: RunFixture,
+    new_database_url: Callable[[], str],
+    s3: Endpoint | None,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[RunFixture, Orchestrator]]:
+    """That run and an orchestrator."""
+    folder = tmp_path_factory.mktemp("orchestrator")
+    house.s3 = s3
+    running = Orchestrator(house, folder / "orchestrator", database_url=new_database_url()).start()
     yield house, running
     running.stop()
 
@@ -44,14 +62,16 @@ def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 class Sender:
     """Sends one request with headers of its own making, and looks at the answer."""
 
-    def __init__(self, house: House, orchestrator: Orchestrator) -> None:
+    def __init__(self, house: RunFixture, orchestrator: Orchestrator) -> None:
         self.house = house
         self.orchestrator = orchestrator
         self.url = orchestrator.url
 
     def sign(self, name: str, method: str, path: str, body: bytes = b"", **changes: Any) -> dict[str, str]:
         given: dict[str, Any] = {"where": self.house.domain, "url": self.url, "now": time.time()} | changes
-        return sign_request(self.house.key(name), given["where"], method, given["url"] + path, body, now=given["now"])
+        return sign_request(
+            self.house.key(name), given["where"], method, given["url"] + path, content_hash(body), now=given["now"]
+        )
 
     def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
         with httpx2.Client(trust_env=False, timeout=20) as client:
@@ -65,7 +85,7 @@ class Sender:
 
 
 @pytest.fixture
-def sender(place: tuple[House, Orchestrator]) -> Sender:
+def sender(place: tuple[RunFixture, Orchestrator]) -> Sender:
     return Sender(*place)
 
 
@@ -94,7 +114,7 @@ def test_unsigned_requests_are_refused(sender, method, path):
     problem = refused(
         sender.send(method, path_of(sender, path), b"x", {}), 401, "Unsigned request", "has no Muster-Body"
     )
-    assert problem["hint"] == "sign with the node's key: muster.signing.sign_request"
+    assert problem["hint"] == "sign with the node's key: muster.protocol.requests.sign_request"
 
 
 @pytest.mark.parametrize(("method", "path"), WRITES)
@@ -141,8 +161,8 @@ def test_broken_signatures_are_refused(sender, signature):
 def test_a_signature_for_another_chain_contract_or_host_is_a_strangers(sender):
     house = sender.house
     for changes in (
-        {"where": domain(84_532, house.book.registry)},
-        {"where": domain(house.book.chain_id, house.book.runs)},
+        {"where": Domain(84_532, house.book.registry)},
+        {"where": Domain(house.book.chain_id, house.book.runs)},
         {"url": "http://orchestrator.example:8600"},
     ):
         reply = sender.signed("v1", "POST", "/v1/evidence", b"x", **changes)
@@ -182,7 +202,7 @@ def test_oversized_bodies_are_refused_before_they_are_read(sender):
         body = bytes(limit + 1)
         problem = refused(sender.signed("v1", method, path, body), 413, "Too large", f"larger than {limit} bytes")
         assert problem["status"] == 413
-    limit = FileLimits.of(terms_of(NOBODY, NOBODY, max_completion_tokens=LONGEST)).decoded_bytes + FOOTER_BYTES
+    limit = FileLimits.from_terms(terms_of(NOBODY, NOBODY, max_completion_tokens=LONGEST)).decoded_bytes + FOOTER_BYTES
     assert limit < MAX_FILE_BYTES, "no more than rollouts of this run can be"
     for size in (limit + 1, MAX_FILE_BYTES + 1):
         path = sender.target(bytes(size), index=1, root="oversized")
@@ -332,7 +352,9 @@ def test_large_uploads_arrive_whole(sender):
     assert list(spool.iterdir()) == []
 
 
-def test_a_newcomer_gets_the_address_book_and_loses_none(place: tuple[House, Orchestrator], tmp_path: Path) -> None:
+def test_a_newcomer_gets_the_address_book_and_loses_none(
+    place: tuple[RunFixture, Orchestrator], tmp_path: Path
+) -> None:
     house, orchestrator = place
     book = tmp_path / "book.json"
     config = tmp_path / "muster.toml"

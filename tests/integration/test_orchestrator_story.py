@@ -11,33 +11,38 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import House, Orchestrator, some_hash
 
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
 from muster.chain.client import charge_of, event_of, vote_hash
-from muster.chain.contracts import court, runs
-from muster.chain.contracts.court import CaseOpened, Kind, Outcome
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts import court, runs
+from muster.contracts.court import CaseOpened, Kind, Outcome
 from muster.errors import MismatchError, RefusedError
-from muster.hashes import content_hash, hash_bytes
-from muster.http import OrchestratorClient
-from muster.messages import AcceptedWork, StepReport
-from muster.signing import check_receipt, check_upload, check_verdict
+from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.messages import AcceptedCommitment, StepReport
+from muster.protocol.receipts import check_receipt, check_upload, check_verdict
+from tests.support.s3_servers import Endpoint
 
 EVIDENCE = b'{"kind": "wrong_reward"}'
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> House:
+def house(
+    deployment: Any, database_kind: str, s3: Endpoint | None, tmp_path_factory: pytest.TempPathFactory
+) -> RunFixture:
     folder = tmp_path_factory.mktemp("story")
-    return asyncio.run(
-        House.build(
+    house = asyncio.run(
+        RunFixture.build(
             folder,
             deployment.settings,
-            seed="story",
+            seed=f"story {database_kind}",
             workers=("w1", "w2", "w3", "w4"),
             async_level=1,
             max_completion_tokens=1 << 13,
         )
     )
+    house.s3 = s3
+    return house
 
 
 async def until(what: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
@@ -51,7 +56,7 @@ async def until(what: Callable[[], Awaitable[bool]], seconds: float = 10) -> Non
 class Story:
     """What several tests do, in the words of the story."""
 
-    def __init__(self, house: House, orchestrator: Orchestrator) -> None:
+    def __init__(self, house: RunFixture, orchestrator: Orchestrator) -> None:
         self.house = house
         self.url = orchestrator.url
 
@@ -79,7 +84,7 @@ class Story:
         why = {"accepted": False, "reason": "wrong_reward", "position": 3, "measured": 1.0, "threshold": 0.0}
         await self.judge(validator, worker, index, evidence=evidence, **why)
 
-    async def accepted(self, min_step: int = 0) -> list[AcceptedWork]:
+    async def accepted(self, min_step: int = 0) -> list[AcceptedCommitment]:
         async with self.client(None) as client:
             return await client.accepted(self.house.run, min_step)
 
@@ -95,34 +100,34 @@ class Story:
         node, root = house.key(worker).address, hash_bytes(some_hash(f"{worker} root {index}"))
         evidence = hash_bytes(content_hash(EVIDENCE))
         async with house.chain(challenger) as chain:
-            mined = await chain.act(court.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence))
+            mined = await chain.send(court.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence))
             opened = event_of(mined, CaseOpened)
             case_id = opened.case_id
         salts = {name: secrets.token_bytes(32) for name in jury}
         for name in jury:
             async with house.chain(name) as chain:
                 secret = vote_hash(case_id, house.key(name).address, guilty, salts[name])
-                await chain.act(court.commit_vote(case_id, charge_of(opened), secret))
+                await chain.send(court.commit_vote(case_id, charge_of(opened), secret))
         for name in jury:
             async with house.chain(name) as chain:
-                await chain.act(court.reveal_vote(case_id, guilty, salts[name]))
+                await chain.send(court.reveal_vote(case_id, guilty, salts[name]))
         async with house.chain(challenger) as chain:
-            await chain.act(court.resolve(case_id))
-            assert (await chain.ask(court.case_of(case_id))).outcome == (
+            await chain.send(court.resolve(case_id))
+            assert (await chain.call(court.case_of(case_id))).outcome == (
                 Outcome.GUILTY if guilty else Outcome.NOT_GUILTY
             )
 
 
-def test_the_story(house: House, tmp_path: Path):
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator").start()
+def test_the_story(house: RunFixture, new_database_url: Callable[[], str], tmp_path: Path) -> None:
+    orchestrator = Orchestrator(house, tmp_path / "orchestrator", database_url=new_database_url()).start()
     try:
-        asyncio.run(_the_story(house, orchestrator))
+        asyncio.run(_the_story(house, orchestrator, new_database_url()))
     finally:
         code, errors = orchestrator.stop()
     assert code == 0, errors
 
 
-async def _the_story(house: House, orchestrator: Orchestrator) -> None:
+async def _the_story(house: RunFixture, orchestrator: Orchestrator, empty: str) -> None:
     story, run = Story(house, orchestrator), house.run
     async with story.client(None) as reader, story.client("trainer") as trainer:
         # Before the first checkpoint nobody's work is wanted.
@@ -156,10 +161,10 @@ async def _the_story(house: House, orchestrator: Orchestrator) -> None:
         await trainer.post_step(StepReport(run=run, step=2, metrics={"reward": 0.75}, finished=True))
         assert (await reader.demand(run)).wanted is False
         await _the_summary(house, reader)
-        await _rebuilt_from_nothing(house, orchestrator, reader)
+        await _rebuilt_from_nothing(house, orchestrator, empty, reader)
 
 
-async def _two_accepts_are_required(story: Story, house: House, reader: OrchestratorClient) -> str:
+async def _two_accepts_are_required(story: Story, house: RunFixture, reader: OrchestratorClient) -> str:
     """Upload, commit, judge; the file's name."""
     name = await story.work("w1", 0)
     upload = await reader.upload(house.run, house.key("w1").address, 0, some_hash("w1 root 0"))
@@ -180,7 +185,7 @@ async def _two_accepts_are_required(story: Story, house: House, reader: Orchestr
     return name
 
 
-async def _demand_follows_what_waits(story: Story, house: House, reader: OrchestratorClient) -> None:
+async def _demand_follows_what_waits(story: Story, house: RunFixture, reader: OrchestratorClient) -> None:
     """8 groups a batch, two batches; a commitment has 4 groups."""
     run = house.run
     assert (await reader.demand(run)).waiting_groups == 4
@@ -202,7 +207,7 @@ async def _one_rejection_outweighs_every_accept(story: Story) -> None:
     await until(lambda: story.holds(("w2", 0)))
 
 
-async def _a_cheater_is_convicted(story: Story, house: House) -> None:
+async def _a_cheater_is_convicted(story: Story, house: RunFixture) -> None:
     """It is rejected first; what looked good of it is void then, and its uploads are refused."""
     await story.work("w3", 0)
     await story.work("w3", 1)
@@ -213,7 +218,7 @@ async def _a_cheater_is_convicted(story: Story, house: House) -> None:
     await story.try_case("v3", "w3", 1, guilty=True)
     await until(lambda: story.holds(("w2", 0)))
     async with story.client("w3") as cheater:
-        with pytest.raises(RefusedError, match="is jailed and commits no more"):
+        with pytest.raises(RefusedError, match="is jailed and cannot commit"):
             await cheater.put_file(b"more", house.run, 2, some_hash("more"))
         report_of = await cheater.node(house.key("w3").address)
     assert (report_of.commitments, report_of.rollouts, report_of.accepted) == (2, 16, 0)
@@ -233,7 +238,7 @@ async def _finished(reader: OrchestratorClient, run: int) -> bool:
     return (await reader.summary(run))["finished"]
 
 
-async def _the_summary(house: House, reader: OrchestratorClient) -> None:
+async def _the_summary(house: RunFixture, reader: OrchestratorClient) -> None:
     await until(lambda: _finished(reader, house.run))  # the summary may be half a second old
     summary = await reader.summary(house.run)
     assert (summary["run"], summary["step"]) == (house.run, 2)
@@ -268,15 +273,16 @@ async def _the_summary(house: House, reader: OrchestratorClient) -> None:
 FORGETTABLE = ("time", "block", "block_time", "events")
 
 
-async def _rebuilt_from_nothing(house: House, orchestrator: Orchestrator, reader: OrchestratorClient) -> None:
-    """Kill it, delete its database, start it: everything is back, from chain and storage."""
+async def _rebuilt_from_nothing(
+    house: RunFixture, orchestrator: Orchestrator, empty: str, reader: OrchestratorClient
+) -> None:
+    """Kill it, give it an empty database, start it: everything is back, from chain and storage."""
     run = house.run
     before = await reader.summary(run)
     accepted, (verdicts, cursor) = await reader.accepted(run), await reader.verdicts(run)
     assert await reader.verdicts(run, cursor) == ([], cursor)
     orchestrator.kill()
-    for path in orchestrator.folder.glob("orchestrator.db*"):
-        path.unlink()
+    orchestrator.change(orchestrator.database_url, empty)
     shutil.rmtree(orchestrator.folder / "state")
     orchestrator.start()
 
@@ -293,19 +299,21 @@ async def _rebuilt_from_nothing(house: House, orchestrator: Orchestrator, reader
     check_upload(house.domain, upload)
 
 
-def _signatures(works: list[AcceptedWork]) -> list[tuple[str, int, set[str]]]:
+def _signatures(works: list[AcceptedCommitment]) -> list[tuple[str, int, set[str]]]:
     return [(work.node, work.index, {verdict.signature for verdict in work.verdicts}) for work in works]
 
 
 @pytest.fixture(scope="module")
-def story(house: House, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
+def story(
+    house: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Story]:
     """An orchestrator that comes late to the same run."""
-    orchestrator = Orchestrator(house, tmp_path_factory.mktemp("late")).start()
+    orchestrator = Orchestrator(house, tmp_path_factory.mktemp("late"), database_url=new_database_url()).start()
     yield Story(house, orchestrator)
     assert orchestrator.stop()[0] == 0
 
 
-async def test_verdicts_that_do_not_count(house: House, story: Story):
+async def test_verdicts_that_do_not_count(house: RunFixture, story: Story):
     step, node = await _latest_step(house), house.key("w4").address
     data, root = b"w4 0" * 100, some_hash("w4 root 0")
     name = content_hash(data)
@@ -340,8 +348,8 @@ async def test_verdicts_that_do_not_count(house: House, story: Story):
         await v1.post_verdict(good)
         await v1.post_verdict(good)
         assert len((await v1.verdicts(house.run))[0]) == 1
-        await refused(changed(inspected=1), 409, "has judged commitment 0")
-        await refused(changed(**rejection), 409, "has judged commitment 0")
+        await refused(changed(inspected=1), 409, "has given another verdict on commitment 0")
+        await refused(changed(**rejection), 409, "has given another verdict on commitment 0")
 
         # A link counts once, and later links are checked against the last one used.
         await w4.put_file(b"w4 1" * 100, house.run, 1, some_hash("w4 root 1"))
@@ -353,7 +361,7 @@ async def test_verdicts_that_do_not_count(house: House, story: Story):
         assert (await v1.node(node)).commitments == 2
 
 
-async def _latest_step(house: House) -> int:
+async def _latest_step(house: RunFixture) -> int:
     async with house.chain("owner") as chain:
         latest = await chain.latest_checkpoint(house.run)
     if latest is None:
@@ -362,11 +370,11 @@ async def _latest_step(house: House) -> int:
     return latest.step
 
 
-async def test_missing_data_is_cured_after_the_commitment(house: House, story: Story):
+async def test_missing_data_is_cured_after_the_commitment(house: RunFixture, story: Story):
     """A worker commits without an upload: nobody can accept that, and only its own root can still be uploaded."""
     step, node = await _latest_step(house), house.key("w4").address
     async with house.chain("w4") as chain:
-        index = (await chain.ask(runs.work(node))).next
+        index = (await chain.call(runs.work(node))).next
     data, root = b"late", some_hash("late root")
     await house.commit("w4", index, root, step)
     async with story.client("v2") as v2, story.client("w4") as w4:
@@ -383,5 +391,5 @@ async def test_missing_data_is_cured_after_the_commitment(house: House, story: S
         check_upload(house.domain, await v2.upload(house.run, node, index, root))
 
 
-async def _has_commitments(reader: OrchestratorClient, house: House, count: int) -> bool:
+async def _has_commitments(reader: OrchestratorClient, house: RunFixture, count: int) -> bool:
     return (await reader.node(house.key("w4").address)).commitments >= count

@@ -16,13 +16,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from machine import PASSWORD, Machine
 
 from muster.chain.anvil import Anvil, free_port
 from muster.constants import CHAIN_BASE_SEPOLIA
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from tests.support.machine import PASSWORD, Machine
+from tests.support.paths import ROOT
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "own-a-run.md"
+PAGE = ROOT / "docs" / "own-a-run.md"
 TOKEN = 10**18
 SECONDS = 120
 """Longest that the processes may take to publish a step, and each to end."""
@@ -34,7 +35,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     machine = Machine(tmp_path, anvil.url)
     (tmp_path / "muster.toml").unlink()
     keys = ("--password-file", machine.password)
-    owner = ("--operator", "owner", "--operator-password-file", machine.password)
+    owner = ("--operator", "owner", "--password-file", machine.password)
 
     machine.json("tasks", "make", "tasks.jsonl", "--seed", "0", "--family", "sort", "--levels", "3,4,5,6")
     save_model(make_model(make_tokenizer(), ModelShape(), seed=0), make_tokenizer(), tmp_path / "model")
@@ -87,7 +88,8 @@ def serve_and_train(machine: Machine) -> None:
     """The page's three processes, until the first step can be fetched; then they are told to end."""
     ports, folder = {port: str(free_port()) for port in ("8600", "8700")}, machine.folder
     chain = (folder / "muster.toml").read_text().partition("[chain]")[2].partition("\n[")[0]
-    blocks = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    section = PAGE.read_text().partition("\n## Serve and train\n")[2].partition("\n## ")[0]
+    blocks = re.findall(r"```toml\n(.*?)```", section, re.DOTALL)
     for name, block, own in zip(("orchestrator", "weights", "trainer"), blocks, ("8600", "8700", ""), strict=True):
         text = block.replace('host = "0.0.0.0"', f'host = "127.0.0.1"\nport = {ports.get(own)}')
         for port, free in ports.items():

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from eth_utils.address import to_checksum_address
 
+from muster.chain import provider as provider_module
 from muster.chain.anvil import Anvil
-from muster.chain.rpc import Rpc, RpcError, connect
+from muster.chain.provider import BoundedProvider, RpcError, connect, connected, in_one_trip
 from muster.errors import MalformedError, UnreachableError, WrongChainError
-from muster.settings import ChainSettings
+from muster.settings.schema import ChainSettings
 
 
 async def test_the_wrong_chain_is_refused(anvil: Anvil) -> None:
@@ -57,25 +60,57 @@ async def scripted(*answers: bytes) -> AsyncIterator[str]:
     ],
 )
 async def test_an_endpoint_that_is_none_is_recognised(body: bytes, match: str) -> None:
-    async with scripted(b"200|" + body) as url, Rpc(url, timeout=5) as rpc:
+    async with scripted(b"200|" + body) as url, BoundedProvider(url, timeout=5) as provider:
         with pytest.raises(MalformedError, match=match):
-            await rpc.request("eth_chainId")
+            await provider.request("eth_chainId")
 
 
 async def test_an_overloaded_endpoint_is_asked_again() -> None:
     busy = b'200|{"jsonrpc": "2.0", "id": 1, "error": {"code": -32016, "message": "over rate limit"}}'
     good = b'200|{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}'
-    async with scripted(b"429|", b"500|<html>", busy, good) as url, Rpc(url, timeout=10) as rpc:
-        assert await rpc.request("eth_chainId") == "0x7a69"
-    async with scripted(b"503|") as url, Rpc(url, timeout=10) as rpc:
+    async with scripted(b"429|", b"500|<html>", busy, good) as url, BoundedProvider(url, timeout=10) as provider:
+        assert await provider.request("eth_chainId") == "0x7a69"
+    async with scripted(b"503|") as url, BoundedProvider(url, timeout=10) as provider:
         with pytest.raises(UnreachableError, match="HTTP status 503"):
-            await rpc.request("eth_chainId")
+            await provider.request("eth_chainId")
 
 
 async def test_long_batches_travel_in_pieces(anvil: Anvil) -> None:
-    async with Rpc(anvil.url, timeout=5) as rpc:
-        assert await rpc.batch([]) == []
-        numbers = await rpc.batch([("eth_getBalance", [f"0x{i:040x}", "latest"]) for i in range(0x1000, 0x1019)])
+    async with BoundedProvider(anvil.url, timeout=5) as provider:
+        assert await provider.batch([]) == []
+        numbers = await provider.batch([("eth_getBalance", [f"0x{i:040x}", "latest"]) for i in range(0x1000, 0x1019)])
         assert numbers == ["0x0"] * 25
         with pytest.raises(RpcError, match="eth_nonsense"):
-            await rpc.batch([("eth_chainId", []), ("eth_nonsense", [])])
+            await provider.batch([("eth_chainId", []), ("eth_nonsense", [])])
+
+
+async def test_an_answer_is_read_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(provider_module, "MAX_ANSWER_BYTES", 1000)
+    async with scripted(b"200|" + b" " * 1001) as url, BoundedProvider(url, timeout=5) as provider:
+        with pytest.raises(MalformedError, match="sends more than 1000 bytes"):
+            await provider.request("eth_chainId")
+
+
+async def test_batches_and_single_requests_of_several_tasks_do_not_mix(anvil: Anvil) -> None:
+    addresses = [to_checksum_address(f"0x{i:040x}") for i in range(0x2000, 0x2008)]
+    for i, address in enumerate(addresses):
+        anvil.request("anvil_setBalance", address, hex(i))
+    async with connected(ChainSettings(rpc_url=anvil.url)) as web3:
+        eth = web3.eth
+
+        async def batch() -> list[int]:
+            return await in_one_trip(web3, *(eth.get_balance(address) for address in addresses))
+
+        answers = await asyncio.gather(*(work for address in addresses for work in (batch(), eth.get_balance(address))))
+    assert answers[::2] == [list(range(8))] * 8
+    assert answers[1::2] == list(range(8))
+
+
+async def test_a_block_with_the_longer_extra_data_of_a_proof_of_authority_is_read(anvil: Anvil) -> None:
+    block = anvil.request("eth_getBlockByNumber", "latest", False) | {"extraData": "0x" + "ab" * 97}
+    answers = [b'{"jsonrpc": "2.0", "id": 1, "result": "0x7a69"}', json.dumps({"id": 1, "result": block}).encode()]
+    async with (
+        scripted(*(b"200|" + answer for answer in answers)) as url,
+        connected(ChainSettings(rpc_url=url)) as web3,
+    ):
+        assert (await web3.eth.get_block("latest"))["number"] == int(block["number"], 16)  # type: ignore[typeddict-item]

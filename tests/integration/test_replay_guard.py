@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from muster.errors import MusterError
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.profiles import PROFILES
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.verification.profiles import PROFILES
 from validator.replay import Replayer
 
 

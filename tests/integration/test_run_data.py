@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 import torch
-from house import House
-from weights_house import odd_source
 
-from muster.chain.contracts import runs
+from benchmarks.testbed.run_fixture import RunFixture
+from muster.clients.relays import Relays
+from muster.clients.run_data import NEWEST, CheckpointFetcher
+from muster.contracts import runs
 from muster.errors import MismatchError
-from muster.model_files import tokenizer_hash
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.relays import Relays
-from muster.run_data import Checkpoints
-from muster.settings import ShardcastSettings
+from muster.models.files import tokenizer_hash
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.format.store import read_manifest, versions
 from muster.shardcast.publish import deltas_of, publish
-from tests.conftest import Deployment
+from muster.shardcast.retention import Deltas
+from tests.support.chain import Deployment
+from tests.support.weight_servers import odd_source
 
 SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
 
@@ -29,17 +33,17 @@ async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment:
         model.config.eos_token_id += step
         save_model(model, tokenizer, folder)
     promised = tokenizer_hash(models[0])
-    house = await House.build(tmp_path, deployment.settings, seed="config", workers=(), tokenizer_hash=promised)
+    house = await RunFixture.build(tmp_path, deployment.settings, seed="config", workers=(), tokenizer_hash=promised)
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.devchain() as dev:
+    async with house.chain("trainer") as trainer, house.local_chain() as dev:
         for step, folder in enumerate(models):
             manifest = publish(folder, served, house.run, step, shard_bytes=1 << 20, keep=4)
             await dev.advance(2)
-            await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
         async with odd_source(served) as (url, _, _):
             terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url])
             relays = Relays(settings, None, house.run)
-            checkpoints = Checkpoints(trainer, house.run, terms, relays, settings, tmp_path / "node")
+            checkpoints = CheckpointFetcher(trainer, house.run, terms, relays, settings, tmp_path / "node")
             assert tokenizer_hash(await checkpoints.get(0)) == promised
             with pytest.raises(MismatchError, match="step 1 has a tokenizer or configuration"):
                 await checkpoints.get(1)
@@ -53,16 +57,16 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
         with torch.no_grad():
             next(model.parameters())[:2] += 1e-3
     promised = tokenizer_hash(models[0])
-    house = await House.build(tmp_path, deployment.settings, seed="changes", workers=(), tokenizer_hash=promised)
+    house = await RunFixture.build(tmp_path, deployment.settings, seed="changes", workers=(), tokenizer_hash=promised)
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, stats):
+    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, stats):
         terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url])
         relays = Relays(settings, None, house.run)
-        checkpoints = Checkpoints(trainer, house.run, terms, relays, settings, tmp_path / "node")
+        checkpoints = CheckpointFetcher(trainer, house.run, terms, relays, settings, tmp_path / "node")
         for step, folder in enumerate(models):
             manifest = publish(folder, served, house.run, step, shard_bytes=1 << 16, deltas=deltas_of(settings))
             await dev.advance(2)
-            await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
             before = stats.served_bytes
             path = await checkpoints.get(step)
             assert (path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -75,17 +79,17 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
     tokenizer = make_tokenizer()
     save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
     promised = tokenizer_hash(tmp_path / "model")
-    house = await House.build(tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised)
+    house = await RunFixture.build(tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised)
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.devchain() as dev, odd_source(served) as (url, _, _):
+    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, _):
         terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url], keep_versions=2)
         relays = Relays(settings, None, house.run)
-        checkpoints = Checkpoints(trainer, house.run, terms, relays, settings, tmp_path / "node")
+        checkpoints = CheckpointFetcher(trainer, house.run, terms, relays, settings, tmp_path / "node")
 
         async def come(step: int) -> Path:
             manifest = publish(tmp_path / "model", served, house.run, step, shard_bytes=1 << 20)
             await dev.advance(2)
-            await trainer.act(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
             return await checkpoints.get(step)
 
         first = await come(0)
@@ -94,3 +98,38 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
             assert (first.is_dir(), second.is_dir(), third.is_dir()) == (True, True, True)
         assert (await come(3)).is_dir()
         assert (first.is_dir(), second.is_dir(), third.is_dir()) == (False, False, True)
+
+
+async def test_old_steps_take_the_place_of_old_ones_only(deployment: Deployment, tmp_path: Path) -> None:
+    """Several cases about several old steps, while the node goes on needing its newest."""
+    tokenizer, last, keep = make_tokenizer(), 7, 2
+    save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
+    promised = tokenizer_hash(tmp_path / "model")
+    house = await RunFixture.build(tmp_path, deployment.settings, seed="old", workers=(), tokenizer_hash=promised)
+    served = tmp_path / "published"
+    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, _):
+        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url], keep_versions=keep)
+        checkpoints = CheckpointFetcher(
+            trainer, house.run, terms, Relays(settings, None, house.run), settings, tmp_path / "node"
+        )
+        for step in range(last + 1):
+            deltas = Deltas(whole_every=16, whole=1)
+            manifest = publish(tmp_path / "model", served, house.run, step, shard_bytes=1 << 16, deltas=deltas)
+            await dev.advance(2)
+            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            if step >= last - 1:
+                await checkpoints.get(step)
+
+        def held() -> set[int]:
+            return {read_manifest(version.path).step for version in versions(tmp_path / "node")}
+
+        assert held() == {last - 1, last}
+        cases = (1, 2, 3, 4)
+        async with AsyncExitStack() as stack:
+            using = [checkpoints.used(step) for step in cases]
+            paths = await asyncio.gather(*(stack.enter_async_context(case) for case in using))
+            assert all(path.is_dir() for path in paths)
+            assert held() >= {*cases, last - 1, last}
+        await checkpoints.get(5)
+        assert held() >= {5, last - 1, last}
+        assert len(held()) <= keep + NEWEST

@@ -1,6 +1,6 @@
 """Which hours a validator seals: those it served in, in order, and none that waits for ever keeps others waiting.
 
-On a chain whose clock is moved; the journal is told of work in whichever hours a test wants.
+On a chain whose clock is moved; the journal receives work of whichever hours a test wants.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from house import House, deploy_on
 
+from benchmarks.testbed.run_fixture import RunFixture, deploy_on
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
-from muster.chain.contracts import registry, runs
-from muster.chain.contracts.registry import Role
 from muster.constants import HOUR_SECONDS
-from tests.unit.validator_samples import pending, tell, verdict, work
+from muster.contracts import registry, runs
+from muster.contracts.registry import Role
+from tests.support.validator_samples import pending, receive, verdict, work
 from validator.journal import ValidatorJournal
-from validator.sealing import Sealing
+from validator.sealing import HourSealer
 
 SENIORITY = 3000
 """Seconds until a validator may seal."""
@@ -30,11 +30,11 @@ WINDOW = 72
 
 
 @pytest.fixture(scope="module")
-def house(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> House:
-    async def build() -> House:
+def house(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+    async def build() -> RunFixture:
         folder = tmp_path_factory.mktemp("sealing")
         settings = await deploy_on(own_anvil, folder)
-        built = await House.build(folder, settings, seed="sealing", workers=(), jury_seniority=SENIORITY)
+        built = await RunFixture.build(folder, settings, seed="sealing", workers=(), jury_seniority=SENIORITY)
         await built.publish(0)
         return built
 
@@ -45,32 +45,32 @@ def house(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.Temp
 class Newcomer:
     """A validator that registered half an hour into an hour."""
 
-    house: House
+    house: RunFixture
     chain: Chain
     journal: ValidatorJournal
-    sealing: Sealing
+    sealer: HourSealer
     joined: int
     """That hour."""
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, house: House, folder: Path) -> AsyncIterator[Newcomer]:
+    async def of(cls, house: RunFixture, folder: Path) -> AsyncIterator[Newcomer]:
         name = folder.name
-        async with house.devchain() as dev:
+        async with house.local_chain() as dev:
             await dev.fund([house.key(name).address, house.key(f"operator of {name}").address])
             hour = await dev.now() // HOUR_SECONDS + 1
             await dev.advance_to(hour * HOUR_SECONDS + 1800)
         await house.join(name, Role.VALIDATOR)
         async with house.chain(name) as chain:
-            node = await chain.ask(registry.node(chain.signer.address))
+            node = await chain.call(registry.node(chain.signer.address))
             assert node.registered_at // HOUR_SECONDS == hour
             journal = ValidatorJournal(folder, name, house.run, chain.signer.address)
-            yield cls(house, chain, journal, Sealing(chain, journal, house.run), hour)
+            yield cls(house, chain, journal, HourSealer(chain, journal, house.run), hour)
             journal.close()
 
-    def tell(self, *hours: int) -> None:
+    def receive(self, *hours: int) -> None:
         """A commitment in each of these hours after `joined`, its index the hour since 1970."""
-        tell(self.journal, *(work(self.joined + hour, hour=self.joined + hour) for hour in hours))
+        receive(self.journal, *(work(self.joined + hour, hour=self.joined + hour) for hour in hours))
 
     def waiting(self) -> list[int]:
         """Of which hours after `joined` something is to be judged."""
@@ -84,31 +84,31 @@ class Newcomer:
 
     async def at(self, hour: float, second: int = 0) -> None:
         """Move the clock there, from the beginning of `joined`."""
-        async with self.house.devchain() as dev:
+        async with self.house.local_chain() as dev:
             await dev.advance_to(int((self.joined + hour) * HOUR_SECONDS) + second)
 
     async def seals(self) -> list[int]:
         """Let it seal until there is nothing to do; which hours after `joined` it has sealed by then."""
         for _ in range(20):
-            if not await self.sealing.turn(await self.chain.head()):
+            if not await self.sealer.poll(await self.chain.head()):
                 break
         else:
             raise AssertionError("it never comes to rest")
         sealed = []
         for hour in range(self.joined - 3, self.joined + 100):
-            if await self.chain.ask(runs.vouch_root(self.chain.signer.address, hour)) != bytes(32):
+            if await self.chain.call(runs.vouch_root(self.chain.signer.address, hour)) != bytes(32):
                 sealed.append(hour - self.joined)
         return sealed
 
 
 @pytest.fixture
-async def newcomer(house: House, tmp_path: Path) -> AsyncIterator[Newcomer]:
+async def newcomer(house: RunFixture, tmp_path: Path) -> AsyncIterator[Newcomer]:
     async with Newcomer.of(house, tmp_path) as newcomer:
         yield newcomer
 
 
 async def test_every_hour_with_work_is_sealed_once_all_of_it_is_judged(newcomer: Newcomer) -> None:
-    newcomer.tell(1, 3)
+    newcomer.receive(1, 3)
     newcomer.accept(1)
     await newcomer.at(4)
     assert await newcomer.seals() == [1], "something of the other hour is not judged yet"
@@ -118,7 +118,7 @@ async def test_every_hour_with_work_is_sealed_once_all_of_it_is_judged(newcomer:
 
 async def test_who_joins_a_run_at_work_judges_and_seals_from_then_on(newcomer: Newcomer) -> None:
     newcomer.journal.first_hour = newcomer.joined
-    newcomer.tell(-2, -1, 0, 1)
+    newcomer.receive(-2, -1, 0, 1)
     assert newcomer.waiting() == [0, 1], "others have judged what was before"
     assert newcomer.journal.backlog() == 2
     newcomer.accept(0, 1)
@@ -128,7 +128,7 @@ async def test_who_joins_a_run_at_work_judges_and_seals_from_then_on(newcomer: N
 
 
 async def test_an_hour_that_ends_before_a_newcomer_may_seal_is_sealed_later(newcomer: Newcomer) -> None:
-    newcomer.tell(0)
+    newcomer.receive(0)
     newcomer.accept(0)
     await newcomer.at(1)
     assert await newcomer.seals() == []
@@ -138,14 +138,14 @@ async def test_an_hour_that_ends_before_a_newcomer_may_seal_is_sealed_later(newc
 
 async def test_an_hour_that_the_contract_will_never_take_is_passed_over(newcomer: Newcomer) -> None:
     """As after a reorg that moved the registration."""
-    newcomer.tell(-2, -1, 0)
+    newcomer.receive(-2, -1, 0)
     newcomer.accept(-2, -1, 0)
     await newcomer.at(2)
     assert await newcomer.seals() == [0]
 
 
 async def test_what_can_never_be_judged_holds_up_its_own_hour_only_until_its_deadline(newcomer: Newcomer) -> None:
-    newcomer.tell(1, 20)
+    newcomer.receive(1, 20)
     newcomer.accept(20)
     await newcomer.at(2 + WINDOW, -1)
     assert await newcomer.seals() == []
@@ -155,7 +155,7 @@ async def test_what_can_never_be_judged_holds_up_its_own_hour_only_until_its_dea
 
 
 async def test_a_validator_that_comes_back_passes_over_what_it_missed(newcomer: Newcomer) -> None:
-    newcomer.tell(1, 2, 90)
+    newcomer.receive(1, 2, 90)
     newcomer.accept(1, 2, 90)
     await newcomer.at(99)
     assert await newcomer.seals() == [90]

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from demo_house import TOKEN, start, to_the_end
+
+from tests.support.demo_process import TOKEN, start, to_the_end
 
 SECONDS = 1800
 UPDATES = 40
@@ -42,7 +43,7 @@ def test_only_the_cheater_was_rejected_and_slashed(summary: dict[str, Any]) -> N
 
 def test_the_honest_were_paid_by_the_books(summary: dict[str, Any]) -> None:
     assert summary["solvent"] is True
-    assert summary["balances"] == summary["books"]
+    assert summary["balances"] == summary["owed"]
     paid = {claim["name"]: claim["paid"] for claim in summary["claims"]}
     for node in summary["nodes"]:
         if node["role"] == "worker":

@@ -11,17 +11,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sender_house import GWEI, Start, background, balance, opened, payment, pooled, until
 
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
-from muster.chain.contracts import registry, token
-from muster.chain.journal import Journal, Sent
 from muster.chain.keys import Signer, write_secret
 from muster.chain.sender import GAS_HEADROOM
-from muster.chain.transactions import Call, Fees
+from muster.chain.tx_journal import Sent, TxJournal
+from muster.chain.types import Fees, TxRequest
+from muster.contracts import registry, token
 from muster.errors import ChainError, RevertError, UnfundedError, UnreachableError
-from tests.conftest import Deployment, deploy_on, funded_on
+from tests.support.chain import Deployment, deploy_on, funded_on
+from tests.support.sender_fixture import GWEI, Start, background, balance, opened, payment, pooled, until
 
 # Many at once
 
@@ -73,14 +73,14 @@ async def test_a_send_may_build_on_one_that_is_not_mined_yet(
     place = await asyncio.to_thread(deploy_on, anvil, tmp_path)
     (signer,) = funded_on(anvil, 1)
     async with await Chain.connect(place.settings, signer) as chain:
-        await chain.act(token.faucet())
+        await chain.send(token.faucet())
         anvil.request("evm_setAutomine", False)
         anvil.request("evm_setIntervalMining", 1)
-        approve = asyncio.create_task(chain.act(token.approve(chain.addresses.registry, 5)))
+        approve = asyncio.create_task(chain.send(token.approve(chain.addresses.registry, 5)))
         await until(pooled(anvil, 1))
-        deposit = await chain.act(registry.deposit(5))
+        deposit = await chain.send(registry.deposit(5))
         assert (await approve).block <= deposit.block
-        assert await chain.ask(registry.free_balance(signer.address)) == 5
+        assert await chain.call(registry.free_balance(signer.address)) == 5
 
 
 # Gaps and restarts
@@ -115,7 +115,7 @@ async def test_a_gap_below_journalled_transactions_is_filled(start_anvil: Start,
         fees = Fees(3 * GWEI, GWEI)
         left = sender.journal.reserve(2, (), lambda nonce: sender._sign(payment(to), nonce, 21_000, fees))
         assert left.nonce == 2
-        (settled,) = await sender.settle()
+        (settled,) = await sender.await_pending()
         assert settled.nonce == 2
         assert settled.mined is not None
         assert settled.mined.ok
@@ -129,16 +129,16 @@ SEND_AND_HANG = """
 import asyncio, sys
 from pathlib import Path
 from muster.chain.keys import load_raw_key
-from muster.chain.rpc import connect
+from muster.chain.provider import connect
 from muster.chain.sender import TxSender
-from muster.chain.transactions import Call
-from muster.settings import ChainSettings
+from muster.chain.types import TxRequest
+from muster.settings.schema import ChainSettings
 
 async def main(url, key, folder, to):
     settings = ChainSettings(rpc_url=url)
-    rpc = await connect(settings)
-    sender = await TxSender.open(rpc, load_raw_key(Path(key), 31337), Path(folder), settings)
-    await sender.send(Call(to, b"", "pay 1", 1))
+    web3 = await connect(settings)
+    sender = await TxSender.open(web3, load_raw_key(Path(key), 31337), Path(folder), settings)
+    await sender.send(TxRequest(to, b"", "pay 1", 1))
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -176,19 +176,19 @@ async def test_a_killed_process_s_transaction_is_settled_first(
 
 async def test_a_fresh_local_chain_has_nothing_to_settle(start_anvil: Start, tmp_path: Path) -> None:
     signer, to = Signer.random(), Signer.random()
-    before = Journal(tmp_path / f"31337-{signer.address}.sqlite", "0x" + "11" * 32)
+    before = TxJournal(tmp_path / f"31337-{signer.address}.sqlite", "0x" + "11" * 32)
     before.reserve(57, (), lambda nonce: Sent(nonce, "old", None, b"", 0, 21_000, 1, 1, b"raw", (bytes(32),)))
     before.close()
     anvil = start_anvil()
     anvil.request("anvil_setBalance", signer.address, hex(10**18))
     async with opened(anvil, signer, tmp_path) as sender:
-        assert await sender.settle() == []
+        assert await sender.await_pending() == []
         await sender.send(payment(to))
     assert balance(anvil, to) == 1
 
 
 def test_the_journal_keeps_what_it_is_told(tmp_path: Path) -> None:
-    journal = Journal(tmp_path / "j.sqlite", "0xa")
+    journal = TxJournal(tmp_path / "j.sqlite", "0xa")
     sent = Sent(3, "x", None, b"\0\1", 10**30, 1, 2, 3, b"raw", (b"\1" * 32,))
     journal.reserve(3, (), lambda nonce: replace(sent, nonce=nonce))
     five = journal.reserve(3, (4,), lambda nonce: replace(sent, nonce=nonce))
@@ -199,13 +199,13 @@ def test_the_journal_keeps_what_it_is_told(tmp_path: Path) -> None:
     assert journal.replace(sent, bumped)
     assert not journal.replace(sent, bumped), "somebody else was faster"
     journal.close()
-    again = Journal(tmp_path / "j.sqlite", "0xa")
+    again = TxJournal(tmp_path / "j.sqlite", "0xa")
     assert again.pending() == [bumped, five]
     again.forget(3)
     again.forget(3)
     assert again.pending() == [five]
     again.close()
-    other = Journal(tmp_path / "j.sqlite", "0xb")
+    other = TxJournal(tmp_path / "j.sqlite", "0xb")
     assert other.pending() == []
     other.close()
 
@@ -265,7 +265,7 @@ async def test_a_nonce_that_another_program_took_is_an_error_and_not_a_second_tr
     ):
         await until(pooled(anvil, 1))
         other = sender._sign(payment(thief), 0, 21_000, Fees(50 * GWEI, 20 * GWEI))
-        await sender.rpc.request("eth_sendRawTransaction", other.raw)
+        await sender.web3.eth.send_raw_transaction(other.raw)
         anvil.request("evm_mine")
         with pytest.raises(ChainError, match=r"another transaction of .* took nonce 0"):
             await sending
@@ -296,15 +296,15 @@ async def test_a_stale_estimate_is_made_again_once(start_anvil: Start, tmp_path:
         opened(anvil, signer, tmp_path) as sender,
         opened(anvil, rival, tmp_path) as other,
     ):
-        contract = (await sender.send(Call(None, BURNER, "deploy"))).contract
+        contract = (await sender.send(TxRequest(None, BURNER, "deploy"))).contract
         assert contract is not None
         anvil.request("evm_setAutomine", False)
-        async with background(sender.send(Call(contract, b"", "burn"))) as burning:
+        async with background(sender.send(TxRequest(contract, b"", "burn"))) as burning:
             await until(pooled(anvil, 1))
             raising = other._sign(
-                Call(contract, (500).to_bytes(32, "big"), "raise"), 0, 100_000, Fees(90 * GWEI, 50 * GWEI)
+                TxRequest(contract, (500).to_bytes(32, "big"), "raise"), 0, 100_000, Fees(90 * GWEI, 50 * GWEI)
             )
-            await other.rpc.request("eth_sendRawTransaction", raising.raw)
+            await other.web3.eth.send_raw_transaction(raising.raw)
             await until(pooled(anvil, 2))
             anvil.request("evm_mine")
             await until(pooled(anvil, 1))  # the second try
@@ -322,12 +322,12 @@ async def test_a_call_that_would_revert_is_not_sent(deployment: Deployment, fund
     (signer,) = funded(1)
     async with await Chain.connect(deployment.settings, signer) as chain:
         with pytest.raises(
-            RevertError, match=r"Registry\.withdrawFree: .* has 0 tokens free .* and needs 0\.5"
+            RevertError, match=r"Registry\.withdrawFree: .* has 0 MUST free .* and needs 0\.5"
         ) as caught:
-            await chain.act(registry.withdraw_free(5 * 10**17))
+            await chain.send(registry.withdraw_free(5 * 10**17))
         assert caught.value.name == "FreeBalanceShort"
         assert caught.value.values == {"operator": signer.address, "balance": 0, "needed": 5 * 10**17}
-        assert await chain.rpc.request("eth_getTransactionCount", signer.address, "pending") == "0x0"
+        assert await chain.web3.eth.get_transaction_count(signer.address, "pending") == 0
 
 
 async def test_a_transaction_that_was_mined_and_reverted_raises_the_decoded_error(
@@ -340,21 +340,21 @@ async def test_a_transaction_that_was_mined_and_reverted_raises_the_decoded_erro
         await Chain.connect(place.settings, signer) as chain,
         await Chain.connect(place.settings, thief) as rival,
     ):
-        await chain.act(token.faucet())
-        await chain.act(token.approve(thief.address, 10**30))
-        amount = await chain.ask(token.balance_of(signer.address))
+        await chain.send(token.faucet())
+        await chain.send(token.approve(thief.address, 10**30))
+        amount = await chain.call(token.balance_of(signer.address))
         anvil.request("evm_setAutomine", False)
-        call = chain.call(token.transfer(Signer.random().address, amount))
+        call = chain.request_for(token.transfer(Signer.random().address, amount))
         assert chain.sender is not None
         async with background(chain.sender.send(call)) as sending:
             await until(pooled(anvil, 1))
             assert rival.sender is not None
-            theft = rival.call(token.transfer_from(signer.address, thief.address, amount))
+            theft = rival.request_for(token.transfer_from(signer.address, thief.address, amount))
             first = rival.sender._sign(theft, 0, 200_000, Fees(90 * GWEI, 50 * GWEI))
-            await rival.rpc.request("eth_sendRawTransaction", first.raw)
+            await rival.web3.eth.send_raw_transaction(first.raw)
             await until(pooled(anvil, 2))
             anvil.request("evm_mine")
-            with pytest.raises(RevertError, match=r"MusterToken\.transfer: .* has 0 tokens and needs 10000") as caught:
+            with pytest.raises(RevertError, match=r"has 0 MUST and needs 10,000 MUST") as caught:
                 await sending
         assert caught.value.name == "ERC20InsufficientBalance"
         assert caught.value.values["needed"] == amount
@@ -365,13 +365,11 @@ async def test_an_unfunded_account_is_told_how_much_and_what_to_type(anvil: Anvi
     signer = Signer.random()
     async with opened(anvil, signer, tmp_path) as sender:
         with pytest.raises(UnfundedError, match=f"{signer.address} holds 0 ETH, less than the .* ETH") as caught:
-            await sender.send(Call(signer.address, b"", "nothing"))
-        assert caught.value.hint == (
-            f"cast rpc anvil_setBalance {signer.address} 0xde0b6b3a7640000 --rpc-url {anvil.url}"
-        )
+            await sender.send(TxRequest(signer.address, b"", "nothing"))
+        assert caught.value.hint == (f"muster faucet --ether --to {signer.address}")
         assert sender.journal.pending() == []
         anvil.request("anvil_setBalance", signer.address, hex(10**18))
-        assert (await sender.send(Call(signer.address, b"", "nothing"))).ok
+        assert (await sender.send(TxRequest(signer.address, b"", "nothing"))).ok
 
 
 async def test_an_endpoint_that_dies_during_a_send_is_unreachable_and_the_journal_knows(

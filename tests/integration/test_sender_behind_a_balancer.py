@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from balancer import balanced, first
-from sender_house import Start, background, balance, opened, payment, pooled, until
 
 from muster.chain.keys import Signer
-from muster.chain.sender import LOST_LOOKS
+from muster.chain.sender import LOST_POLLS
 from muster.errors import ChainError
-from tests.conftest import funded_on
+from tests.support.balancer import balanced, first
+from tests.support.chain import funded_on
+from tests.support.sender_fixture import Start, background, balance, opened, payment, pooled, until
 
 
-@pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", 2 * LOST_LOOKS)])
+@pytest.mark.parametrize(("fate", "looks"), [("fails", 2), ("lags", 2 * LOST_POLLS)])
 async def test_a_server_that_has_no_receipt_says_nothing_of_the_transaction(
     start_anvil: Start, tmp_path: Path, fate: str, looks: int
 ) -> None:
@@ -37,7 +37,7 @@ async def test_a_mined_transaction_whose_answer_got_lost_is_not_sent_again(
     to = Signer.random()
     async with balanced(anvil) as balancer, opened(balancer, signer, tmp_path) as sender:
         balancer.loses = first(1, "eth_sendRawTransaction")
-        setattr(balancer, fate, first(LOST_LOOKS, "eth_getTransactionReceipt"))
+        setattr(balancer, fate, first(LOST_POLLS, "eth_getTransactionReceipt"))
         assert (await sender.send(payment(to))).ok
         assert sender.journal.pending() == []
     assert balance(anvil, to) == 1

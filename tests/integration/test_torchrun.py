@@ -14,22 +14,17 @@ from typing import Any
 
 import psutil
 import pytest
-from house import House, Orchestrator
-from weights_house import toml, until
 
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
 from muster.chain.anvil import free_port
-from muster.chain.contracts import runs
-from muster.chain.keys import write_secret
-from muster.model_files import model_hash, tokenizer_hash
-from muster.profiles import profile_hash
-from muster.run_data import task_set_path
-from muster.shardcast.folder import version_path
-from muster.swarm.plan import PROFILE
-from muster.tasks import make_task_set, save_task_set
-from tests.unit.trainer_samples import batch_of, learner_at, tiny_checkpoint
+from muster.contracts import runs
+from muster.shardcast.format.store import version_path
+from tests.support import fork_server
+from tests.support.trainer_process import ONE, build_training_run, end, train
+from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
+from tests.support.weight_servers import until
 
 TWO = (sys.executable, "-P", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2")
-ONE = (sys.executable, "-P")
 SECONDS = 120
 
 
@@ -39,86 +34,28 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def house(deployment: Any, model: Path, tmp_path: Path) -> House:
-    tasks = make_task_set(1, levels=(3,), train=4, held_out=2)
-    terms = {
-        "model_hash": model_hash(model),
-        "tokenizer_hash": tokenizer_hash(model),
-        "profile": profile_hash(PROFILE),
-        "task_count": tasks.size,
-        "task_root": tasks.root,
-    }
-    house = asyncio.run(House.build(tmp_path, deployment.settings, seed=str(tmp_path), workers=(), **terms))
-    state = tmp_path / "state"
-    state.mkdir()
-    built = asyncio.run(_terms(house))
-    save_task_set(tasks, task_set_path(built, state))
-    write_secret(tmp_path / "trainer.key", house.secret("trainer"))
-    return house
+def house(deployment: Any, model: Path, tmp_path: Path) -> RunFixture:
+    return asyncio.run(build_training_run(deployment.settings, model, tmp_path))
 
 
-async def _terms(house: House) -> Any:
-    async with house.chain("trainer") as chain:
-        return await chain.terms(house.run)
-
-
-async def _steps(house: House) -> int:
+async def _steps(house: RunFixture) -> int:
     """Checkpoints on chain."""
     async with house.chain("trainer") as chain:
-        return (await chain.ask(runs.run_state(house.run))).steps
+        return (await chain.call(runs.run_state(house.run))).steps
 
 
 @pytest.fixture
-def orchestrator(house: House) -> Iterator[Orchestrator]:
+def orchestrator(house: RunFixture) -> Iterator[Orchestrator]:
     orchestrator = Orchestrator(house, house.folder / "orchestrator").start()
     yield orchestrator
     orchestrator.stop()
 
 
-def train(
-    house: House, orchestrator: Orchestrator, model: Path, start: tuple[str, ...], **options: object
-) -> subprocess.Popen[str]:
-    """A trainer's processes, in a session of their own."""
-    config = house.folder / "trainer.toml"
-    settings = {
-        "run": house.run,
-        "log.file": house.folder / "trainer.jsonl",
-        "chain.rpc_url": house.settings.rpc_url,
-        "chain.addresses": house.settings.addresses,
-        "chain.poll_seconds": 0.05,
-        "keys.raw_key_file": house.folder / "trainer.key",
-        "orchestrator.url": orchestrator.url,
-        "shardcast.dir": house.folder / "published",
-        "trainer.model": model,
-        "trainer.state_dir": house.folder / "state",
-        "trainer.poll_seconds": 0.05,
-    }
-    named = {name if "." in name else f"trainer.{name}": value for name, value in options.items()}
-    config.write_text(toml(settings | named))
-    return subprocess.Popen(
-        [*start, "-m", "trainer", "--config", str(config)],
-        env=os.environ | {"OMP_NUM_THREADS": "1"},
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-
-
-def end(process: subprocess.Popen[str]) -> str:
-    """Wait for its end; what it said."""
-    try:
-        _, said = process.communicate(timeout=SECONDS)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        raise
-    return said
-
-
 async def test_two_processes_publish_the_steps_of_a_run_and_one_goes_on_with_it(
-    house: House, orchestrator: Orchestrator, model: Path
+    house: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:
     """Nobody works for this run, so its steps are the first one again; each is divided, written and put together.
-    Updates by two are in tests/unit/test_trainer_ranks.py."""
+    Updates by two are in tests/unit/trainer/test_distributed.py."""
     by_two = await _publish(house, train(house, orchestrator, model, TWO, idle_seconds=0.5), 3)
     newest = max(path for path in (house.folder / "state" / "steps").iterdir() if path.name.isdigit())
     assert sorted(path.name for path in (newest / "state").glob("*.distcp")) == ["__0_0.distcp", "__1_0.distcp"]
@@ -128,11 +65,11 @@ async def test_two_processes_publish_the_steps_of_a_run_and_one_goes_on_with_it(
     assert await _publish(house, train(house, orchestrator, model, ONE, idle_seconds=0.5), by_two + 1) > by_two
 
 
-async def test_at_the_last_step_all_of_them_end(house: House, orchestrator: Orchestrator, model: Path) -> None:
+async def test_at_the_last_step_all_of_them_end(house: RunFixture, orchestrator: Orchestrator, model: Path) -> None:
     """The last update is on disk when they start: what is left to do is to publish it."""
     await _publish(house, train(house, orchestrator, model, ONE, idle_seconds=600), 1)
     learner = learner_at(model, house.folder / "state" / "steps")
-    learner.learn(*batch_of(0), {})
+    learner.train_step(*batch_of(0), {})
     learner.close()
     process = train(house, orchestrator, model, TWO, idle_seconds=600, max_steps=1)
     said = await asyncio.to_thread(end, process)
@@ -145,7 +82,30 @@ async def test_at_the_last_step_all_of_them_end(house: House, orchestrator: Orch
     assert (events.count("finished"), events.count("ended")) == (1, 3)
 
 
-async def _publish(house: House, process: subprocess.Popen[str], steps: int) -> int:
+@pytest.mark.timeout(300)
+async def test_a_run_that_was_closed_is_finished(house: RunFixture, orchestrator: Orchestrator, model: Path) -> None:
+    """It has nothing left to do, says so, and ends with 0: whoever looks after it does not start it again."""
+    there = await _publish(house, train(house, orchestrator, model, ONE, idle_seconds=0.5), 1)
+    async with house.chain("owner") as chain, house.local_chain() as clock:
+        await chain.send(runs.announce_close(house.run))
+        await clock.advance(await chain.call(runs.notice_period(house.run)))
+        await chain.send(runs.close(house.run))
+    process = train(house, orchestrator, model, ONE, idle_seconds=0.5)
+    said = await asyncio.to_thread(end, process)
+    assert process.returncode == 0, said
+    last = json.loads((house.folder / "trainer.jsonl").read_text().splitlines()[-1])
+    steps = await _steps(house)
+    assert steps >= there
+    assert (last["event"], last["exit_code"]) == ("finished", 0)
+    assert (
+        last["reason"]
+        == f"run {house.run} is closed: step {steps} is not published, and the newest on chain is {steps - 1}"
+    )
+    assert last["next"] == f"muster weights fetch --step {steps - 1} gets the run's last weights"
+    assert "error" not in said
+
+
+async def _publish(house: RunFixture, process: subprocess.Popen[str], steps: int) -> int:
     """Let a trainer go on until there are so many checkpoints on chain, and end it; how many there are then."""
     try:
         await until(lambda: _events(house).count("published") >= steps or process.poll() is not None, SECONDS)
@@ -162,18 +122,19 @@ async def _publish(house: House, process: subprocess.Popen[str], steps: int) -> 
     return there
 
 
-async def _roots(house: House, count: int) -> list[bytes]:
+async def _roots(house: RunFixture, count: int) -> list[bytes]:
     async with house.chain("trainer") as chain:
         return [(await chain.checkpoint(house.run, step)).manifest_root for step in range(count)]
 
 
-async def test_told_to_end_all_of_them_do(house: House, orchestrator: Orchestrator, model: Path) -> None:
+async def test_told_to_end_all_of_them_do(house: RunFixture, orchestrator: Orchestrator, model: Path) -> None:
     port = free_port()
     process = train(house, orchestrator, model, TWO, idle_seconds=600, **{"log.metrics_port": port})
     family: list[psutil.Process] = []
     try:
         await until(lambda: "published" in _events(house) or process.poll() is not None, 60)
-        family += psutil.Process(process.pid).children(recursive=True)
+        children = psutil.Process(process.pid).children(recursive=True)
+        family += [child for child in children if child.name() != fork_server.NAME]
         assert len(family) == 2
         process.terminate()
         said = await asyncio.to_thread(end, process)
@@ -184,7 +145,7 @@ async def test_told_to_end_all_of_them_do(house: House, orchestrator: Orchestrat
     assert _events(house).count("ended") == 2, said
 
 
-def _events(house: House) -> list[str]:
+def _events(house: RunFixture) -> list[str]:
     """What both processes wrote into the log."""
     path = house.folder / "trainer.jsonl"
     return [json.loads(line)["event"] for line in path.read_text().splitlines()] if path.exists() else []

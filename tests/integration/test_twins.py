@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import subprocess
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,20 +18,20 @@ from eth_utils.crypto import keccak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.chain.abi import artifact
 from muster.chain.anvil import Anvil
 from muster.chain.client import charge_of
-from muster.chain.codec import Place, plain
-from muster.chain.contracts import court
-from muster.chain.contracts.court import CaseOpened, Kind
 from muster.constants import CHAIN_ANVIL, MAX_BUDGETS
-from muster.draws import draw_base, group_draw, position_seed
-from muster.merkle import LeafTree
+from muster.contracts import court
+from muster.contracts.abi import artifact
+from muster.contracts.codec import Place, plain
+from muster.contracts.court import CaseOpened, Kind
+from muster.protocol.draws import draw_base, group_draw, position_seed
+from muster.protocol.merkle import LeafTree
+from muster.protocol.terms import WorkClass, pack_class
 from muster.rollouts.leaves import Leaf, leaf_hash
-from muster.terms import WorkClass, pack_class
 from scripts.contract_vectors import terms_with
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 HOME = to_checksum_address(b"\x7e" * 20)
 LEAF = "(uint256,uint256,uint256,uint256,uint256,int256,bytes32,bytes32,bytes32)"
 
@@ -55,8 +54,11 @@ def ask(anvil: Anvil) -> Ask:
     """Calls a function of Twins: `ask("seed(bytes32,uint32)", [base, 7], "uint256")`."""
     forge = ROOT / "node_modules" / ".bin" / "forge"
     source = "tests/contracts/libraries/Twins.sol"
-    subprocess.run([forge, "build", source, "--root", ROOT], check=True, timeout=180, capture_output=True)
-    code = json.loads((ROOT / "out" / "Twins.sol" / "Twins.json").read_text())["deployedBytecode"]["object"]
+    # In folders of its own: the contracts' tests may be built at the same time.
+    out, cache = ROOT / "out" / "twins", ROOT / "cache" / "twins"
+    command = [forge, "build", source, "--root", ROOT, "--out", out, "--cache-path", cache]
+    subprocess.run(command, check=True, timeout=180, capture_output=True)
+    code = json.loads((out / "Twins.sol" / "Twins.json").read_text())["deployedBytecode"]["object"]
 
     def call(signature: str, arguments: list[object], *returned: str) -> Any:
         kinds = _split(signature[signature.index("(") + 1 : -1])
@@ -119,7 +121,7 @@ def test_leaves_match(ask: Ask, leaf: Leaf) -> None:
 @plenty
 @given(tree=st.lists(hashes, min_size=1, max_size=40), place=st.integers(0), other=hashes)
 def test_proofs_match(ask: Ask, tree: list[bytes], place: int, other: bytes) -> None:
-    built = LeafTree.of(tree)
+    built = LeafTree.from_hashes(tree)
     i = place % len(tree)
     signature = "verify(bytes32[],bytes32,bytes32)"
     assert ask(signature, [built.proof(i), built.root, tree[i]], "bool")

@@ -14,35 +14,37 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from house import House
 
+from benchmarks.testbed.run_fixture import RunFixture
 from muster.chain.client import Chain, event_of
-from muster.chain.contracts import court, registry, runs
-from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
-from muster.chain.contracts.registry import Convicted, Role, Status
-from muster.chain.contracts.runs import WorkCommitted
 from muster.chain.cursor import EventCursor
+from muster.clients.node_session import NodeSession
 from muster.constants import HOUR_SECONDS
+from muster.contracts import court, registry, runs
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.registry import Convicted, Role, Status
+from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
-from muster.evidence import make_bundle
-from muster.hashes import content_hash, hash_bytes, hex_hash
-from muster.inspection import Commitment, Finding
-from muster.rollouts.file import FileLimits, read_rollouts
+from muster.protocol.hashes import content_hash, hash_bytes, hex_hash
+from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
-from muster.settings import Settings
-from tests.conftest import Deployment
-from tests.unit.commitment_samples import upload_of
-from validator.court import Court
+from muster.settings.schema import Settings
+from muster.verification.checks import CommittedWork, Finding
+from muster.verification.evidence import Inspection, make_bundle
+from tests.support.chain import Deployment
+from tests.support.commitment_samples import upload_of
+from validator.challenger import Challenger
 from validator.journal import ValidatorJournal
-from validator.sealing import Sealing
+from validator.juror import Juror
+from validator.sealing import HourSealer
 from validator.service import Validator
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> House:
-    async def build() -> House:
+def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+    async def build() -> RunFixture:
         folder = tmp_path_factory.mktemp("validators")
-        built = await House.build(folder, deployment.settings, seed="validators", workers=("shielded", "steady"))
+        built = await RunFixture.build(folder, deployment.settings, seed="validators", workers=("shielded", "steady"))
         await built.publish(0)
         return built
 
@@ -50,7 +52,7 @@ def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> H
 
 
 @pytest.fixture
-async def stranger(house: House) -> AsyncIterator[Chain]:
+async def stranger(house: RunFixture) -> AsyncIterator[Chain]:
     """Somebody with no stake in the run."""
     async with house.chain("stranger") as chain:
         yield chain
@@ -68,9 +70,13 @@ class Archive:
     def model(self) -> Archive:
         return self
 
+    @property
+    def client(self) -> Archive:
+        return self
+
     async def reload(self) -> None: ...
 
-    async def draw(self, commitment: Commitment) -> None: ...
+    async def draw(self, commitment: CommittedWork) -> None: ...
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
         return read_rollouts(data, limits)
@@ -91,16 +97,19 @@ class Judge:
     chain: Chain
     journal: ValidatorJournal
     cursor: EventCursor
-    court: Court
+    juror: Juror
+    challenger: Challenger
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, house: House, name: str, archive: Archive, folder: Path) -> AsyncIterator[Judge]:
+    async def of(cls, house: RunFixture, name: str, archive: Archive, folder: Path) -> AsyncIterator[Judge]:
         kinds = [WorkCommitted, CaseOpened, CaseResolved, Convicted]
         async with house.chain(name) as chain:
             journal = ValidatorJournal(folder, name, house.run, chain.signer.address)
             cursor = EventCursor(chain, folder / "place.json", kinds, run=house.run)
-            yield cls(chain, journal, cursor, Court(chain, archive, journal, archive, stagger_seconds=0))  # type: ignore[arg-type]
+            juror = Juror(chain, journal, archive, stagger_seconds=0)  # type: ignore[arg-type]
+            challenger = Challenger(chain, journal, archive, juror, stagger_seconds=0)  # type: ignore[arg-type]
+            yield cls(chain, journal, cursor, juror, challenger)
             journal.close()
 
     async def follow(self) -> None:
@@ -113,12 +122,14 @@ class Judge:
 
     async def turn(self) -> None:
         await self.follow()
-        await self.court.turn(await self.chain.head())
+        head = await self.chain.head()
+        await self.juror.poll(head)
+        await self.challenger.poll(head)
 
 
-async def test_an_accomplice_s_cases_shield_nobody(house: House, stranger: Chain, tmp_path: Path) -> None:
+async def test_an_accomplice_s_cases_shield_nobody(house: RunFixture, stranger: Chain, tmp_path: Path) -> None:
     """It opens one after the other on evidence that nobody can have; the cheater is convicted beside them."""
-    node, ask = house.key("shielded").address, stranger.ask
+    node, call = house.key("shielded").address, stranger.call
     root, data = hashlib.sha256(b"shielded").digest(), b"this is no rollout file"
     await house.commit("shielded", 0, hex_hash(root))
     rules = SimpleNamespace(
@@ -127,15 +138,16 @@ async def test_an_accomplice_s_cases_shield_nobody(house: House, stranger: Chain
         runs=house.book.runs,
         terms=await stranger.terms(house.run),
     )
-    commitment = Commitment(house.run, 0, node, 0, root, 0, 0)
+    commitment = CommittedWork(house.run, 0, node, 0, root, 0, 0)
     upload = upload_of(data, commitment, house.key("shielded"), house.key("storage"), house.domain)
-    made = make_bundle(rules, commitment, Finding("malformed"), accuser=node, upload=upload).to_bytes()  # type: ignore[arg-type]
+    inspection = Inspection(Finding("malformed"), upload=upload)
+    made = make_bundle(rules, commitment, inspection, accuser=node).to_bytes()  # type: ignore[arg-type]
     archive = Archive(rules, house.domain, {content_hash(data): data, content_hash(made): made})
 
     async def shield() -> int:
         async with house.chain("v1") as accomplice:
             act = court.open_case(node, 0, 0, root, Kind.SAMPLING_MISMATCH, 0, b"\x0e" * 32)
-            return event_of(await accomplice.act(act), CaseOpened).case_id
+            return event_of(await accomplice.send(act), CaseOpened).case_id
 
     async with AsyncExitStack() as stack:
         v2, v3, v4 = [
@@ -150,55 +162,55 @@ async def test_an_accomplice_s_cases_shield_nobody(house: House, stranger: Chain
             judge.journal.sent(verdict)
         first = await shield()
         await v2.turn()
-        accused = await ask(court.case_of(first + 1))
+        accused = await call(court.case_of(first + 1))
         assert (accused.challenger, accused.evidence_hash) == (house.key("v2").address, hash_bytes(content_hash(made)))
         await v3.turn()
-        assert await ask(court.case_count()) == first + 1, "that one shows guilt: another would be needless"
+        assert await call(court.case_count()) == first + 1, "that one shows guilt: another would be needless"
 
-        async with house.devchain() as dev:
+        async with house.local_chain() as dev:
             await dev.advance(1800)
-        free = await ask(registry.free_balance(house.key("operator of v1").address))
+        free = await call(registry.free_balance(house.key("operator of v1").address))
         second = await shield()
         for judge in (v4, v3, v4):
             await judge.turn()
-        async with house.devchain() as dev:
+        async with house.local_chain() as dev:
             await dev.advance(1800)
         for judge in (v3, v4):
             await judge.turn()
-        assert (await ask(court.case_of(first + 1))).outcome is Outcome.GUILTY
-        assert (await ask(registry.node(node))).status is Status.JAILED
+        assert (await call(court.case_of(first + 1))).outcome is Outcome.GUILTY
+        assert (await call(registry.node(node))).status is Status.JAILED
         await v2.turn()
-        assert (await ask(court.case_of(second))).outcome is Outcome.MOOT
-        assert await ask(registry.free_balance(house.key("operator of v1").address)) == free, "its fee comes back"
+        assert (await call(court.case_of(second))).outcome is Outcome.MOOT
+        assert await call(registry.free_balance(house.key("operator of v1").address)) == free, "its fee comes back"
         assert v3.journal.accusations(time.time() + 3600) != []
         await v3.turn()
         assert v3.journal.accusations(time.time() + 3600) == []
 
 
-async def test_who_joins_a_run_at_work_inspects_and_seals_from_then_on(house: House, tmp_path: Path) -> None:
+async def test_who_joins_a_run_at_work_inspects_and_seals_from_then_on(house: RunFixture, tmp_path: Path) -> None:
     node, joined = house.key("steady").address, house.key("v5").address
     roots = [hashlib.sha256(f"steady {index}".encode()).digest() for index in range(2)]
     await house.commit("steady", 0, hex_hash(roots[0]))
-    async with house.devchain() as dev:
+    async with house.local_chain() as dev:
         await dev.fund([joined, house.key("operator of v5").address])
         await dev.advance(HOUR_SECONDS)
     await house.join("v5", Role.VALIDATOR)
     await house.commit("steady", 1, hex_hash(roots[1]))
     settings = Settings.model_validate({"run": house.run, "validator": {"state_dir": tmp_path}})
     async with house.chain("v5") as chain:
-        validator = Validator(settings, chain, None, None, house.links("v5")[0])  # type: ignore[arg-type]
-        journal, sealing = validator.journal, Sealing(chain, validator.journal, house.run)
-        assert await validator._registered()
-        while await validator._follow():
+        validator = Validator(settings, NodeSession(chain, None), None, house.links("v5")[0])  # type: ignore[arg-type]
+        journal, sealer = validator.journal, HourSealer(chain, validator.journal, house.run)
+        await validator.check_registration()
+        while await validator.follow():
             pass
         (item,) = journal.pending(1 << 40, time.time(), 100)
         c = item.commitment
         assert (c.node, c.index, journal.backlog()) == (node, 1, 1)
-        async with house.devchain() as dev:
+        async with house.local_chain() as dev:
             await dev.advance(HOUR_SECONDS)
-        assert not await sealing.turn(await chain.head()), "it is not judged yet"
+        assert not await sealer.poll(await chain.head()), "it is not judged yet"
         accepted = house.verdict("v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32)
         journal.judge(c, accepted, None, accuse_at=None)
-        assert await sealing.turn(await chain.head())
-        assert await chain.ask(runs.last_sealed(joined)) == c.hour
+        assert await sealer.poll(await chain.head())
+        assert await chain.call(runs.last_sealed(joined)) == c.hour
         journal.close()

@@ -15,7 +15,12 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
-from weights_house import (
+
+from muster.chain.anvil import free_port
+from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
+from muster.shardcast import Manifest, fetch_version, verify_folder
+from muster.shardcast.format.store import incomplete, version_path, versions
+from tests.support.weight_servers import (
     QUICK,
     RUN,
     Broken,
@@ -33,15 +38,10 @@ from weights_house import (
     until,
 )
 
-from muster.chain.anvil import free_port
-from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
-from muster.shardcast import Manifest, fetch, fetch_with_report, verify_folder
-from muster.shardcast.folder import incomplete, version_path, versions
-
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which step 3 is published."""
+    """Yield a folder in which step 3 is published."""
     return tmp_path_factory.mktemp("house")
 
 
@@ -52,7 +52,7 @@ def manifest(house: Path) -> Manifest:
 
 @pytest.fixture(scope="module")
 def origin(house: Path, manifest: Manifest) -> Iterator[Server]:
-    """An origin process that serves it."""
+    """Yield an origin process that serves it."""
     server = Server(house / "origin", dir=house / "published").start()
     with ended(server):
         yield server
@@ -60,7 +60,7 @@ def origin(house: Path, manifest: Manifest) -> Iterator[Server]:
 
 @pytest.fixture
 def liar(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
-    """The published folder with one bit of shard 1 flipped; the source named first is asked for that one first."""
+    """Return the published folder with one bit of shard 1 flipped; the first source is asked for that shard."""
     folder = shutil.copytree(house / "published", tmp_path / "lies")
     model = folder / manifest.id / "model.safetensors"
     data = bytearray(model.read_bytes())
@@ -71,7 +71,7 @@ def liar(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def all_lies(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
-    """The published folder with the right manifest and zeros for everything else."""
+    """Return the published folder with the right manifest and zeros for everything else."""
     folder = shutil.copytree(house / "published", tmp_path / "all-lies")
     for file in manifest.files:
         (folder / manifest.id / file.name).write_bytes(bytes(file.size))
@@ -97,12 +97,12 @@ async def test_any_static_server_with_ranges_is_a_source(house: Path, manifest: 
 async def test_what_is_here_is_verified_and_not_fetched(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
     path = await get(manifest, tmp_path, origin.url)
     before = origin.stats["served_bytes"]
-    again = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
+    again = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
     assert (again.path, again.found_bytes, again.fetched_bytes) == (path, manifest.total_bytes, 0)
     data = bytearray((path / "model.safetensors").read_bytes())
     data[0] ^= 1
     (path / "model.safetensors").write_bytes(data)
-    repaired = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
+    repaired = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
     assert repaired.fetched_bytes == manifest.shards[1].size
     assert verify_folder(repaired.path, manifest.root).problems == ()
     assert origin.stats["served_bytes"] - before == manifest.shards[1].size
@@ -123,10 +123,10 @@ async def test_a_relay_that_flips_one_bit_is_dropped_and_the_fetch_succeeds(
     house: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
 ) -> None:
     async with odd_source(liar) as (lies, _, _):
-        fetched = await fetch_with_report(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
     assert contents(fetched.path) == contents(house / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
-    assert [report.url for report in fetched.liars] == [lies]
+    assert [report.url for report in fetched.bad_sources] == [lies]
     assert reports[lies].dropped.startswith(f"shard 1 from {lies} hashes to 0x")
     assert reports[lies].bytes + reports[origin.url].bytes == fetched.fetched_bytes == manifest.total_bytes
 
@@ -135,10 +135,10 @@ async def test_a_liar_is_dropped_by_its_first_lie(
     house: Path, manifest: Manifest, origin: Server, all_lies: Path, tmp_path: Path
 ) -> None:
     async with odd_source(all_lies) as (lies, shelf, _):
-        fetched = await fetch_with_report(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
         shards_asked_for = [name for name in shelf.opened if name != "manifest.json"]
         assert len(shards_asked_for) <= QUICK.streams
-    assert [(report.url, report.bytes) for report in fetched.liars] == [(lies, 0)]
+    assert [(report.url, report.bytes) for report in fetched.bad_sources] == [(lies, 0)]
     assert contents(fetched.path) == contents(house / "checkpoint-3")
 
 
@@ -160,7 +160,7 @@ async def test_what_a_liar_left_does_no_harm(
     async with odd_source(liar) as (lies, _, _):
         with pytest.raises(MismatchError):
             await get(manifest, tmp_path / "in", lies)
-    fetched = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path / "in", limits=QUICK)
+    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "in", limits=QUICK)
     assert contents(fetched.path) == contents(house / "checkpoint-3")
     assert fetched.found_bytes + fetched.fetched_bytes == manifest.total_bytes
     assert fetched.fetched_bytes >= manifest.shards[1].size
@@ -217,14 +217,14 @@ async def test_a_root_nobody_has_and_a_root_of_something_else(
     manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     with pytest.raises(UnreachableError, match="404") as caught:
-        await fetch(bytes(32), RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, patience=0.5))
+        await fetch_version(bytes(32), RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, patience=0.5))
     assert "curl" in caught.value.hint
     with pytest.raises(MismatchError, match="is the root of step 3 of run 1, and not of step 4 of run 1"):
-        await fetch(manifest.root, RUN, 4, [origin.url], tmp_path, limits=QUICK)
+        await fetch_version(manifest.root, RUN, 4, [origin.url], tmp_path, limits=QUICK)
     with pytest.raises(MismatchError, match="and not of step 3 of run 2"):
-        await fetch(manifest.root, 2, 3, [origin.url], tmp_path, limits=QUICK)
+        await fetch_version(manifest.root, 2, 3, [origin.url], tmp_path, limits=QUICK)
     with pytest.raises(MalformedError, match="at most 1000 are accepted"):
-        await fetch(manifest.root, RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, max_bytes=1000))
+        await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, max_bytes=1000))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -243,7 +243,7 @@ async def test_a_difference_is_not_loaded_as_if_it_were_a_checkpoint(
 @pytest.mark.parametrize("sources", [[], ["relay:8700"], ["ftp://relay"], ["http://relay/?x=1"], [""]])
 async def test_sources_that_are_no_urls_are_a_config_error(sources: list[str], tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        await fetch(bytes(32), RUN, 3, sources, tmp_path)
+        await fetch_version(bytes(32), RUN, 3, sources, tmp_path)
     assert caught.value.hint
 
 
@@ -254,11 +254,11 @@ async def test_a_relay_that_is_down_costs_nothing_but_its_share(
     house: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     dead = f"http://127.0.0.1:{free_port()}"
-    fetched = await fetch_with_report(manifest.root, RUN, 3, [dead, origin.url], tmp_path, limits=QUICK)
+    fetched = await fetch_version(manifest.root, RUN, 3, [dead, origin.url], tmp_path, limits=QUICK)
     assert contents(fetched.path) == contents(house / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
     assert reports[dead].failures >= 1
-    assert (reports[dead].bytes, reports[dead].dropped, fetched.liars) == (0, "", ())
+    assert (reports[dead].bytes, reports[dead].dropped, fetched.bad_sources) == (0, "", ())
     assert reports[origin.url].bytes == manifest.total_bytes
 
 
@@ -286,7 +286,7 @@ async def test_a_source_that_never_answers_holds_nobody_up(
     house: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     async with silent_source() as silent:
-        fetched = await fetch_with_report(manifest.root, RUN, 3, [silent, origin.url], tmp_path, limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [silent, origin.url], tmp_path, limits=QUICK)
         assert contents(fetched.path) == contents(house / "checkpoint-3")
         assert fetched.seconds < QUICK.stall, "the shards it sat on were fetched elsewhere before it timed out"
         with pytest.raises(UnreachableError, match="no source has the manifest"):
@@ -298,10 +298,10 @@ async def test_transfers_that_break_off_are_tried_again_elsewhere(
 ) -> None:
     async with odd_source(house / "published") as (broken, shelf, _):
         shelf.bend = lambda name, item: Broken(item.file, item.size) if name == "model.safetensors" else item
-        fetched = await fetch_with_report(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", limits=QUICK)
         assert contents(fetched.path) == contents(house / "checkpoint-3")
         assert fetched.sources[0].failures >= 1
-        assert fetched.liars == ()
+        assert fetched.bad_sources == ()
         with pytest.raises(UnreachableError, match="shards of"):
             await get(manifest, tmp_path / "2", broken, patience=0.5, stall=0.2, min_rate=1 << 20)
 
@@ -311,10 +311,10 @@ async def test_a_server_without_ranges_gives_what_it_can(
 ) -> None:
     async with odd_source(house / "published") as (plain, shelf, _):
         shelf.hear = lambda request: replace(request, headers={})
-        fetched = await fetch_with_report(manifest.root, RUN, 3, [plain, origin.url], tmp_path, limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [plain, origin.url], tmp_path, limits=QUICK)
     assert contents(fetched.path) == contents(house / "checkpoint-3")
     report = fetched.sources[0]
-    assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200 ")
+    assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200")
     assert report.bytes in (0, 2, 11, 13), "files of one shard need no range"
 
 
@@ -382,11 +382,11 @@ async def test_a_full_disk_is_a_clear_error(manifest: Manifest, origin: Server, 
 async def test_a_cap_holds_on_either_side(house: Path, manifest: Manifest, origin: Server, tmp_path: Path) -> None:
     rate = manifest.total_bytes  # a second, less the last piece of each stream
     capped = replace(QUICK, rate=rate)
-    fetched = await fetch_with_report(manifest.root, RUN, 3, [origin.url], tmp_path / "1", limits=capped)
+    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "1", limits=capped)
     assert fetched.seconds > 0.8
     assert contents(fetched.path) == contents(house / "checkpoint-3")
     slow = await asyncio.to_thread(Server(tmp_path / "slow", dir=house / "published", upload_rate=rate).start)
     with ended(slow):
-        fetched = await fetch_with_report(manifest.root, RUN, 3, [slow.url], tmp_path / "2", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [slow.url], tmp_path / "2", limits=QUICK)
     assert fetched.seconds > 0.8
     assert contents(fetched.path) == contents(house / "checkpoint-3")

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from weights_house import QUICK, RUN, Server, contents, ended, publish_step
 
-from muster.shardcast.client import Fetched, fetch_with_report
-from muster.shardcast.manifest import Manifest
+from muster.shardcast.fetch.fetch import FetchedVersion, fetch_version
+from muster.shardcast.format.manifest import Manifest
+from tests.support.weight_servers import QUICK, RUN, Server, contents, ended, publish_step
 
 MIB = 1 << 20
 MODEL_BYTES = 12 * MIB + 5
@@ -26,7 +26,7 @@ LIMITS = replace(QUICK, timeout=60)
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which a checkpoint of twelve MiB is published."""
+    """Yield a folder in which a checkpoint of twelve MiB is published."""
     return tmp_path_factory.mktemp("house")
 
 
@@ -42,13 +42,13 @@ def origin(house: Path, manifest: Manifest) -> Iterator[Server]:
         yield server
 
 
-async def get(manifest: Manifest, dest: Path, *urls: str) -> Fetched:
-    return await fetch_with_report(manifest.root, RUN, STEP, urls, dest, limits=LIMITS)
+async def get(manifest: Manifest, dest: Path, *urls: str) -> FetchedVersion:
+    return await fetch_version(manifest.root, RUN, STEP, urls, dest, limits=LIMITS)
 
 
-def assert_whole(fetched: Fetched, house: Path) -> None:
+def assert_whole(fetched: FetchedVersion, house: Path) -> None:
     assert contents(fetched.path) == contents(house / f"checkpoint-{STEP}")
-    assert fetched.liars == ()
+    assert fetched.bad_sources == ()
 
 
 async def served_something(server: Server) -> None:
@@ -115,13 +115,13 @@ async def test_a_source_that_serves_an_old_version(house: Path, origin: Server, 
     with ended(stale, right):
         fetched = await get(manifest, tmp_path / "in", stale.url, right.url)
     assert contents(fetched.path) == contents(tmp_path / f"checkpoint-{STEP}")
-    assert [liar.url for liar in fetched.liars] == [stale.url]
-    assert fetched.liars[0].bytes < MIB, "dropped by its first shard, but for the small files, which are the same"
+    assert [liar.url for liar in fetched.bad_sources] == [stale.url]
+    assert fetched.bad_sources[0].bytes < MIB, "dropped by its first shard, but for the small files, which are the same"
 
 
 @asynccontextmanager
 async def resetting(url: str, share: int) -> AsyncIterator[str]:
-    """A way to a source on which every `share`-th connection is reset after its first 40 KB."""
+    """Return a way to a source on which every `share`-th connection is reset after its first 40 KB."""
     host, port = url.removeprefix("http://").split(":")
     count = 0
 

@@ -10,8 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import terms_of
-from weights_house import (
+
+from benchmarks.testbed.run_fixture import terms_of
+from muster.chain.anvil import free_port
+from muster.chain.client import Chain, event_of
+from muster.chain.keys import Signer
+from muster.contracts import runs
+from muster.contracts.runs import RunCreated
+from muster.errors import MismatchError, UnreachableError
+from muster.shardcast import Manifest, fetch_version, verify_folder
+from muster.shardcast.fetch.download import Progress
+from muster.shardcast.format.store import Index, IndexEntry, incomplete, versions
+from muster.shardcast.serve.relay import Relay, RelayLimits
+from muster.shardcast.serve.store import OpenFile, Stats
+from tests.support.weight_servers import (
     QUICK,
     RUN,
     Gate,
@@ -26,22 +38,10 @@ from weights_house import (
     until,
 )
 
-from muster.chain.anvil import free_port
-from muster.chain.client import Chain, event_of
-from muster.chain.contracts import runs
-from muster.chain.contracts.runs import RunCreated
-from muster.chain.keys import Signer
-from muster.errors import MismatchError, UnreachableError
-from muster.shardcast import Manifest, fetch, verify_folder
-from muster.shardcast.folder import Index, IndexEntry, incomplete, versions
-from muster.shardcast.relay import Relay, RelayLimits
-from muster.shardcast.shelf import Item, Stats
-from muster.shardcast.transfer import Progress
-
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which step 3 is published."""
+    """Yield a folder in which step 3 is published."""
     return tmp_path_factory.mktemp("house")
 
 
@@ -52,14 +52,14 @@ def manifest(house: Path) -> Manifest:
 
 @pytest.fixture
 async def origin(house: Path, manifest: Manifest) -> AsyncIterator[str]:
-    """The URL of an origin, in this process, that serves it."""
+    """Yield the URL of an origin, in this process, that serves it."""
     async with odd_source(house / "published") as (url, _, _):
         yield url
 
 
 @pytest.fixture
 def all_lies(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
-    """The published folder with the right manifest and zeros for everything else."""
+    """Return the published folder with the right manifest and zeros for everything else."""
     folder = shutil.copytree(house / "published", tmp_path / "all-lies")
     for file in manifest.files:
         (folder / manifest.id / file.name).write_bytes(bytes(file.size))
@@ -91,7 +91,7 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
     half = 10 * 64 * 1024
     gates: list[Gate] = []
 
-    def gate(name: str, item: Item) -> Item:
+    def gate(name: str, item: OpenFile) -> OpenFile:
         if name == "model.safetensors" and all(gate.limit == half for gate in gates):
             gates.append(Gate(item, half))
             return gates[-1]
@@ -103,14 +103,14 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
         async with relaying(tmp_path / "relayed", upstream, limits=limits) as (url, _):
             told: list[Progress] = []
             fetching = asyncio.create_task(
-                fetch(manifest.root, RUN, 3, [url], tmp_path / "client", limits=QUICK, progress=told.append)
+                fetch_version(manifest.root, RUN, 3, [url], tmp_path / "client", limits=QUICK, progress=told.append)
             )
             await until(lambda: bool(told) and told[-1].done >= half)
             assert not fetching.done()
             assert told[-1].done < manifest.total_bytes
             for waiting in gates:
                 waiting.let_through()
-            assert contents(await fetching) == contents(house / "checkpoint-3")
+            assert contents((await fetching).path) == contents(house / "checkpoint-3")
     assert (told[-1].done, told[-1].total, told[-1].found) == (manifest.total_bytes, manifest.total_bytes, 0)
 
 
@@ -131,7 +131,7 @@ async def test_a_relay_serves_no_byte_that_its_upstream_lied_about(
 
 @pytest.fixture
 async def steps(tmp_path: Path) -> AsyncIterator[tuple[str, list[Manifest]]]:
-    """An origin with steps 1 and 2, to which more can be published."""
+    """Yield an origin with steps 1 and 2, to which more can be published."""
     made = [publish_step(tmp_path, step, model_bytes=100_000) for step in (1, 2)]
     async with odd_source(tmp_path / "published") as (url, _, _):
         yield url, made
@@ -215,12 +215,12 @@ async def test_a_relay_relays_what_the_chain_has(
     owner, trainer = funded(2)
     settings = deployment.settings
     async with await Chain.connect(settings, owner, journal_folder=tmp_path / "owner") as chain:
-        created = await chain.act(runs.create_run(terms_of(trainer.address, owner.address).to_chain()))
+        created = await chain.send(runs.create_run(terms_of(trainer.address, owner.address).to_chain()))
         run = event_of(created, RunCreated).run
     forged, anchored = (publish_step(tmp_path, 0, run=run, seed=seed) for seed in (1, 2))
     unpublished = publish_step(tmp_path, 1, run=run)
     async with await Chain.connect(settings, trainer, journal_folder=tmp_path / "trainer") as chain:
-        await chain.act(runs.publish_checkpoint(run, 0, anchored.root, bytes(32)))
+        await chain.send(runs.publish_checkpoint(run, 0, anchored.root, bytes(32)))
     async with odd_source(tmp_path / "published") as (url, _, _):
         where = {"chain.rpc_url": settings.rpc_url, "chain.addresses": settings.addresses}
         options = {"role": "relay", "dir": tmp_path / "relayed", "follow": False, "check_chain": True, **where}
@@ -230,9 +230,9 @@ async def test_a_relay_relays_what_the_chain_has(
             bounds = replace(QUICK, patience=1)
             for refused, status in ((forged, "502"), (unpublished, "404")):
                 with pytest.raises(UnreachableError, match=status):
-                    await fetch(refused.root, run, refused.step, [relay.url], tmp_path / "in", limits=bounds)
-            path = await fetch(anchored.root, run, 0, [relay.url], tmp_path / "in", limits=QUICK)
-    assert verify_folder(path, anchored.root).problems == ()
+                    await fetch_version(refused.root, run, refused.step, [relay.url], tmp_path / "in", limits=bounds)
+            fetched = await fetch_version(anchored.root, run, 0, [relay.url], tmp_path / "in", limits=QUICK)
+    assert verify_folder(fetched.path, anchored.root).problems == ()
     assert [version.root for version in versions(tmp_path / "relayed")] == [anchored.root]
 
 
@@ -276,7 +276,7 @@ async def test_settings_that_cannot_work_end_with_a_hint(origin: str, house: Pat
     for says, server in started.items():
         assert server.process is not None
         _, errors = await asyncio.to_thread(server.process.communicate, timeout=60)
-        assert (server.process.returncode, says in errors, "\n  try: " in errors) == (78, True, True), errors
+        assert (server.process.returncode, says in errors, "\n  next: " in errors) == (78, True, True), errors
 
 
 async def test_a_second_relay_in_the_same_folder_is_refused(origin: str, tmp_path: Path) -> None:

@@ -8,27 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from house import House, Orchestrator
-from node_house import until
-from weights_house import SHARD, contents, odd_source, publish_step
 
-from muster.chain.contracts import runs
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.clients.relays import FRESH_SECONDS, Relays
+from muster.clients.run_data import CheckpointFetcher
+from muster.contracts import runs
 from muster.errors import MusterError, UnreachableError
-from muster.messages import LieReport, RelayOffer
-from muster.model_files import tokenizer_hash
-from muster.relays import ASK_SECONDS, Relays
-from muster.run_data import Checkpoints
-from muster.settings import ShardcastSettings
-from muster.shardcast.client import fetch_with_report
-from muster.shardcast.folder import version_path
-from worker.sharing import share
+from muster.models.files import tokenizer_hash
+from muster.protocol.messages import MisbehaviourReport, RelayOffer
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.fetch import fetch_version
+from muster.shardcast.format.store import version_path
+from tests.support.node_fixture import until
+from tests.support.weight_servers import SHARD, contents, odd_source, publish_step
+from worker.serve_weights import share
 
 NOBODY = "http://127.0.0.1:9"
 """The owner's relay in these houses: nothing listens there."""
 
 
 async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) -> None:
-    house = await House.build(tmp_path, deployment.settings, seed="share", workers=("w1", "w2"))
+    house = await RunFixture.build(tmp_path, deployment.settings, seed="share", workers=("w1", "w2"))
     manifest = publish_step(tmp_path, 3, run=house.run)
     orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
     try:
@@ -44,16 +44,18 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
             owners, shared = await client.relays(house.run)
             assert owners == NOBODY
             assert await relays.urls() == [NOBODY]  # nobody fetches from itself
-            fetched = await fetch_with_report(manifest.root, house.run, 3, [shared], tmp_path / "in")
+            fetched = await fetch_version(manifest.root, house.run, 3, [shared], tmp_path / "in")
             assert contents(fetched.path) == contents(tmp_path / "checkpoint-3")
 
-            lie = LieReport(run=house.run, url=shared, root=manifest.id, why="shard 0 is not what the root says")
+            lie = MisbehaviourReport(
+                run=house.run, url=shared, root=manifest.id, why="shard 0 is not what the root says"
+            )
             for reporter in ("v1", "v2"):
                 async with house.client(orchestrator.url, reporter) as accuser:
-                    await accuser.report_lie(lie)
+                    await accuser.report_misbehaviour(lie)
             assert await client.relays(house.run) == [NOBODY]
             told = await client.events(house.run)
-            lies = [event["data"] for event in told["events"] if event["kind"] == "relay lied"]
+            lies = [event["data"] for event in told["events"] if event["kind"] == "relay misbehaved"]
             assert [line["by"] for line in lies] == [house.key(name).address for name in ("v1", "v2")]
             sharing.cancel()
     finally:
@@ -61,7 +63,7 @@ async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) ->
 
 
 def with_a_bit_flipped(published: Path) -> Path:
-    """A copy of a folder of versions with a bit of every shard changed."""
+    """Return a copy of a folder of versions with a bit of every shard changed."""
     copy = shutil.copytree(published, published.parent / "flipped")
     for file in copy.rglob("model.safetensors"):
         data = bytearray(file.read_bytes())
@@ -74,26 +76,26 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
     """Two operators fetch from a member that flips a bit: neither keeps a byte of it, and then nobody is sent there."""
     publish_step(tmp_path, 0)
     promised = tokenizer_hash(tmp_path / "checkpoint-0")
-    house = await House.build(tmp_path, deployment.settings, seed="liar", workers=("w1",), tokenizer_hash=promised)
+    house = await RunFixture.build(tmp_path, deployment.settings, seed="liar", workers=("w1",), tokenizer_hash=promised)
     manifest = publish_step(tmp_path, 0, run=house.run)
     orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
     try:
         async with house.chain("trainer") as chain, house.client(orchestrator.url, "w1") as member:
-            await chain.act(runs.publish_checkpoint(house.run, 0, manifest.root, bytes(32)))
+            await chain.send(runs.publish_checkpoint(house.run, 0, manifest.root, bytes(32)))
             terms = await chain.terms(house.run)
             async with odd_source(with_a_bit_flipped(tmp_path / "published")) as (url, _, _):
                 await member.offer_relay(RelayOffer(run=house.run, url=url))
                 for name in ("v1", "v2"):
                     async with house.client(orchestrator.url, name) as client:
-                        settings, folder = ShardcastSettings(patience_seconds=2), tmp_path / name
+                        settings, folder = ShardcastSettings(patience_seconds=2, stall_seconds=2), tmp_path / name
                         relays = Relays(settings, client, house.run)
-                        checkpoints = Checkpoints(chain, house.run, terms, relays, settings, folder)
+                        checkpoints = CheckpointFetcher(chain, house.run, terms, relays, settings, folder)
                         with pytest.raises(MusterError, match="hashes to"):
                             await checkpoints.get(0)
                         assert not version_path(folder, manifest.root).exists()
             assert await member.relays(house.run) == [NOBODY]
             told = await member.events(house.run)
-            lies = [event["data"] for event in told["events"] if event["kind"] == "relay lied"]
+            lies = [event["data"] for event in told["events"] if event["kind"] == "relay misbehaved"]
             assert [(line["by"], line["relay"]) for line in lies] == [
                 (house.key(name).address, url) for name in ("v1", "v2")
             ]
@@ -102,7 +104,7 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
 
 
 async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deployment: Any, tmp_path: Path) -> None:
-    house = await House.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
+    house = await RunFixture.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
     orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
     now, url = 0.0, "http://127.0.0.1:8799"
     try:
@@ -111,10 +113,10 @@ async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deplo
             assert await relays.urls() == [NOBODY]
             await client.offer_relay(RelayOffer(run=house.run, url=url))
             assert await relays.urls() == [NOBODY]
-            now += ASK_SECONDS
+            now += FRESH_SECONDS
             assert await relays.urls() == [NOBODY, url]
             await asyncio.to_thread(orchestrator.stop)
-            relays.doubt()
+            relays.expire()
             assert await relays.urls() == [NOBODY, url]
             with pytest.raises(UnreachableError):
                 await Relays(ShardcastSettings(), client, house.run).urls()

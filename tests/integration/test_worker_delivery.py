@@ -1,81 +1,130 @@
-"""What a worker concludes of a commitment it did not see mined, when the endpoint's servers disagree. Real chain."""
+"""How a worker delivers: an upload hashed once, no hasty conclusion when the endpoint is behind. Real chain."""
 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-from balancer import balanced, first
-from house import House, some_hash
 
+from benchmarks.testbed.run_fixture import RunFixture, some_hash
 from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
-from muster.chain.contracts import runs
+from muster.contracts import runs
 from muster.errors import ConfigError, UnreachableError
-from muster.hashes import hash_bytes
-from muster.settings import Settings
+from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.messages import UploadReceipt
+from muster.settings.schema import Settings
+from tests.support.balancer import balanced, first
+from worker.committer import Committer
+from worker.context import WorkerContext
 from worker.decisions import Entry
-from worker.delivery import Courier
 from worker.journal import WorkJournal
-from worker.workplace import Workplace
 
 NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> House:
+def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("delivery")
-    house = asyncio.run(House.build(folder, deployment.settings, seed="delivery", workers=("w1", "w2")))
+    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="delivery", workers=("w1", "w2", "w3")))
     asyncio.run(house.publish(0))
     return house
 
 
 @asynccontextmanager
-async def workplace(house: House, worker: str, url: str, folder: Path) -> AsyncIterator[Workplace]:
-    """A worker's place of work, with the chain seen through the endpoint at `url`."""
+async def context_of(
+    house: RunFixture, worker: str, url: str, folder: Path, orchestrator: str = NOWHERE
+) -> AsyncIterator[WorkerContext]:
+    """Yield a worker's context, with the chain seen through the endpoint at `url`."""
     settings = house.settings.model_copy(update={"rpc_url": url})
     journal = WorkJournal(folder / "work", worker)
     try:
         async with (
             await Chain.connect(settings, house.key(worker), journal_folder=folder / "transactions") as chain,
-            house.client(NOWHERE, worker) as client,
+            house.client(orchestrator, worker) as client,
         ):
             terms = await chain.terms(house.run)
-            yield Workplace(Settings(run=house.run, chain=settings), chain, client, terms, journal)
+            yield WorkerContext(Settings(run=house.run, chain=settings), chain, client, terms, journal)
     finally:
         journal.close()
 
 
-async def saved(place: Workplace, root: str) -> Entry:
-    """Work for index 0 in the journal."""
-    anchor = (await place.chain.checkpoint(place.run, 0)).anchor
-    return place.journal.save(0, 0, anchor, hash_bytes(root), b"finished work")
+async def saved(context: WorkerContext, root: str, data: bytes = b"finished work") -> Entry:
+    """Put work for index 0 into the journal."""
+    anchor = (await context.chain.checkpoint(context.run, 0)).anchor
+    return context.journal.save(0, 0, anchor, hash_bytes(root), data)
+
+
+@asynccontextmanager
+async def storage(house: RunFixture, receipt: UploadReceipt) -> AsyncIterator[str]:
+    """Serve an orchestrator that takes an upload at the second attempt, with this receipt; yield its URL."""
+    signed = sign_message(house.key("storage"), house.domain, receipt).model_dump_json()
+    answers = ["HTTP/1.1 503 Busy\r\nContent-Length: 0", f"HTTP/1.1 201 Created\r\nContent-Length: {len(signed)}"]
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        await reader.readexactly(receipt.size)
+        head = answers.pop(0)
+        writer.write(f"{head}\r\nConnection: close\r\n\r\n{'' if answers else signed}".encode())
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    async with server:
+        yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+async def test_an_upload_is_hashed_once(
+    house: RunFixture, anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By whoever saves it: reading it back, naming it, signing two attempts and checking the receipt need no other."""
+    data, root, hashed = b"finished work" * 1000, some_hash("ours"), []
+    sha256 = hashlib.sha256
+    monkeypatch.setattr(hashlib, "sha256", lambda given=b"": hashed.append(len(given)) or sha256(given))
+    receipt = UploadReceipt(
+        run=house.run,
+        node=house.key("w3").address,
+        index=0,
+        root=root,
+        file_hash="0x" + sha256(data).hexdigest(),
+        size=len(data),
+        signature=UNSIGNED,
+    )
+    async with storage(house, receipt) as url, context_of(house, "w3", anvil.url, tmp_path, url) as context:
+        await saved(context, root, data)
+        assert await Committer(context).poll() == ""
+        entry = context.journal.entry(0)
+    assert entry is not None
+    assert entry.state == "committed"
+    assert hashed.count(len(data)) == 1
 
 
 async def test_a_server_that_does_not_know_the_commitment_yet_accuses_nobody(
-    house: House, anvil: Anvil, tmp_path: Path
+    house: RunFixture, anvil: Anvil, tmp_path: Path
 ) -> None:
-    async with balanced(anvil) as balancer, workplace(house, "w1", balancer.url, tmp_path) as place:
-        entry = await saved(place, some_hash("ours"))
-        balancer.head = (await place.chain.head()).number
+    async with balanced(anvil) as balancer, context_of(house, "w1", balancer.url, tmp_path) as context:
+        entry = await saved(context, some_hash("ours"))
+        balancer.head = (await context.chain.head()).number
         await house.commit("w1", 0, some_hash("ours"))
-        question = runs.is_committed(place.node, 0, entry.step, entry.root).encode().hex()
+        question = runs.is_committed(context.node, 0, entry.step, entry.root).encode().hex()
         balancer.lags = first(1, question)
-        courier = Courier(place)
+        committer = Committer(context)
         with pytest.raises(UnreachableError, match="the endpoint is behind"):
-            await courier.turn()
-        assert place.journal.unsettled(1) == [entry]
-        assert await courier.turn() == "no finished work to deliver"
-        assert place.journal.unsettled(1) == []
+            await committer.poll()
+        assert context.journal.pending(1) == [entry]
+        assert await committer.poll() == "no finished work to deliver"
+        assert context.journal.pending(1) == []
 
 
-async def test_another_root_at_our_index_is_another_machine_s(house: House, anvil: Anvil, tmp_path: Path) -> None:
-    async with workplace(house, "w2", anvil.url, tmp_path) as place:
-        await saved(place, some_hash("ours"))
+async def test_another_root_at_our_index_is_another_machine_s(house: RunFixture, anvil: Anvil, tmp_path: Path) -> None:
+    async with context_of(house, "w2", anvil.url, tmp_path) as context:
+        await saved(context, some_hash("ours"))
         await house.commit("w2", 0, some_hash("theirs"))
         with pytest.raises(ConfigError, match="index 0 was committed with another root"):
-            await Courier(place).turn()
+            await Committer(context).poll()

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from muster.chain.anvil import Anvil
-from muster.chain.rpc import Rpc
+from muster.chain.provider import BoundedProvider
 
 Pick = Callable[[str], bool]
 """Whether a request, as JSON text, meets a certain fate."""
@@ -35,7 +35,7 @@ def first(count: int, word: str) -> Pick:
 class Balancer:
     """The endpoint. Make it with `balanced`."""
 
-    def __init__(self, anvil: Rpc) -> None:
+    def __init__(self, anvil: BoundedProvider) -> None:
         self._anvil = anvil
         self.url = ""
         self.head = 0
@@ -89,8 +89,8 @@ def _answer(call: dict[str, Any], **content: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def balanced(anvil: Anvil) -> AsyncIterator[Balancer]:
     """The endpoint in front of an Anvil."""
-    async with Rpc(anvil.url, timeout=10) as rpc:
-        balancer = Balancer(rpc)
+    async with BoundedProvider(anvil.url, timeout=10) as provider:
+        balancer = Balancer(provider)
         server = await asyncio.start_server(balancer.serve, "127.0.0.1", 0)
         async with server:
             balancer.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"

@@ -7,33 +7,23 @@ from functools import cache
 import numpy as np
 
 from muster.chain.keys import Signer
-from muster.draws import Draw
-from muster.hashes import content_hash, hex_hash
-from muster.inspection import Commitment, ModelFacts, Rules
-from muster.messages import Receipt, SignedRequest, Upload
-from muster.models import make_tokenizer
-from muster.prompts import completion_text, end_token
+from muster.models.init import make_tokenizer
+from muster.protocol.draws import Draw
+from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
+from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.messages import SignedRequest, Upload, UploadReceipt
+from muster.protocol.prompts import completion_text, end_token
+from muster.protocol.receipts import upload_target
+from muster.protocol.requests import HEADER_BODY, HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, host_of, sign_request
+from muster.protocol.terms import Terms, WorkClass
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
-from muster.signing import (
-    HEADER_BODY,
-    HEADER_EXPIRY,
-    HEADER_NONCE,
-    HEADER_SIGNATURE,
-    UNSIGNED,
-    Domain,
-    domain,
-    host_of,
-    sign_receipt,
-    sign_request,
-    upload_target,
-)
 from muster.tasks import length_reward, make_task_set, verify
-from muster.terms import Terms, WorkClass
+from muster.verification.checks import CommittedWork, ModelFacts, Rules
 
 RUNS = "0x" + "11" * 20
 REGISTRY = "0x" + "22" * 20
-WHERE = domain(31337, REGISTRY)
+WHERE = Domain(31337, REGISTRY)
 NODE = Signer.from_key(b"\x01" * 32)
 STORAGE = Signer.from_key(b"\x02" * 32)
 ACCUSER = Signer.from_key(b"\x03" * 32).address
@@ -88,13 +78,13 @@ def rules() -> Rules:
     )
 
 
-def commitment_of(root: bytes = bytes(32), index: int = 5) -> Commitment:
-    return Commitment(run=1, step=3, node=NODE.address, index=index, root=root, hour=0, block=10)
+def commitment_of(root: bytes = bytes(32), index: int = 5) -> CommittedWork:
+    return CommittedWork(run=1, step=3, node=NODE.address, index=index, root=root, hour=0, block=10)
 
 
 @cache
 def drawn(index: int = 5) -> Draw:
-    return rules().draw(commitment_of(index=index), ENTROPY, 0)
+    return rules().draw(step=3, entropy=ENTROPY, node=NODE.address, index=index, work_class=0)
 
 
 def tokens_of(text: str) -> np.ndarray:
@@ -138,19 +128,19 @@ def honest_rows() -> list[Rollout]:
     return list(_honest_rows())
 
 
-def committed(rows: list[Rollout]) -> Commitment:
+def committed(rows: list[Rollout]) -> CommittedWork:
     """The commitment to these rows."""
     return commitment_of(rollout_tree(rows).root)
 
 
 def upload_of(
-    data: bytes, commitment: Commitment, node: Signer = NODE, storage: Signer = STORAGE, where: Domain = WHERE
+    data: bytes, commitment: CommittedWork, node: Signer = NODE, storage: Signer = STORAGE, where: Domain = WHERE
 ) -> Upload:
     """The upload of a file for a commitment, signed by these two."""
     name, root = content_hash(data), hex_hash(commitment.root)
     path, query = upload_target(name, commitment.run, commitment.index, root)
     url = f"http://127.0.0.1:8600{path}?{query}"
-    headers = sign_request(node, where, "PUT", url, data, now=1_000_000)
+    headers = sign_request(node, where, "PUT", url, name, now=1_000_000)
     request = SignedRequest(
         method="PUT",
         host=host_of(url),
@@ -161,7 +151,7 @@ def upload_of(
         expiry=int(headers[HEADER_EXPIRY]),
         signature=headers[HEADER_SIGNATURE],
     )
-    receipt = Receipt(
+    receipt = UploadReceipt(
         run=commitment.run,
         node=commitment.node,
         index=commitment.index,
@@ -170,4 +160,4 @@ def upload_of(
         size=len(data),
         signature=UNSIGNED,
     )
-    return Upload(receipt=sign_receipt(storage, where, receipt), request=request)
+    return Upload(receipt=sign_message(storage, where, receipt), request=request)

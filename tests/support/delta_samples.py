@@ -10,10 +10,10 @@ import numpy as np
 from blake3 import blake3
 
 from muster.shardcast import Manifest, publish
-from muster.shardcast.delta_version import write_frames
-from muster.shardcast.difference import TARGET_NAME, Step
-from muster.shardcast.folder import read_manifest, remove_version, version_path, versions, write_index
-from muster.shardcast.manifest import MANIFEST_NAME, File, Shard
+from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
+from muster.shardcast.delta.frames import write_frames
+from muster.shardcast.format.manifest import MANIFEST_NAME, File, Shard
+from muster.shardcast.format.store import read_manifest, remove_version, version_path, versions, write_index
 from muster.shardcast.retention import Deltas
 
 RUN = 1
@@ -73,8 +73,8 @@ def forge_difference(folder: Path, base: Manifest, target: Manifest) -> None:
     third = publish(write_step(draft / "third", 77, share=0.001), draft / "out", RUN, 77, shard_bytes=SHARD)
     forged = draft / "forged"
     forged.mkdir()
-    start = Step(version_path(folder, base.root), base)
-    assert write_frames(start, Step(version_path(draft / "out", third.root), third), forged)
+    start = TargetStep(version_path(folder, base.root), base)
+    assert write_frames(start, TargetStep(version_path(draft / "out", third.root), third), forged)
     replace_difference(folder, forged, base, target)
     shutil.rmtree(draft)
 

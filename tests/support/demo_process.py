@@ -10,14 +10,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from tests.support.fork_server import exec_process
+
 TOKEN = 10**18
 
 
-def start(folder: Path, *words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """`muster swarm demo` with its folder and report in `folder`."""
+def start(
+    folder: Path, *words: str, environment: dict[str, str] | None = None, forked: bool = True
+) -> subprocess.Popen[str]:
+    """`muster swarm demo` with its folder and report in `folder`; not `forked`: exactly as from a shell."""
     command = [sys.executable, "-m", "muster", "swarm", "demo", "--folder", str(folder / "swarm"), *words]
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-    return subprocess.Popen(
+    return (subprocess.Popen if forked else exec_process)(
         [*command, "--report", str(folder / "report.html")],
         cwd=folder,
         env={**kept, "PYTHONPATH": os.getcwd(), **(environment or {})},
@@ -39,16 +43,17 @@ def wait_for(process: subprocess.Popen[str], words: str) -> None:
 
 
 def processes_of(folder: Path) -> list[str]:
-    """Command lines of running processes that name the folder."""
+    """Command lines of running processes that name the folder, or run in it."""
     found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
                 words = Path(f"/proc/{entry}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-            except (FileNotFoundError, ProcessLookupError):
+                where = os.readlink(f"/proc/{entry}/cwd")
+            except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
-            if str(folder) in words:
-                found.append(words)
+            if str(folder) in words or Path(where).is_relative_to(folder):
+                found.append(f"{entry}: {words}")
     return found
 
 

@@ -6,16 +6,15 @@ import asyncio
 from dataclasses import replace
 from typing import Any, cast
 
-from commitment_samples import rules
-
-from muster.chain.contracts.registry import Node, Role, Status
+from muster.contracts.registry import Node, Role, Status
 from muster.errors import UnreachableError
-from muster.messages import AcceptedWork, Demand, StepReport
+from muster.protocol.messages import AcceptedCommitment, Demand, StepReport
 from muster.rollouts.reader import RolloutReader
-from muster.settings import Settings
-from trainer.intake import Intake
+from muster.settings.schema import Settings
+from tests.support.commitment_samples import rules
+from trainer.accepted_work import AcceptedWork
+from trainer.distributed import SingleProcess
 from trainer.publisher import Publisher
-from trainer.ranks import Alone
 from trainer.service import Trainer
 
 RUN, STEP = 1, 4
@@ -31,20 +30,28 @@ class Orchestrator:
         self.fetched: list[str] = []
         self.silent = False
         self.wanted, self.waiting_groups, self.step = True, 0, STEP
+        self.newcomers, self.able_workers = 0, 0
         self.told_twice = asyncio.Event()
 
-    async def accepted(self, run: int, min_step: int) -> list[AcceptedWork]:
+    async def accepted(self, run: int, min_step: int) -> list[AcceptedCommitment]:
         if self.silent:
             raise UnreachableError("nobody is there")
         root = "0x" + "01" * 32
-        return [AcceptedWork(step=STEP, node=WORKER, index=0, root=root, file_hash=FORGED, size=9, verdicts=[])]
+        return [AcceptedCommitment(step=STEP, node=WORKER, index=0, root=root, file_hash=FORGED, size=9, verdicts=[])]
 
     async def get_file(self, name: str) -> bytes:
         self.fetched.append(name)
         return b""
 
     async def demand(self, run: int) -> Demand:
-        return Demand(run=run, step=self.step, wanted=self.wanted, waiting_groups=self.waiting_groups)
+        return Demand(
+            run=run,
+            step=self.step,
+            wanted=self.wanted,
+            waiting_groups=self.waiting_groups,
+            newcomers=self.newcomers,
+            able_workers=self.able_workers,
+        )
 
     async def post_step(self, report: StepReport) -> None:
         self.reports.append(report)
@@ -60,13 +67,13 @@ class Chain:
         return [active for _ in addresses]
 
 
-def intake_of(chain: Chain, client: Orchestrator, required: int = 1) -> Intake:
+def accepted_work_of(chain: Chain, client: Orchestrator, required: int = 1) -> AcceptedWork:
     terms = replace(rules().terms, accepts_required=required)
-    return Intake(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105)
+    return AcceptedWork(cast(Any, chain), cast(Any, client), RolloutReader(), RUN, terms, 105)
 
 
-def trainer_with(settings: Settings, client: Orchestrator, intake: Intake) -> Trainer:
+def trainer_with(settings: Settings, client: Orchestrator, accepted_work: AcceptedWork) -> Trainer:
     """One that has an orchestrator, and no chain."""
     terms = rules().terms
     publisher = Publisher(settings, cast(Any, None), cast(Any, client), terms)
-    return Trainer(settings, publisher, intake, terms, Alone())
+    return Trainer(settings, publisher, accepted_work, terms, SingleProcess())

@@ -1,6 +1,8 @@
-"""A learner in a process of its own, to be killed: says what it does before it does it. See test_trainer_killed.py.
+"""A learner in a process of its own, to be killed: it says what it does before it does it.
 
-learner_process.py INITIAL FOLDER STEPS
+See tests/unit/trainer/test_killed.py:
+
+python -m tests.support.learner_process INITIAL FOLDER STEPS
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from tests.unit.trainer_samples import batch_of, learner_at
+from tests.support.trainer_samples import batch_of, learner_at
 
 
 def main(initial: Path, folder: Path, steps: int) -> None:
@@ -17,7 +19,7 @@ def main(initial: Path, folder: Path, steps: int) -> None:
         batch, files = batch_of(step)
         learner.checkpoints.close_batch(batch)
         say("learning", step)
-        learner.learn(batch, files, {})
+        learner.train_step(batch, files, {})
         say("writing", step)
     learner.written()
     learner.close()

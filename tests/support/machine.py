@@ -17,14 +17,13 @@ from unittest import mock
 
 import structlog
 
-from muster.chain.anvil import Anvil
-from muster.chain.devchain import DevChain
+from muster.chain.anvil import Anvil, LocalChain
 from muster.chain.keys import Signer
-from muster.chain.rpc import connect
+from muster.chain.provider import connected
 from muster.cli import main
-from muster.settings import ChainSettings
-from muster.terms import Terms, WorkClass
-from muster.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
+from muster.settings.schema import ChainSettings
 
 PASSWORD = "correct horse"
 
@@ -109,12 +108,9 @@ def furnished(anvil: Anvil, folder: Path) -> Machine:
         made.secret(f"{name}.key", key.hex())
 
     async def gas() -> None:
-        rpc = await connect(ChainSettings(rpc_url=anvil.url))
-        try:
+        async with connected(ChainSettings(rpc_url=anvil.url)) as web3:
             rich = [Signer.from_key(signers[name]).address for name in ("owner", "operator")]
-            await (await DevChain.of(rpc)).fund(rich)
-        finally:
-            await rpc.close()
+            await (await LocalChain.open(web3)).fund(rich)
 
     asyncio.run(gas())
     book = made.json("chain", "deploy", "--operator", "./owner.key", "--yes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import os
 import shutil
@@ -17,23 +18,24 @@ from typing import Any
 
 import torch
 from eth_utils.crypto import keccak
-from house import House, Orchestrator
-from weights_house import Server
 
-from muster.chain.contracts import runs
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.chain.draw_secret import FILE_NAME
 from muster.chain.keys import write_secret
 from muster.constants import DRAW_CHAIN_LENGTH
-from muster.draw_secret import create_draw_secret, load_draw_secret
-from muster.draws import chain_preimages
-from muster.model_files import model_hash, tokenizer_hash
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.profiles import profile_hash
-from muster.settings import ChainSettings, Settings
-from muster.settings_sources import load_settings
-from muster.shardcast import publish
+from muster.contracts import runs
+from muster.models.files import model_hash, tokenizer_hash
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.protocol.draws import chain_preimages
+from muster.protocol.terms import WorkClass
+from muster.settings.schema import ChainSettings, Settings
+from muster.settings.sources import load_settings
+from muster.settings.toml import to_toml
+from muster.shardcast import Manifest, publish
+from muster.shardcast.retention import Deltas
 from muster.tasks import make_task_set, save_task_set
-from muster.terms import WorkClass
-from muster.toml import to_toml
+from muster.verification.profiles import profile_hash
+from tests.support.weight_servers import Server
 
 PROFILE = "cpu-fp32-projection-v1"
 TERMS: dict[str, Any] = {
@@ -52,11 +54,11 @@ def _links(secret: bytes) -> list[bytes]:
     return chain_preimages(secret, DRAW_CHAIN_LENGTH)
 
 
-class NodeHouse(House):
+class NodeFixture(RunFixture):
     """A house whose validators have draw secrets in their folders, and whose nodes are processes."""
 
     @classmethod
-    async def open(cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...]) -> NodeHouse:
+    async def open(cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...]) -> NodeFixture:
         """Make model and tasks, and a run that names them."""
         make_world(folder)
         task_set = make_task_set(1, train=64, held_out=16)
@@ -74,26 +76,33 @@ class NodeHouse(House):
             profile=profile_hash(PROFILE),
             **TERMS,
         )
-        assert isinstance(house, NodeHouse)
+        assert isinstance(house, NodeFixture)
         return house
 
     def state(self, name: str) -> Path:
         return self.folder / name / "state"
 
     def links(self, name: str) -> tuple[list[bytes], bytes]:
-        create_draw_secret(self.state(name))
-        links = _links(load_draw_secret(self.state(name)))
+        secret = hashlib.sha256(f"{self.secret(name)}/draws".encode()).digest()  # the same links in every world
+        if not (path := self.state(name) / FILE_NAME).exists():
+            write_secret(path, secret.hex())
+        links = _links(secret)
         return links, keccak(links[0])
 
-    async def publish_model(self, step: int) -> None:
-        """Publish a checkpoint, a little different at each step, and anchor it."""
+    async def publish_model(self, step: int, deltas: Deltas | None = None) -> Manifest:
+        """Publish a checkpoint, different at each step, and anchor it. With `deltas` so little that old steps are kept
+        as differences."""
         folder = self.folder / f"checkpoint-{step}"
         shutil.copytree(self.folder / "model", folder)
         if step:
-            nudge(folder, step)
-        manifest = await asyncio.to_thread(publish, folder, self.folder / "published", self.run, step)
+            nudge(folder, step, tensors=1 if deltas else None)
+            async with self.local_chain() as dev:
+                await dev.advance(2)
+        out = self.folder / "published"
+        manifest = await asyncio.to_thread(publish, folder, out, self.run, step, keep=16, deltas=deltas)
         async with self.chain("trainer") as chain:
-            await chain.act(runs.publish_checkpoint(self.run, step, manifest.root, bytes(32)))
+            await chain.send(runs.publish_checkpoint(self.run, step, manifest.root, bytes(32)))
+        return manifest
 
     def settings_of(self, name: str, orchestrator: Orchestrator, origin: Server, **changes: object) -> Settings:
         """The settings of a node, also written to its folder."""
@@ -129,14 +138,16 @@ def make_world(folder: Path) -> None:
     (folder / "run").mkdir()
 
 
-def nudge(folder: Path, step: int) -> None:
-    """Move the weights as a large update would."""
+def nudge(folder: Path, step: int, *, tensors: int | None = None) -> None:
+    """Move the weights as a large update would; only so many tensors of them, the smallest, where that is said."""
     from safetensors.torch import load_file, save_file
 
     torch.manual_seed(step)
     weights = load_file(folder / "model.safetensors")
-    moved = {name: tensor + 0.02 * tensor.std() * torch.randn_like(tensor) for name, tensor in weights.items()}
-    save_file(moved, folder / "model.safetensors", metadata={"format": "pt"})
+    chosen = sorted(weights, key=lambda name: weights[name].numel())[:tensors]
+    for name in chosen:
+        weights[name] += 0.02 * weights[name].std() * torch.randn_like(weights[name])
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 class NodeProcess:

@@ -1,6 +1,6 @@
-"""One of several processes that take two updates together; see test_trainer_ranks.py.
+"""One of several processes that take two updates together; see tests/unit/trainer/test_distributed.py.
 
-[torchrun --nproc-per-node=2] tests/unit/ranks_process.py FOLDER KIND [STATE]
+[torchrun --nproc-per-node=2] -m tests.support.ranks_process FOLDER KIND [STATE]
 
 KIND is one of KINDS. Without STATE both updates are taken, and what is resumed from is written after the first; with it
 the second is taken from there, however many wrote it.
@@ -18,14 +18,14 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.layout import Sample
+from trainer.distributed import Distributed, SingleProcess, samples_from_tensors, started_by_torchrun
 from trainer.lora import merge
 from trainer.loss import LossTerms
-from trainer.ranks import Alone, Torchrun, samples_of_tensors, started_by_torchrun
-from trainer.replica import Replica, follow
+from trainer.model_replica import Replica, follow
+from trainer.packing import Sample
 from trainer.update import UpdateTerms
 
-TERMS = UpdateTerms(learning_rate=1e-3, ramp_steps=1, optimiser_steps=2, micro_batch_tokens=64, temperature=0.7)
+TERMS = UpdateTerms(learning_rate=1e-3, warmup_steps=1, optimiser_steps=2, micro_batch_tokens=64, temperature=0.7)
 KINDS = {
     "whole": TERMS,
     "adapted": replace(
@@ -39,18 +39,18 @@ KINDS = {
 
 
 def main(folder: Path, kind: str, state: str = "") -> None:
-    ranks = Torchrun(silence_seconds=60) if started_by_torchrun() else Alone()
+    ranks = Distributed(silence_seconds=60) if started_by_torchrun() else SingleProcess()
     replica = Replica(folder / "model", KINDS[kind], ranks)
     if ranks.rank == 0:
         lead(replica, folder, kind, state)
-    elif isinstance(ranks, Torchrun):
+    elif isinstance(ranks, Distributed):
         follow(replica, ranks)
-    if isinstance(ranks, Torchrun):
+    if isinstance(ranks, Distributed):
         ranks.close()
 
 
 def lead(replica: Replica, folder: Path, kind: str, state: str) -> None:
-    samples = samples_of_tensors(load_file(folder / "samples.safetensors"))
+    samples = samples_from_tensors(load_file(folder / "samples.safetensors"))
     world, reports = replica.ranks.world, []
     if state:
         replica.load(folder / state, moments=True)
@@ -58,7 +58,7 @@ def lead(replica: Replica, folder: Path, kind: str, state: str) -> None:
         reports.append(replica.update(samples, 1))
         saving = replica.save(folder / f"{kind}-state-{world}")
         with torch.inference_mode():  # as while a score is taken
-            replica.wait()
+            replica.heartbeat()
     reports.append(replica.update(samples, 2))
     if not state:
         saving.result()

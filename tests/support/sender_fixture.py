@@ -8,21 +8,20 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from balancer import Balancer
-
 from muster.chain.anvil import Anvil
 from muster.chain.keys import Signer
-from muster.chain.rpc import connect
+from muster.chain.provider import connected
 from muster.chain.sender import TxSender
-from muster.chain.transactions import Call, Mined
-from muster.settings import ChainSettings
+from muster.chain.types import Mined, TxRequest
+from muster.settings.schema import ChainSettings
+from tests.support.balancer import Balancer
 
 GWEI = 10**9
 Start = Callable[..., Anvil]
 
 
-def payment(to: Signer, wei: int = 1) -> Call:
-    return Call(to.address, b"", f"pay {wei}", wei)
+def payment(to: Signer, wei: int = 1) -> TxRequest:
+    return TxRequest(to.address, b"", f"pay {wei}", wei)
 
 
 def settings_of(anvil: Anvil | Balancer, **options: Any) -> ChainSettings:
@@ -33,8 +32,8 @@ def settings_of(anvil: Anvil | Balancer, **options: Any) -> ChainSettings:
 async def opened(anvil: Anvil | Balancer, signer: Signer, folder: Path, **options: Any) -> AsyncIterator[TxSender]:
     """A sender on an Anvil."""
     settings = settings_of(anvil, **options)
-    async with await connect(settings) as rpc:
-        sender = await TxSender.open(rpc, signer, folder, settings)
+    async with connected(settings) as web3:
+        sender = await TxSender.open(web3, signer, folder, settings)
         try:
             yield sender
         finally:

@@ -8,20 +8,20 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from muster.model_files import model_hash, tokenizer_hash
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.settings import TrainerSettings
+from muster.models.files import model_hash, tokenizer_hash
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.protocol.terms import Terms
+from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
-from muster.terms import Terms
-from tests.unit.test_trainer_batches import NODE, work_file
+from tests.support.work_samples import NODE, work_file
 from trainer.batches import Batch, WorkFile
-from trainer.layout import Sample
+from trainer.distributed import SingleProcess
 from trainer.learner import Learner, Recipe
-from trainer.ranks import Alone
+from trainer.packing import Sample
 
 
 def tiny_checkpoint(folder: Path, *, layers: int = 1) -> Path:
-    """A Qwen2 of a few thousand parameters, written to `folder`."""
+    """Write a Qwen2 of a few thousand parameters to `folder`."""
     tokenizer = make_tokenizer()
     shape = ModelShape(hidden=32, layers=layers, heads=1, intermediate=32)
     save_model(make_model(tokenizer, shape, seed=1), tokenizer, folder)
@@ -43,13 +43,13 @@ def learner_at(
     initial: Path, folder: Path, *, dtype: torch.dtype = torch.float32, lora_rank: int = 0, lora_alpha: float = 32.0
 ) -> Learner:
     terms = terms_of(initial)
-    settings = TrainerSettings(learning_rate=1e-2, ramp_steps=1, lora_rank=lora_rank, lora_alpha=lora_alpha)
-    recipe = Recipe.of(settings, terms)
-    return Learner(initial, folder, terms, recipe, dtype, Alone())
+    settings = TrainerSettings(learning_rate=1e-2, warmup_steps=1, lora_rank=lora_rank, lora_alpha=lora_alpha)
+    recipe = Recipe.from_settings(settings, terms)
+    return Learner(initial, folder, terms, recipe, dtype, SingleProcess())
 
 
 def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:
-    """A batch whose log-probabilities are near what an untrained model says."""
+    """Make a batch whose log-probabilities are near those of an untrained model."""
     file = work_file([1, 0, 0, 1], step=step, index=step)
     even = np.full(4, -np.log(105.0), dtype=np.float32)
     rows = tuple(replace(row, logprobs=even) for row in file.rollouts)

@@ -1,17 +1,17 @@
-"""What a validator's journal is told in tests, and a clock that stands still."""
+"""Events and verdicts for a validator's journal, and a clock that stands still."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from muster.chain.codec import Event, Place
-from muster.chain.contracts.court import CaseOpened, Kind
-from muster.chain.contracts.runs import WorkCommitted
-from muster.chain.cursor import Batch
+from muster.chain.cursor import EventBatch
+from muster.contracts.codec import Event, Place
+from muster.contracts.court import CaseOpened, Kind
+from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
-from muster.inspection import Commitment
-from muster.messages import Verdict
-from muster.signing import UNSIGNED
+from muster.protocol.eip712 import UNSIGNED
+from muster.protocol.messages import Verdict
+from muster.verification.checks import CommittedWork
 from validator.journal import ValidatorJournal
 
 ME, NODE, OTHER = ("0x" + letter * 40 for letter in "aB1")
@@ -42,15 +42,15 @@ def opened(case_id: int, *, challenger: str = OTHER, block: int = 20, **changes:
     return CaseOpened(place(block), case_id, challenger=challenger, run=1, **(fields | changes))
 
 
-def tell(journal: ValidatorJournal, *events: Event, rewound_to: int | None = None) -> None:
-    journal.record(Batch(tuple(events), 0, 99, rewound_to), now=1000.0)
+def receive(journal: ValidatorJournal, *events: Event, rewound_to: int | None = None) -> None:
+    journal.record(EventBatch(tuple(events), 0, 99, rewound_to), now=1000.0)
 
 
-def pending(journal: ValidatorJournal, before: int = 1_000) -> list[Commitment]:
+def pending(journal: ValidatorJournal, before: int = 1_000) -> list[CommittedWork]:
     return [item.commitment for item in journal.pending(before, 2000.0, 100)]
 
 
-def verdict(c: Commitment, link: int, **changes: Any) -> Verdict:
+def verdict(c: CommittedWork, link: int, **changes: Any) -> Verdict:
     fields: dict[str, Any] = {
         "run": 1,
         "step": c.step,
@@ -67,7 +67,7 @@ def verdict(c: Commitment, link: int, **changes: Any) -> Verdict:
     return Verdict(**(fields | changes))
 
 
-def reject(journal: ValidatorJournal, c: Commitment, accuse_at: float | None) -> Verdict:
+def reject(journal: ValidatorJournal, c: CommittedWork, accuse_at: float | None) -> Verdict:
     made = verdict(
         c, journal.take_link(c), accepted=False, reason="sampling_mismatch", position=3, evidence="0x" + "09" * 32
     )

@@ -18,16 +18,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from muster.shardcast import fetch, publish
-from muster.shardcast.folder import Index
-from muster.shardcast.manifest import Manifest
-from muster.shardcast.origin import Origin
-from muster.shardcast.relay import Relay, RelayLimits
-from muster.shardcast.reply import Problem, Request
-from muster.shardcast.server import FileServer, ServerLimits
-from muster.shardcast.service import Service
-from muster.shardcast.shelf import Item, Stats
-from muster.shardcast.sources import FetchLimits
+from muster.shardcast import fetch_version, publish
+from muster.shardcast.fetch.sources import FetchLimits
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.store import Index
+from muster.shardcast.serve.http_server import FileServer, ServerLimits
+from muster.shardcast.serve.origin import Origin
+from muster.shardcast.serve.relay import Relay, RelayLimits
+from muster.shardcast.serve.reply import FileProblem, FileRequest
+from muster.shardcast.serve.routes import WeightRoutes
+from muster.shardcast.serve.store import OpenFile, Stats
 
 RUN = 1
 SHARD = 64 * 1024
@@ -98,7 +98,7 @@ class Server:
         return f"http://127.0.0.1:{self.port}"
 
     def logged(self, event: str) -> list[dict[str, Any]]:
-        """The log lines of one event."""
+        """Return the log lines of one event."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line for line in map(json.loads, lines) if line["event"] == event]
 
@@ -111,7 +111,7 @@ class Server:
         return self.get("/v1/stats")
 
     def steps(self) -> list[int]:
-        """What it says it has."""
+        """Return the steps that it lists."""
         return [entry["step"] for entry in self.get("/v1/weights/index.json")["versions"]]
 
     def wait_until(self, condition: Callable[[], bool], what: str, seconds: float = 30) -> None:
@@ -149,17 +149,17 @@ def ended(*servers: Server) -> Iterator[None]:
                 server.stop()
 
 
-class OddShelf(Origin):
+class OddOrigin(Origin):
     """An origin in this process whose answers a test can bend; as a source it is a server like any other."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
         self.opened: list[str] = []
-        self.bend: Callable[[str, Item], Item] = lambda _, item: item
+        self.bend: Callable[[str, OpenFile], OpenFile] = lambda _, item: item
         self.advertise: Index | None = None
-        self.hear: Callable[[Request], Request] = lambda request: request
+        self.hear: Callable[[FileRequest], FileRequest] = lambda request: request
 
-    async def open(self, root: bytes, name: str) -> Item:
+    async def open(self, root: bytes, name: str) -> OpenFile:
         self.opened.append(name)
         return self.bend(name, await super().open(root, name))
 
@@ -167,10 +167,10 @@ class OddShelf(Origin):
         return self.advertise or await super().index()
 
 
-class Gate(Item):
+class Gate(OpenFile):
     """A file that gives its bytes up to `limit` only, until more is let through."""
 
-    def __init__(self, item: Item, limit: int) -> None:
+    def __init__(self, item: OpenFile, limit: int) -> None:
         super().__init__(item.file, item.size)
         self.limit = limit
         self.moved = asyncio.Event()
@@ -186,20 +186,20 @@ class Gate(Item):
         return min(stop, self.limit)
 
 
-class Broken(Item):
+class Broken(OpenFile):
     """A file whose transfers break off in the middle."""
 
     async def ready(self, start: int, stop: int) -> int:
         if stop - start < SHARD:
-            raise Problem(500, "broken")
+            raise FileProblem(500, "broken")
         return start + SHARD // 2
 
 
 @asynccontextmanager
-async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddShelf, Stats]]:
-    """A source in this process over `folder`: its URL, its shelf, its statistics."""
-    shelf, stats = OddShelf(folder), Stats()
-    service = Service("origin", shelf, stats)
+async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddOrigin, Stats]]:
+    """Yield a source in this process over `folder`: its URL, its shelf, its statistics."""
+    shelf, stats = OddOrigin(folder), Stats()
+    service = WeightRoutes("origin", shelf, stats)
     server = FileServer(lambda request: service.handle(shelf.hear(request)), ServerLimits())
     port = await server.start("127.0.0.1", 0)
     try:
@@ -212,11 +212,11 @@ async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddShelf, Stats]]
 async def relaying(
     folder: Path, *upstreams: str, limits: RelayLimits | None = None, follow: bool = False, **options: Any
 ) -> AsyncIterator[tuple[str, Stats]]:
-    """A relay in this process: its URL and its statistics."""
+    """Yield a relay in this process: its URL and its statistics."""
     stats = Stats()
     bounds = limits or RelayLimits(hold_seconds=2, poll_seconds=0.05, fetch=QUICK)
     async with Relay(folder, upstreams, stats, limits=bounds, follow=follow, **options) as relay:
-        server = FileServer(Service("relay", relay, stats).handle, ServerLimits())
+        server = FileServer(WeightRoutes("relay", relay, stats).handle, ServerLimits())
         port = await server.start("127.0.0.1", 0)
         try:
             yield f"http://127.0.0.1:{port}", stats
@@ -225,7 +225,7 @@ async def relaying(
 
 
 def silent_source() -> AbstractAsyncContextManager[str]:
-    """Accepts connections and never says a word; its URL."""
+    """Accept connections and never answer; yields the URL."""
 
     async def listen(_: asyncio.StreamReader, __: asyncio.StreamWriter) -> None:
         pass
@@ -234,7 +234,7 @@ def silent_source() -> AbstractAsyncContextManager[str]:
 
 
 def endless_source(manifest: Manifest) -> AbstractAsyncContextManager[str]:
-    """Gives the right manifest, and whoever asks for a shard bytes without end; its URL."""
+    """Serve the right manifest, and bytes without end for each shard; yields the URL."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = (await reader.readuntil(b"\r\n\r\n")).decode()
@@ -276,15 +276,15 @@ async def _raw_source(
 FETCHER = """
 import asyncio, json, sys
 from pathlib import Path
-from muster import telemetry
+from muster.runtime import telemetry
 from muster.errors import MusterError
-from muster.shardcast import fetch_with_report
-from muster.shardcast.sources import FetchLimits
+from muster.shardcast import fetch_version
+from muster.shardcast.fetch.sources import FetchLimits
 telemetry.configure("fetcher")
 root, step, dest, sources = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 try:
     limits = FetchLimits(timeout=30)
-    found = asyncio.run(fetch_with_report(bytes.fromhex(root[2:]), 1, step, sources, dest, limits=limits))
+    found = asyncio.run(fetch_version(bytes.fromhex(root[2:]), 1, step, sources, dest, limits=limits))
 except MusterError as error:
     print(f"{type(error).__name__}: {error} ({error.hint})", file=sys.stderr)
     sys.exit(error.exit_code)
@@ -293,7 +293,7 @@ print(json.dumps({"found": found.found_bytes, "fetched": found.fetched_bytes, "p
 
 
 def fetcher(manifest: Manifest, dest: Path, *sources: str, before: str = "", **environment: str) -> subprocess.Popen:
-    """A process that fetches a version, prints what it found and fetched, and ends."""
+    """Return a process that fetches a version, prints what it found and fetched, and ends."""
     command = [sys.executable, "-c", before + FETCHER, manifest.id, str(manifest.step), str(dest), *sources]
     return subprocess.Popen(
         command, env=os.environ | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -303,7 +303,8 @@ def fetcher(manifest: Manifest, dest: Path, *sources: str, before: str = "", **e
 async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -> Path:
     """Fetch a version within QUICK bounds, some of them changed."""
     limits = replace(QUICK, **changes)
-    return await fetch(manifest.root, RUN, manifest.step, sources, dest, limits=limits)
+    fetched = await fetch_version(manifest.root, RUN, manifest.step, sources, dest, limits=limits)
+    return fetched.path
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def make_checkpoint(folder: Path, *, model_bytes: int = 100_000, seed: int = 0) -> Path:
-    """A folder that looks like a checkpoint: model, configuration, tokenizer; the model is noise."""
+    """Return a folder that looks like a checkpoint: model, configuration, tokenizer; the model is noise."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.safetensors").write_bytes(random.Random(seed).randbytes(model_bytes))
     (folder / "config.json").write_text('{"model_type": "qwen2"}')

@@ -8,9 +8,9 @@ from dataclasses import replace
 import numpy as np
 
 from muster.constants import MICRO
+from muster.proofs import PROJECTION
+from muster.proofs.toploc import CHUNK_BYTES
 from muster.rollouts.schema import Rollout
-from muster.toploc import PROJECTION
-from muster.toploc.published import CHUNK_BYTES
 
 
 def edit_one_token(rows: Sequence[Rollout], *, vocabulary: int, end: int) -> list[Rollout]:
@@ -42,7 +42,7 @@ def scale_logprobs(rows: Sequence[Rollout]) -> list[Rollout]:
 
 
 def shift_one_logprob(rows: Sequence[Rollout]) -> list[Rollout]:
-    """The last log-probability a hundredth lower: 1% on the ratio of one token."""
+    """Lower each last log-probability by a hundredth: 1% on the ratio of one token."""
     shifted = []
     for row in rows:
         logprobs = row.logprobs.copy()
@@ -59,7 +59,7 @@ def zero_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
 
 
 def constant_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
-    """The same four numbers for every token of every completion."""
+    """Claim the same four numbers for every token of every completion."""
     constant = np.array([0.5, -0.5, 0.5, -0.5], "<f2").tobytes()
     return [replace(row, proof=constant * len(row.completion_tokens)) for row in rows]
 
@@ -70,8 +70,10 @@ def random_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
 
 
 def shuffled_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
-    """The numbers of each completion's proof in another order: moved on by a token, or in TOPLOC's form, where each
-    chunk is a modulus and its coefficients, by a coefficient."""
+    """Put the numbers of each completion's proof in another order.
+
+    Moved on by a token, or in TOPLOC's form, where each chunk is a modulus and its coefficients, by a coefficient.
+    """
     shuffled = []
     for row in rows:
         tokens = len(row.completion_tokens)
@@ -93,7 +95,7 @@ def short_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
 
 
 def cut(rows: Sequence[Rollout], *, end: int | None = None) -> list[Rollout]:
-    """The last third of each completion left out; with `end`, that token put where it now stops."""
+    """Leave out the last third of each completion; with `end`, put that token where it now stops."""
     found = []
     for row in rows:
         kept = row.completion_tokens[: len(row.completion_tokens) - max(1, len(row.completion_tokens) // 3)]

@@ -1,9 +1,9 @@
 """The adversaries: each a worker that does one thing wrong and nothing else.
 
-A lie takes the workshop and a job and returns the rows that this worker would claim, all 128 of them. Where it can, a
+A lie takes the lab and a job and returns the rows that this worker would claim, all 128 of them. Where it can, a
 worker covers its tracks: who has the real model prefills what it made otherwise, so that rewards, proofs and
-log-probabilities are the true ones of the tokens it claims (`Workshop.prefill`). Rows in which a lie changes nothing
-are the honest rows themselves.
+log-probabilities are the true ones of the tokens it claims (`AdversaryLab.prefill`). Rows in which a lie changes
+nothing are the honest rows themselves.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from muster.messages import Reason
-from muster.prompts import end_token, prompt_tokens
-from muster.rollouts.file import write_rollouts
+from benchmarks.testbed.adversaries import claims
+from benchmarks.testbed.adversaries.lab import OTHER_NODE, AdversaryLab, Job
+from benchmarks.testbed.adversaries.weights import rounded_to, save_changed, save_smaller, with_noise
+from muster.protocol.messages import Reason
+from muster.protocol.prompts import end_token, prompt_tokens
+from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import SCHEMA, Rollout
 from muster.tasks.rewards import THINK_END
-from tests.adversaries import claims
-from tests.adversaries.weights import rounded_to, save_changed, save_smaller, with_noise
-from tests.adversaries.workshop import OTHER_NODE, Job, Workshop
 
-Lie = Callable[[Workshop, Job], list[Rollout]]
+Lie = Callable[[AdversaryLab, Job], list[Rollout]]
 Pack = Callable[[Sequence[Rollout]], bytes]
 
 
@@ -64,10 +64,10 @@ PROOFS: tuple[Reason, ...] = ("activation_mismatch",)
 # --- Other weights
 
 
-def running(name: str, make: Callable[[Workshop, Path], object]) -> Lie:
-    """A worker that runs a checkpoint of its own, and is honest about everything else."""
+def running(name: str, make: Callable[[AdversaryLab, Path], object]) -> Lie:
+    """Run a checkpoint of one's own, and be honest about everything else."""
 
-    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+    def lie(shop: AdversaryLab, job: Job) -> list[Rollout]:
         return shop.generate(job, weights=shop.made(name, lambda folder: make(shop, folder)))
 
     return lie
@@ -78,26 +78,26 @@ def running_changed(name: str, change: Callable) -> Lie:
 
 
 def running_older(steps: int) -> Lie:
-    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+    def lie(shop: AdversaryLab, job: Job) -> list[Rollout]:
         return shop.generate(job, weights=shop.checkpoints[job.commitment.step - steps])
 
     return lie
 
 
 def covered(lie: Lie) -> Lie:
-    """The same, prefilled through the real model: of other weights only the choice of tokens remains."""
+    """Do the same, prefilled through the real model: of other weights only the choice of tokens remains."""
     return lambda shop, job: claimed(shop, job, lie(shop, job))
 
 
-def claimed(shop: Workshop, job: Job, rows: Sequence[Rollout]) -> list[Rollout]:
-    """The rows' tokens with everything else true; the honest row where the tokens are the honest ones."""
+def claimed(shop: AdversaryLab, job: Job, rows: Sequence[Rollout]) -> list[Rollout]:
+    """Claim the rows' tokens with everything else true; the honest row where the tokens are the honest ones."""
     honest = shop.honest(job)
     same = [np.array_equal(a.completion_tokens, b.completion_tokens) for a, b in zip(rows, honest, strict=True)]
     changed = iter(shop.prefill(job, [row for row, equal in zip(rows, same, strict=True) if not equal]))
     return [true if equal else next(changed) for true, equal in zip(honest, same, strict=True)]
 
 
-def smaller(shop: Workshop, folder: Path) -> Path:
+def smaller(shop: AdversaryLab, folder: Path) -> Path:
     return save_smaller(shop.checkpoints[shop.step], folder, shop.rules.task_set)
 
 
@@ -107,18 +107,18 @@ def smaller(shop: Workshop, folder: Path) -> Path:
 def sampling_at(factor: float) -> Lie:
     """Another temperature, a multiple of the run's."""
 
-    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+    def lie(shop: AdversaryLab, job: Job) -> list[Rollout]:
         return claimed(shop, job, shop.generate(job, temperature=factor * shop.rules.terms.temperature))
 
     return lie
 
 
-def another_seed(shop: Workshop, job: Job) -> list[Rollout]:
+def another_seed(shop: AdversaryLab, job: Job) -> list[Rollout]:
     return claimed(shop, job, shop.generate(job, requests=reseeded(job, 1)))
 
 
-def best_of_four(shop: Workshop, job: Job) -> list[Rollout]:
-    """The best of four samples is claimed to be the first."""
+def best_of_four(shop: AdversaryLab, job: Job) -> list[Rollout]:
+    """Claim the best of four samples to be the first."""
     tries = [shop.honest(job), *(shop.generate(job, requests=reseeded(job, n)) for n in (1, 2, 3))]
     best = [max(rows, key=lambda row: (row.task_reward, row.length_reward)) for rows in zip(*tries, strict=True)]
     return claimed(shop, job, best)
@@ -128,7 +128,7 @@ def reseeded(job: Job, n: int) -> list:
     return [replace(request, seed=request.seed ^ n << 33) for request in job.requests]
 
 
-def system_prompt(shop: Workshop, job: Job) -> list[Rollout]:
+def system_prompt(shop: AdversaryLab, job: Job) -> list[Rollout]:
     """Asked with a system prompt of its own, and claimed without."""
     tokenizer = shop.rules.tokenizer
     before = tokenizer("<|system|>Be right.", add_special_tokens=False)["input_ids"]
@@ -139,7 +139,7 @@ def system_prompt(shop: Workshop, job: Job) -> list[Rollout]:
     return claimed(shop, job, shop.generate(job, requests=asked))
 
 
-def smaller_budget(shop: Workshop, job: Job) -> list[Rollout]:
+def smaller_budget(shop: AdversaryLab, job: Job) -> list[Rollout]:
     """Asked to think less than was drawn, which is cheaper, and claimed as asked right."""
     asked = []
     for request, row in zip(job.requests, shop.honest(job), strict=True):
@@ -148,7 +148,7 @@ def smaller_budget(shop: Workshop, job: Job) -> list[Rollout]:
     return claimed(shop, job, shop.generate(job, requests=asked))
 
 
-def shown_prompt(shop: Workshop, job: Job) -> list[Rollout]:
+def shown_prompt(shop: AdversaryLab, job: Job) -> list[Rollout]:
     """Another prompt, and no secret made of it."""
     suffix = np.array(shop.rules.tokenizer(" ", add_special_tokens=False)["input_ids"], np.int32)
     asked = [replace(request, prompt_tokens=np.append(request.prompt_tokens, suffix)) for request in job.requests]
@@ -159,13 +159,13 @@ def shown_prompt(shop: Workshop, job: Job) -> list[Rollout]:
 # --- Other completions
 
 
-def tampering(change: Callable[[Workshop, list[Rollout]], list[Rollout]]) -> Lie:
+def tampering(change: Callable[[AdversaryLab, list[Rollout]], list[Rollout]]) -> Lie:
     """Honest completions, changed, with everything else made to fit them."""
     return lambda shop, job: claimed(shop, job, change(shop, shop.honest(job)))
 
 
-def solved(shop: Workshop, rows: Sequence[Rollout]) -> list[Rollout]:
-    """The answers written by a program that knows them, after the model's own thinking."""
+def solved(shop: AdversaryLab, rows: Sequence[Rollout]) -> list[Rollout]:
+    """Let a program that knows the answers write them, after the model's own thinking."""
     tokenizer, limit = shop.rules.tokenizer, shop.rules.terms.max_completion_tokens
     close = tokenizer(THINK_END, add_special_tokens=False)["input_ids"][0]
     found = []
@@ -178,14 +178,14 @@ def solved(shop: Workshop, rows: Sequence[Rollout]) -> list[Rollout]:
     return found
 
 
-def from_another_node(shop: Workshop, job: Job) -> list[Rollout]:
-    """What another node made for the same tasks, which is as much as a thief can hope for."""
+def from_another_node(shop: AdversaryLab, job: Job) -> list[Rollout]:
+    """Claim what another node made for the same tasks: as much as a thief can hope for."""
     seeds = shop.job(job.commitment.index, node=OTHER_NODE).draw.seeds
     asked = [replace(request, seed=seed) for request, seed in zip(job.requests, seeds, strict=True)]
     return claimed(shop, job, shop.generate(job, requests=asked))
 
 
-def own_replayed(shop: Workshop, job: Job) -> list[Rollout]:
+def own_replayed(shop: AdversaryLab, job: Job) -> list[Rollout]:
     """One completion for each group, claimed for all its samples."""
     honest, size = shop.honest(job), shop.rules.terms.group_size
     rows = [
@@ -210,10 +210,10 @@ def claiming(claim: Callable[[Sequence[Rollout]], list[Rollout]]) -> Lie:
 # --- Other draws
 
 
-def another_draw(change: Callable[[Workshop, Rollout], dict[str, int]]) -> Lie:
+def another_draw(change: Callable[[AdversaryLab, Rollout], dict[str, int]]) -> Lie:
     """Work that is honest in itself, for a task, budget or seed that was not drawn."""
 
-    def lie(shop: Workshop, job: Job) -> list[Rollout]:
+    def lie(shop: AdversaryLab, job: Job) -> list[Rollout]:
         rules, rows = shop.rules, []
         for row in shop.honest(job):
             changed = replace(row, **change(shop, row))
@@ -233,19 +233,19 @@ def another_draw(change: Callable[[Workshop, Rollout], dict[str, int]]) -> Lie:
     return lie
 
 
-def an_easier_task(shop: Workshop, row: Rollout) -> dict[str, int]:
-    """The shortest one of the task set that is not the drawn one."""
+def an_easier_task(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
+    """Return the shortest task of the task set that is not the drawn one."""
     tasks = shop.rules.task_set.train
     shortest = sorted(range(len(tasks)), key=lambda index: len(tasks[index].prompt))[:2]
     return {"task": shortest[0] if shortest[0] != row.task else shortest[1]}
 
 
-def another_budget(shop: Workshop, row: Rollout) -> dict[str, int]:
+def another_budget(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
     budgets = shop.rules.terms.classes[0].budgets
     return {"budget": min(budget for budget in budgets if budget != row.budget)}
 
 
-def a_seed_of_its_own(shop: Workshop, row: Rollout) -> dict[str, int]:
+def a_seed_of_its_own(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
     return {"seed": row.seed ^ 1}
 
 
@@ -253,7 +253,7 @@ def a_seed_of_its_own(shop: Workshop, row: Rollout) -> dict[str, int]:
 
 
 def bomb(rows: Sequence[Rollout]) -> bytes:
-    """A file of some kilobytes whose first row has 64 megabytes of prompt."""
+    """Return a file of some kilobytes whose first row has 64 megabytes of prompt."""
     size, kind = 1 << 24, SCHEMA.field("prompt_tokens").type
     table = pq.read_table(pa.BufferReader(write_rollouts(rows)), schema=SCHEMA)
     prompts = pa.ListArray.from_arrays(
@@ -269,11 +269,11 @@ def a(name: str, lie: Lie, reasons: tuple[Reason, ...], statistic: str = "", **m
     return Adversary(name, lie, reasons, statistic, **more)
 
 
-def _end(shop: Workshop) -> int:
+def _end(shop: AdversaryLab) -> int:
     return end_token(shop.rules.tokenizer)
 
 
-def _dot(shop: Workshop) -> int:
+def _dot(shop: AdversaryLab) -> int:
     return shop.rules.tokenizer(".", add_special_tokens=False)["input_ids"][0]
 
 

@@ -1,6 +1,6 @@
-"""A worker's workshop at the demo's terms: the real model, tasks, draws, engine and files. Honest by itself.
+"""A worker's lab at the demo's terms: the real model, tasks, draws, engine and files. Honest by itself.
 
-`Workshop.step` is the checkpoint that is worked on; before it lie `HISTORY` real updates, so that older
+`AdversaryLab.step` is the checkpoint that is worked on; before it lie `HISTORY` real updates, so that older
 weights are as old as they are in a run. What adversaries change is given to `generate` or done to its rows.
 """
 
@@ -16,24 +16,24 @@ from typing import Any, cast
 import numpy as np
 import torch
 
-from muster.draws import Draw
-from muster.inspection import Commitment, ModelFacts, Rules
-from muster.model_files import load_tokenizer
-from muster.models import init_model, load_model, save_model
-from muster.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
-from muster.prompts import completion_text
+from muster.models.files import load_tokenizer
+from muster.models.init import init_model, load_model, save_model
+from muster.proofs import CODECS
+from muster.proofs.seeded_sampling import chosen_logprobs, scale
+from muster.protocol.draws import Draw
+from muster.protocol.prompts import completion_text
 from muster.rollouts.schema import Rollout
-from muster.sampling import chosen_logprobs, scale
 from muster.swarm.plan import terms as demo_terms
 from muster.tasks import TaskSet, length_reward, make_task_set, verify
-from muster.toploc import CODECS
-from trainer.advantages import AdvantageTerms, group_advantages, length_parts, task_rewards, teaches
-from trainer.layout import Sample
+from muster.verification.checks import CommittedWork, ModelFacts, Rules
+from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
+from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
+from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Measurement, Replayer
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
-from worker.work import Assignment, requests_of, rollouts_of
+from worker.rollouts import Assignment, make_requests, make_rollouts
 
 RUNS = "0x" + "11" * 20
 HISTORY = 12
@@ -46,8 +46,8 @@ BLOCK = 10
 
 
 @contextmanager
-def open_workshop(folder: Path, profile: Profile = CPU_FP32) -> Iterator[Workshop]:
-    """The demo's model after `HISTORY` updates, made in `folder`; under another profile than the demo's if asked."""
+def open_lab(folder: Path, profile: Profile = CPU_FP32) -> Iterator[AdversaryLab]:
+    """Make the demo's model after `HISTORY` updates in `folder`; under another profile than the demo's if asked."""
     torch.set_num_threads(1)
     task_set, model = make_task_set(0), folder / "step-0"
     init_model(model, task_set, seed=0)
@@ -55,7 +55,7 @@ def open_workshop(folder: Path, profile: Profile = CPU_FP32) -> Iterator[Worksho
     engine = Engine(model, profile, LIMITS)
     try:
         replayer = Replayer(model, profile, rules.terms.temperature)
-        shop = Workshop([model], rules, engine, replayer, folder)
+        shop = AdversaryLab([model], rules, engine, replayer, folder)
         shop.checkpoints = train_history(shop, HISTORY)
         yield shop
     finally:
@@ -63,7 +63,7 @@ def open_workshop(folder: Path, profile: Profile = CPU_FP32) -> Iterator[Worksho
 
 
 def demo_rules(model_dir: Path, task_set: TaskSet, profile: Profile) -> Rules:
-    """The demo's terms."""
+    """Return the demo's rules."""
     nobody = "0x" + "00" * 20
     terms = demo_terms(
         trainer=nobody,
@@ -88,7 +88,7 @@ def demo_rules(model_dir: Path, task_set: TaskSet, profile: Profile) -> Rules:
 class Job:
     """One commitment to be made: what the chain will say of it, its draw, and what the engine is asked for."""
 
-    commitment: Commitment
+    commitment: CommittedWork
     draw: Draw
     requests: list[GenerationRequest]
 
@@ -98,7 +98,7 @@ class Job:
 
 
 @dataclass
-class Workshop:
+class AdversaryLab:
     """Everything a worker has, and the model of whoever looks at its work."""
 
     checkpoints: list[Path]
@@ -120,11 +120,11 @@ class Workshop:
         return profile_by_hash(self.rules.terms.profile)
 
     def job(self, index: int = 0, *, node: str = NODE, step: int | None = None) -> Job:
-        """The node's commitment of this number."""
+        """Return the node's commitment of this number."""
         step = self.step if step is None else step
-        commitment = Commitment(self.rules.run, step, node, index, bytes(32), hour=0, block=BLOCK)
-        draw = self.rules.draw(commitment, bytes([step]) * 32, 0)
-        requests = requests_of(Assignment(step, index, draw), self.rules)
+        commitment = CommittedWork(self.rules.run, step, node, index, bytes(32), hour=0, block=BLOCK)
+        draw = self.rules.draw(step=step, entropy=bytes([step]) * 32, node=node, index=index, work_class=0)
+        requests = make_requests(Assignment(step, index, draw), self.rules)
         return Job(commitment, draw, requests)
 
     # Working
@@ -137,15 +137,15 @@ class Workshop:
         requests: Sequence[GenerationRequest] | None = None,
         temperature: float | None = None,
     ) -> list[Rollout]:
-        """The rows for a job. They claim the job's requests, whatever the engine was really asked for."""
+        """Return the rows for a job. They claim the job's requests, whatever the engine was really asked for."""
         right = self.checkpoints[job.commitment.step]
         self.engine.load_weights(weights or right)
         with self._tempered(temperature):
             generations = self.engine.generate(job.requests if requests is None else requests)
-        return rollouts_of(job.assignment, self.rules, job.requests, generations)
+        return make_rollouts(job.assignment, self.rules, job.requests, generations)
 
     def honest(self, job: Job) -> list[Rollout]:
-        """The rows of an honest worker."""
+        """Return the rows of an honest worker."""
         c = job.commitment
         key = (c.node, c.index, c.step)
         if key not in self._honest:
@@ -153,7 +153,7 @@ class Workshop:
         return self._honest[key]
 
     def made(self, name: str, make: Callable[[Path], object]) -> Path:
-        """A checkpoint folder of this name, which `make` fills when it is first asked for."""
+        """Return the checkpoint folder of this name, which `make` fills when it is first asked for."""
         if name not in self._made:
             folder = self.folder / name
             make(folder)
@@ -171,7 +171,7 @@ class Workshop:
     # Claiming
 
     def reward(self, rows: Sequence[Rollout]) -> list[Rollout]:
-        """The rows with the rewards that their completions really earn."""
+        """Return the rows with the rewards that their completions really earn."""
         rules, rewarded = self.rules, []
         for row in rows:
             task = verify(rules.task(row.task), completion_text(rules.tokenizer, row.completion_tokens))
@@ -181,8 +181,10 @@ class Workshop:
 
     @torch.inference_mode()
     def prefill(self, job: Job, rows: Sequence[Rollout]) -> list[Rollout]:
-        """The rows with everything about their tokens true but the sampling: rewards, and the proofs and
-        log-probabilities that the right model gives. What somebody claims who has the model and saves on generating.
+        """Return the rows with everything about their tokens true but the sampling.
+
+        Rewards are true, and proofs and log-probabilities are those of the right model: so claims who has the model and
+        saves on generating.
         """
         if not rows:
             return []
@@ -200,7 +202,7 @@ class Workshop:
     # Looking at it
 
     def measure(self, job: Job, rows: Sequence[Rollout]) -> list[Measurement]:
-        """What a validator measures of rows that have passed the cheap checks."""
+        """Return what a validator measures of rows that have passed the static checks."""
         self.replayer.load_weights(self.checkpoints[job.commitment.step])
         return self.replayer.replay(rows)
 
@@ -250,7 +252,7 @@ def tempered(engine: Engine, temperature: float) -> Iterator[None]:
         set_temperature(engine.limits.temperature)
 
 
-def train_history(shop: Workshop, updates: int, *, learning_rate: float | None = None) -> list[Path]:
+def train_history(shop: AdversaryLab, updates: int, *, learning_rate: float | None = None) -> list[Path]:
     """Checkpoints after each of `updates` steps of the real trainer at its defaults, each on fresh honest work."""
     source = shop.checkpoints[0]
     model, tokenizer = load_model(source), load_tokenizer(source)
@@ -271,7 +273,7 @@ def train_history(shop: Workshop, updates: int, *, learning_rate: float | None =
 
 def _samples(group: Sequence[Rollout]) -> list[Sample]:
     rewards, terms = task_rewards(group), AdvantageTerms()
-    if not teaches(rewards):
+    if not has_signal(rewards):
         return []
     advantages = group_advantages(rewards, length_parts(group, terms.length_unit), terms)
-    return [Sample.of(row, advantage) for row, advantage in zip(group, advantages, strict=True)]
+    return [Sample.from_rollout(row, advantage) for row, advantage in zip(group, advantages, strict=True)]

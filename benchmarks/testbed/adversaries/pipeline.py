@@ -8,7 +8,8 @@ does not depend on its neighbours.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -16,27 +17,26 @@ from typing import Any, cast
 
 import numpy as np
 
-from muster.draws import draw_sample
+from benchmarks.testbed.adversaries.kinds import Adversary
+from benchmarks.testbed.adversaries.lab import AdversaryLab, Job
+from muster.clients.run_data import CheckpointFetcher
 from muster.errors import UnreachableError
-from muster.evidence import Bench
-from muster.inspection import Commitment, Finding, check_rows
-from muster.messages import Upload
-from muster.profiles import Limit
-from muster.rollouts.file import FileLimits
+from muster.protocol.draws import draw_sample
+from muster.protocol.messages import Upload
 from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
-from muster.run_data import Checkpoints
-from muster.sample_policy import SamplePolicy, detection, detection_over, lying_rows, rows_needed
-from muster.settings import ValidatorSettings
-from tests.adversaries.kinds import Adversary
-from tests.adversaries.workshop import Job, Workshop
-from validator.inspect import Inspection, of_cheap, of_dear
-from validator.inspector import inspect_file
+from muster.settings.schema import ValidatorSettings
+from muster.verification.checks import CommittedWork, Finding, check_rows
+from muster.verification.evidence import Inspection, VerificationContext
+from muster.verification.profiles import Limit
+from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows, rows_needed
+from validator.inspector import from_replay, from_static, inspect_file
 from validator.model import Model
 from validator.replay import Measurement, judge
 
-POLICY = SamplePolicy.of(ValidatorSettings())
+POLICY = SamplePolicy.from_settings(ValidatorSettings())
 """The default one."""
 KNOWN = POLICY.newcomer_commitments
 """The commitment from which on a node is known: it gets the smallest sample."""
@@ -46,21 +46,23 @@ DAY = 24
 
 
 class Folders:
-    """The run's checkpoints where they lie, in the place of `muster.run_data.Checkpoints`."""
+    """The run's checkpoints where they lie, in the place of `muster.clients.run_data.Checkpoints`."""
 
-    def __init__(self, shop: Workshop) -> None:
+    def __init__(self, shop: AdversaryLab) -> None:
         self._shop = shop
 
-    async def get(self, step: int) -> Path:
-        return self._shop.checkpoints[step]
+    @asynccontextmanager
+    async def used(self, step: int) -> AsyncIterator[Path]:
+        yield self._shop.checkpoints[step]
 
 
-class LocalBench:
-    """A validator's bench without chain and storage: the bounded parser and the model, as they are in production."""
+class LocalContext:
+    """A verification context without chain and storage: parser and model as they are in production."""
 
-    def __init__(self, shop: Workshop) -> None:
+    def __init__(self, shop: AdversaryLab) -> None:
+        self.rules = shop.rules
         self._reader = RolloutReader()
-        self._model = Model(cast(Checkpoints, Folders(shop)), shop.profile, shop.rules.terms.temperature)
+        self._model = Model(cast(CheckpointFetcher, Folders(shop)), shop.profile, shop.rules.terms.temperature)
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
         return await self._reader.read(data, limits)
@@ -71,7 +73,7 @@ class LocalBench:
     async def file(self, name: str) -> bytes:
         raise UnreachableError("there is no storage here")
 
-    async def upload(self, commitment: Commitment) -> Upload:
+    async def upload(self, commitment: CommittedWork) -> Upload:
         raise UnreachableError("there is no storage here")
 
     async def close(self) -> None:
@@ -83,7 +85,7 @@ class Submission:
     """What an adversary uploads and commits to."""
 
     data: bytes
-    commitment: Commitment
+    commitment: CommittedWork
 
 
 def submit(adversary: Adversary, job: Job, rows: Sequence[Rollout], honest: Sequence[Rollout]) -> Submission:
@@ -110,13 +112,14 @@ def sample_of(job: Job, number: int, positions: int) -> list[int]:
     )
 
 
-async def inspect(bench: LocalBench, shop: Workshop, job: Job, submission: Submission, number: int = 0) -> Inspection:
-    """The validator's verdict on a submission."""
+async def inspect(
+    context: LocalContext, shop: AdversaryLab, job: Job, submission: Submission, number: int = 0
+) -> Inspection:
+    """Return the validator's inspection of a submission."""
     sample = sample_of(job, number, shop.rules.terms.positions)
-    inspection, _ = await inspect_file(
-        submission.data, submission.commitment, job.draw, shop.rules, sample, cast(Bench, bench)
+    return await inspect_file(
+        submission.data, submission.commitment, job.draw, sample, cast(VerificationContext, context)
     )
-    return inspection
 
 
 @dataclass(frozen=True)
@@ -125,28 +128,28 @@ class JudgedRow:
 
     false: bool
     """It is not what honest work would be."""
-    cheap: Finding | None
+    static: Finding | None
     """Of the checks that every row goes through."""
-    dear: Finding | None
+    replay: Finding | None
     """Of those that only sampled rows go through."""
     measurement: Measurement | None
 
     @property
     def finding(self) -> Finding | None:
-        return self.cheap or self.dear
+        return self.static or self.replay
 
 
-def judge_rows(shop: Workshop, job: Job, rows: Sequence[Rollout]) -> list[JudgedRow]:
-    """Every row of a commitment by itself."""
+def judge_rows(shop: AdversaryLab, job: Job, rows: Sequence[Rollout]) -> list[JudgedRow]:
+    """Judge every row of a commitment by itself."""
     honest = shop.honest(job)
-    cheap = [check_rows([row], job.draw, shop.rules) for row in rows]
-    sound = [i for i, finding in enumerate(cheap) if finding is None]
+    static = [check_rows([row], job.draw, shop.rules) for row in rows]
+    sound = [i for i, finding in enumerate(static) if finding is None]
     measured = dict(zip(sound, shop.measure(job, [rows[i] for i in sound]), strict=True))
     return [
         JudgedRow(
             false=row is not true,
-            cheap=cheap[i],
-            dear=judge([measured[i]], shop.profile) if i in measured else None,
+            static=static[i],
+            replay=judge([measured[i]], shop.profile) if i in measured else None,
             measurement=measured.get(i),
         )
         for i, (row, true) in enumerate(zip(rows, honest, strict=True))
@@ -199,16 +202,19 @@ class Made:
     finding: Finding | None
 
 
-async def make(bench: LocalBench, shop: Workshop, adversary: Adversary, job: Job) -> Made:
+async def make(context: LocalContext, shop: AdversaryLab, adversary: Adversary, job: Job) -> Made:
     """Let the adversary do a job, and let the validator inspect what it uploads."""
     rows = adversary.lie(shop, job)
-    inspection = await inspect(bench, shop, job, submit(adversary, job, rows, shop.honest(job)))
+    inspection = await inspect(context, shop, job, submit(adversary, job, rows, shop.honest(job)))
     return Made(job, rows, inspection.finding)
 
 
-def outcome(shop: Workshop, adversary: Adversary, made: Sequence[Made], *, samples: int) -> Outcome:
-    """Judge the rows of an adversary's commitments, and `samples` samples of these with lies in all rows and in a
-    tenth. Who lies about the file has no honest rows in it: what the validator found counts in either form."""
+def outcome(shop: AdversaryLab, adversary: Adversary, made: Sequence[Made], *, samples: int) -> Outcome:
+    """Judge the rows of an adversary's commitments, and samples of these with all rows false and with a tenth.
+
+    `samples` of each are drawn. A file that is false as a whole has no honest rows in it: what the validator found
+    counts in either form.
+    """
     if adversary.whole_file:
         return _whole_file(adversary, made, samples)
     judged = [(one.job, judge_rows(shop, one.job, one.rows)) for one in made]
@@ -216,7 +222,7 @@ def outcome(shop: Workshop, adversary: Adversary, made: Sequence[Made], *, sampl
     false = [row for row in flat if row.false]
     found = [row.finding for row in false if row.finding]
     positions = shop.rules.terms.positions
-    lies = lying_rows(positions, TENTH)
+    lies = false_rows(positions, TENTH)
 
     def inspected(number: int, lying: Sequence[int]) -> Finding | None:
         job, rows = judged[number % len(judged)]
@@ -246,7 +252,7 @@ def outcome(shop: Workshop, adversary: Adversary, made: Sequence[Made], *, sampl
 
 
 def _whole_file(adversary: Adversary, made: Sequence[Made], samples: int) -> Outcome:
-    """What becomes of a file does not depend on the sample: as many samples of each commitment as of the others."""
+    """Count a whole file's outcome, which depends on no sample, as often as the others have samples."""
     findings = [made[n % len(made)].finding for n in range(samples)]
     caught = [finding for finding in findings if finding is not None]
     rows = sum(len(one.rows) for one in made)
@@ -269,20 +275,22 @@ def _whole_file(adversary: Adversary, made: Sequence[Made], samples: int) -> Out
 
 
 def _judge_sample(rows: Sequence[JudgedRow], sample: Sequence[int], lying: Sequence[int]) -> Finding | None:
-    """The finding on a commitment in which only the `lying` positions are the adversary's, the rest honest."""
+    """Return the finding on a commitment whose `lying` positions are the adversary's, the rest honest."""
     chosen = set(lying)
-    if cheap := next((row.cheap for i, row in enumerate(rows) if i in chosen and row.cheap), None):
-        return of_cheap(cheap).finding
-    return of_dear([rows[i].dear if i in chosen else None for i in sample]).finding
+    if static := next((row.static for i, row in enumerate(rows) if i in chosen and row.static), None):
+        return from_static(static).finding
+    return from_replay([rows[i].replay if i in chosen else None for i in sample]).finding
 
 
 def _predicted(rows: Sequence[JudgedRow], positions: int, lies: int) -> float:
-    """What the policy predicts of somebody who lies in so many rows, from the share of them that are noticed: where a
-    check of every row notices them the whole commitment is the sample."""
-    cheap = sum(1 for row in rows if row.cheap) / len(rows)
-    dear = sum(1 for row in rows if row.dear) / len(rows)
+    """Return the chance that the policy predicts, from the share of the false rows that are noticed.
+
+    Where a check of every row notices them, the whole commitment is the sample.
+    """
+    static = sum(1 for row in rows if row.static) / len(rows)
+    replay = sum(1 for row in rows if row.replay) / len(rows)
     sample = POLICY.count(positions, index=KNOWN, suspect=False)
-    missed = (1 - detection(positions, lies, positions, cheap)) * (1 - detection(positions, lies, sample, dear))
+    missed = (1 - detection(positions, lies, positions, static)) * (1 - detection(positions, lies, sample, replay))
     return 1 - missed
 
 

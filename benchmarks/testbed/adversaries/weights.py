@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from muster.model_files import load_tokenizer
-from muster.models import WarmUp, load_model, save_model, warm_up
+from muster.models.files import load_tokenizer
+from muster.models.init import WarmUp, load_model, save_model, warm_up
+from muster.models.weights import read_weights
 from muster.tasks import TaskSet
-from muster.weights import read_weights
 
 Change = Callable[[torch.Tensor], torch.Tensor]
 
 
 def save_changed(source: Path, target: Path, change: Change) -> Path:
-    """A checkpoint folder like `source`, every tensor changed."""
+    """Write a checkpoint folder like `source`, every tensor changed."""
     shutil.copytree(source, target)
     tensors = {name: change(tensor).contiguous() for name, tensor in read_weights(source)}
     save_file(tensors, target / "model.safetensors", metadata={"format": "pt"})
@@ -51,7 +51,7 @@ def rounded_to(bits: int) -> Change:
 
 
 def save_smaller(source: Path, target: Path, task_set: TaskSet, *, steps: int = 20) -> Path:
-    """The model without its last layer, trained on the tasks until it has recovered from that.
+    """Train the model without its last layer on the tasks until it has recovered from that.
 
     Saved in the shape of the whole model, with a last layer that adds nothing, so that the same engine runs it.
     """

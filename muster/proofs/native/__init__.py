@@ -5,7 +5,7 @@
 
 Every kernel has a portable twin in Python that gives the same results, against which it is tested; MUSTER_NATIVE=0
 turns kernels off. Libraries are named by a hash of source, flags and processor, so that one built for another machine
-is never loaded. `python -m muster.native` builds what is missing.
+is never loaded. `python -m muster.proofs.native` builds what is missing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ BUILD_SECONDS: Final = 120
 
 
 def sources() -> list[str]:
-    """Names of all kernels."""
+    """Return the names of all kernels."""
     return sorted(path.stem for path in FOLDER.glob("*.c"))
 
 
 @cache
 def load(name: str) -> ctypes.CDLL | None:
-    """The kernel's library, or None where it was not built for this machine or is turned off."""
+    """Load the kernel's library; return None where it was not built for this machine or is turned off."""
     path = _library(name)
     if os.environ.get("MUSTER_NATIVE") == "0" or not path.is_file():
         return None
@@ -82,7 +82,7 @@ def _library(name: str) -> Path:
 
 @cache
 def _processor() -> str:
-    """What the processor can do: code made for more than that would die of an illegal instruction."""
+    """Return the processor's features: code compiled for others could end with an illegal instruction."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

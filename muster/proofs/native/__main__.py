@@ -1,11 +1,11 @@
-"""`python -m muster.native`: compile the kernels. Without a compiler it says so and succeeds: they are not needed."""
+"""Compile the kernels, which are optional: without a compiler `python -m muster.proofs.native` says so and succeeds."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 
-from muster.native import BUILT, build, compiler, sources
+from muster.proofs.native import BUILT, build, compiler, sources
 
 
 def main() -> int:

@@ -2,7 +2,7 @@
 
     adapter_config.json, adapter_model.safetensors   as the `peft` library has them
 
-The base is the step that the adapter was trained on, whatever step it leads to; `muster.lora` makes the weights.
+The base is the step that the adapter was trained on, whatever step it leads to; `muster.models.lora` makes the weights.
 """
 
 from __future__ import annotations
@@ -10,22 +10,23 @@ from __future__ import annotations
 import math
 import shutil
 from pathlib import Path
-from typing import Self
 
-from muster import telemetry
 from muster.errors import CheckError, MalformedError, StorageError
-from muster.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter
-from muster.shardcast.difference import TARGET_NAME, TIMES_SMALLER, Step, read_target, same_tiling
-from muster.shardcast.folder import disk_error
-from muster.shardcast.manifest import Shard
-from muster.tensor_files import WIDTHS, Tensor
+from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME, Adapter
+from muster.models.safetensors import WIDTHS, Tensor
+from muster.runtime import telemetry
+from muster.shardcast.delta.difference import TARGET_NAME, TIMES_SMALLER, TargetStep, read_target, same_tiling
+from muster.shardcast.format.manifest import Shard
+from muster.shardcast.format.store import disk_error
 
 _log = telemetry.logger("shardcast")
 
 
-def write_adapted(base: Step, target: Step, folder: Path, *, adapter: Path) -> bool:
-    """Write the files of the difference that an adapter on disk is; False when it does not make the target out of this
-    base, or has more than half of its bytes. Raises OSError when the disk refuses. Blocking."""
+def write_adapted(base: TargetStep, target: TargetStep, folder: Path, *, adapter: Path) -> bool:
+    """Write the files of the difference that an adapter on disk is. Raises OSError when the disk refuses. Blocking.
+
+    Returns False when it does not make the target out of this base, or has more than half of its bytes.
+    """
     for name in (CONFIG_NAME, WEIGHTS_NAME):
         shutil.copyfile(adapter / name, folder / name)
     (folder / TARGET_NAME).write_bytes(target.manifest.canonical)
@@ -34,22 +35,22 @@ def write_adapted(base: Step, target: Step, folder: Path, *, adapter: Path) -> b
     return not why
 
 
-def _unfit(base: Step, target: Step, folder: Path) -> str:
-    """Why the files of a difference in `folder` may not be published; "" when they may."""
+def _unfit(base: TargetStep, target: TargetStep, folder: Path) -> str:
+    """Return why the files of a difference in `folder` may not be published; "" when they may."""
     size = sum(file.stat().st_size for file in folder.iterdir())
     if size * TIMES_SMALLER > target.manifest.total_bytes:
         return f"it has {size} bytes, and the whole step {target.manifest.total_bytes}"
     if not same_tiling(base.manifest, target.manifest):
         return "the first step's files are others"
     try:
-        with AdapterDifference(folder) as difference:
-            wrong = [shard.index for shard in target.manifest.shards if not _makes(difference, base, target, shard)]
+        difference = AdapterDifference(folder)
+        wrong = [shard.index for shard in target.manifest.shards if not _makes(difference, base, target, shard)]
     except (CheckError, StorageError) as error:
         return str(error)
     return f"{len(wrong)} shards come out otherwise, {wrong[0]} first" if wrong else ""
 
 
-def _makes(difference: AdapterDifference, base: Step, target: Step, shard: Shard) -> bool:
+def _makes(difference: AdapterDifference, base: TargetStep, target: TargetStep, shard: Shard) -> bool:
     data = base.read(shard)
     difference.apply(shard, data, base)
     return data == target.read(shard)
@@ -62,20 +63,14 @@ class AdapterDifference:
     """
 
     def __init__(self, version: Path, root: bytes | None = None) -> None:
-        """root: of the step that it must make; MismatchError when it makes another."""
+        """Read the adapter. root: of the step that it must make; MismatchError when it makes another."""
         self.target = read_target(version, root)
         try:
             self._adapter = Adapter.read(version)
         except OSError as error:
             raise disk_error("cannot read", version, error) from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def apply(self, shard: Shard, data: bytearray, layout: Step) -> None:
+    def apply(self, shard: Shard, data: bytearray, layout: TargetStep) -> None:
         """See `Difference`."""
         for tensor in layout.tensors[shard.file]:
             low, high = max(shard.offset, tensor.start), min(shard.end, tensor.stop)

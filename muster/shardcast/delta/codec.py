@@ -1,6 +1,6 @@
 """The difference between two states of one shard: what changed, in a few bits per changed value.
 
-A shard is a row of *stretches*, bytes that are numbers of one width. A number changes by an integer, the difference of
+A shard is a row of *spans*, bytes that are numbers of one width. A number changes by an integer, the difference of
 the two bit patterns modulo 2^(8 * width), so every bit is kept, the sign of a zero included. At the small learning
 rates of large models one optimiser step moves few bf16 values, nearly all of them to a neighbour, so positions are most
 of the cost; they are written as gaps.
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 WIDTHS: Final = (1, 2, 4, 8)
 MAX_SEGMENTS: Final = 256
-"""In one frame; a shard with more stretches is treated as bytes."""
+"""In one frame; a shard with more spans is treated as bytes."""
 
 SPARSE_ONE_IN: Final = 8
 """At most one number in so many may be in a SPARSE segment, which bounds what its positions take in memory."""
@@ -52,7 +52,7 @@ _DENSE_LEVEL: Final = 1
 """zstd's levels: few bytes are worth an effort, many are worth speed."""
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """How a segment is written."""
 
     COPY = 0
@@ -62,7 +62,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Stretch:
+class TypedSpan:
     """`size` bytes of a shard that hold numbers of `width` bytes."""
 
     width: int
@@ -70,25 +70,25 @@ class Stretch:
 
 
 def max_frame_bytes(size: int) -> int:
-    """The longest frame that a shard of `size` bytes can have."""
+    """Return the longest frame that a shard of `size` bytes can have."""
     return size + MAX_SEGMENTS * (_SEGMENT.size + _LENGTH.size * (1 + _GAP_PLANES + WIDTHS[-1]))
 
 
-def encode(base: memoryview | None, new: memoryview, stretches: Sequence[Stretch]) -> bytes:
-    """The frame that makes `new` out of `base`, which has as many bytes; without a base, out of nothing.
+def encode(base: memoryview | None, new: memoryview, spans: Sequence[TypedSpan]) -> bytes:
+    """Return the frame that makes `new` out of `base`, which has as many bytes; without a base, out of nothing.
 
-    stretches: tile `new`; each of a size that its width divides.
+    spans: tile `new`; each of a size that its width divides.
     """
-    if len(stretches) > MAX_SEGMENTS:
-        stretches = [Stretch(1, len(new))]
+    if len(spans) > MAX_SEGMENTS:
+        spans = [TypedSpan(1, len(new))]
     frame, start = [], 0
-    for stretch in stretches:
-        after = _numbers(new, start, stretch)
-        before = _numbers(base, start, stretch) if base is not None else None
+    for span in spans:
+        after = _numbers(new, start, span)
+        before = _numbers(base, start, span) if base is not None else None
         kind, parts = _segment(before, after)
-        frame += [_SEGMENT.pack(kind, stretch.width, stretch.size), *parts]
-        start += stretch.size
-    assert start == len(new), "the stretches tile the shard"
+        frame += [_SEGMENT.pack(kind, span.width, span.size), *parts]
+        start += span.size
+    assert start == len(new), "the spans tile the shard"
     return b"".join(frame)
 
 
@@ -104,33 +104,33 @@ def apply(frame: bytes, shard: bytearray) -> None:
         segments += 1
         if width not in WIDTHS or not size or size % width or size > len(shard) - start or segments > MAX_SEGMENTS:
             raise MalformedError(f"a segment of {size} bytes and width {width} at byte {start} of a shard")
-        numbers = _numbers(memoryview(shard), start, Stretch(width, size))
-        if kind == Kind.SPARSE:
+        numbers = _numbers(memoryview(shard), start, TypedSpan(width, size))
+        if kind == FrameKind.SPARSE:
             _apply_sparse(reader, numbers)
-        elif kind == Kind.DENSE:
+        elif kind == FrameKind.DENSE:
             numbers += _from_zigzag(reader.planes(width, len(numbers)))
-        elif kind == Kind.LITERAL:
+        elif kind == FrameKind.LITERAL:
             numbers[:] = reader.planes(width, len(numbers))
-        elif kind != Kind.COPY:
+        elif kind != FrameKind.COPY:
             raise MalformedError(f"a segment of kind {kind}")
         start += size
     reader.end()
 
 
-def _segment(before: Numbers | None, after: Numbers) -> tuple[Kind, list[bytes]]:
-    """The shortest way of those that come into question."""
+def _segment(before: Numbers | None, after: Numbers) -> tuple[FrameKind, list[bytes]]:
+    """Return the shortest way to write a segment, of those that come into question."""
     if before is None:
-        return Kind.LITERAL, _planes(after, _DENSE_LEVEL)
+        return FrameKind.LITERAL, _planes(after, _DENSE_LEVEL)
     places = np.flatnonzero(before != after)
     if not len(places):
-        return Kind.COPY, []
+        return FrameKind.COPY, []
     if len(places) * SPARSE_ONE_IN <= len(after):
         gaps = np.diff(places, prepend=-1) - 1
         changes = _to_zigzag(after[places] - before[places])
         positions = _planes(gaps.astype("<u4"), _SPARSE_LEVEL)
-        return Kind.SPARSE, [_LENGTH.pack(len(places)), *positions, *_planes(changes, _SPARSE_LEVEL)]
+        return FrameKind.SPARSE, [_LENGTH.pack(len(places)), *positions, *_planes(changes, _SPARSE_LEVEL)]
     dense, literal = _planes(_to_zigzag(after - before), _DENSE_LEVEL), _planes(after, _DENSE_LEVEL)
-    return (Kind.DENSE, dense) if _total(dense) < _total(literal) else (Kind.LITERAL, literal)
+    return (FrameKind.DENSE, dense) if _total(dense) < _total(literal) else (FrameKind.LITERAL, literal)
 
 
 def _apply_sparse(reader: _Reader, numbers: Numbers) -> None:
@@ -147,9 +147,9 @@ def _apply_sparse(reader: _Reader, numbers: Numbers) -> None:
     numbers[places] += _from_zigzag(changes)
 
 
-def _numbers(data: memoryview, start: int, stretch: Stretch) -> Numbers:
+def _numbers(data: memoryview, start: int, span: TypedSpan) -> Numbers:
     """Part of a buffer as unsigned integers, wherever they begin."""
-    return np.frombuffer(data, f"<u{stretch.width}", stretch.size // stretch.width, start)
+    return np.frombuffer(data, f"<u{span.width}", span.size // span.width, start)
 
 
 def _to_zigzag(changes: Numbers) -> Numbers:
@@ -163,7 +163,7 @@ def _from_zigzag(coded: Numbers) -> Numbers:
 
 
 def _planes(numbers: Numbers, level: int) -> list[bytes]:
-    """Each byte of the numbers apart: the lowest ones are noise, the highest ones are nearly always zero."""
+    """Compress each byte of the numbers apart: the lowest ones are noise, the highest ones are nearly always zero."""
     by_byte = numbers.view(np.uint8).reshape(-1, numbers.itemsize)
     parts = []
     for column in by_byte.T:

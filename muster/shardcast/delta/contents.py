@@ -6,17 +6,19 @@ from bisect import bisect_right
 from pathlib import Path
 
 from muster.errors import CheckError, StorageError
-from muster.shardcast.folder import read_manifest
-from muster.shardcast.manifest import Shard
-from muster.shardcast.stretches import tensors_of
+from muster.models.safetensors import tensors_of
+from muster.shardcast.format.manifest import Shard
+from muster.shardcast.format.store import read_manifest
 
 Fingerprint = tuple[str, int, int, tuple[tuple[int, bytes], ...]]
 """dtype, first byte and end in its file, and offset and hash of every shard it lies in: equal ones are equal bytes."""
 
 
 def fingerprints(version: Path) -> dict[str, Fingerprint]:
-    """The fingerprint of each tensor by name; empty for a folder of which nothing is known: no version, or one whose
-    files are not what they are called."""
+    """Return the fingerprint of each tensor by name.
+
+    Empty for a folder of which nothing is known: no version, or one whose files are not what they are called.
+    """
     try:
         return _fingerprints(version)
     except (StorageError, CheckError, ValueError, OSError):

@@ -1,7 +1,7 @@
 """A difference between two steps, as a version of its own that travels like any other.
 
-Two kinds make the same promise: `muster.shardcast.delta_version`, what changed between any two steps, and
-`muster.shardcast.adapter_version`, the low-rank adapter that a run trains. Either holds
+Two kinds make the same promise: `muster.shardcast.delta.frames`, what changed between any two steps, and
+`muster.shardcast.delta.adapter`, the low-rank adapter that a run trains. Either holds
 
     step.json    the manifest of the step that it makes, the one whose root is on chain
 
@@ -15,14 +15,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Protocol, Self
+from typing import Final, Protocol
 
 from blake3 import blake3
 
 from muster.errors import MalformedError
-from muster.shardcast.folder import disk_error
-from muster.shardcast.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
-from muster.tensor_files import Tensor, tensors_of
+from muster.models.safetensors import Tensor, tensors_of
+from muster.shardcast.format.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+from muster.shardcast.format.store import disk_error
 
 TARGET_NAME: Final = "step.json"
 TIMES_SMALLER: Final = 2
@@ -31,14 +31,14 @@ fetched."""
 
 
 @dataclass(frozen=True)
-class Step:
+class TargetStep:
     """A version on disk that is no difference."""
 
     path: Path
     manifest: Manifest
 
     def read(self, shard: Shard) -> bytearray:
-        """The bytes that are there now; zeros where a damaged file has none. Raises StorageError."""
+        """Read the bytes that are there now; zeros where a damaged file has none. Raises StorageError."""
         data, got = bytearray(shard.size), 0
         path = self.path / self.manifest.files[shard.file].name
         try:
@@ -52,8 +52,10 @@ class Step:
 
     @cached_property
     def tensors(self) -> list[list[Tensor]]:
-        """What each of its files says to hold, in the manifest's order; nothing where one is not safetensors. Raises
-        StorageError."""
+        """Return the tensors that each file says to hold, in the manifest's order; none where it is not safetensors.
+
+        Raises StorageError.
+        """
         return [self._tensors(file.name) for file in self.manifest.files]
 
     def _tensors(self, name: str) -> list[Tensor]:
@@ -68,16 +70,12 @@ class Step:
 
 
 class Difference(Protocol):
-    """A difference on disk, open for reading. Use as a context manager; everything blocks."""
+    """A difference on disk, which stays there while it is used. Everything blocks."""
 
     target: Manifest
     """Of the step that it says it makes."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(self, *_: object) -> None: ...
-
-    def apply(self, shard: Shard, data: bytearray, layout: Step) -> None:
+    def apply(self, shard: Shard, data: bytearray, layout: TargetStep) -> None:
         """Turn a shard's bytes of the base step into the target's, in place.
 
         layout: any step whose tensors lie where the base's do. Raises MalformedError, `data` being spoilt then, or
@@ -87,14 +85,16 @@ class Difference(Protocol):
 
 
 def same_tiling(one: Manifest, other: Manifest) -> bool:
-    """Whether two versions have the same files, cut in the same way, so that one can come out of the other."""
+    """Return whether two versions have the same files, cut in the same way, so that one can come out of the other."""
     places = [[(shard.file, shard.offset, shard.size) for shard in manifest.shards] for manifest in (one, other)]
     return one.files == other.files and places[0] == places[1]
 
 
 def read_target(version: Path, root: bytes | None) -> Manifest:
-    """The manifest of the step that a difference on disk says it makes. Raises what `parse_manifest` raises, and
-    StorageError when there is none."""
+    """Return the manifest of the step that a difference on disk says it makes.
+
+    Raises as `parse_manifest`, and StorageError when there is none.
+    """
     try:
         with (version / TARGET_NAME).open("rb") as file:
             return parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), root)
@@ -102,8 +102,8 @@ def read_target(version: Path, root: bytes | None) -> Manifest:
         raise disk_error("cannot read", version, error) from error
 
 
-def made_shard(base: Step, chain: Sequence[Difference], shard: Shard) -> bytearray | None:
-    """A shard of what the last difference makes, out of the base and all of them in turn; None when it comes out wrong.
+def made_shard(base: TargetStep, chain: Sequence[Difference], shard: Shard) -> bytearray | None:
+    """Make a shard of the last difference's step, out of the base and all of them in turn; None when it is wrong.
 
     The only bytes ever returned are the ones that the last one's target, the anchored manifest, says. Raises
     StorageError.
@@ -115,3 +115,21 @@ def made_shard(base: Step, chain: Sequence[Difference], shard: Shard) -> bytearr
     except MalformedError:
         return None
     return data if blake3(data).digest() == shard.digest else None
+
+
+def first_wrong(base: TargetStep, chain: Sequence[Difference], shard: Shard) -> int:
+    """Return the place in the chain of the first difference after which a shard is not what its target says.
+
+    -1: the base itself is damaged there. Raises StorageError.
+    """
+    data = base.read(shard)
+    if blake3(data).digest() != base.manifest.shards[shard.index].digest:
+        return -1
+    for place, difference in enumerate(chain):
+        try:
+            difference.apply(shard, data, base)
+        except MalformedError:
+            return place
+        if blake3(data).digest() != difference.target.shards[shard.index].digest:
+            return place
+    return len(chain) - 1

@@ -1,6 +1,7 @@
-"""A difference that says what changed, shard by shard: `muster.shardcast.difference` between any two steps.
+"""A difference that says what changed, shard by shard: `muster.shardcast.delta.difference` between any two steps.
 
-step.delta   "MUSTERD1", the number of frames u32, the length of each u32, and one frame (`muster.shardcast.delta`)
+step.delta   "MUSTERD1", the number of frames u32, the length of each u32, and one frame
+(`muster.shardcast.delta.codec`)
              for each shard of the step's manifest
 """
 
@@ -10,16 +11,16 @@ import os
 import struct
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 from blake3 import blake3
 
 from muster.errors import MalformedError, StorageError
-from muster.shardcast.delta import apply, encode, max_frame_bytes
-from muster.shardcast.difference import TARGET_NAME, TIMES_SMALLER, Step, read_target, same_tiling
-from muster.shardcast.folder import disk_error
-from muster.shardcast.manifest import Shard
-from muster.shardcast.stretches import cut, stretches_of
+from muster.shardcast.delta.codec import apply, encode, max_frame_bytes
+from muster.shardcast.delta.difference import TARGET_NAME, TIMES_SMALLER, TargetStep, read_target, same_tiling
+from muster.shardcast.delta.spans import cut, spans_of
+from muster.shardcast.format.manifest import Shard
+from muster.shardcast.format.store import disk_error
 
 FRAMES_NAME: Final = "step.delta"
 
@@ -27,7 +28,7 @@ _MAGIC: Final = b"MUSTERD1"
 _COUNT: Final = struct.Struct("<I")
 
 
-def write_frames(base: Step, target: Step, folder: Path) -> bool:
+def write_frames(base: TargetStep, target: TargetStep, folder: Path) -> bool:
     """Write the two files of the difference between two steps that are on disk; False when it is not worth it.
 
     It is not where the steps are cut differently or most of the bytes changed. What is written has been tried: applied
@@ -37,7 +38,7 @@ def write_frames(base: Step, target: Step, folder: Path) -> bool:
     if not same_tiling(base.manifest, target.manifest):
         return False
     allowed = target.manifest.total_bytes // TIMES_SMALLER - len(target.manifest.canonical)
-    layouts = [stretches_of(target.path / file.name) for file in target.manifest.files]
+    layouts = [spans_of(target.path / file.name) for file in target.manifest.files]
     lengths: list[int] = []
     with (folder / FRAMES_NAME).open("wb") as file:
         file.write(_head([0] * len(target.manifest.shards)))
@@ -67,31 +68,18 @@ class FrameDifference:
     """
 
     def __init__(self, version: Path, root: bytes | None = None) -> None:
-        """root: of the step that it must make; MismatchError when it makes another."""
+        """Read the head. root: of the step that it must make; MismatchError when it makes another."""
         self.target = read_target(version, root)
-        try:
-            self._descriptor = os.open(version / FRAMES_NAME, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except OSError as error:
-            raise disk_error("cannot read", version, error) from error
-        try:
-            self._places = self._read_head()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
+        self._path = version / FRAMES_NAME
+        self._places = self._read_head()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-    def apply(self, shard: Shard, data: bytearray, layout: Step) -> None:
+    def apply(self, shard: Shard, data: bytearray, layout: TargetStep) -> None:
         """See `Difference`."""
         start, stop = self._places[shard.index]
         apply(self._read(stop - start, start), data)
 
     def _read_head(self) -> list[tuple[int, int]]:
-        """First and last byte of each frame, which follow each other to the end of the file."""
+        """Return first and last byte of each frame, which follow each other to the end of the file."""
         shards = self.target.shards
         head = self._read(len(_MAGIC) + _COUNT.size * (1 + len(shards)), 0)
         if head[: len(_MAGIC)] != _MAGIC or _COUNT.unpack_from(head, len(_MAGIC))[0] != len(shards):
@@ -103,12 +91,16 @@ class FrameDifference:
                 raise MalformedError(f"a frame of {length} bytes for a shard of {shard.size}")
             places.append((at, at + length))
             at += length
-        if at != os.fstat(self._descriptor).st_size:
-            raise MalformedError(f"frames of {at} bytes in a file of {os.fstat(self._descriptor).st_size}")
+        if at != (size := self._path.stat().st_size):
+            raise MalformedError(f"frames of {at} bytes in a file of {size}")
         return places
 
     def _read(self, size: int, start: int) -> bytes:
-        data = os.pread(self._descriptor, size, start)
+        try:
+            with self._path.open("rb", buffering=0) as file:
+                data = os.pread(file.fileno(), size, start)
+        except OSError as error:
+            raise disk_error("cannot read", self._path, error) from error
         if len(data) < size:
             raise MalformedError(f"the frames end at byte {start + len(data)}")
         return data

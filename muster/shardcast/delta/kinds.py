@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from muster.errors import MalformedError, StorageError
-from muster.lora import CONFIG_NAME, WEIGHTS_NAME
-from muster.shardcast.adapter_version import AdapterDifference
-from muster.shardcast.delta_version import FRAMES_NAME, FrameDifference
-from muster.shardcast.difference import TARGET_NAME, Difference
-from muster.shardcast.manifest import Manifest
+from muster.models.lora import CONFIG_NAME, WEIGHTS_NAME
+from muster.shardcast.delta.adapter import AdapterDifference
+from muster.shardcast.delta.difference import TARGET_NAME, Difference
+from muster.shardcast.delta.frames import FRAMES_NAME, FrameDifference
+from muster.shardcast.format.manifest import Manifest
 
 _KINDS: Final[Mapping[tuple[str, ...], type[FrameDifference | AdapterDifference]]] = {
     (FRAMES_NAME, TARGET_NAME): FrameDifference,
@@ -31,12 +31,12 @@ def check_difference(manifest: Manifest, run: int, step: int, base_step: int, ma
 
 
 def is_adapter(version: Path) -> bool:
-    """Whether a difference on disk is one that a run's steps keep being made of, all out of the same base."""
+    """Return whether a difference on disk is one that a run's steps keep being made of, all out of the same base."""
     return (version / WEIGHTS_NAME).exists()
 
 
 def open_difference(version: Path, root: bytes | None = None) -> Difference:
-    """A difference on disk, whichever it is. root: of the step that it must make.
+    """Open a difference on disk, whichever it is. root: of the step that it must make.
 
     Raises MismatchError when it makes another, StorageError when a file cannot be read, MalformedError when one is not
     as it should be.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from muster.shardcast.delta import Stretch
-from muster.tensor_files import WIDTHS, Tensor, tensors_of
+from muster.models.safetensors import WIDTHS, Tensor, tensors_of
+from muster.shardcast.delta.codec import TypedSpan
 
 
-def stretches_of(path: Path) -> list[Stretch]:
-    """The stretches of a whole file: numbers where it is safetensors, bytes otherwise."""
+def spans_of(path: Path) -> list[TypedSpan]:
+    """Return the spans of a whole file: numbers where it is safetensors, bytes otherwise."""
     size = path.stat().st_size
     tensors: list[Tensor] = []
     if path.suffix == ".safetensors":
@@ -18,7 +18,7 @@ def stretches_of(path: Path) -> list[Stretch]:
             tensors = tensors_of(path)
         except ValueError:  # it is something else, and travels all the same
             tensors = []
-    found: list[Stretch] = []
+    found: list[TypedSpan] = []
     at = 0
     for tensor in sorted(tensors, key=lambda tensor: tensor.start):
         start, stop, width = tensor.start, tensor.stop, WIDTHS.get(tensor.dtype, 1)
@@ -30,26 +30,26 @@ def stretches_of(path: Path) -> list[Stretch]:
     return found
 
 
-def cut(stretches: Sequence[Stretch], start: int, stop: int) -> list[Stretch]:
-    """The stretches of bytes `start` to `stop`; a number that is cut through becomes bytes."""
-    found: list[Stretch] = []
+def cut(spans: Sequence[TypedSpan], start: int, stop: int) -> list[TypedSpan]:
+    """Return the spans of bytes `start` to `stop`; a number that is cut through becomes bytes."""
+    found: list[TypedSpan] = []
     begin = 0
-    for stretch in stretches:
-        end = begin + stretch.size
+    for span in spans:
+        end = begin + span.size
         low, high = max(start, begin), min(stop, end)
         if low < high:
-            first = min(high, low + (begin - low) % stretch.width)
-            last = max(first, high - (high - begin) % stretch.width)
+            first = min(high, low + (begin - low) % span.width)
+            last = max(first, high - (high - begin) % span.width)
             _add(found, 1, first - low)
-            _add(found, stretch.width, last - first)
+            _add(found, span.width, last - first)
             _add(found, 1, high - last)
         begin = end
     return found
 
 
-def _add(stretches: list[Stretch], width: int, size: int) -> None:
+def _add(spans: list[TypedSpan], width: int, size: int) -> None:
     if not size:
         return
-    if stretches and stretches[-1].width == width:
-        size += stretches.pop().size
-    stretches.append(Stretch(width, size))
+    if spans and spans[-1].width == width:
+        size += spans.pop().size
+    spans.append(TypedSpan(width, size))

@@ -1,9 +1,9 @@
 """A kept-alive HTTP/1.1 connection to one source of weights, for one thread at a time.
 
-Blocking, so that bytes go from the socket into the buffer they are checked in without a copy, and hashing runs beside
+It blocks, so bytes go from the socket into the buffer they are checked in without a copy, and hashing runs beside
 receiving in other threads. What a stranger sends is bounded: head and lines by http.client, a body by the length that
-was asked for (an answer that does not say its length is refused), every read by `stall`. How long an answer may take
-in all is for the caller to say, who ends a read under way by `close`, from any thread.
+was asked for (an answer without a length is refused), every read by `stall`. The caller bounds how long an answer may
+take in all, and ends a read under way by `close`, from any thread. docs/benchmarks.md compares it with aiohttp's.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Answer:
     """Content-Range, "" where there is none."""
 
 
-class Wire:
-    """One connection, opened when it is first asked for something and again after a failure."""
+class Connection:
+    """One connection, opened for the first request and again after a failure."""
 
     def __init__(self, base: str, *, connect: float, stall: float) -> None:
-        """`base` is a base URL; `connect` and `stall` are seconds."""
+        """Prepare a connection to a base URL; `connect` and `stall` are seconds."""
         self.base = base
         self._connect = connect
         self._stall = stall
@@ -62,7 +62,7 @@ class Wire:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """While a thread works with it: `close` then only interrupts, and the thread cleans up."""
+        """Mark it as used by a thread: `close` then only interrupts, and the thread cleans up."""
         with self._lock:
             self._busy = True
         try:
@@ -73,26 +73,22 @@ class Wire:
                 if self._closed:
                     self._hang_up()
 
-    def ask(self, target: str, headers: Mapping[str, str] | None = None) -> Answer:
+    def get(self, target: str, headers: Mapping[str, str] | None = None) -> Answer:
         """Send GET `target` (a path) and receive the answer's head.
 
         Raises UnreachableError when there is none, MalformedError when it does not say how long its body is.
         """
-        fresh = self._connection is None
+        idle = self._connection is not None
         try:
-            return self._ask(target, headers or {})
+            return self._get(target, headers or {})
         except UnreachableError:
             self._hang_up()
-            if fresh or self._closed:
+            if not idle or self._closed:
                 raise
-        # The other side may have hung up on an idle connection, which shows only now.
-        try:
-            return self._ask(target, headers or {})
-        except UnreachableError:
-            self._hang_up()
-            raise
+        # The other side may have closed the idle connection, which shows only now: that is worth a second try.
+        return self.get(target, headers)
 
-    def _ask(self, target: str, headers: Mapping[str, str]) -> Answer:
+    def _get(self, target: str, headers: Mapping[str, str]) -> Answer:
         try:
             connection = self._connection if self._connection and self._connection.sock else self._open()
             connection.request("GET", self._target(target), headers={**_HEADERS, **headers})
@@ -114,7 +110,7 @@ class Wire:
             raise self._failure(error) from error
 
     def done(self) -> None:
-        """The body has been read, or will not be: keep the connection for the next question, or hang up."""
+        """Keep the connection for the next request where the body has been read, else hang up."""
         if self._reply is None or not self._reply.isclosed():
             self._hang_up()
         self._reply = None
@@ -153,7 +149,7 @@ class Wire:
         return connection
 
     def _target(self, target: str) -> str:
-        """What stands in the request: a path, or all of it where a proxy forwards."""
+        """Return what the request line says: a path, or the whole URL where a proxy forwards."""
         if self._parts.scheme == "http" and _proxy_of(self._parts) is not None:
             return self.base + target
         return self._parts.path + target
@@ -172,7 +168,7 @@ class Wire:
 
 
 def url_problem(url: str) -> str:
-    """Why something is not the base URL of a source; "" when it is one."""
+    """Return why something is not the base URL of a source; "" when it is one."""
     try:
         parts = urlsplit(url)
         host, _ = parts.hostname, parts.port
@@ -188,7 +184,7 @@ def url_problem(url: str) -> str:
 
 
 def _proxy_of(parts: SplitResult) -> SplitResult | None:
-    """The proxy that the environment names for this address, if any; none for this machine itself."""
+    """Return the proxy that the environment names for this address, if any; none for this machine itself."""
     host = parts.hostname or ""
     if host in _LOOPBACK or proxy_bypass(host):
         return None
@@ -198,5 +194,5 @@ def _proxy_of(parts: SplitResult) -> SplitResult | None:
 
 @cache
 def _tls_context() -> ssl.SSLContext:
-    """One for the process: loading the certificates takes longer than fetching a small version."""
+    """Return the one context of the process: loading certificates takes longer than fetching a small version."""
     return ssl.create_default_context()

@@ -1,8 +1,8 @@
-"""Getting one version into a folder from several sources at once: what client and relay have in common.
+"""Get one version into a folder from several sources at once: what client and relay have in common.
 
-Every source has a few connections, and each takes the next shard nobody is fetching, so a source's share is what it
-delivers. At the end a shard that takes unusually long is asked for a second time elsewhere. A shard is held in memory
-until its hash is known and only then written, so a lie never touches the disk.
+Every source has a few connections, and each takes the next shard that nobody is fetching, so a source's share is what
+it delivers. At the end a shard that takes unusually long is asked for a second time elsewhere. A shard is held in
+memory until its hash is known and only then written, so wrong bytes never touch the disk.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from __future__ import annotations
 import asyncio
 import heapq
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from muster.errors import CheckError, StorageError, UnreachableError
-from muster.failpoints import failpoint
-from muster.files import sync
-from muster.shardcast.folder import touch
-from muster.shardcast.manifest import Manifest, Shard
-from muster.shardcast.part import Part
-from muster.shardcast.sources import Pool, Source, SourceReport, Stream
+from muster.runtime.failpoints import failpoint
+from muster.runtime.files import sync
+from muster.shardcast.fetch.sources import Pool, Retry, Source, Stream
+from muster.shardcast.format.manifest import Manifest, Shard
+from muster.shardcast.format.partial import PartialVersion
+from muster.shardcast.format.store import touch
 
 SECOND_TRY_SECONDS: Final = 1.0
 """A shard is asked for a second time when it takes this and three times the usual longer."""
@@ -52,8 +52,8 @@ class _Flight:
     sources: list[Source] = field(default_factory=list)
 
 
-class Plan:
-    """Which shard is fetched next, and by whom. Bookkeeping only: the caller has the clock."""
+class DownloadPlan:
+    """Decide which shard is fetched next, and from where. Pure bookkeeping: the caller passes the time."""
 
     def __init__(self, count: int) -> None:
         self.count = count
@@ -67,11 +67,11 @@ class Plan:
         return len(self.have) == self.count
 
     def found(self, index: int) -> None:
-        """A shard is on disk already."""
+        """Note that a shard is on disk already."""
         self.have.add(index)
 
     def take(self, source: Source, now: float) -> int | None:
-        """The shard this source should fetch now, None when there is none for it at the moment."""
+        """Return the shard this source should fetch now; None when there is none for it at the moment."""
         while self._todo:
             index = heapq.heappop(self._todo)
             if index not in self.have:
@@ -80,7 +80,7 @@ class Plan:
         return self._second_try(source, now)
 
     def _second_try(self, source: Source, now: float) -> int | None:
-        """The oldest shard that one other source alone has been fetching for unusually long."""
+        """Return the oldest shard that one other source alone has been fetching for unusually long."""
         late = now - (SECOND_TRY_SECONDS + 3 * self._usual)
         waiting = [
             (flight.since, index)
@@ -94,7 +94,7 @@ class Plan:
         return index
 
     def arrived(self, index: int, now: float) -> bool:
-        """A shard has been verified; False when another copy of it came first."""
+        """Note that a shard has been verified; return False when another copy of it came first."""
         flight = self._flying.pop(index, None)
         if flight is None:
             return False
@@ -103,7 +103,7 @@ class Plan:
         return True
 
     def lost(self, index: int, source: Source) -> None:
-        """A source did not deliver; the shard is to be fetched again unless another still tries."""
+        """Note that a source did not deliver: the shard is fetched again unless another source still tries."""
         flight = self._flying.get(index)
         if flight is None:
             return
@@ -128,7 +128,7 @@ class Download:
         *,
         accept: Callable[[Manifest], Awaitable[None]],
         progress: Callable[[Progress], None] | None = None,
-        wait_for_sources: bool = True,
+        retry: Retry = "all",
     ) -> None:
         self.root = root
         self.folder = folder
@@ -138,96 +138,95 @@ class Download:
         self._pool = pool
         self._accept = accept
         self._progress = progress
-        self._wait_for_sources = wait_for_sources
-        self._part: Part | None = None
-        self._plan = Plan(0)
-        self._bell = asyncio.Event()
+        self._retry: Retry = retry
+        self._version: PartialVersion | None = None
+        self._plan = DownloadPlan(0)
+        self._changed = asyncio.Event()
         self._last_good = 0.0
         self._disk_failure: StorageError | None = None
 
-    async def run(self) -> Path:
+    async def run(self, verified: Collection[int] = ()) -> Path:
         """Fetch what is missing and return the complete version's folder.
 
-        Raises MismatchError when all sources lie, UnreachableError when none delivers, StorageError when the disk
-        refuses, and what `accept` raises.
+        verified: shards that the caller has just hashed and written, which are not hashed again.
+        Raises MismatchError when all sources send wrong bytes, UnreachableError when none delivers, StorageError when
+        the disk refuses, and what `accept` raises.
         """
-        part = await asyncio.to_thread(Part.whole, self.folder, self.root)
-        if part is None:
-            part = await self._complete()
+        version = await asyncio.to_thread(PartialVersion.whole, self.folder, self.root)
+        if version is None:
+            version = await self._complete(verified)
         else:
-            await self._accept(part.manifest)
-            self._begin(part)
-            for shard in part.manifest.shards:
-                self._found(part.manifest, shard)
-        await asyncio.to_thread(touch, part.path)
-        return part.path
+            await self._accept(version.manifest)
+            self._begin(version)
+            for shard in version.manifest.shards:
+                self._found(version.manifest, shard)
+        await asyncio.to_thread(touch, version.path)
+        return version.path
 
-    async def _complete(self) -> Part:
+    async def _complete(self, verified: Collection[int]) -> PartialVersion:
         """Take up what is on disk, fetch the rest, and give the version its name."""
-        manifest = await asyncio.to_thread(Part.stored_manifest, self.folder, self.root)
+        manifest = await asyncio.to_thread(PartialVersion.stored_manifest, self.folder, self.root)
         if manifest is None:
-            manifest = await self._pool.manifest(self.root, once=not self._wait_for_sources)
+            manifest = await self._pool.manifest(self.root, self._retry)
         await self._accept(manifest)
-        part = await asyncio.to_thread(Part.prepare, self.folder, manifest)
-        self._begin(part)
-        for shard in () if part.fresh else manifest.shards:
-            if await asyncio.to_thread(part.holds, shard):
+        version = await asyncio.to_thread(PartialVersion.prepare, self.folder, manifest)
+        self._begin(version)
+        for shard in () if version.fresh else manifest.shards:
+            if shard.index in verified or await asyncio.to_thread(version.holds, shard):
                 self._found(manifest, shard)
-        await self._fetch_missing(part)
-        await asyncio.to_thread(part.sync)
-        part.settle()  # in this thread: nobody on this loop sees the old path after the rename
+        await self._fetch_missing(version)
+        await asyncio.to_thread(version.sync)
+        version.finish()  # in this thread: nobody on this loop sees the old path after the rename
         await asyncio.to_thread(sync, self.folder)
-        return part
+        return version
 
-    def _begin(self, part: Part) -> None:
-        self._plan = Plan(len(part.manifest.shards))
-        self._part = part
-        self.wake()
+    def _begin(self, version: PartialVersion) -> None:
+        self._plan = DownloadPlan(len(version.manifest.shards))
+        self._version = version
+        self.notify()
 
     def _found(self, manifest: Manifest, shard: Shard) -> None:
         self._plan.found(shard.index)
         self.found_bytes += shard.size
-        self._tell(manifest)
+        self._report(manifest)
 
     @property
     def manifest(self) -> Manifest | None:
-        """Once it is known and accepted."""
-        return self._part.manifest if self._part else None
+        """Return the manifest, once it is known and accepted."""
+        return self._version.manifest if self._version else None
 
     @property
     def path(self) -> Path | None:
-        """Where its files are now."""
-        return self._part.path if self._part else None
-
-    @property
-    def reports(self) -> tuple[SourceReport, ...]:
-        return self._pool.reports
+        """Return where the files are now."""
+        return self._version.path if self._version else None
 
     def has(self, shard: Shard) -> bool:
-        """Whether a shard is verified and on disk."""
+        """Return whether a shard is verified and on disk."""
         return shard.index in self._plan.have
 
     async def wait_change(self, seconds: float) -> None:
         """Return after the next change, or after `seconds`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                await self._bell.wait()
+                await self._changed.wait()
 
-    def wake(self) -> None:
-        """Let all who `wait_change` look again."""
-        bell, self._bell = self._bell, asyncio.Event()
-        bell.set()
+    def notify(self) -> None:
+        """Wake all who `wait_change`."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
-    async def _fetch_missing(self, part: Part) -> None:
+    async def _fetch_missing(self, version: PartialVersion) -> None:
         if self._plan.finished:
             return
         limits = self._pool.limits
-        largest = max(shard.size for shard in part.manifest.shards)
+        largest = max(shard.size for shard in version.manifest.shards)
         sources = self._pool.live
         per_source = max(1, min(limits.streams, limits.memory // (largest * max(1, len(sources)))))
         self._last_good = time.monotonic()
         async with asyncio.TaskGroup() as group:
-            streams = [group.create_task(self._stream(part, source)) for source in sources for _ in range(per_source)]
+            streams = [
+                group.create_task(self._stream(version, source)) for source in sources for _ in range(per_source)
+            ]
             failure = await self._watch(max(limits.patience, limits.shard_seconds(largest) + limits.stall))
             for stream in streams:
                 stream.cancel()
@@ -245,22 +244,22 @@ class Download:
             await self.wait_change(_POLL_SECONDS)
         return None
 
-    async def _stream(self, part: Part, source: Source) -> None:
-        """One connection's work: shard after shard from one source, until it is dropped."""
+    async def _stream(self, version: PartialVersion, source: Source) -> None:
+        """Fetch shard after shard from one source over one connection, until it is dropped."""
         stream = Stream(source)
         while not source.dropped:
-            if source.rests:
-                await asyncio.sleep(source.rests)
+            if source.backoff:
+                await asyncio.sleep(source.backoff)
                 continue
             index = self._plan.take(source, time.monotonic())
             if index is None:
                 await self.wait_change(_POLL_SECONDS)
             else:
-                await self._fetch_shard(part, source, stream, part.manifest.shards[index])
+                await self._fetch_shard(version, source, stream, version.manifest.shards[index])
 
-    async def _fetch_shard(self, part: Part, source: Source, stream: Stream, shard: Shard) -> None:
+    async def _fetch_shard(self, version: PartialVersion, source: Source, stream: Stream, shard: Shard) -> None:
         try:
-            await stream.fetch(part.manifest, shard, part.write)
+            await stream.fetch(version.manifest, shard, version.write)
         except UnreachableError as error:
             source.failed(error)
             self._plan.lost(shard.index, source)
@@ -270,22 +269,22 @@ class Download:
         except StorageError as error:
             self._disk_failure = error
         else:
-            self._note(part, shard)
-        self.wake()
+            self._note(version, shard)
+        self.notify()
 
-    def _note(self, part: Part, shard: Shard) -> None:
-        """A shard is on disk. A second copy of it changed nothing: verified bytes, at the same place."""
+    def _note(self, version: PartialVersion, shard: Shard) -> None:
+        """Note that a shard is on disk. A second copy changed nothing: verified bytes, at the same place."""
         if not self._plan.arrived(shard.index, time.monotonic()):
             return
         self._plan.have.add(shard.index)
         self._last_good = time.monotonic()
         self.fetched_bytes += shard.size
-        self._tell(part.manifest)
+        self._report(version.manifest)
         if not self._plan.finished:
             failpoint("shardcast.shard_written")
 
-    def _tell(self, manifest: Manifest) -> None:
-        self.wake()
+    def _report(self, manifest: Manifest) -> None:
+        self.notify()
         if self._progress:
             found, fetched = self.found_bytes, self.fetched_bytes
             self._progress(Progress(done=found + fetched, total=manifest.total_bytes, found=found))

@@ -1,7 +1,6 @@
-"""Fetching a version whole. Nodes come here by way of `catch_up.fetch_step`, which first makes what it can out of
-differences.
+"""Fetch a version whole. Nodes come here by way of `catch_up.fetch_step`, which first applies differences.
 
-    path = await fetch(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights"))
+    fetched = await fetch_version(root, run, step, ["http://relay:8700"], Path(".muster/worker/weights"))
 
 The root comes from the chain. What comes back is a folder in which every byte has been checked against it; nothing is
 ever seen under that name before. A fetch that was killed goes on where it was.
@@ -10,26 +9,27 @@ ever seen under that name before. A fetch that was killed goes on where it was.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster import telemetry
 from muster.errors import MalformedError, MismatchError, UnreachableError
-from muster.settings import ShardcastSettings
-from muster.shardcast.folder import disk_error, lock_path, locked
-from muster.shardcast.manifest import Manifest
-from muster.shardcast.sources import FetchLimits, Pool, SourceReport
-from muster.shardcast.transfer import Download, Progress
+from muster.runtime import telemetry
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.download import Download, Progress
+from muster.shardcast.fetch.sources import FetchLimits, Pool, Retry, SourceReport
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.store import disk_error, lock_path, locked
 
 _LOCK_POLL_SECONDS = 0.1
 _log = telemetry.logger("shardcast")
 
 
 @dataclass(frozen=True)
-class Fetched:
+class FetchedVersion:
     """A version on disk, and how it came there."""
 
     path: Path
@@ -41,16 +41,16 @@ class Fetched:
     seconds: float
     sources: tuple[SourceReport, ...]
     delta_bytes: int = 0
-    """Fetched besides, to make shards out of what was here (`muster.shardcast.catch_up`)."""
+    """Fetched besides, to make shards out of what was here (`muster.shardcast.fetch.catch_up`)."""
 
     @property
-    def liars(self) -> tuple[SourceReport, ...]:
-        """The sources that sent something else than the anchored root says."""
+    def bad_sources(self) -> tuple[SourceReport, ...]:
+        """Sources that sent something else than the anchored root says."""
         return tuple(source for source in self.sources if source.dropped)
 
 
 def limits_of(settings: ShardcastSettings) -> FetchLimits:
-    """The bounds an operator chose."""
+    """Return the bounds that the settings say."""
     return FetchLimits(
         timeout=settings.fetch_seconds,
         patience=settings.patience_seconds,
@@ -61,7 +61,7 @@ def limits_of(settings: ShardcastSettings) -> FetchLimits:
     )
 
 
-async def fetch(
+async def fetch_version(
     root: bytes,
     run: int,
     step: int,
@@ -70,11 +70,20 @@ async def fetch(
     *,
     progress: Callable[[Progress], None] | None = None,
     limits: FetchLimits | None = None,
-) -> Path:
-    """The folder, inside `dest`, of the weights of (run, step), whose manifest root the chain says is `root`.
+    on_bad_source: Callable[[SourceReport], None] | None = None,
+    retry: Retry = "all",
+    verified: Collection[int] | None = None,
+) -> FetchedVersion:
+    """Fetch the weights of (run, step), whose manifest root the chain says is `root`, into a folder inside `dest`.
 
     Waits for sources that are not ready yet, resumes what an earlier fetch left, and returns at once (after checking
-    it) what is here already. Raises
+    it) what is here already.
+
+    on_bad_source: called at the end, also of a fetch that fails, for each source that sent something else than the root
+    says. retry: which sources that do not have the version are asked again. verified: for a caller that holds the
+    version's lock (`exclusive`), shards that it has hashed and written under it; else the lock is taken here.
+
+    Raises one of these:
 
     - MismatchError: every source sent something else, or the root is that of another run or step
     - MalformedError: the version is a difference, or larger than `limits.max_bytes`
@@ -82,34 +91,19 @@ async def fetch(
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
     """
-    fetched = await fetch_with_report(root, run, step, sources, dest, progress=progress, limits=limits)
-    return fetched.path
-
-
-async def fetch_with_report(
-    root: bytes,
-    run: int,
-    step: int,
-    sources: Sequence[str],
-    dest: Path,
-    *,
-    progress: Callable[[Progress], None] | None = None,
-    limits: FetchLimits | None = None,
-    lied: Callable[[SourceReport], None] | None = None,
-) -> Fetched:
-    """The same as `fetch`, telling also what came from where and which sources lied; `lied` is called with each of
-    these at the end, also of a fetch that fails."""
     bounds = limits or FetchLimits()
     started = time.monotonic()
 
     async def accept(manifest: Manifest) -> None:
         _check_is_wanted(manifest, run, step, bounds.max_bytes)
 
+    # 1. Fetch within the time-out, alone in this folder.
     async with Pool(sources, bounds) as pool:
-        download = Download(root, dest, pool, accept=accept, progress=progress)
+        download = Download(root, dest, pool, accept=accept, progress=progress, retry=retry)
+        lock = exclusive(dest, root) if verified is None else nullcontext()
         try:
-            async with asyncio.timeout(bounds.timeout), exclusive(dest, root):
-                path = await download.run()
+            async with asyncio.timeout(bounds.timeout), lock:
+                path = await download.run(verified or ())
         except TimeoutError as error:
             raise UnreachableError(
                 f"step {step} was not complete after {bounds.timeout:g} s "
@@ -117,17 +111,20 @@ async def fetch_with_report(
                 hint="try again: it goes on where it was",
             ) from error
         finally:
-            if lied is not None:
-                for liar in [source for source in pool.reports if source.dropped]:
-                    lied(liar)
+            # 2. Name the bad sources, however it ended.
+            if on_bad_source is not None:
+                for report in [report for report in pool.reports if report.dropped]:
+                    on_bad_source(report)
+
+    # 3. Say what came from where.
     assert download.manifest is not None
-    fetched = Fetched(
+    fetched = FetchedVersion(
         path=path,
         manifest=download.manifest,
         found_bytes=download.found_bytes,
         fetched_bytes=download.fetched_bytes,
         seconds=time.monotonic() - started,
-        sources=download.reports,
+        sources=pool.reports,
     )
     _log.info("fetched", step=step, bytes=fetched.fetched_bytes, found=fetched.found_bytes, seconds=fetched.seconds)
     return fetched
@@ -150,9 +147,12 @@ def _check_is_wanted(manifest: Manifest, run: int, step: int, max_bytes: int) ->
 
 
 @asynccontextmanager
-async def exclusive(dest: Path, root: bytes) -> AsyncIterator[None]:
-    """Be the only one, process or task, that fetches this version into this folder."""
-    path = lock_path(dest, root)
+async def exclusive(dest: Path, root: bytes, seconds: float = math.inf) -> AsyncIterator[None]:
+    """Be the only one, process or task, that fetches this version into this folder.
+
+    Raises TimeoutError where another one goes on for longer than `seconds`.
+    """
+    path, deadline = lock_path(dest, root), time.monotonic() + seconds
     try:
         await asyncio.to_thread(dest.mkdir, parents=True, exist_ok=True)
     except OSError as error:
@@ -162,4 +162,6 @@ async def exclusive(dest: Path, root: bytes) -> AsyncIterator[None]:
             if ours:
                 yield
                 return
+        if time.monotonic() > deadline:
+            raise TimeoutError
         await asyncio.sleep(_LOCK_POLL_SECONDS)

@@ -1,7 +1,7 @@
 """The manifest: what a checkpoint consists of, byte for byte, and the root that stands for it on chain.
 
 A version is a flat folder of files. Each file is cut into shards, the unit of transfer and of proof. The root is
-OpenZeppelin's Merkle root (`muster.merkle`) over one leaf for the header and one per shard:
+OpenZeppelin's Merkle root (`muster.protocol.merkle`) over one leaf for the header and one per shard:
 
     header  (0, version, run, step, base, shards, keccak256 of the canonical JSON of `files`)
             base: 0 for a full checkpoint, else base_step + 1
@@ -10,7 +10,7 @@ OpenZeppelin's Merkle root (`muster.merkle`) over one leaf for the header and on
 so whoever knows the root from the chain can check the manifest as a whole, and one shard with a proof alone.
 
 Canonical bytes are JSON with sorted keys, no blanks and ASCII only. A manifest in any other form is refused: one root,
-one sequence of bytes. Everything here treats a manifest as written by an enemy until its root is the anchored one.
+one sequence of bytes. Everything here treats a manifest as an attacker's until its root is the anchored one.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from eth_utils.crypto import keccak
 from pydantic import BaseModel, ConfigDict, FailFast, Field, ValidationError, model_validator
 
 from muster.errors import MalformedError, MismatchError
-from muster.merkle import LeafTree, leaf_of_words
-from muster.messages import Hash, UInt32
+from muster.protocol.merkle import LeafTree, leaf_of_words
+from muster.protocol.messages import Hash, UInt32
 
 MANIFEST_NAME: Final = "manifest.json"
 MANIFEST_VERSION: Final = 1
@@ -51,7 +51,7 @@ _SHARD_LEAF: Final = 1
 
 
 def name_problem(name: str) -> str:
-    """Why a file of this name cannot be part of a version; "" when it can."""
+    """Return why a file of this name cannot be part of a version; "" when it can."""
     if not _NAME.fullmatch(name) or ".." in name:
         return "is not a plain file name"
     if name.casefold() == MANIFEST_NAME:
@@ -61,19 +61,19 @@ def name_problem(name: str) -> str:
     return ""
 
 
-class _Part(BaseModel):
+class _Frozen(BaseModel):
     # What is not a field makes the form another than the canonical one, which is found without naming each of them.
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 
 
-class File(_Part):
+class File(_Frozen):
     """A file of the version: its plain name and its size in bytes."""
 
     name: Annotated[str, Field(max_length=127)]
     size: Annotated[int, Field(ge=0, le=MAX_FILE_SIZE)]
 
 
-class Shard(_Part):
+class Shard(_Frozen):
     """A piece of one file: bytes `offset` to `offset + size`, whose blake3 is `hash`."""
 
     index: UInt32
@@ -89,7 +89,7 @@ class Shard(_Part):
 
     @property
     def end(self) -> int:
-        """Offset of the first byte after it."""
+        """Return the offset of the first byte after it."""
         return self.offset + self.size
 
     @property
@@ -97,7 +97,7 @@ class Shard(_Part):
         return leaf_of_words((_SHARD_LEAF, self.index, self.file, self.offset, self.size, self.digest))
 
 
-class Manifest(_Part):
+class Manifest(_Frozen):
     """One version of a run's weights. Files are in order of name; shards tile them in order, without gap or overlap."""
 
     version: Literal[1] = MANIFEST_VERSION
@@ -125,12 +125,12 @@ class Manifest(_Part):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files."""
+        """Return the bytes of all files."""
         return sum(file.size for file in self.files)
 
     @cached_property
     def canonical(self) -> bytes:
-        """The one sequence of bytes that this manifest is written as."""
+        """Return the one sequence of bytes that this manifest is written as."""
         return _canonical_json(self.model_dump(mode="json"))
 
     @property
@@ -142,26 +142,26 @@ class Manifest(_Part):
     @cached_property
     def tree(self) -> LeafTree:
         """Leaf 0 is the header's, leaf i + 1 that of shard i."""
-        return LeafTree.of([self.header_leaf, *(shard.leaf for shard in self.shards)])
+        return LeafTree.from_hashes([self.header_leaf, *(shard.leaf for shard in self.shards)])
 
     @property
     def root(self) -> bytes:
-        """What the run anchors on chain."""
+        """Return what the run anchors on chain."""
         return self.tree.root
 
     @property
     def id(self) -> str:
-        """The root as 0x-hex: the name of the version's folder and the middle of its URLs."""
+        """Return the root as 0x-hex: the name of the version's folder and the middle of its URLs."""
         return "0x" + self.root.hex()
 
     def covering(self, name: str, start: int, stop: int) -> tuple[Shard, ...]:
-        """The shards that hold bytes `start` to `stop` of a file; none for no bytes."""
+        """Return the shards that hold bytes `start` to `stop` of a file; none for no bytes."""
         file = next((i for i, file in enumerate(self.files) if file.name == name), -1)
         return tuple(s for s in self.shards if s.file == file and max(start, s.offset) < min(stop, s.end))
 
 
 def parse_manifest(data: bytes, root: bytes | None = None) -> Manifest:
-    """The manifest that `data` is, checked against the anchored root where one is given.
+    """Parse a manifest and check it against the anchored root where one is given.
 
     Raises MalformedError when it is too long, not a valid manifest or not in canonical form, MismatchError when its
     root is another.

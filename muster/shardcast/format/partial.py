@@ -14,44 +14,44 @@ from pathlib import Path
 from typing import Self
 
 from muster.errors import CheckError, StorageError
-from muster.files import sync, write_at
-from muster.shardcast.folder import (
+from muster.runtime.files import sync, write_at
+from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
+from muster.shardcast.format.store import (
     disk_error,
-    part_path,
+    partial_path,
     read_manifest,
     shard_is_good,
     version_path,
     whole_manifest,
 )
-from muster.shardcast.manifest import MANIFEST_NAME, Manifest, Shard
 
 
-class Part:
+class PartialVersion:
     """A version growing in `folder`. All methods block."""
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.manifest = manifest
         self._writing = threading.Lock()
         """One thread at a time: the system lets no two write into a file, and has the others spin."""
-        self.path = part_path(folder, manifest.root)
+        self.path = partial_path(folder, manifest.root)
         self.final = version_path(folder, manifest.root)
         self.fresh = False
         """Nothing was on disk before."""
 
     @classmethod
     def whole(cls, folder: Path, root: bytes) -> Self | None:
-        """The version, if it is complete and every byte is what it should be."""
+        """Return the version, if it is complete and every byte is what it should be."""
         manifest = whole_manifest(version_path(folder, root), root)
         if manifest is None:
             return None
-        part = cls(folder, manifest)
-        part.path = part.final
-        return part
+        partial = cls(folder, manifest)
+        partial.path = partial.final
+        return partial
 
     @classmethod
     def stored_manifest(cls, folder: Path, root: bytes) -> Manifest | None:
-        """The manifest of a version that is here at least in part."""
-        for path in (part_path(folder, root), version_path(folder, root)):
+        """Return the manifest of a version that is here at least in part."""
+        for path in (partial_path(folder, root), version_path(folder, root)):
             try:
                 return read_manifest(path, root)
             except (StorageError, CheckError):
@@ -64,19 +64,19 @@ class Part:
 
         Raises StorageError when the disk has no room for it or refuses.
         """
-        part = cls(folder, manifest)
+        partial = cls(folder, manifest)
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            if part.final.exists():
-                shutil.rmtree(part.path, ignore_errors=True)
-                part.final.rename(part.path)
-            part.fresh = not part.path.exists()
-            part.path.mkdir(exist_ok=True)
-            part._make_room()
-            part._lay_out()
+            if partial.final.exists():
+                shutil.rmtree(partial.path, ignore_errors=True)
+                partial.final.rename(partial.path)
+            partial.fresh = not partial.path.exists()
+            partial.path.mkdir(exist_ok=True)
+            partial._make_room()
+            partial._lay_out()
         except OSError as error:
             raise disk_error(f"no room for step {manifest.step}", folder, error) from error
-        return part
+        return partial
 
     def _make_room(self) -> None:
         missing = self.manifest.total_bytes
@@ -90,11 +90,16 @@ class Part:
             )
 
     def _lay_out(self) -> None:
-        """Exactly the manifest's files, at their full sizes."""
+        """Lay out exactly the manifest's files, at their full sizes, each with this one name.
+
+        A file that has another name is the trainer's too (`publish`), so nothing is written into it.
+        """
         wanted = {file.name for file in self.manifest.files} | {MANIFEST_NAME}
         for entry in list(self.path.iterdir()):
-            if entry.name not in wanted:
-                shutil.rmtree(entry) if entry.is_dir() and not entry.is_symlink() else entry.unlink()
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            elif entry.name not in wanted or entry.lstat().st_nlink > 1:
+                entry.unlink()
         for file in self.manifest.files:
             descriptor = self._open(file.name)
             try:
@@ -105,7 +110,7 @@ class Part:
         (self.path / MANIFEST_NAME).write_bytes(self.manifest.canonical)
 
     def holds(self, shard: Shard) -> bool:
-        """Whether the shard is on disk."""
+        """Return whether the shard is on disk."""
         return shard_is_good(self.path, self.manifest, shard)
 
     def write(self, shard: Shard, data: memoryview) -> None:
@@ -131,7 +136,7 @@ class Part:
         except OSError as error:
             raise disk_error(f"cannot finish step {self.manifest.step}", self.path, error) from error
 
-    def settle(self) -> Path:
+    def finish(self) -> Path:
         """Give the version its final name. Call after `sync`, with all shards written."""
         self.path.rename(self.final)
         self.path = self.final
@@ -142,8 +147,10 @@ class Part:
 
 
 def _reserve(descriptor: int, size: int) -> None:
-    """Have the file system find all of a file's room at once, which costs it less than block by block, and shows at the
-    beginning when there is none. Raises OSError."""
+    """Have the file system reserve all of a file's room at once. Raises OSError.
+
+    That costs it less than block by block, and shows at the beginning when there is none.
+    """
     if not size:
         return
     try:

@@ -21,10 +21,10 @@ from blake3 import blake3
 from pydantic import Field, ValidationError
 
 from muster.errors import CheckError, MalformedError, StorageError
-from muster.files import write_atomically
-from muster.hashes import hex_hash, is_hash
-from muster.messages import Hash, Message, UInt32
-from muster.shardcast.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
+from muster.protocol.hashes import hex_hash, is_hash
+from muster.protocol.messages import Hash, Message, UInt32
+from muster.runtime.files import write_atomically
+from muster.shardcast.format.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
 
 INDEX_NAME: Final = "index.json"
 
@@ -32,6 +32,10 @@ MAX_INDEX_BYTES: Final = 256 * 1024
 """Longest index that is read."""
 
 MAX_INDEX_ENTRIES: Final = 1024
+PAGE_STEPS: Final = 256
+"""Steps on one page of the index."""
+
+PAGE_NAME: Final = re.compile(r"index-([0-9]{1,8})\.json")
 READ_BYTES: Final = 1 << 20
 _PART_NAME: Final = re.compile(r"\.0x([0-9a-f]{64})\.part")
 _REMOVED: Final = ".removed-"
@@ -39,7 +43,7 @@ _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class IndexEntry(Message):
-    """A version, as an index names it. Advice: who fetches it checks it against the chain."""
+    """A version, as an index names it. Untrusted: whoever fetches it checks it against the chain."""
 
     root: Hash
     run: UInt32
@@ -57,7 +61,7 @@ class Index(Message):
 
 
 def parse_index(data: bytes) -> Index:
-    """The index that `data` is. Raises MalformedError."""
+    """Return the index that `data` is. Raises MalformedError."""
     if len(data) > MAX_INDEX_BYTES:
         raise MalformedError(f"an index of {len(data)} bytes; at most {MAX_INDEX_BYTES} are read")
     try:
@@ -66,18 +70,55 @@ def parse_index(data: bytes) -> Index:
         raise MalformedError(f"not an index of versions: {error.errors()[0]['msg']}") from error
 
 
-def index_of(manifests: Collection[Manifest]) -> Index:
-    """The index of some versions: at most as many as one may hold, the newest, and what these are differences to."""
-    ordered = sorted(manifests, key=lambda manifest: (-manifest.step, manifest.base_step is not None))
+def entry_of(manifest: Manifest) -> IndexEntry:
+    """Describe a version as an index does."""
+    m = manifest
+    return IndexEntry(root=m.id, run=m.run, step=m.step, base_step=m.base_step, size=m.total_bytes)
+
+
+def index_of(entries: Collection[IndexEntry]) -> Index:
+    """Return the index of some versions: the newest, as many as one may hold, and what these are differences to."""
+    ordered = sorted(entries, key=_newest_first)
     newest, older = ordered[:MAX_INDEX_ENTRIES], ordered[MAX_INDEX_ENTRIES:]
-    bases = {manifest.base_step for manifest in newest}
-    needed = [manifest for manifest in older if manifest.base_step is None and manifest.step in bases]
-    listed = newest[: MAX_INDEX_ENTRIES - len(needed)] + needed
-    return Index(
-        versions=[
-            IndexEntry(root=m.id, run=m.run, step=m.step, base_step=m.base_step, size=m.total_bytes) for m in listed
-        ]
-    )
+    bases = {entry.base_step for entry in newest}
+    needed = [entry for entry in older if entry.base_step is None and entry.step in bases]
+    return Index(versions=newest[: MAX_INDEX_ENTRIES - len(needed)] + needed)
+
+
+def page_of(step: int) -> int:
+    """Return the number of the page that says what a step can be made of."""
+    return step // PAGE_STEPS
+
+
+def page_name(number: int) -> str:
+    """Return the file name of a page of the index."""
+    return f"index-{number}.json"
+
+
+def index_page(entries: Collection[IndexEntry], number: int) -> Index:
+    """Return one page of the index: the versions of its steps, and all that these can be made of, however old."""
+    by_step: dict[int, list[IndexEntry]] = {}
+    for entry in entries:
+        by_step.setdefault(entry.step, []).append(entry)
+    steps = range(number * PAGE_STEPS, (number + 1) * PAGE_STEPS)
+    listed = [entry for step in steps for entry in by_step.get(step, ())]
+    open_ends = {base for step in steps for base in _bases(by_step.get(step, [])) if base not in steps}
+    while open_ends:
+        step = open_ends.pop()
+        found = by_step.get(step, [])
+        listed += [entry for entry in found if entry.base_step is None] or found
+        open_ends |= _bases(found)
+    return Index(versions=sorted(listed, key=_newest_first)[:MAX_INDEX_ENTRIES])
+
+
+def _bases(versions: Collection[IndexEntry]) -> set[int]:
+    """Return the base steps of a step's versions; none where the step is among them whole."""
+    bases = {entry.base_step for entry in versions}
+    return set() if None in bases else {base for base in bases if base is not None}
+
+
+def _newest_first(entry: IndexEntry) -> tuple[int, bool]:
+    return -entry.step, entry.base_step is not None
 
 
 @dataclass(frozen=True)
@@ -95,28 +136,28 @@ class Version:
 
 
 def version_path(folder: Path, root: bytes) -> Path:
-    """Where the version with this root lies once it is complete."""
+    """Return where the version with this root lies once it is complete."""
     return folder / hex_hash(root)
 
 
-def part_path(folder: Path, root: bytes) -> Path:
-    """Where the version with this root grows."""
+def partial_path(folder: Path, root: bytes) -> Path:
+    """Return where the version with this root grows."""
     return folder / f".{hex_hash(root)}.part"
 
 
 def lock_path(folder: Path, root: bytes) -> Path:
-    """The file that whoever writes a part has locked."""
+    """Return the file that is locked by whoever writes a partial version."""
     return folder / f".{hex_hash(root)}.lock"
 
 
 def incomplete(folder: Path) -> list[bytes]:
-    """The roots of versions that are here in part."""
+    """Return the roots of versions that are here in part."""
     matches = [_PART_NAME.fullmatch(path.name) for path in (folder.iterdir() if folder.is_dir() else ())]
     return [bytes.fromhex(match[1]) for match in matches if match]
 
 
 def versions(folder: Path) -> list[Version]:
-    """The complete versions in a folder, the one used longest ago first."""
+    """Return the complete versions in a folder, the one used longest ago first."""
     found = []
     for path in folder.iterdir() if folder.is_dir() else ():
         if is_hash(path.name):
@@ -135,9 +176,9 @@ def touch(version: Path) -> None:
 
 
 def prune(folder: Path, keep: int, protect: Collection[bytes] = ()) -> list[bytes]:
-    """Remove all versions but the `keep` used last and those in `protect`; returns the roots of what was removed.
+    """Remove all versions but the `keep` used last and those in `protect`; return the roots of what was removed.
 
-    What incomplete and half-removed versions left goes too, unless somebody is fetching them now.
+    What incomplete and half-removed versions left goes too, unless they are being fetched now.
     """
     old = versions(folder)[:-keep] if keep else versions(folder)
     removed = [version for version in old if version.root not in protect]
@@ -169,7 +210,7 @@ def remove_version(path: Path) -> None:
 
 
 def folder_bytes(path: Path) -> int:
-    """Bytes of the files in a flat folder; 0 when it is gone."""
+    """Return the bytes of the files in a flat folder; 0 when it is gone."""
     try:
         return sum(entry.stat(follow_symlinks=False).st_size for entry in os.scandir(path))
     except FileNotFoundError:
@@ -177,7 +218,7 @@ def folder_bytes(path: Path) -> int:
 
 
 def read_manifest(version: Path, root: bytes | None = None) -> Manifest:
-    """The manifest in a version's folder.
+    """Return the manifest in a version's folder.
 
     Raises StorageError when there is none, MalformedError or MismatchError as `parse_manifest`.
     """
@@ -189,21 +230,41 @@ def read_manifest(version: Path, root: bytes | None = None) -> Manifest:
     return parse_manifest(data, root)
 
 
-def write_index(folder: Path) -> Index:
-    """Write the index of the complete versions in `folder`, and return it. Blocking."""
+def described(folder: Path, run: int | None = None) -> list[tuple[Version, Manifest]]:
+    """Return the complete versions in a folder, of one run or of all, with their manifests. Blocking.
+
+    Versions that are damaged, or removed meanwhile, are left out.
+    """
     found = []
     for version in versions(folder):
-        try:
-            found.append(read_manifest(version.path, version.root))
-        except (StorageError, CheckError):  # removed, or damaged since: not offered
-            continue
-    index = index_of(found)
+        with suppress(StorageError, CheckError):
+            manifest = read_manifest(version.path, version.root)
+            if run in (None, manifest.run):
+                found.append((version, manifest))
+    return found
+
+
+def write_index(folder: Path) -> Index:
+    """Write the index of the complete versions in `folder` and return it. Blocking.
+
+    Where one index cannot hold them all, its pages are written too.
+    """
+    entries = [entry_of(manifest) for _, manifest in described(folder)]
+    index = index_of(entries)
+    numbers = {page_of(entry.step) for entry in entries} if len(entries) > MAX_INDEX_ENTRIES else set()
+    for path in folder.glob("index-*.json"):
+        if (match := PAGE_NAME.fullmatch(path.name)) and int(match[1]) not in numbers:
+            path.unlink(missing_ok=True)
+    for number in numbers:
+        page, path = index_page(entries, number).model_dump_json(), folder / page_name(number)
+        if not path.exists() or path.read_text() != page:  # old pages stay as they are
+            write_atomically(path, page)
     write_atomically(folder / INDEX_NAME, index.model_dump_json())
     return index
 
 
 def shard_is_good(version: Path, manifest: Manifest, shard: Shard) -> bool:
-    """Whether the bytes of one shard are on disk and hash to what the manifest says. Blocking."""
+    """Return whether the bytes of one shard are on disk and hash to what the manifest says. Blocking."""
     hasher = blake3()
     try:
         with (version / manifest.files[shard.file].name).open("rb") as file:
@@ -230,7 +291,7 @@ def verify_folder(
 ) -> Verification:
     """Check every byte of a version against its manifest, and that against `root` where it is known. Blocking.
 
-    progress is told the size of each shard looked at. Raises as `read_manifest`.
+    progress: called with the size of each shard that was hashed. Raises as `read_manifest`.
     """
     manifest = read_manifest(version, root)
     problems = []
@@ -252,7 +313,7 @@ def verify_folder(
 
 
 def whole_manifest(version: Path, root: bytes) -> Manifest | None:
-    """The manifest of a version that is here with every byte as it should be; None otherwise. Blocking."""
+    """Return the manifest of a version that is here with every byte as it should be, else None. Blocking."""
     try:
         verification = verify_folder(version, root)
     except (StorageError, CheckError):
@@ -284,7 +345,7 @@ def _lock(descriptor: int, path: Path) -> bool:
 
 
 def disk_error(what: str, path: Path, error: OSError) -> StorageError:
-    """The error of ours for a disk that refuses, with what helps."""
+    """Return a StorageError for a disk that refuses, with a hint."""
     if error.errno in _FULL:
         return StorageError(f"{what}: no space left for {path}", hint=f"free space there (df -h {path.parent})")
     return StorageError(f"{what}: {path}: {error.strerror}", hint="check the folder and its rights")

@@ -1,8 +1,8 @@
-"""A small HTTP/1.1 server for files: h11 speaks the protocol, sendfile moves the bytes.
+"""A small HTTP/1.1 server for files: h11 parses requests, sendfile moves the bytes.
 
 It answers GET and HEAD, one range at a time, and bounds everything a stranger decides: the length of a request's head,
-how long it may take to arrive, how long a connection may sit idle, how slowly an answer may be read, how many
-connections there are. What is served is the handler's business (`origin`, `relay`).
+how long it may take to arrive, how long a connection may be idle, how slowly an answer may be read, how many
+connections there are. The handler decides what is served (`origin`, `relay`).
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import Final, cast
 
 import h11
 
-from muster import telemetry
 from muster.errors import ConfigError
-from muster.shardcast.bucket import Bucket
-from muster.shardcast.reply import Body, Handler, Problem, Reply, Request
+from muster.runtime import telemetry
+from muster.shardcast.fetch.rate_limit import TokenBucket
+from muster.shardcast.serve.reply import Body, FileProblem, FileRequest, Handler, Reply
 
 PIECE_BYTES: Final = 1 << 20
 """Sent under one time-out."""
@@ -36,15 +36,15 @@ RUN_BYTES: Final = 8 << 20
 _READ_BYTES: Final = 4096
 _LINGER_READS: Final = 64
 _CLOSE_SECONDS: Final = 2.0
-_LOOK_SECONDS: Final = 1.0
-"""Between two looks at how much of an answer has arrived."""
+_POLL_SECONDS: Final = 1.0
+"""Between two polls of how much of an answer has arrived."""
 
 _log = telemetry.logger("shardcast")
 
 
 @dataclass(frozen=True)
 class ServerLimits:
-    """What one stranger may take."""
+    """Bounds of what one stranger may take."""
 
     header_bytes: int = 16 * 1024
     """Of a request's head; up to a read more is taken in before that shows."""
@@ -65,8 +65,8 @@ class FileServer:
         self.limits = limits or ServerLimits()
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.Task[None]] = set()
-        self._bucket = Bucket(self.limits.rate)
-        self._threads = ThreadPoolExecutor(self.limits.connections, thread_name_prefix="sendfile")
+        self.rate_limit = TokenBucket(self.limits.rate)
+        self.threads = ThreadPoolExecutor(self.limits.connections, thread_name_prefix="sendfile")
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port (the one chosen, where 0 was asked for). Raises ConfigError when it is taken."""
@@ -85,7 +85,7 @@ class FileServer:
         for task in self._open:
             task.cancel()
         await asyncio.gather(*self._open, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def connections(self) -> int:
@@ -98,25 +98,25 @@ class FileServer:
             return
         self._open.add(task)
         try:
-            await self._converse(_Connection(reader, writer, self.limits, self._bucket, self._threads))
+            await self._converse(_Connection(self, reader, writer))
         except (ConnectionError, TimeoutError, h11.RemoteProtocolError):
             writer.transport.abort()
-        except asyncio.CancelledError:  # by close(); streams would report it as an accident otherwise
+        except asyncio.CancelledError:  # by close(); streams would log it as an error otherwise
             writer.transport.abort()
         finally:
             await _close(writer)
             self._open.discard(task)
 
     async def _converse(self, connection: _Connection) -> None:
-        """Answer requests until one side has had enough."""
+        """Serve requests until either side closes the connection or a limit is hit."""
         while (request := await connection.request()) is not None:
             try:
                 reply = await self._answer(request)
-            except Problem as problem:
+            except FileProblem as problem:
                 reply = problem.reply()
             try:
                 await connection.send(reply, with_body=request.method != "HEAD")
-            except Problem as problem:  # the head is out, the rest will not come: only hanging up tells
+            except FileProblem as problem:  # the head is out: only closing can show that the rest will not come
                 _log.warning("answer broken off", path=request.path, why=str(problem))
                 raise ConnectionAbortedError from problem
             finally:
@@ -125,36 +125,30 @@ class FileServer:
             if not connection.reusable:
                 return
 
-    async def _answer(self, request: Request) -> Reply:
+    async def _answer(self, request: FileRequest) -> Reply:
         if request.method not in ("GET", "HEAD"):
-            raise Problem(405, "only GET and HEAD are understood", headers={"Allow": "GET, HEAD"})
+            raise FileProblem(405, "only GET and HEAD are understood", headers={"Allow": "GET, HEAD"})
         return await self.handler(request)
 
 
 class _Connection:
-    """h11 on a pair of asyncio streams; files leave in threads, past both."""
+    """One connection: h11 on a pair of asyncio streams; files leave in threads, past both."""
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        limits: ServerLimits,
-        bucket: Bucket,
-        threads: ThreadPoolExecutor,
-    ) -> None:
+    def __init__(self, server: FileServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        limits = server.limits
         self._reader = reader
         self._writer = writer
         self._limits = limits
-        self._bucket = bucket
-        self._threads = threads
+        self._rate_limit = server.rate_limit
+        self._threads = server.threads
         self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
 
     @property
     def reusable(self) -> bool:
         return self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE
 
-    async def request(self) -> Request | None:
-        """The next request, which has no body; None when the other side has hung up.
+    async def request(self) -> FileRequest | None:
+        """Receive the next request, which has no body; None when the other side has closed the connection.
 
         Raises TimeoutError when it does not arrive in time, h11.RemoteProtocolError, after saying so, when it is not
         HTTP as we speak it.
@@ -166,12 +160,12 @@ class _Connection:
                 return await self._read()
         except h11.RemoteProtocolError as error:
             if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                await self.send(Problem(error.error_status_hint, str(error)).reply())
+                await self.send(FileProblem(error.error_status_hint, str(error)).reply())
                 await self._linger()
             raise
 
     async def _linger(self) -> None:
-        """Read on for a moment: hanging up on bytes that nobody has read would take the answer back."""
+        """Read on for a moment: closing with unread bytes would make the system discard the answer."""
         self._writer.write_eof()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_CLOSE_SECONDS):
@@ -179,7 +173,7 @@ class _Connection:
                     if not await self._reader.read(_READ_BYTES):
                         break
 
-    async def _read(self) -> Request | None:
+    async def _read(self) -> FileRequest | None:
         found: h11.Request | None = None
         while True:
             event = self._protocol.next_event()
@@ -190,18 +184,18 @@ class _Connection:
             elif isinstance(event, h11.Data):
                 raise h11.RemoteProtocolError("a request has no body here", error_status_hint=413)
             elif isinstance(event, h11.EndOfMessage) and found is not None:
-                return Request(
+                return FileRequest(
                     method=found.method.decode(),
                     path=found.target.decode("ascii", "replace").partition("?")[0],
                     headers={name.decode(): value.decode("latin-1") for name, value in found.headers},
                 )
-            else:  # hung up
+            else:  # closed
                 return None
 
     async def send(self, reply: Reply, *, with_body: bool = True) -> None:
         """Send an answer.
 
-        Raises TimeoutError when the other side does not read, Problem when the body stays incomplete.
+        Raises TimeoutError when the other side does not read, FileProblem when the body stays incomplete.
         """
         headers = {"Content-Length": str(reply.length), **reply.headers}
         head = h11.Response(status_code=reply.status, headers=list(headers.items()))
@@ -228,9 +222,9 @@ class _Connection:
             sent = await self._in_thread(body.file.fileno(), position, size)
             count(sent)
             if sent != size:
-                raise Problem(500, f"the file ends at byte {position + sent}")
+                raise FileProblem(500, f"the file ends at byte {position + sent}")
             position += size
-            if wait := self._bucket.spend(size):
+            if wait := self._rate_limit.spend(size):
                 await asyncio.sleep(wait)
 
     async def _emptied(self) -> None:
@@ -245,10 +239,9 @@ class _Connection:
             transport.set_write_buffer_limits(high, low)
 
     async def _in_thread(self, file: int, position: int, size: int) -> int:
-        """Send `size` bytes of a file; returns how many there were. In a thread, because the loop would go round for
-        every buffer that the other side has emptied.
+        """Send `size` bytes of a file; return how many there were. Raises TimeoutError, ConnectionError.
 
-        Raises TimeoutError, ConnectionError.
+        In a thread, because the loop would wake for every buffer that the other side has emptied.
         """
         sock = self._writer.get_extra_info("socket")
         # Descriptors of its own: whatever is closed meanwhile, their numbers cannot become another connection's.
@@ -277,7 +270,7 @@ def _close_all(descriptors: list[int]) -> None:
 
 
 def _send(descriptor: int, file: int, position: int, size: int, stall: float) -> int:
-    """Send bytes of a file into a socket that does not block; how many, fewer where the file ends. Blocks.
+    """Send bytes of a file into a socket that does not block; return how many, fewer where the file ends. Blocks.
 
     Raises TimeoutError when the other side takes longer than `stall` seconds to receive PIECE_BYTES, ConnectionError
     when it is gone.
@@ -295,7 +288,7 @@ def _send(descriptor: int, file: int, position: int, size: int, stall: float) ->
                 received, deadline = now, time.monotonic() + stall
             if (left := deadline - time.monotonic()) <= 0:
                 raise TimeoutError("an answer is read too slowly") from None
-            poll.poll(min(left, _LOOK_SECONDS) * 1000)
+            poll.poll(min(left, _POLL_SECONDS) * 1000)
             continue
         if count == 0:
             break
@@ -304,12 +297,12 @@ def _send(descriptor: int, file: int, position: int, size: int, stall: float) ->
 
 
 def _unsent(descriptor: int) -> int:
-    """Bytes in a socket's buffer that the other side has not acknowledged."""
+    """Return the bytes in a socket's buffer that the other side has not acknowledged."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 
 
 async def _close(writer: asyncio.StreamWriter) -> None:
-    """End a connection; the last thing its task does, so being told to end it now changes only how."""
+    """End a connection: the last thing its task does, so a cancellation only makes it abrupt."""
     writer.close()
     try:
         async with asyncio.timeout(_CLOSE_SECONDS):

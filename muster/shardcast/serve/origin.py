@@ -1,39 +1,39 @@
-"""Serving a folder of whole versions: the origin's, into which the trainer publishes, or what a worker holds."""
+"""Serve a folder of whole versions: the origin's, into which the trainer publishes, or what a worker holds."""
 
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from pathlib import Path
 
-from muster.errors import CheckError, MalformedError, StorageError
-from muster.shardcast.folder import (
+from muster.errors import MalformedError
+from muster.shardcast.format.store import (
     INDEX_NAME,
     MAX_INDEX_BYTES,
     Index,
+    described,
     disk_error,
+    entry_of,
     index_of,
+    page_name,
     parse_index,
-    read_manifest,
     version_path,
-    versions,
 )
-from muster.shardcast.shelf import Item, open_item
+from muster.shardcast.serve.store import OpenFile, open_file
 
 
 class Origin:
-    """A `shelf.Shelf` over a folder. Versions appear there by a rename and go by one, so each is whole or absent."""
+    """A `VersionStore` over a folder. Versions appear there by a rename and go by one, so each is whole or absent."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises StorageError when the folder cannot be made."""
+        """Make the folder where it is missing. Raises StorageError when that fails."""
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise disk_error("cannot serve", folder, error) from error
 
-    async def open(self, root: bytes, name: str) -> Item:
-        return open_item(version_path(self.folder, root), name)
+    async def open(self, root: bytes, name: str) -> OpenFile:
+        return open_file(version_path(self.folder, root), name)
 
     async def index(self) -> Index:
         try:
@@ -41,8 +41,18 @@ class Origin:
         except FileNotFoundError:
             return Index(versions=[])
 
+    async def page(self, number: int) -> Index:
+        """Return one page of the index; all of it where it has no pages."""
+        try:
+            return await asyncio.to_thread(self._read, page_name(number))
+        except FileNotFoundError:
+            return await self.index()
+
     def _index(self) -> Index:
-        with (self.folder / INDEX_NAME).open("rb") as file:
+        return self._read(INDEX_NAME)
+
+    def _read(self, name: str) -> Index:
+        with (self.folder / name).open("rb") as file:
             return parse_index(file.read(MAX_INDEX_BYTES + 1))
 
     async def unready(self) -> list[str]:
@@ -53,12 +63,8 @@ class Origin:
         return []
 
 
-class Holdings(Origin):
-    """The same over a folder that somebody fetches into, where nobody writes an index."""
+class LocalVersions(Origin):
+    """The same over a folder that a node fetches into, where nobody writes an index."""
 
     def _index(self) -> Index:
-        found = []
-        for version in versions(self.folder):
-            with suppress(StorageError, CheckError):  # removed, or damaged since: not offered
-                found.append(read_manifest(version.path, version.root))
-        return index_of(found)
+        return index_of([entry_of(manifest) for _, manifest in described(self.folder)])

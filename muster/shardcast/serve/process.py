@@ -1,4 +1,4 @@
-"""Serving weights: an origin or a relay, as its settings say."""
+"""Serve weights as an origin or a relay, as the settings say."""
 
 from __future__ import annotations
 
@@ -6,62 +6,54 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 
-from muster import telemetry
 from muster.errors import MismatchError
-from muster.settings import Settings, ShardcastSettings
-from muster.shardcast.client import limits_of
-from muster.shardcast.manifest import Manifest
-from muster.shardcast.origin import Origin
-from muster.shardcast.relay import Anchor, Relay, RelayLimits
-from muster.shardcast.server import FileServer, ServerLimits
-from muster.shardcast.service import Service
-from muster.shardcast.shelf import Stats
+from muster.runtime import telemetry
+from muster.settings.schema import Settings, ShardcastSettings
+from muster.shardcast.fetch.fetch import limits_of
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.serve.origin import Origin
+from muster.shardcast.serve.relay import Anchor, Relay, RelayLimits
+from muster.shardcast.serve.routes import listening
+from muster.shardcast.serve.store import Stats
 
 _log = telemetry.logger("shardcast")
 
 
 async def serve(settings: Settings) -> None:
     """Serve weights until cancelled. Raises ConfigError, StorageError, and what the chain says at the start."""
-    async with serving(settings) as (port, worker):
+    async with serving(settings) as (port, follower):
         _log.info("listening", role=settings.shardcast.role, host=settings.shardcast.host, port=port)
-        if worker is not None:
-            await worker  # ends by an accident only, which ends the process
+        if follower is not None:
+            await follower  # raises what ends it early, which ends the process
         await asyncio.Event().wait()
 
 
 @asynccontextmanager
 async def serving(settings: Settings) -> AsyncIterator[tuple[int, asyncio.Task[None] | None]]:
-    """An origin or relay at work: its port, and the task that follows upstream, for a relay."""
+    """Run an origin or relay; yields its port, and for a relay the task that follows the upstreams."""
     chosen = settings.shardcast
     stats = Stats()
     async with AsyncExitStack() as stack:
         if chosen.role == "origin":
-            shelf, worker = Origin(chosen.dir), None
+            store, follower = Origin(chosen.dir), None
         else:
             anchor = await stack.enter_async_context(_chain_anchor(settings)) if chosen.check_chain else None
-            shelf = await stack.enter_async_context(
-                Relay(
-                    chosen.dir,
-                    chosen.upstreams,
-                    stats,
-                    run=settings.run,
-                    limits=relay_limits(chosen),
-                    anchor=anchor,
-                    follow=chosen.follow,
-                )
+            store = Relay(
+                chosen.dir,
+                chosen.upstreams,
+                stats,
+                run=settings.run,
+                limits=relay_limits(chosen),
+                anchor=anchor,
+                follow=chosen.follow,
             )
-            worker = shelf.worker
-        service = Service(chosen.role, shelf, stats)
-        limits = ServerLimits(idle_seconds=chosen.idle_seconds, connections=chosen.connections, rate=chosen.upload_rate)
-        server = FileServer(service.handle, limits)
-        service.connections = lambda: server.connections
-        port = await server.start(chosen.host, chosen.port)
-        stack.push_async_callback(server.close)
-        yield port, worker
+            await stack.enter_async_context(store)
+            follower = store.follower
+        yield await stack.enter_async_context(listening(chosen.role, store, stats, chosen)), follower
 
 
 def relay_limits(settings: ShardcastSettings) -> RelayLimits:
-    """The bounds an operator chose."""
+    """Return the bounds that the settings say."""
     return RelayLimits(
         versions=settings.relayed_versions,
         cache_bytes=settings.cache_bytes,
@@ -73,7 +65,7 @@ def relay_limits(settings: ShardcastSettings) -> RelayLimits:
 
 @asynccontextmanager
 async def _chain_anchor(settings: Settings) -> AsyncIterator[Anchor]:
-    """A check of manifests against the checkpoints that the chain has.
+    """Yield a check of manifests against the checkpoints that the chain has.
 
     Of a difference the chain knows the steps only: it is relayed unseen, and whoever applies it finds out.
     """

@@ -1,4 +1,4 @@
-"""The relay: fetches versions from upstream, checks every shard, and serves what it has checked while more arrives.
+"""Fetch versions from upstream, check every shard, and serve what is checked while more arrives.
 
 A version is named by its root, so whatever upstream sends, a relay serves bytes that belong under that root or none.
 It fetches a version when upstream's index shows a new one, or when it is first asked for. Of a new step it makes what
@@ -10,35 +10,37 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from muster import telemetry
 from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, StorageError, UnreachableError
-from muster.shardcast.catch_up import DELTAS, CatchUp
-from muster.shardcast.folder import (
+from muster.runtime import telemetry
+from muster.shardcast.fetch.delta_fetch import DELTAS, DeltaFetch, Wanted
+from muster.shardcast.fetch.download import Download
+from muster.shardcast.fetch.indexes import UpstreamPages
+from muster.shardcast.fetch.sources import FetchLimits, Pool, check_urls
+from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
+from muster.shardcast.format.store import (
     Index,
     IndexEntry,
     disk_error,
+    entry_of,
     folder_bytes,
     incomplete,
     index_of,
     locked,
-    part_path,
+    partial_path,
     remove_leftovers,
     remove_version,
     touch,
     version_path,
     versions,
 )
-from muster.shardcast.manifest import MANIFEST_NAME, Manifest, Shard
-from muster.shardcast.reply import Problem
-from muster.shardcast.shelf import RETRY_SOON, Item, Stats, open_item
-from muster.shardcast.sources import FetchLimits, Pool, check_urls
-from muster.shardcast.transfer import Download
+from muster.shardcast.serve.reply import FileProblem
+from muster.shardcast.serve.store import RETRY_SOON, OpenFile, Stats, open_file
 
 MAX_PULLS: Final = 4
 """Versions fetched at the same time because somebody asked for them."""
@@ -64,7 +66,7 @@ Anchor = Callable[[Manifest], Awaitable[None]]
 
 @dataclass(frozen=True)
 class RelayLimits:
-    """What a relay takes of its machine, and how long it lets others wait."""
+    """Bounds of what a relay takes of its machine, and of how long it holds a request."""
 
     versions: int = 8
     cache_bytes: int = 64 * 1024**3
@@ -73,28 +75,46 @@ class RelayLimits:
     fetch: FetchLimits = field(default_factory=FetchLimits)
 
 
-class Arriving(Item):
-    """A file of a version that is on its way: its shards can be served one by one, as they are verified."""
+class VersionPull:
+    """One version of this relay: on its way, complete, or failed."""
 
-    def __init__(self, item: Item, shards: Sequence[Shard], pull: Pull, hold_seconds: float) -> None:
-        super().__init__(item.file, item.size)
-        self._shards = shards
-        self._pull = pull
+    def __init__(self, download: Download, hold_seconds: float) -> None:
+        self.download = download
+        self.failure: FileProblem | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.counted = 0
+        """Bytes of it that the statistics know."""
         self._hold_seconds = hold_seconds
 
-    async def ready(self, start: int, stop: int) -> int:
+    @property
+    def running(self) -> bool:
+        return self.task is not None and not self.task.done()
+
+    async def wait_until(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until a condition holds. Raises FileProblem: why it never will, or 503 after `hold_seconds`."""
         deadline = time.monotonic() + self._hold_seconds
-        while (end := self._verified_to(start, stop)) == start:
-            seconds = deadline - time.monotonic()
-            if self._pull.failure is not None:
-                raise self._pull.failure
-            if seconds <= 0:
-                raise Problem(503, "these bytes are still on their way", headers=RETRY_SOON)
-            await self._pull.download.wait_change(seconds)
-        return end
+        while not condition():
+            if self.failure is not None:
+                raise self.failure
+            if (seconds := deadline - time.monotonic()) <= 0:
+                raise FileProblem(503, f"{what} still on the way", headers=RETRY_SOON)
+            await self.download.wait_change(seconds)
+
+
+class IncomingFile(OpenFile):
+    """A file of a version that is on its way: its shards can be served one by one, as they are verified."""
+
+    def __init__(self, opened: OpenFile, shards: Sequence[Shard], pull: VersionPull) -> None:
+        super().__init__(opened.file, opened.size)
+        self._shards = shards
+        self._pull = pull
+
+    async def ready(self, start: int, stop: int) -> int:
+        await self._pull.wait_until(lambda: self._verified_to(start, stop) > start, "these bytes are")
+        return self._verified_to(start, stop)
 
     def _verified_to(self, start: int, stop: int) -> int:
-        """The end of the verified bytes that begin at `start`; `start` when that byte is not verified."""
+        """Return the end of the verified bytes that begin at `start`; `start` when that byte is not verified."""
         end = start
         for shard in self._shards:
             if shard.offset <= end < shard.end and end < stop and self._pull.download.has(shard):
@@ -102,23 +122,8 @@ class Arriving(Item):
         return min(end, stop)
 
 
-class Pull:
-    """One version of this relay: on its way, complete, or failed."""
-
-    def __init__(self, download: Download) -> None:
-        self.download = download
-        self.failure: Problem | None = None
-        self.task: asyncio.Task[None] | None = None
-        self.counted = 0
-        """Bytes of it that the statistics know."""
-
-    @property
-    def running(self) -> bool:
-        return self.task is not None and not self.task.done()
-
-
 class Relay:
-    """A `shelf.Shelf` over a folder of its own, filled from `upstreams`. Use as an async context manager.
+    """A `VersionStore` over a folder of its own, filled from `upstreams`. Use as an async context manager.
 
     run: versions of other runs are refused; None accepts any. anchor: checks a manifest against the chain.
     Raises ConfigError when there is no upstream or another relay has the folder, StorageError when it cannot be made.
@@ -136,23 +141,26 @@ class Relay:
         follow: bool = True,
     ) -> None:
         self.folder = folder
-        self.upstreams = list(upstreams)
+        self.upstreams = check_urls(upstreams)
         self.stats = stats
         self.run = run
         self.limits = limits or RelayLimits()
+        self.follower: asyncio.Task[None] | None = None
+        """The task that follows the upstreams. Runs until cancelled; ends early where there is none to follow."""
         self._anchor = anchor
         self._follow = follow
-        check_urls(self.upstreams)
-        self._pulls: dict[bytes, Pull] = {}
-        self._failed: dict[bytes, tuple[float, Problem]] = {}
+        self._pulls: dict[bytes, VersionPull] = {}
+        self._failed: dict[bytes, tuple[float, FileProblem]] = {}
         """When, and how, a version failed; the latest MAX_FAILURES."""
         self._upstream_answers = not follow
         self._room = asyncio.Lock()
         self._making = asyncio.Lock()
         self._indexes: dict[str, Index] = {}
-        """What each upstream said last that it has."""
+        """The last index of each upstream."""
+        self._newest_roots: set[bytes] = set()
+        """Of the versions that upstreams listed as newest when last asked; they are removed last."""
+        self._upstream_pages = UpstreamPages(self.upstreams, run, self.limits.fetch)
         self._stack = ExitStack()
-        self._follower: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Relay:
         try:
@@ -162,16 +170,11 @@ class Relay:
             raise disk_error("cannot relay", self.folder, error) from error
         if not ours:
             raise ConfigError(f"another relay works in {self.folder}", hint="give each relay its own shardcast.dir")
-        self._follower = asyncio.create_task(self._work())
+        self.follower = asyncio.create_task(self._work())
         return self
 
-    @property
-    def worker(self) -> asyncio.Task[None] | None:
-        """What follows upstream; it ends by an accident only, unless there is nothing to follow."""
-        return self._follower
-
     async def __aexit__(self, *_: object) -> None:
-        tasks = [task for task in (self._follower, *(pull.task for pull in self._pulls.values())) if task]
+        tasks = [task for task in (self.follower, *(pull.task for pull in self._pulls.values())) if task]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -179,43 +182,47 @@ class Relay:
 
     # Serving
 
-    async def open(self, root: bytes, name: str) -> Item:
+    async def open(self, root: bytes, name: str) -> OpenFile:
         pull = self._pulls.get(root)
         if pull is None:
             when, problem = self._failed.get(root, (0.0, None))
             if problem is not None and time.monotonic() - when < FAILURE_SECONDS:
                 raise problem
             if sum(other.running for other in self._pulls.values()) >= MAX_PULLS:
-                raise Problem(503, "too many versions are on their way", headers=RETRY_SOON)
+                raise FileProblem(503, "too many versions are on their way", headers=RETRY_SOON)
             pull = self._start(root)
-        manifest = await self._manifest(pull)
-        if name == MANIFEST_NAME and pull.download.path is not None:
-            await asyncio.to_thread(touch, pull.download.path)
-        path = pull.download.path  # a version that is complete now has moved
+        await pull.wait_until(lambda: pull.download.manifest is not None, "the manifest is")
+        manifest, path = pull.download.manifest, pull.download.path
+        assert manifest is not None
         assert path is not None
-        item = open_item(path, name)
         if name == MANIFEST_NAME:
-            return item
-        return Arriving(item, manifest.covering(name, 0, item.size), pull, self.limits.hold_seconds)
-
-    async def _manifest(self, pull: Pull) -> Manifest:
-        """The manifest of a version, once known. Raises Problem when it is not to be had."""
-        deadline = time.monotonic() + self.limits.hold_seconds
-        while (manifest := pull.download.manifest) is None:
-            if pull.failure is not None:
-                raise pull.failure
-            seconds = deadline - time.monotonic()
-            if seconds <= 0:
-                raise Problem(503, "the manifest is still on its way", headers=RETRY_SOON)
-            await pull.download.wait_change(seconds)
-        return manifest
+            await asyncio.to_thread(touch, path)
+            path = pull.download.path or path  # a version that became complete meanwhile has moved
+            return open_file(path, name)
+        opened = open_file(path, name)
+        return IncomingFile(opened, manifest.covering(name, 0, opened.size), pull)
 
     async def index(self) -> Index:
-        return index_of([m for pull in self._pulls.values() if (m := pull.download.manifest) and not pull.failure])
+        return index_of(self._entries())
+
+    def _entries(self) -> list[IndexEntry]:
+        return [
+            entry_of(m)
+            for pull in self._pulls.values()
+            if (m := pull.download.manifest) is not None and not pull.failure
+        ]
+
+    async def page(self, number: int) -> Index:
+        """Return a page of the versions that are here and of those that upstreams list.
+
+        A client that asks for one that is not here gets it by way of this relay.
+        """
+        steps = [entry.step for index in self._indexes.values() for entry in index.versions]
+        return await self._upstream_pages.page(number, self._entries(), max(steps, default=None))
 
     @property
     def reasons(self) -> list[str]:
-        """Why it is not ready."""
+        """Return why it is not ready."""
         return [] if self._upstream_answers else ["no upstream has answered"]
 
     async def unready(self) -> list[str]:
@@ -238,12 +245,14 @@ class Relay:
                 await asyncio.sleep(self.limits.poll_seconds)
 
     async def _newest(self, pool: Pool) -> dict[bytes, IndexEntry]:
-        """The newest step of our run that each upstream says it has, its differences, and the first step where one is a
-        difference to that, by root."""
+        """Return the newest step of our run that each upstream lists, and its differences, by root.
+
+        The first step is included where one of them is a difference to that.
+        """
         found: dict[bytes, IndexEntry] = {}
         answers = await asyncio.gather(*(source.index() for source in pool.sources), return_exceptions=True)
-        told = zip(pool.sources, answers, strict=True)
-        self._indexes = {source.url: answer for source, answer in told if isinstance(answer, Index)}
+        pairs = zip(pool.sources, answers, strict=True)
+        self._indexes = {source.url: answer for source, answer in pairs if isinstance(answer, Index)}
         for answer in answers:
             if isinstance(answer, Index):
                 entries = [entry for entry in answer.versions if self.run in (None, entry.run)]
@@ -254,9 +263,11 @@ class Relay:
             elif not isinstance(answer, MusterError):
                 raise answer
         self._upstream_answers = any(isinstance(answer, Index) for answer in answers)
+        if self._upstream_answers:
+            self._newest_roots = set(found)
         return found
 
-    def _start(self, root: bytes, entry: IndexEntry | None = None) -> Pull:
+    def _start(self, root: bytes, entry: IndexEntry | None = None) -> VersionPull:
         """Fetch a version; `entry` is what an upstream says of it."""
         pool = Pool(self.upstreams, self.limits.fetch)
         download = Download(
@@ -265,62 +276,64 @@ class Relay:
             pool,
             accept=self._accept,
             progress=lambda _: self._count(pull),
-            wait_for_sources=False,
+            retry="none",
         )
-        pull = self._pulls[root] = Pull(download)
+        pull = self._pulls[root] = VersionPull(download, self.limits.hold_seconds)
         pull.task = asyncio.create_task(self._run(root, pull, pool, entry))
         return pull
 
-    async def _make(self, root: bytes, entry: IndexEntry) -> None:
-        """Make what shards of a step can be made of one that is here and a difference: the download finds them, and
-        gets the rest. What goes wrong here costs some seconds, and no more."""
+    async def _make(self, root: bytes, entry: IndexEntry) -> Collection[int]:
+        """Make what shards of a step can be made of one that is here and a difference; return which.
+
+        The download gets the rest. What goes wrong here costs some seconds, and no more.
+        """
         stored = await asyncio.to_thread(versions, self.folder)
         largest = max((version.bytes_on_disk for version in stored), default=0)
         if not largest:
-            return
-        making = CatchUp(
-            root, entry.run, entry.step, self.upstreams, self.folder, None, self.limits.fetch, accept=self._accept
-        )
+            return ()
+        version = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.limits.fetch)
+        delta = DeltaFetch(version, anchored=None, accept=self._accept)
         async with self._making:
             try:
                 async with asyncio.timeout(MAKE_SECONDS + largest / MAKE_RATE):
-                    await making.run(self._indexes)
+                    await delta.run(self._indexes)
             except TimeoutError:
                 _log.warning("a difference came too slowly", root=root)
             finally:
-                self.stats.fetched(making.fetched_bytes)
+                self.stats.count_fetched(delta.fetched_bytes)
                 await asyncio.to_thread(shutil.rmtree, self.folder / DELTAS, ignore_errors=True)
+        return delta.verified
 
-    async def _run(self, root: bytes, pull: Pull, pool: Pool, entry: IndexEntry | None) -> None:
-        complete = False
+    async def _run(self, root: bytes, pull: VersionPull, pool: Pool, entry: IndexEntry | None) -> None:
+        complete, made = False, ()
         try:
-            if entry is not None and entry.base_step is None and not part_path(self.folder, root).exists():
-                await self._make(root, entry)
+            if entry is not None and entry.base_step is None and not partial_path(self.folder, root).exists():
+                made = await self._make(root, entry)
             async with pool:
-                await pull.download.run()
+                await pull.download.run(made)
             complete = True
         except MusterError as error:
             pull.failure = _problem_of(error, pool)
-            tell = _log.debug if pull.failure.status == 404 else _log.warning  # 404: not upstream or on chain yet
-            tell("not relayed", root=root, why=str(error))
+            log = _log.debug if pull.failure.status == 404 else _log.warning  # 404: not upstream or on chain yet
+            log("not relayed", root=root, why=str(error))
             self._remember(root, pull.failure)
         finally:
             if not complete:
                 self._pulls.pop(root, None)
             for report in pool.reports:
                 if report.dropped:
-                    self.stats.lied(report.url)
-            pull.download.wake()
+                    self.stats.count_rejected(report.url)
+            pull.download.notify()
 
-    def _remember(self, root: bytes, problem: Problem) -> None:
+    def _remember(self, root: bytes, problem: FileProblem) -> None:
         self._failed.pop(root, None)
         if problem.status != 404:  # it may appear upstream any moment
             self._failed[root] = time.monotonic(), problem
             while len(self._failed) > MAX_FAILURES:
                 del self._failed[next(iter(self._failed))]
 
-    def _count(self, pull: Pull) -> None:
-        self.stats.fetched(pull.download.fetched_bytes - pull.counted)
+    def _count(self, pull: VersionPull) -> None:
+        self.stats.count_fetched(pull.download.fetched_bytes - pull.counted)
         pull.counted = pull.download.fetched_bytes
 
     async def _accept(self, manifest: Manifest) -> None:
@@ -337,10 +350,14 @@ class Relay:
                 self._pulls.pop(root, None)
 
     def _make_room(self, manifest: Manifest, busy: set[bytes]) -> list[bytes]:
-        """Remove versions, the one used longest ago first, until a new one fits; returns their roots."""
+        """Remove versions until a new one fits, and return their roots.
+
+        The one used longest ago goes first, the newest step last.
+        """
         remove_leftovers(self.folder, protect=busy)
         idle = [version for version in versions(self.folder) if version.root not in busy]
-        coming = [path(self.folder, root) for root in busy - {manifest.root} for path in (part_path, version_path)]
+        idle.sort(key=lambda version: version.root in self._newest_roots)
+        coming = [path(self.folder, root) for root in busy - {manifest.root} for path in (partial_path, version_path)]
         used = sum(folder_bytes(path) for path in coming) + sum(version.bytes_on_disk for version in idle)
         removed = []
         while idle and (
@@ -355,14 +372,14 @@ class Relay:
         return removed
 
 
-def _problem_of(error: MusterError, pool: Pool) -> Problem:
-    """What somebody who asks for a version that could not be fetched is told."""
+def _problem_of(error: MusterError, pool: Pool) -> FileProblem:
+    """Return the answer to whoever asks for a version that could not be fetched."""
     if isinstance(error, MismatchError):
-        return Problem(502, "upstream sends something else", hint="fetch from another source")
+        return FileProblem(502, "upstream sends something else", hint="fetch from another source")
     if isinstance(error, UnreachableError):
         if all(source.last_status == 404 for source in pool.sources):
-            return Problem(404, "no upstream has this version", hint="see /v1/weights/index.json")
-        return Problem(503, "no upstream delivers this version now", headers=RETRY_SOON)
+            return FileProblem(404, "no upstream has this version", hint="see /v1/weights/index.json")
+        return FileProblem(503, "no upstream delivers this version now", headers=RETRY_SOON)
     if isinstance(error, StorageError):
-        return Problem(507, str(error))
-    return Problem(404, str(error))
+        return FileProblem(507, str(error))
+    return FileProblem(404, str(error))

@@ -1,6 +1,6 @@
-"""What a file server is asked and answers, before it is bytes on a wire.
+"""Requests to a file server and its replies, apart from how they travel.
 
-Paths and headers come from strangers; a handler turns a `Request` into a `Reply` or raises a `Problem`.
+Paths and headers come from strangers; a handler turns a `FileRequest` into a `Reply` or raises a `FileProblem`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
 @dataclass(frozen=True)
-class Request:
+class FileRequest:
     method: str
     path: str
     headers: Mapping[str, str]
@@ -29,9 +29,9 @@ class Body(Protocol):
     file: BinaryIO
 
     async def ready(self, start: int, stop: int) -> int:
-        """Wait until byte `start` can be served; returns the end, at most `stop`, of what can be served with it.
+        """Wait until byte `start` can be served; return the end, at most `stop`, of what can be served with it.
 
-        Raises Problem when that takes too long.
+        Raises FileProblem when that takes too long.
         """
         ...
 
@@ -51,14 +51,14 @@ class Reply:
     start: int = 0
     stop: int = 0
     count: Callable[[int], None] = _ignore
-    """Told how many bytes of the body have been handed to the kernel, after each run of RUN_BYTES."""
+    """Called with how many bytes of the body have been handed to the kernel, after each run of RUN_BYTES."""
 
     @property
     def length(self) -> int:
         return self.stop - self.start if self.body else len(self.content)
 
 
-class Problem(Exception):  # noqa: N818 (it is an answer, not an accident)
+class FileProblem(Exception):  # noqa: N818 (it is an answer, not a failure)
     """An answer other than success, written as a problem document (RFC 9457)."""
 
     def __init__(self, status: int, detail: str = "", *, hint: str = "", headers: Mapping[str, str] | None = None):
@@ -75,14 +75,14 @@ class Problem(Exception):  # noqa: N818 (it is an answer, not an accident)
         return Reply(self.status, json.dumps(document).encode(), headers)
 
 
-Handler = Callable[[Request], Awaitable[Reply]]
+Handler = Callable[[FileRequest], Awaitable[Reply]]
 
 
-def requested_range(request: Request, size: int) -> tuple[int, int] | None:
-    """(start, stop) of the one range asked for, None for the whole file.
+def requested_range(request: FileRequest, size: int) -> tuple[int, int] | None:
+    """Return (start, stop) of the one range asked for, None for the whole file.
 
-    Several ranges, or something that is no range, ask for the whole file, as RFC 9110 allows. Raises Problem 416 for
-    a range that holds no byte of the file.
+    Several ranges, or something that is no range, ask for the whole file, as RFC 9110 allows. Raises FileProblem 416
+    for a range that holds no byte of the file.
     """
     match = _RANGE.fullmatch(request.headers.get("range", ""))
     if not match or match[0] == "bytes=-":
@@ -93,7 +93,7 @@ def requested_range(request: Request, size: int) -> tuple[int, int] | None:
     start = int(first) if first else max(0, size - int(last))
     stop = min(size, int(last) + 1) if first and last else size
     if start >= stop:
-        raise Problem(416, f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
+        raise FileProblem(416, f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
     return start, stop
 
 

@@ -1,42 +1,47 @@
-"""The HTTP face of an origin or a relay: which path is what.
+"""Answer the requests to an origin or a relay, by their paths.
 
 /v1/weights/index.json              what is here, newest step first
+/v1/weights/index-<number>.json     what can be had from here of the steps on one page, and what makes these
 /v1/weights/0x<root>/manifest.json  the manifest of a version
 /v1/weights/0x<root>/<file>         its files, with ranges
-/v1/stats                           bytes served and fetched, versions, upstreams that lied
+/v1/stats                           bytes served and fetched, versions, upstreams dropped for wrong bytes
 /healthz /readyz /version /metrics
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from importlib.metadata import version
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
-from muster import telemetry
 from muster.constants import PROTOCOL_VERSION
-from muster.shardcast.folder import INDEX_NAME
-from muster.shardcast.manifest import MANIFEST_NAME
-from muster.shardcast.reply import Problem, Reply, Request, json_reply, requested_range
-from muster.shardcast.shelf import Shelf, Stats, open_connections, replies
-from muster.shardcast.sources import WEIGHTS_PATH
+from muster.runtime import telemetry
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.sources import WEIGHTS_PATH
+from muster.shardcast.format.manifest import MANIFEST_NAME
+from muster.shardcast.format.store import INDEX_NAME, PAGE_NAME, Index
+from muster.shardcast.serve.http_server import FileServer, ServerLimits
+from muster.shardcast.serve.reply import FileProblem, FileRequest, Reply, json_reply, requested_range
+from muster.shardcast.serve.store import Stats, VersionStore, open_connections, replies
 
 _FILE_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + r"/0x([0-9a-f]{64})/([A-Za-z0-9_.-]{1,127})")
-_FOR_EVER: Final = {"Accept-Ranges": "bytes", "Cache-Control": "public, max-age=31536000, immutable"}
+_PAGE_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + "/" + PAGE_NAME.pattern)
+_IMMUTABLE: Final = {"Accept-Ranges": "bytes", "Cache-Control": "public, max-age=31536000, immutable"}
 
 
-class Service:
-    """Answers requests from a shelf; `handle` is what a `server.FileServer` wants."""
+class WeightRoutes:
+    """Answers requests from a store; `handle` is the handler of a `FileServer`."""
 
-    def __init__(self, role: str, shelf: Shelf, stats: Stats) -> None:
+    def __init__(self, role: str, store: VersionStore, stats: Stats) -> None:
         self.role = role
-        self.shelf = shelf
+        self.store = store
         self.stats = stats
         self.connections: Callable[[], int] = lambda: 0
-        """How many are open, for the statistics."""
+        """Returns how many are open, for the statistics."""
         self._routes: dict[str, Callable[[], Awaitable[Reply]]] = {
             f"{WEIGHTS_PATH}/{INDEX_NAME}": self._index,
             "/v1/stats": self._stats,
@@ -46,45 +51,45 @@ class Service:
             "/metrics": self._metrics,
         }
 
-    async def handle(self, request: Request) -> Reply:
-        """The answer to a request. Raises Problem."""
+    async def handle(self, request: FileRequest) -> Reply:
+        """Answer a request. Raises FileProblem."""
         try:
             if (route := self._routes.get(request.path)) is not None:
                 reply = await route()
             elif (match := _FILE_PATH.fullmatch(request.path)) is not None:
                 reply = await self._file(request, bytes.fromhex(match[1]), match[2])
+            elif (match := _PAGE_PATH.fullmatch(request.path)) is not None:
+                reply = _index_reply(await self.store.page(int(match[1])))
             else:
-                raise Problem(404, "nothing is served under this path", hint=f"try {WEIGHTS_PATH}/{INDEX_NAME}")
-        except Problem as problem:
+                raise FileProblem(404, "nothing is served under this path", hint=f"try {WEIGHTS_PATH}/{INDEX_NAME}")
+        except FileProblem as problem:
             replies.labels(status=str(problem.status)).inc()
             raise
         replies.labels(status=str(reply.status)).inc()
         return reply
 
-    async def _file(self, request: Request, root: bytes, name: str) -> Reply:
-        item = await self.shelf.open(root, name)
+    async def _file(self, request: FileRequest, root: bytes, name: str) -> Reply:
+        opened = await self.store.open(root, name)
         try:
-            part = requested_range(request, item.size)
-            start, stop = part or (0, item.size)
+            asked = requested_range(request, opened.size)
+            start, stop = asked or (0, opened.size)
             if start < stop and request.method == "GET":
-                await item.ready(start, stop)
+                await opened.ready(start, stop)
         except BaseException:
-            item.file.close()
+            opened.file.close()
             raise
-        headers = {**_FOR_EVER, "Content-Type": "application/octet-stream"}
-        if name == MANIFEST_NAME:
-            headers["Content-Type"] = "application/json"
-        if part:
-            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{item.size}"
-        return Reply(206 if part else 200, headers=headers, body=item, start=start, stop=stop, count=self.stats.served)
+        kind = "application/json" if name == MANIFEST_NAME else "application/octet-stream"
+        headers = {**_IMMUTABLE, "Content-Type": kind}
+        if asked:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{opened.size}"
+        status, count = 206 if asked else 200, self.stats.count_served
+        return Reply(status, headers=headers, body=opened, start=start, stop=stop, count=count)
 
     async def _index(self) -> Reply:
-        index = await self.shelf.index()
-        headers = {"Content-Type": "application/json", "Cache-Control": "no-cache"}
-        return Reply(200, index.model_dump_json().encode(), headers)
+        return _index_reply(await self.store.index())
 
     async def _stats(self) -> Reply:
-        index = await self.shelf.index()
+        index = await self.store.index()
         return json_reply(
             {
                 "role": self.role,
@@ -100,7 +105,7 @@ class Service:
         return json_reply({"status": "alive"})
 
     async def _readyz(self) -> Reply:
-        reasons = await self.shelf.unready()
+        reasons = await self.store.unready()
         return json_reply({"ready": not reasons, "reasons": reasons}, 503 if reasons else 200)
 
     async def _version(self) -> Reply:
@@ -109,3 +114,27 @@ class Service:
     async def _metrics(self) -> Reply:
         open_connections.set(self.connections())
         return Reply(200, generate_latest(telemetry.REGISTRY), {"Content-Type": CONTENT_TYPE_LATEST})
+
+
+@asynccontextmanager
+async def listening(role: str, store: VersionStore, stats: Stats, settings: ShardcastSettings) -> AsyncIterator[int]:
+    """Serve a store at the settings' address, within their bounds; yields the port.
+
+    Raises ConfigError when the port is taken.
+    """
+    routes = WeightRoutes(role, store, stats)
+    limits = ServerLimits(
+        idle_seconds=settings.idle_seconds, connections=settings.connections, rate=settings.upload_rate
+    )
+    server = FileServer(routes.handle, limits)
+    routes.connections = lambda: server.connections
+    port = await server.start(settings.host, settings.port)
+    try:
+        yield port
+    finally:
+        await server.close()
+
+
+def _index_reply(index: Index) -> Reply:
+    headers = {"Content-Type": "application/json", "Cache-Control": "no-cache"}
+    return Reply(200, index.model_dump_json().encode(), headers)

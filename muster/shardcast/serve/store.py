@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Final, Protocol
 
-from muster import telemetry
-from muster.shardcast.folder import Index
-from muster.shardcast.manifest import MANIFEST_NAME, name_problem
-from muster.shardcast.reply import Problem
+from muster.runtime import telemetry
+from muster.shardcast.format.manifest import MANIFEST_NAME, name_problem
+from muster.shardcast.format.store import Index
+from muster.shardcast.serve.reply import FileProblem
 
 RETRY_SOON: Final = {"Retry-After": "1"}
 
@@ -27,79 +27,73 @@ open_connections = telemetry.gauge("shardcast_connections", "Connections open no
 
 @dataclass
 class Stats:
-    """Since the start of the process."""
+    """Count since the start of the process."""
 
     served_bytes: int = 0
     """Of weights and manifests; other answers do not count."""
     fetched_bytes: int = 0
     """Of verified shards that came from upstream."""
     rejected: Tally[str] = field(default_factory=Tally)
-    """How often each upstream was dropped for a lie."""
+    """How often each upstream was dropped for wrong bytes."""
 
-    def served(self, count: int) -> None:
+    def count_served(self, count: int) -> None:
         self.served_bytes += count
         served_bytes.inc(count)
 
-    def fetched(self, count: int) -> None:
+    def count_fetched(self, count: int) -> None:
         self.fetched_bytes += count
         fetched_bytes.inc(count)
 
-    def lied(self, url: str) -> None:
+    def count_rejected(self, url: str) -> None:
         self.rejected[url] += 1
         dropped_sources.inc()
 
 
 @dataclass
-class Item:
-    """A file of a version, open. This one is all there; a relay's may not be (`relay.Arriving`)."""
+class OpenFile:
+    """A file of a version, open. This one is all there; a relay's may not be (`relay.IncomingFile`)."""
 
     file: BinaryIO
     size: int
 
     async def ready(self, start: int, stop: int) -> int:
-        """See `server.Body`."""
+        """See `reply.Body`."""
         return stop
 
 
-class Shelf(Protocol):
+class VersionStore(Protocol):
     """Versions that can be served."""
 
-    async def open(self, root: bytes, name: str) -> Item:
-        """A file of a version. Raises Problem: 404 when it is not there, 503 when it is not there yet."""
+    async def open(self, root: bytes, name: str) -> OpenFile:
+        """Open a file of a version. Raises FileProblem: 404 when it is not there, 503 when it is not there yet."""
         ...
 
     async def index(self) -> Index:
-        """What is here."""
+        """Return what is here."""
+        ...
+
+    async def page(self, number: int) -> Index:
+        """Return what can be had from here of the steps on one page of the index, and all that these can be made of."""
         ...
 
     async def unready(self) -> list[str]:
-        """Why it cannot serve; empty when it can."""
+        """Return why it cannot serve; nothing when it can."""
         ...
 
 
-def is_servable(name: str) -> bool:
-    """Whether a version can have a file of this name: anything else is not looked for on the disk."""
-    return name == MANIFEST_NAME or not name_problem(name)
-
-
-def open_item(version: Path, name: str) -> Item:
-    """Open one file of a version's folder, never following a link. Raises Problem 404.
+def open_file(version: Path, name: str) -> OpenFile:
+    """Open one file of a version's folder, never following a link. Raises FileProblem 404.
 
     Not in a thread: a task that is cancelled meanwhile would lose an open file.
     """
-    if not is_servable(name):
-        raise Problem(404, "no version has a file of this name")
+    if name != MANIFEST_NAME and name_problem(name):
+        raise FileProblem(404, "no version has a file of this name")
     try:
-        return Item(*_open(version / name))
+        descriptor = os.open(version / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
-        raise Problem(404, f"no such file: {error.strerror}", hint="see /v1/weights/index.json") from error
-
-
-def _open(path: Path) -> tuple[BinaryIO, int]:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    file = os.fdopen(descriptor, "rb")
-    status = os.fstat(descriptor)
+        raise FileProblem(404, f"no such file: {error.strerror}", hint="see /v1/weights/index.json") from error
+    file, status = os.fdopen(descriptor, "rb"), os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode):
         file.close()
-        raise FileNotFoundError(2, "not a regular file")
-    return file, status.st_size
+        raise FileProblem(404, "not a regular file", hint="see /v1/weights/index.json")
+    return OpenFile(file, status.st_size)

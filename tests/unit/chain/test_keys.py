@@ -24,7 +24,7 @@ from muster.chain.keys import (
     write_secret,
 )
 from muster.errors import ConfigError, UsageError
-from muster.settings import KeySettings
+from muster.settings.schema import KeySettings
 
 KEY = "ac0974bec39a17e36ba4a6b4d238ff944bacb478cbed5efcae784d7bf4f2ff80"
 ADDRESS = "0xf39Fd6e51aad88F6F4ce6aB8827279cffFb92266"
@@ -175,4 +175,4 @@ def test_without_a_terminal_a_password_must_come_from_a_file(monkeypatch: pytest
         monkeypatch.setattr("sys.stdin", nothing)
         with pytest.raises(ConfigError, match="no terminal") as caught:
             read_password(None, "Password: ")
-    assert caught.value.hint == "set keys.password_file"
+    assert caught.value.hint == "set keys.password_file, or add --password-file"

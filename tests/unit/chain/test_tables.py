@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import inspect
+import re
 import string
+import time
 from dataclasses import fields
 from types import ModuleType
 from typing import get_args
 
 import pytest
 from eth_abi.abi import encode
+from eth_utils.abi import abi_to_signature, get_abi_input_types
 from eth_utils.crypto import keccak
 from hypothesis import given
 from hypothesis import strategies as st
 
-from muster.chain.abi import CONTRACTS, artifact, selector, signature, snake, types
-from muster.chain.codec import Act, Place, View, decode_log
-from muster.chain.contracts import court, registry, runs, token
-from muster.chain.contracts.court import Kind, Outcome
-from muster.chain.contracts.registry import Role, Status
-from muster.chain.reverts import decode_revert, known_errors, sentence
-from muster.chain.sentences import HINTS, SENTENCES
+from muster.chain.error_messages import HINTS, MESSAGES, decode_revert, error_message, known_errors
 from muster.chain.types import kind_of
+from muster.contracts import court, registry, runs, token
+from muster.contracts.abi import CONTRACTS, artifact, snake
+from muster.contracts.codec import Call, Place, Transaction, decode_log
+from muster.contracts.court import Kind, Outcome
+from muster.contracts.registry import Role, Status
 from muster.errors import ConfigError, MalformedError, UsageError
-from muster.messages import Reason
-from muster.terms import Terms
+from muster.protocol.messages import Reason
+from muster.protocol.terms import Terms
+from muster.runtime.units import moment_text
 
 pytestmark = pytest.mark.usefixtures("built_contracts")
 
@@ -37,7 +40,7 @@ SAMPLES |= {f"uint{bits}": bits - 1 for bits in (16, 24, 32, 64, 256)}
 
 def revert(contract: str, name: str, *values: object) -> bytes:
     item = next(item for item in artifact(contract).items("error") if item["name"] == name)
-    return selector(item) + encode(types(item["inputs"]), values)
+    return keccak(text=abi_to_signature(item))[:4] + encode(get_abi_input_types(item), values)
 
 
 # Errors
@@ -45,19 +48,19 @@ def revert(contract: str, name: str, *values: object) -> bytes:
 
 def test_every_custom_error_has_a_sentence_that_uses_its_own_values() -> None:
     for item in known_errors().values():
-        assert item["name"] in SENTENCES, item["name"]
+        assert item["name"] in MESSAGES, item["name"]
     by_name: dict[str, list[set[str]]] = {}
     for item in known_errors().values():
         by_name.setdefault(item["name"], []).append({part["name"] for part in item["inputs"]})
     for name, parameter_sets in by_name.items():
-        used = {field for _, field, _, _ in string.Formatter().parse(SENTENCES[name]) if field} - {"meaning"}
+        used = {field for _, field, _, _ in string.Formatter().parse(MESSAGES[name]) if field} - {"meaning"}
         for parameters in parameter_sets:
             assert used <= parameters, name
 
 
 def test_no_sentence_is_about_an_error_that_does_not_exist() -> None:
     known = {item["name"] for item in known_errors().values()}
-    assert set(SENTENCES) - known == set()
+    assert set(MESSAGES) - known == set()
     assert set(HINTS) <= known
 
 
@@ -65,19 +68,26 @@ def test_an_error_becomes_its_name_values_and_a_sentence() -> None:
     error = decode_revert(revert("runs", "WindowOpen", ADDRESS.lower(), 3, 1_800_000_000), "Runs.claim")
     assert error.name == "WindowOpen"
     assert error.values == {"node": ADDRESS, "index": 3, "maturesAt": 1_800_000_000}
-    assert str(error) == (
-        f"Runs.claim: commitment 3 of {ADDRESS} is still open to challenges, until 2027-01-15 08:00:00 UTC"
+    until = moment_text(1_800_000_000, time.time())
+    assert re.match(r"2027-01-1[456] \d\d:\d\d:00 \S+ \(in .+\)$", until)
+    before, _, after = str(error).partition(" (")
+    assert (before, after[:3]) == (
+        f"Runs.claim: commitment 3 of {ADDRESS} is still open to challenges, until {until.partition(' (')[0]}",
+        "in ",
     )
     assert error.exit_code == 4
 
 
 def test_amounts_enums_and_short_strings_are_readable() -> None:
     short = decode_revert(revert("registry", "FreeBalanceShort", ADDRESS, 15 * 10**17, 10**18), "x")
-    assert "has 1.5 tokens free in the registry and needs 1" in str(short)
+    assert str(short) == f"x: {ADDRESS} has 1.5 MUST free in the registry and needs 1 MUST"
     assert "is jailed and not active" in str(decode_revert(revert("registry", "NotActive", ADDRESS, 3), "x"))
     term = revert("runs", "TermOutOfBounds", b"slashBps".ljust(32, b"\0"), 10_001, 1, 10_000)
     assert str(decode_revert(term, "x")) == "x: the term slashBps is 10001 and must be 1 to 10000"
-    assert sentence("HourNotEnded", {"hour": 1, "endsAt": 2**255, "timestamp": 0}).startswith("the hour 1970-01-01 01:")
+    pay = revert("runs", "TermOutOfBounds", b"workerStake".ljust(32, b"\0"), 0, 10**18, 10**24)
+    assert str(decode_revert(pay, "x")) == "x: the term workerStake is 0 MUST and must be 1 MUST to 1,000,000 MUST"
+    late = error_message("HourNotEnded", {"hour": 1, "endsAt": 2**255, "timestamp": 0})
+    assert late.endswith(f"ends at second {2**255}")
 
 
 def test_solidity_s_own_errors_are_decoded() -> None:
@@ -114,9 +124,9 @@ def test_every_function_is_there_with_its_parameters_and_selector(module: Module
         parameters = inspect.signature(made).parameters
         assert list(parameters) == [snake(part["name"]) or f"value_{i}" for i, part in enumerate(item["inputs"])]
         bound = made(*(None for _ in parameters))
-        assert bound.function.selector == keccak(text=signature(item))[:4]
+        assert bound.function.selector == keccak(text=abi_to_signature(item))[:4]
         assert bound.function.label == f"{CONTRACTS[contract]}.{item['name']}"
-        assert isinstance(bound, View if item["stateMutability"] in {"view", "pure"} else Act)
+        assert isinstance(bound, Call if item["stateMutability"] in {"view", "pure"} else Transaction)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -142,7 +152,7 @@ def log_of(item: dict, told: dict) -> dict:
     rest = [part for part in item["inputs"] if not part["indexed"]]
     data = encode([part["type"] for part in rest], [told[part["name"]] for part in rest])
     return {
-        "topics": ["0x" + word.hex() for word in (keccak(text=signature(item)), *words)],
+        "topics": ["0x" + word.hex() for word in (keccak(text=abi_to_signature(item)), *words)],
         "data": "0x" + data.hex(),
         "blockNumber": "0x7",
         "logIndex": "0x3",
@@ -207,10 +217,10 @@ def test_several_values_are_a_named_tuple() -> None:
 def test_structs_within_structs_are_encoded_by_their_fields() -> None:
     leaf = court.Leaf(0, 1, 2, 3, 4, -5, *(bytes([n]) * 32 for n in (6, 7, 8)))
     openings = [court.Opening(leaf, [bytes(32)])] * 2
-    act = court.prove_vouched(ADDRESS, 9, [b"p" * 32], court.Target(ADDRESS, 1, 2, b"r" * 32), openings)
+    sent = court.prove_vouched(ADDRESS, 9, [b"p" * 32], court.Target(ADDRESS, 1, 2, b"r" * 32), openings)
     words = (0, 1, 2, 3, 4, -5, bytes([6]) * 32, bytes([7]) * 32, bytes([8]) * 32)
     expected = (ADDRESS, 9, [b"p" * 32], (ADDRESS, 1, 2, b"r" * 32), [(words, [bytes(32)])] * 2)
-    assert act.encode()[4:] == encode(act.function.inputs, expected)
+    assert sent.encode()[4:] == encode(sent.function.inputs, expected)
 
 
 def test_calls_that_do_not_fit_their_abi_are_usage_errors() -> None:
@@ -227,4 +237,4 @@ def test_an_empty_answer_means_the_wrong_address() -> None:
 
 
 def test_outcomes_are_said_in_words() -> None:
-    assert sentence("CaseEnded", {"caseId": 4, "outcome": Outcome.NOT_GUILTY}) == "case 4 has ended: not guilty"
+    assert error_message("CaseEnded", {"caseId": 4, "outcome": Outcome.NOT_GUILTY}) == "case 4 has ended: not guilty"

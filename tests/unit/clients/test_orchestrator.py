@@ -12,11 +12,13 @@ import pytest
 from eth_account import Account
 from eth_account.messages import encode_typed_data
 
+from muster.clients.orchestrator import OrchestratorClient
 from muster.errors import ConfigError, MalformedError, MismatchError, RefusedError, UnreachableError
-from muster.hashes import content_hash
-from muster.http import OrchestratorClient
-from muster.messages import Demand
-from muster.signing import domain, verify_request
+from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Demand
+from muster.protocol.requests import verify_request
+from muster.runtime.retries import retry_after
 
 REGISTRY = "0x" + "11" * 20
 DEMAND = Demand(run=1, step=3, wanted=True, waiting_groups=5)
@@ -110,7 +112,7 @@ async def test_each_attempt_is_signed_anew():
             head, _, body = request.partition(b"\r\n\r\n")
             headers = dict(line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:])
             sender, signed = verify_request(
-                domain(31_337, REGISTRY),
+                Domain(31_337, REGISTRY),
                 method="POST",
                 host=headers["host"],
                 path="/v1/evidence",
@@ -121,6 +123,43 @@ async def test_each_attempt_is_signed_anew():
             assert (sender, body, signed.body_hash) == (Key().address, b"evidence", content_hash(b"evidence"))
             nonces.add(signed.nonce)
         assert len(nonces) == 2
+
+
+async def test_the_next_attempt_waits_as_long_as_the_server_asks():
+    busy = json.dumps({"title": "Too many requests", "status": 503}).encode()
+    refused = reply(503, busy, "application/problem+json", Retry_After="1")
+    async with serving(refused, GOOD) as (_, client):
+        started = time.monotonic()
+        assert await client.demand(1) == DEMAND
+        assert 1 <= time.monotonic() - started < 4
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [("3", 3.0), ("3600", 10.0), ("9" * 50, None), ("-1", None), ("Wed, 21 Oct 2026 07:28:00 GMT", None), ("", None)],
+)
+def test_how_long_a_server_may_ask_to_wait_is_bounded(value, seconds):
+    assert retry_after(value) == seconds
+
+
+async def test_a_member_signs_its_first_read_and_those_that_were_refused():
+    answers = [GOOD, GOOD, problem(503, "Too many requests", "busy"), GOOD]
+    async with serving(*answers) as (server, client):
+        for _ in range(3):
+            await client.demand(1)
+    assert [b"muster-signature: 0x" in request.lower() for request in server.requests] == [True, False, False, True]
+    head = server.requests[3].partition(b"\r\n\r\n")[0].decode()
+    headers = dict(line.split(": ", 1) for line in head.lower().split("\r\n")[1:])
+    sender, signed = verify_request(
+        Domain(31_337, REGISTRY),
+        method="GET",
+        host=headers["host"],
+        path="/v1/runs/1/demand",
+        query="",
+        headers=headers,
+        now=time.time(),
+    )
+    assert (sender, signed.body_hash) == (Key().address, content_hash(b""))
 
 
 async def test_trying_again_is_bounded():
@@ -141,7 +180,7 @@ async def test_nobody_there():
 
 
 async def test_a_file_may_take_as_long_as_a_slow_connection_needs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("muster.http.SLOWEST_BYTES_PER_SECOND", 1 << 20)
+    monkeypatch.setattr("muster.clients.orchestrator.SLOWEST_BYTES_PER_SECOND", 1 << 20)
     async with serving(b"hang", timeout=0.2) as (_, client):
         for call, seconds in ((client.put_evidence(bytes(1 << 20)), 1.2), (client.demand(1), 0.2)):
             started = time.monotonic()

@@ -8,33 +8,41 @@ import os
 import subprocess
 import sys
 
+import obstore
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.clients.storage import ContentStore
+from muster.clients.storage_backend import open_backend
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
-from muster.hashes import content_hash, hash_bytes, hex_hash, is_hash
-from muster.storage import ContentStore
+from muster.protocol.hashes import content_hash, hash_bytes, hex_hash, is_hash
 
 ABC = "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
 
 
-@pytest.fixture
-def store(tmp_path) -> ContentStore:
-    return ContentStore(f"file:{tmp_path}/store")
+@pytest.fixture(params=["folder", "s3"])
+def store(request, tmp_path) -> ContentStore:
+    """One in a folder, and one on a real S3 server in a bucket of its own."""
+    if request.param == "folder":
+        return ContentStore(f"file:{tmp_path}/store")
+    bucket = request.getfixturevalue("moto_server").new_bucket()
+    return ContentStore(request.getfixturevalue("use_s3")(bucket))
 
 
-def files_under(path) -> list[str]:
-    return sorted(os.path.relpath(os.path.join(root, name), path) for root, _, names in os.walk(path) for name in names)
+async def kept(store: ContentStore) -> list[str]:
+    """The paths of everything in the store, of whatever kind."""
+    backend, _ = open_backend(store.url)
+    return sorted([entry["path"] async for page in obstore.list(backend) for entry in page])
 
 
-async def test_put_names_by_content_and_leaves_one_file(store, tmp_path):
+async def test_put_names_by_content_and_leaves_one_file(store):
     assert await store.put(b"abc") == ABC
     assert await store.put(b"abc") == ABC
     assert await store.get(ABC) == b"abc"
     assert await store.exists(ABC)
     assert await store.size(ABC) == 3
-    assert files_under(tmp_path / "store") == [f"files/{ABC[2:4]}/{ABC[2:]}"]
+    assert await kept(store) == [f"files/{ABC[2:4]}/{ABC[2:]}"]
 
 
 async def test_large_files_arrive_whole(store, tmp_path):
@@ -84,9 +92,10 @@ async def test_get_is_bounded(store):
         await store.get(ABC, max_bytes=2)
 
 
-async def test_rotten_files_are_found_out(store, tmp_path):
+async def test_rotten_files_are_found_out(store):
     await store.put(b"abc")
-    (tmp_path / "store" / "files" / ABC[2:4] / ABC[2:]).write_bytes(b"abd")
+    backend, _ = open_backend(store.url)
+    await obstore.put_async(backend, f"files/{ABC[2:4]}/{ABC[2:]}", b"abd", mode="overwrite")
     with pytest.raises(MismatchError, match="hashes to"):
         await store.get(ABC)
 
@@ -116,20 +125,36 @@ def test_s3_urls_are_taken():
     assert ContentStore("s3://bucket/prefix").url == "s3://bucket/prefix"
 
 
-async def test_check_says_whether_writing_works(store, tmp_path):
+async def test_check_says_whether_writing_works(store):
     await store.check()
-    assert files_under(tmp_path / "store") == []
+    assert await kept(store) == []
 
 
-async def test_many_who_ask_at_once_whether_writing_works_are_all_told_that_it_does(store, tmp_path):
+async def test_many_who_ask_at_once_whether_writing_works_are_all_told_that_it_does(store):
     await asyncio.gather(*(store.check() for _ in range(50)))
-    assert files_under(tmp_path / "store") == []
+    assert await kept(store) == []
+
+
+async def test_a_file_begun_says_its_size_and_what_is_missing_is_none(store):
+    name = await store.put(b"abc" * 200_000)
+    found = await store.open(name)
+    assert found is not None
+    assert found.size == 600_000
+    assert b"".join([chunk async for chunk in found.chunks]) == b"abc" * 200_000
+    assert await store.open(ABC) is None
+
+
+async def test_an_empty_file_is_a_file(store):
+    found = await store.open(await store.put(b""))
+    assert found is not None
+    assert found.size == 0
+    assert [chunk async for chunk in found.chunks] == []
 
 
 _FILL = """
 import asyncio, sys
 from muster.errors import StorageError
-from muster.storage import ContentStore
+from muster.clients.storage import ContentStore
 async def main():
     store = ContentStore("file:" + sys.argv[1])
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 from pathlib import Path
@@ -12,16 +11,17 @@ import pytest
 import typer.main
 
 from muster.cli import app as cli
-from muster.settings_sources import load_settings
+from muster.settings.sources import load_settings
+from tests.support.paths import ROOT
+from tests.support.sources import PRODUCTION, sources
 
-ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND = re.compile(r"`(muster [^`]+)`")
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 HINT = re.compile(r"\bmuster ([a-z]+)(?: ([a-z]+))?")
 PROSE = frozenset({"that"})
 """What follows the name of the software where it is no command."""
-ROOMS = ("muster", "orchestrator", "worker", "validator", "trainer", "scripts")
+ROOMS = (*PRODUCTION, "scripts")
 
 
 def shown(page: Path) -> list[str]:
@@ -36,14 +36,6 @@ def shown(page: Path) -> list[str]:
 def the_command() -> click.Command:
     cli._add_nouns()
     return typer.main.get_command(cli.app)
-
-
-def said(path: Path) -> list[str]:
-    """The texts in a module that may reach a person: string constants that are no docstrings."""
-    tree = ast.parse(path.read_text())
-    silent = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
-    found = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in silent)
-    return [node.value for node in found if isinstance(node.value, str)]
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -63,15 +55,14 @@ def test_every_command_of_a_page_exists(page: Path) -> None:
 def test_every_command_that_the_code_tells_people_to_type_exists() -> None:
     nouns = the_command().commands  # type: ignore[attr-defined]
     named = 0
-    for room in ROOMS:
-        for path in (ROOT / room).rglob("*.py"):
-            for noun, verb in (match.groups() for text in said(path) for match in HINT.finditer(text)):
-                if noun not in nouns and noun in PROSE:
-                    continue
-                assert noun in nouns, f"{path.name}: muster {noun}"
-                verbs = getattr(nouns[noun], "commands", None)
-                assert not verbs or verb in verbs, f"{path.name}: muster {noun} {verb}"
-                named += 1
+    for module in sources(ROOMS):
+        for noun, verb in (match.groups() for text in module.texts for match in HINT.finditer(text)):
+            if noun not in nouns and noun in PROSE:
+                continue
+            assert noun in nouns, f"{module.name}: muster {noun}"
+            verbs = getattr(nouns[noun], "commands", None)
+            assert not verbs or verb in verbs, f"{module.name}: muster {noun} {verb}"
+            named += 1
     assert named > 50
 
 
@@ -89,3 +80,10 @@ def test_links_between_pages_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_next_step_of_an_error_has_one_word() -> None:
+    """Where an error is printed, "next:" comes before the command to type, and no other word does."""
+    texts = [text for module in sources() for text in module.texts]
+    labels = {found for text in texts for found in re.findall(r"\n\s*(next:|try:|hint:|tip:|fix:|→) $", text)}
+    assert labels == {"next:"}

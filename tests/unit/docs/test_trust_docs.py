@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from muster.chain.abi import artifact
+from muster.contracts.abi import artifact
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 CONTRACTS, TESTS = ROOT / "contracts", ROOT / "tests" / "contracts"
 TRUST = (ROOT / "docs" / "trust.md").read_text()
 INVARIANTS = (ROOT / "docs" / "invariants.md").read_text()

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import UsageError
-from muster.pass_rates import Band, Estimate, mean_of, mean_pass_at_k, pass_at_k, sift
+from muster.evaluation.pass_at_k import Band, Estimate, mean_of, mean_pass_at_k, pass_at_k, sift
 
 
 @pytest.mark.parametrize(
@@ -124,8 +124,10 @@ def bootstrap(values: list[float], _: int, rng: Random) -> tuple[float, float]:
 
 
 def coverage(interval: Interval, alpha: float, beta: float, k: int, trials: int) -> float:
-    """Share of trials in which the interval holds the truth: 64 tasks whose pass rates are of a beta distribution, 8
-    answers each."""
+    """Return the share of trials in which the interval holds the truth.
+
+    A trial has 64 tasks whose pass rates are of a beta distribution, 8 answers each.
+    """
     rng, tasks, samples = Random(0), 64, 8
     truth = 1 - math.exp(
         math.lgamma(beta + k) - math.lgamma(beta) + math.lgamma(alpha + beta) - math.lgamma(alpha + beta + k)

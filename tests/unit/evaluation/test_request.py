@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from muster.answer_journal import AnswerJournal
-from muster.asking import ask, refusal_line
-from muster.cli import asking, eval, tasks
-from muster.cli.asking import Usual, make_sampling, model_hashes
+from muster.cli import eval, tasks
+from muster.cli.sampling import SamplingDefaults, make_sampling, model_hashes, progress
 from muster.cli.session import Options, Session
 from muster.errors import CheckError, ConfigError, MismatchError, MusterError, StorageError, UsageError
-from muster.models import ModelShape, make_model, make_tokenizer, save_model
-from muster.pass_rates import mean_pass_at_k
-from muster.questions import Answers, Questions, Sampling
+from muster.evaluation.cache import AnswerJournal
+from muster.evaluation.client import ask, refusal_line
+from muster.evaluation.pass_at_k import mean_pass_at_k
+from muster.evaluation.request import EvalRequest, Sampling, TaskResult
+from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.swarm.plan import terms as demo_terms
 from muster.tasks import Task, TaskSet, load_task_set, make_task_set, save_task_set
 from worker.answering import check_context, longest_prompt
@@ -102,7 +102,7 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
         temperature_micro=600_000,
         max_completion_tokens=77,
     )
-    usual = Usual.of_run(terms)
+    usual = SamplingDefaults.from_terms(terms)
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
     of_run = make_sampling(4, None, None, None, 5, None, usual)
     assert (of_run.budgets, of_run.temperature, of_run.max_tokens, of_run.seed) == (budgets, 0.6, 77, 5)
@@ -120,15 +120,15 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     "name", ["tasks.jsonl", "--json", "a\nb", "a b'\"$(x)", "t\u00e4sks", os.fsdecode(b"caf\xe9"), "{}"]
 )
 def test_questions_travel_whatever_the_files_are_called(name: str) -> None:
-    questions = Questions(Path(name) / "model", Path(name), b"\x01" * 32, "train", 10, SAMPLING, 2, 1 << 30, 4)
+    questions = EvalRequest(Path(name) / "model", Path(name), b"\x01" * 32, "train", 10, SAMPLING, 2, 1 << 30, 4)
     line = questions.to_line()
     assert line.isascii()
     assert "\n" not in line
-    assert Questions.from_line(line) == questions
+    assert EvalRequest.from_line(line) == questions
 
 
 def test_questions_are_the_tasks_that_are_left_of_the_right_file(tasks_file: Path, task_set: TaskSet) -> None:
-    questions = Questions(Path("model"), tasks_file, task_set.root, "train", 30, SAMPLING)
+    questions = EvalRequest(Path("model"), tasks_file, task_set.root, "train", 30, SAMPLING)
     assert questions.load() == task_set.train[:30]
     assert questions.starting_at(28).load() == task_set.train[28:30]
     assert replace(questions, part="held-out", count=5).load() == task_set.held_out[:5]
@@ -138,12 +138,12 @@ def test_questions_are_the_tasks_that_are_left_of_the_right_file(tasks_file: Pat
 
 async def test_where_everything_is_answered_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.executable", "/no/such/python")
-    assert [one async for one in ask(Questions(Path("m"), Path("t"), bytes(32), "train", 3, SAMPLING, first=3))] == []
+    assert [one async for one in ask(EvalRequest(Path("m"), Path("t"), bytes(32), "train", 3, SAMPLING, first=3))] == []
 
 
 async def test_what_the_answering_process_finds_wrong_is_raised_here(tasks_file: Path, model_dir: Path) -> None:
     """The real process, up to where it would start an engine."""
-    questions = Questions(model_dir, tasks_file, bytes(32), "train", 3, SAMPLING)
+    questions = EvalRequest(model_dir, tasks_file, bytes(32), "train", 3, SAMPLING)
     with pytest.raises(MismatchError, match="has the root") as caught:
         await anext(ask(questions))
     assert caught.value.hint == "fetch the run's task set again"
@@ -155,7 +155,7 @@ async def test_a_process_that_ends_without_a_word_is_an_error_with_a_next_step(
 ) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(MusterError, match="ended with status 1 after 0 of 3 tasks") as caught:
-        await anext(ask(Questions(Path("m"), tasks_file, bytes(32), "train", 3, SAMPLING)))
+        await anext(ask(EvalRequest(Path("m"), tasks_file, bytes(32), "train", 3, SAMPLING)))
     assert "out of memory" in caught.value.hint
 
 
@@ -213,7 +213,7 @@ IDENTITY = {"model_hash": "0x01", "budgets": [8, 12], "seed": 0}
 
 
 def test_answers_are_there_again_after_the_process_is_gone(tmp_path: Path) -> None:
-    found = [Answers(0, 3, 8, 100), Answers(1, 0, 7, 90)]
+    found = [TaskResult(0, 3, 8, 100), TaskResult(1, 0, 7, 90)]
     with AnswerJournal(tmp_path / "out.answers", IDENTITY) as journal:
         assert journal.answers() == []
         for one in found:
@@ -227,7 +227,7 @@ def test_answers_to_other_questions_are_never_mixed_in(tmp_path: Path) -> None:
     with AnswerJournal(folder, IDENTITY):
         pass
     with AnswerJournal(folder, IDENTITY | {"seed": 1}) as journal:  # nothing was answered yet
-        journal.add(Answers(0, 1, 1, 1))
+        journal.add(TaskResult(0, 1, 1, 1))
     with pytest.raises(ConfigError, match="answers to other questions: budgets, seed differ") as caught:
         AnswerJournal(folder, IDENTITY | {"budgets": [8]})
     assert str(folder) in caught.value.hint
@@ -260,12 +260,12 @@ class Oracle:
         self.breaks_after = breaks_after
         self.asked: list[int] = []
 
-    async def __call__(self, _: Session, questions: Questions) -> AsyncGenerator[Answers]:
+    async def __call__(self, _: Session, questions: EvalRequest) -> AsyncGenerator[TaskResult]:
         for task in range(questions.first, questions.count):
             if self.breaks_after is not None and len(self.asked) >= self.breaks_after:
                 raise MusterError("the engine was killed")
             self.asked.append(task)
-            yield Answers(task, self.right[task], questions.sampling.samples, 10 * questions.sampling.samples)
+            yield TaskResult(task, self.right[task], questions.sampling.samples, 10 * questions.sampling.samples)
 
 
 @pytest.fixture
@@ -283,7 +283,7 @@ async def test_a_filtered_set_is_a_task_set_like_any_other(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     right = [index % 9 for index in range(40)]
-    monkeypatch.setattr(tasks, "asked", Oracle(right))
+    monkeypatch.setattr(tasks, "sample_tasks", Oracle(right))
     out = Path("kept.jsonl")
     await tasks.filter_(session, tasks_file, model_dir, out)
     told = json.loads(capsys.readouterr().out)
@@ -306,17 +306,17 @@ async def test_an_interrupted_filter_goes_on_where_it_was(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     right = [4] * 20 + [0] * 20
-    monkeypatch.setattr(tasks, "asked", Oracle(right, breaks_after=13))
+    monkeypatch.setattr(tasks, "sample_tasks", Oracle(right, breaks_after=13))
     with pytest.raises(MusterError, match="killed"):
         await tasks.filter_(session, tasks_file, model_dir, Path("kept.jsonl"))
     assert "13 of 40 tasks are answered; the same command goes on from there" in capsys.readouterr().err
     assert not Path("kept.jsonl").exists()
     second = Oracle(right)
-    monkeypatch.setattr(tasks, "asked", second)
+    monkeypatch.setattr(tasks, "sample_tasks", second)
     await tasks.filter_(session, tasks_file, model_dir, Path("kept.jsonl"))
     assert second.asked == list(range(13, 40))
     third = Oracle(right)
-    monkeypatch.setattr(tasks, "asked", third)
+    monkeypatch.setattr(tasks, "sample_tasks", third)
     await tasks.filter_(session, tasks_file, model_dir, Path("kept.jsonl"), low=0, high=0)
     assert third.asked == []
     assert load_task_set(Path("kept.jsonl")).size == 20
@@ -337,7 +337,7 @@ async def test_a_filter_that_leaves_nothing_says_what_to_change(
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(tasks, "asked", Oracle(right))
+    monkeypatch.setattr(tasks, "sample_tasks", Oracle(right))
     with pytest.raises(CheckError, match=what) as caught:
         await tasks.filter_(session, tasks_file, model_dir, Path("kept.jsonl"))
     assert hint in caught.value.hint
@@ -364,7 +364,7 @@ async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     right = [index % 5 for index in range(20)]
-    monkeypatch.setattr(eval, "asked", Oracle(right))
+    monkeypatch.setattr(eval, "sample_tasks", Oracle(right))
     await eval.evaluate(session, model_dir, tasks_file, samples=4, k="1,2,4", limit=10, out=Path("result.json"))
     told = json.loads(capsys.readouterr().out)
     expected = [mean_pass_at_k(right[:10], 4, k) for k in (1, 2, 4)]
@@ -380,11 +380,11 @@ async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
 async def test_a_measurement_of_nothing_or_of_two_things_is_refused(
     session: Session, tasks_file: Path, model_dir: Path
 ) -> None:
-    with pytest.raises(UsageError, match="nothing to examine"):
+    with pytest.raises(UsageError, match="nothing to evaluate"):
         await eval.evaluate(session, model_dir)
     with pytest.raises(UsageError, match="--step names a step of a run"):
         await eval.evaluate(session, model_dir, tasks_file, step=3)
-    with pytest.raises(UsageError, match="--run brings"):
+    with pytest.raises(UsageError, match="--run has a model"):
         await eval.evaluate(session, model_dir, tasks_file, run=1)
     with pytest.raises(UsageError, match="is a folder"):
         await eval.evaluate(session, model_dir, tasks_file, out=tasks_file.parent)
@@ -395,7 +395,7 @@ async def test_a_measurement_of_nothing_or_of_two_things_is_refused(
 
 
 def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    with asking.progress(Session(Options()), 40, 4) as show:
+    with progress(Session(Options()), 40, 4) as show:
         for done in range(5, 41):
             show(done)
     lines = capsys.readouterr().err.splitlines()

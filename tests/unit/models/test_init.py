@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from muster.errors import ConfigError
-from muster.evaluation import greedy_completions, greedy_score
-from muster.model_files import load_tokenizer, model_hash, tokenizer_hash, vocabulary_of
-from muster.models import (
+from muster.evaluation.greedy import greedy_completions, greedy_score
+from muster.models.files import load_tokenizer, model_hash, tokenizer_hash, vocabulary_of
+from muster.models.init import (
     ModelShape,
     TokenizerKind,
     WarmUp,
@@ -22,7 +22,7 @@ from muster.models import (
     save_model,
     warm_up,
 )
-from muster.prompts import prompt_tokens
+from muster.protocol.prompts import prompt_tokens
 from muster.tasks import TaskSet, make_task_set
 
 SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
@@ -143,7 +143,7 @@ def test_a_score_is_decoded_in_parts_that_a_cache_can_hold(task_set: TaskSet, mo
     monkeypatch.setattr(model, "generate", watched)
     longest = max(map(len, prompts)) + 6
     for bound, expected in ((2 * longest, [2, 2, 1]), (longest - 1, [1] * 5), (5 * longest, [5])):
-        monkeypatch.setattr("muster.evaluation.BATCH_TOKENS", bound)
+        monkeypatch.setattr("muster.evaluation.greedy.BATCH_TOKENS", bound)
         assert greedy_completions(model, tokenizer, prompts, max_tokens=6) == together
         assert sizes == expected
         sizes.clear()

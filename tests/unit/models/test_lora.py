@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from muster.constants import MAX_LORA_RANK
 from muster.errors import MalformedError
-from muster.lora import CONFIG_NAME, MAX_CONFIG_BYTES, WEIGHTS_NAME, Adapter, Pair
+from muster.models.lora import CONFIG_NAME, MAX_CONFIG_BYTES, WEIGHTS_NAME, Adapter, Pair
 
 NAME = "model.layers.0.mlp.up_proj.weight"
 DTYPES = {"BF16": torch.bfloat16, "F16": torch.float16, "F32": torch.float32}
@@ -34,7 +34,7 @@ def drawn(outputs: int, inputs: int, rank: int) -> Adapter:
 
 
 def merged(adapter: Adapter, weights: torch.Tensor, dtype: str) -> torch.Tensor:
-    """The adapted matrix, by one call."""
+    """Return the adapted matrix, by one call."""
     data = bytearray(weights.to(DTYPES[dtype]).contiguous().view(torch.uint8).numpy().tobytes())
     adapter.merge(NAME, memoryview(data), dtype)
     return torch.frombuffer(data, dtype=DTYPES[dtype]).reshape(weights.shape)
@@ -107,7 +107,7 @@ def test_blocks_of_a_large_matrix_do_not_show(monkeypatch: pytest.MonkeyPatch) -
     adapter, weights = drawn(40, 33, 3), torch.ones(40, 33)
     whole = merged(adapter, weights, "F32")
     for block in (1, 33, 100):
-        monkeypatch.setattr("muster.lora._BLOCK", block)
+        monkeypatch.setattr("muster.models.lora._BLOCK", block)
         assert torch.equal(merged(adapter, weights, "F32"), whole)
 
 
@@ -182,7 +182,7 @@ def test_what_is_no_adapter_is_refused(
 
 
 def headed(**tensor: object) -> bytes:
-    """A file whose head names one tensor, and 16 bytes."""
+    """Return a file whose head names one tensor, and 16 bytes."""
     head = json.dumps({"x": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]} | tensor}).encode()
     return len(head).to_bytes(8, "little") + head + bytes(16)
 

@@ -9,22 +9,22 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
-from commitment_samples import rules
 from eth_utils.crypto import keccak
 from starlette.requests import Request
 
 from muster.constants import DRAW_CHAIN_LENGTH
 from muster.errors import RefusedError
-from muster.hashes import content_hash, hex_hash
-from muster.messages import SignedRequest, Verdict
-from muster.signing import UNSIGNED, domain
+from muster.protocol.eip712 import UNSIGNED, Domain
+from muster.protocol.hashes import content_hash, hex_hash
+from muster.protocol.messages import SignedRequest, Verdict
 from orchestrator.auth import Caller, chunks
-from orchestrator.ledger import Member
+from orchestrator.queries import NodeRecord
 from orchestrator.uploads import Uploads
-from orchestrator.verdicts import MAX_UNTOLD, Verdicts
+from orchestrator.verdicts import MAX_UNNAMED, Verdicts
+from tests.support.commitment_samples import rules
 
 ANNE, BERT = ("0x" + digit * 40 for digit in "12")
-WHERE = domain(31337, "0x" + "22" * 20)
+WHERE = Domain(31337, "0x" + "22" * 20)
 NOTHING = "0x" + "00" * 32
 
 
@@ -33,7 +33,7 @@ def caller(address: str, body: bytes = b"x", role: str = "validator") -> Caller:
         method="POST", host="", path="", query="", body_hash=content_hash(body), nonce=NOTHING, expiry=0,
         signature=UNSIGNED,
     )  # fmt: skip
-    return Caller(address, request, Member(address, address, role, "active", NOTHING), is_trainer=False)
+    return Caller(address, request, NodeRecord(address, address, role, "active", NOTHING), is_trainer=False)
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def verdict(validator: str, link: int, preimage: bytes) -> Verdict:
 
 
 def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts) -> None:
-    for i in range(MAX_UNTOLD):
+    for i in range(MAX_UNNAMED):
         verdicts.expect_evidence(caller(ANNE, b"%d" % i))
     verdicts.expect_evidence(caller(ANNE, b"0"))  # again, after an answer that was lost
     with pytest.raises(RefusedError, match="no verdict names 256 bundles") as refused:
@@ -73,9 +73,9 @@ async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verd
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     nobody: Any = None
-    ledger: Any = SimpleNamespace(terms=rules().terms)
+    queries: Any = SimpleNamespace(terms=rules().terms)
     uploads = Uploads(
-        WHERE, nobody, ledger, nobody, storage_url=f"file:{tmp_path}", spool=tmp_path, at_once=8, seconds=60
+        WHERE, nobody, queries, nobody, storage_url=f"file:{tmp_path}", spool=tmp_path, at_once=8, seconds=60
     )
 
     class Slow:

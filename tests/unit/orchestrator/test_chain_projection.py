@@ -1,9 +1,9 @@
-"""The database and the chain's events in it: migrations, nonces, at-least-once delivery, reorgs. Real SQLite files."""
+"""The database and the chain's events in it: migrations, at-least-once delivery, reorgs."""
 
 from __future__ import annotations
 
 import asyncio
-import time
+import json
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -13,17 +13,20 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Connection, Table, create_engine, inspect, select
 
-from muster.chain.codec import Event, Place
-from muster.chain.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
-from muster.chain.contracts.registry import Convicted, Registered, Retired, Role, Withdrawn
-from muster.chain.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
+from muster.contracts.codec import Event, Place
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
+from muster.contracts.registry import Convicted, Registered, Retired, Role, Withdrawn
+from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError
-from muster.terms import Terms, WorkClass
-from orchestrator import happenings, nonces, tables
-from orchestrator.chainbook import ChainBook
+from muster.protocol.terms import Terms, WorkClass
+from orchestrator import events as event_log
+from orchestrator import tables
+from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database, insert_once, migrate, upsert
-from orchestrator.happenings import tell
-from orchestrator.ledger import Ledger, member_of
+from orchestrator.events import record_event
+from orchestrator.queries import Queries, member_of
+from orchestrator.run_facts import ChainState
+from orchestrator.summary import EventPage, Summaries
 
 ABOUT = "run 1 of 0xab on chain 31337"
 WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")
@@ -56,15 +59,15 @@ TERMS = Terms(
 
 
 @pytest.fixture
-async def database(tmp_path: Path) -> AsyncIterator[Database]:
-    opened = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", ABOUT)
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url, ABOUT)
     yield opened
     await opened.close()
 
 
 @pytest.fixture
-def ledger(database: Database) -> Ledger:
-    return Ledger(database, 1, TERMS, batch_groups=8, demand_batches=2)
+def queries(database: Database) -> Queries:
+    return Queries(database, 1, TERMS, batch_groups=8, demand_batches=2)
 
 
 def place(number: int) -> Place:
@@ -95,8 +98,8 @@ def history() -> list[Event]:
     return [make(place(number)) for number, make in enumerate(makers, 1)]
 
 
-async def apply(database: Database, ledger: Ledger, *events: Event) -> None:
-    book = ChainBook(ledger)
+async def apply(database: Database, queries: Queries, *events: Event) -> None:
+    book = ChainProjection(queries)
     await database.write(lambda connection: [book.apply(connection, event) for event in events])
 
 
@@ -126,17 +129,17 @@ def a_verdict(**changes: Any) -> dict[str, Any]:
     return row | {"draw_index": 0, "preimage": ROOT, "document": "{}", "received": 0.0} | changes
 
 
-async def standing_of(database: Database, index: int) -> tuple[str, str | None]:
-    query = select(tables.commitments.c.standing, tables.commitments.c.reason)
-    ((standing, reason),) = await rows_of(database, query.where(tables.commitments.c.index == index))
-    return standing, reason
+async def status_of(database: Database, index: int) -> tuple[str, str | None]:
+    query = select(tables.commitments.c.status, tables.commitments.c.reason)
+    ((status, reason),) = await rows_of(database, query.where(tables.commitments.c.index == index))
+    return status, reason
 
 
 # The database
 
 
-def test_the_migrations_make_the_tables(tmp_path):
-    engine = create_engine(f"sqlite:///{tmp_path}/fresh.db")
+async def test_the_migrations_make_the_tables(database: Database, database_url: str) -> None:
+    engine = create_engine(database_url)
     with engine.begin() as connection:
         migrate(connection)
         migrate(connection)
@@ -146,8 +149,8 @@ def test_the_migrations_make_the_tables(tmp_path):
     engine.dispose()
 
 
-async def test_a_database_knows_what_it_is_about(tmp_path):
-    url = f"sqlite:///{tmp_path}/deep/folder/orchestrator.db"
+async def test_a_database_knows_what_it_is_about(new_database_url: Callable[[], str]) -> None:
+    url = new_database_url()
     first = await Database.open(url, ABOUT)
     await first.close()
     again = await Database.open(url, ABOUT)
@@ -155,37 +158,9 @@ async def test_a_database_knows_what_it_is_about(tmp_path):
     assert first.identity == again.identity
     with pytest.raises(ConfigError, match="belongs to run 1 of 0xab"):
         await Database.open(url, "run 2 of 0xab on chain 31337")
-    for path in (tmp_path / "deep" / "folder").iterdir():
-        path.unlink()
-    new = await Database.open(url, ABOUT)
+    new = await Database.open(new_database_url(), ABOUT)
     await new.close()
     assert new.identity != first.identity
-
-
-async def remember(database: Database, signer: str, nonce: int, expiry: float, now: float) -> str:
-    return await database.write(lambda c: nonces.remember(c, signer, f"0x{nonce:064x}", int(expiry), now))
-
-
-async def test_nonces_are_new_once_until_they_expire(database):
-    now = time.time()
-    expiry = int(now) + 30
-    assert await remember(database, WORKER, 1, expiry, now) == "new"
-    assert await remember(database, WORKER, 1, expiry, now) == "replayed"
-    assert await remember(database, VALIDATOR, 1, expiry, now) == "new"
-    assert await remember(database, WORKER, 1, expiry, expiry - 0.1) == "replayed"
-    # After its expiry the request is refused for that; the table need not remember it.
-    assert await remember(database, WORKER, 2, expiry + 90, expiry + 60) == "new"
-    assert await count(database, tables.nonces) == 1
-
-
-async def test_live_nonces_of_one_signer_are_bounded(database, monkeypatch):
-    monkeypatch.setattr(nonces, "MAX_PER_SIGNER", 3)
-    now = time.time()
-    for i in range(3):
-        assert await remember(database, WORKER, i, now + 30, now) == "new"
-    assert await remember(database, WORKER, 9, now + 30, now) == "flooded"
-    assert await remember(database, VALIDATOR, 9, now + 30, now) == "new"
-    assert await remember(database, WORKER, 9, now + 99, now + 31) == "new"
 
 
 async def test_many_writers_take_turns(database):
@@ -198,9 +173,9 @@ async def test_many_writers_take_turns(database):
     assert await count(database, tables.meta) == 42
 
 
-async def test_two_processes_take_turns(database, tmp_path):
+async def test_two_processes_take_turns(database: Database, database_url: str) -> None:
     """Another connection writes between the reading and the writing of a transaction: it waits, nothing is lost."""
-    other = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", ABOUT)
+    other = await Database.open(database_url, ABOUT)
     await database.write(lambda c: upsert(c, tables.meta, {"key": "n", "value": "0"}))
 
     def increase(connection: Connection) -> None:
@@ -226,24 +201,24 @@ async def test_a_failed_write_changes_nothing(database):
 
 
 async def test_the_story_is_bounded(database, monkeypatch):
-    monkeypatch.setattr(happenings, "MAX_EVENTS", 300)
+    monkeypatch.setattr(event_log, "MAX_EVENTS", 300)
 
     def write(connection: Connection) -> None:
         for i in range(1100):
-            tell(connection, "tick", {"i": i}, f"tick:{i}")
-        tell(connection, "tick", {"i": 0}, "tick:1099")
+            record_event(connection, "tick", {"i": i}, f"tick:{i}")
+            record_event(connection, "tick", {"i": 0}, f"tick:{i}")  # PostgreSQL skips an id here
 
     await database.write(write)
-    ids = [row.id for row in await rows_of(database, select(tables.events.c.id))]
-    assert max(ids) == 1100
-    assert 300 <= len(ids) <= 556
+    kept = [json.loads(row.data)["i"] for row in await rows_of(database, select(tables.events.c.data))]
+    assert kept == list(range(1100))[-len(kept) :]
+    assert 150 <= len(kept) <= 556
 
 
 # The chain's events
 
 
-async def test_everything_is_written_down(database, ledger):
-    await apply(database, ledger, *history())
+async def test_everything_is_written_down(database, queries):
+    await apply(database, queries, *history())
     found = await content(database)
     assert [(row[0], row[2], row[4]) for row in found["nodes"]] == [
         (WORKER, "worker", "jailed"),
@@ -266,31 +241,88 @@ async def test_everything_is_written_down(database, ledger):
         "withdrawn",
         "closed",
     }
-    assert (await ledger.demand()).wanted is False  # the run is closed
+    assert (await queries.demand()).wanted is False  # the run is closed
 
 
-async def test_delivered_twice_is_delivered_once(database, ledger):
-    await apply(database, ledger, *history())
+async def test_demand_says_who_is_new_and_who_can_work(database, queries):
+    """Who joins after step 0 begins at step 2; who has made the hour's commitments begins in the next."""
+
+    def joined(number: int, name: str) -> Registered:
+        return Registered(place(number), name, OPERATOR, 1, Role.WORKER, 0, 100, bytes(32))
+
+    def published(number: int, step: int) -> CheckpointPublished:
+        return CheckpointPublished(place(number), 1, step, *(bytes([number]) * 32 for _ in range(4)))
+
+    async def counts() -> tuple[int, int]:
+        demand = await queries.demand()
+        return demand.newcomers, demand.able_workers
+
+    queries.chain = ChainState(now=5 * 3_600 + 60)
+    await apply(database, queries, joined(1, WORKER), published(2, 0), joined(3, VALIDATOR))
+    assert await counts() == (1, 1)
+    report = await queries.node_report(VALIDATOR)
+    assert report.blocked == "begins at step 2, the second after joining; the newest is step 0"
+    await apply(database, queries, published(4, 1))
+    assert await counts() == (1, 1)
+    await apply(database, queries, published(5, 2))
+    assert await counts() == (0, 2)
+    assert (await queries.node_report(VALIDATOR)).blocked == ""
+    roots = [bytes([index + 1]) * 32 for index in range(9)]
+    await apply(database, queries, *(WorkCommitted(place(6), 1, WORKER, 2, i, 5, root) for i, root in enumerate(roots)))
+    assert await counts() == (0, 1)
+    report = await queries.node_report(WORKER)
+    assert report.blocked == "all 9 commitments of this hour are made; the next hour begins 1970-01-01 06:00 UTC"
+    queries.chain = ChainState(now=6 * 3_600)
+    assert await counts() == (0, 2), "nothing was written: the hour alone is new"
+
+
+async def test_an_escrow_that_is_short_is_said(database, queries):
+    await apply(database, queries, *history()[:3])
+    queries.chain = ChainState(free_escrow=1, min_validators=1)
+    assert (await queries.node_report(WORKER)).blocked == ""
+    queries.chain = ChainState(free_escrow=0, min_validators=1)
+    escrow = "the run's escrow cannot pay for another commitment: its owner must fund it"
+    assert (await queries.node_report(WORKER)).blocked == escrow
+    queries.chain = ChainState(min_validators=2)
+    assert (await queries.node_report(WORKER)).blocked == "the run has 1 validators and takes no work before 2"
+
+
+async def test_a_database_of_another_version_is_refused(new_database_url: Callable[[], str]) -> None:
+    database_url = new_database_url()
+    if database_url.startswith("sqlite:///"):
+        Path(database_url.removeprefix("sqlite:///")).parent.mkdir()
+    engine = create_engine(database_url)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
+        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('0002')")
+    engine.dispose()
+    with pytest.raises(ConfigError, match="made by another version of Muster") as refused:
+        await Database.open(database_url, ABOUT)
+    assert "it is rebuilt from chain and storage" in refused.value.hint
+
+
+async def test_delivered_twice_is_delivered_once(database, queries):
+    await apply(database, queries, *history())
     once = await content(database)
-    await apply(database, ledger, *history())
-    await apply(database, ledger, *history()[3:9])
+    await apply(database, queries, *history())
+    await apply(database, queries, *history()[3:9])
     assert await content(database) == once
 
 
-async def test_a_reorg_forgets_and_reads_anew(database, ledger):
-    await apply(database, ledger, *history())
+async def test_a_reorg_forgets_and_reads_anew(database, queries):
+    await apply(database, queries, *history())
     once = await content(database)
     await put_verdict(database)
-    await database.write(ChainBook(ledger).forget)
+    await database.write(ChainProjection(queries).forget)
     found = await content(database)
     assert all(found[table.name] == [] for table in (*tables.FROM_CHAIN, tables.events))
     assert [row[0] for row in found["meta"]] == ["about", "identity"]
     assert await count(database, tables.verdicts) == 1
-    await apply(database, ledger, *history())
+    await apply(database, queries, *history())
     assert await content(database) == once
 
 
-async def test_other_runs_are_passed_over(database, ledger):
+async def test_other_runs_are_passed_over(database, queries):
     other = [
         Registered(place(1), WORKER, OPERATOR, 2, Role.WORKER, 0, 100, bytes(32)),
         CheckpointPublished(place(2), 2, 0, b"\x01" * 32, bytes(32), bytes(32), bytes(32)),
@@ -301,48 +333,57 @@ async def test_other_runs_are_passed_over(database, ledger):
         Convicted(place(7), WORKER, 2, 50, 10, OPERATOR),
     ]
     empty = await content(database)
-    await apply(database, ledger, *other)
+    await apply(database, queries, *other)
     assert await content(database) == empty
 
 
-async def test_a_verdict_that_was_here_before_the_commitment_counts(database, ledger):
+async def test_a_verdict_that_was_here_before_the_commitment_counts(database, queries):
     """As after a rebuild from storage: verdicts first, chain later."""
     await put_verdict(database)
-    await apply(database, ledger, *history()[:4])
-    assert await standing_of(database, 0) == ("accepted", None)
+    await apply(database, queries, *history()[:4])
+    assert await status_of(database, 0) == ("accepted", None)
 
 
-async def test_a_verdict_for_another_root_does_not_count(database, ledger):
+async def test_a_verdict_for_another_root_does_not_count(database, queries):
     """A reorg replaced the commitment: what was said of the old one says nothing of the new one."""
     await put_verdict(database, root="0x" + "0f" * 32)
-    await apply(database, ledger, *history()[:4])
-    assert await standing_of(database, 0) == ("pending", None)
+    await apply(database, queries, *history()[:4])
+    assert await status_of(database, 0) == ("pending", None)
 
 
-async def test_a_workers_verdict_does_not_count(database, ledger):
+async def test_a_workers_verdict_does_not_count(database, queries):
     await put_verdict(database, validator=WORKER)
-    await apply(database, ledger, *history()[:4])
-    assert await standing_of(database, 0) == ("pending", None)
+    await apply(database, queries, *history()[:4])
+    assert await status_of(database, 0) == ("pending", None)
 
 
-async def test_convicting_a_validator_takes_its_word_back(database, ledger):
+async def test_convicting_a_validator_takes_its_word_back(database, queries):
     await put_verdict(database, accepted=False, reason="wrong_reward")
-    await apply(database, ledger, *history()[:5])
-    assert await standing_of(database, 0) == ("rejected", "wrong_reward")
-    await apply(database, ledger, Convicted(place(50), VALIDATOR, 1, 50, 10, OPERATOR))
-    assert await standing_of(database, 0) == ("pending", None)
+    await apply(database, queries, *history()[:5])
+    assert await status_of(database, 0) == ("rejected", "wrong_reward")
+    await apply(database, queries, Convicted(place(50), VALIDATOR, 1, 50, 10, OPERATOR))
+    assert await status_of(database, 0) == ("pending", None)
 
 
-async def test_a_registration_seen_again_brings_nobody_back(database, ledger):
-    await apply(database, ledger, *history())
-    await apply(database, ledger, history()[0])
+async def test_a_registration_seen_again_brings_nobody_back(database, queries):
+    await apply(database, queries, *history())
+    await apply(database, queries, history()[0])
     member = await database.read(lambda connection: member_of(connection, WORKER))
     assert member is not None
     assert member.status == "jailed"
 
 
-async def test_cursors_of_another_database_begin_anew(database, ledger):
+async def test_cursors_of_another_database_begin_anew(database, queries):
     for after in (None, "", "nonsense", "other.7", f"{database.identity}.", f"{database.identity}.-1", "a.b.c"):
-        page = await ledger.verdict_page(after)
+        page = await queries.verdict_page(after)
         assert (page.verdicts, page.cursor) == ([], f"{database.identity}.0")
-    assert (await ledger.verdict_page(f"{database.identity}.7")).cursor == f"{database.identity}.7"
+    for last in ("7", "9" * 18):
+        assert (await queries.verdict_page(f"{database.identity}.{last}")).cursor == f"{database.identity}.{last}"
+
+
+async def test_a_cursor_may_be_larger_than_any_id(database: Database, queries: Queries) -> None:
+    nobody: Any = None
+    summaries = Summaries(database, queries, nobody, 31337)
+    await apply(database, queries, *history()[:1])
+    assert (await summaries.events_after(0)).cursor == 1
+    assert await summaries.events_after((1 << 53) - 1) == EventPage(events=[], cursor=(1 << 53) - 1)

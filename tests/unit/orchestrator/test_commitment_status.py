@@ -1,11 +1,11 @@
-"""What a commitment is worth: every rule of orchestrator.standing, with its negative."""
+"""What a commitment is worth: every rule of orchestrator.commitment_status, with its negative."""
 
 from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.standing import OUTCOMES, CaseState, Opinion, Standing, standing
+from orchestrator.commitment_status import OUTCOMES, CaseState, CommitmentStatus, Opinion, commitment_status
 
 A, B, C, D = "0xa", "0xb", "0xc", "0xd"
 
@@ -18,11 +18,13 @@ def no(validator: str, reason: str = "wrong_reward", trusted: bool = True) -> Op
     return Opinion(validator, False, reason, trusted)
 
 
-def judge(*opinions: Opinion, cases: tuple[CaseState, ...] = (), jailed: bool = False, required: int = 2) -> Standing:
-    return standing(opinions, cases, jailed=jailed, accepts_required=required)
+def judge(
+    *opinions: Opinion, cases: tuple[CaseState, ...] = (), jailed: bool = False, required: int = 2
+) -> CommitmentStatus:
+    return commitment_status(opinions, cases, jailed=jailed, accepts_required=required)
 
 
-PENDING, ACCEPTED, VOID = Standing("pending"), Standing("accepted"), Standing("void")
+PENDING, ACCEPTED, VOID = CommitmentStatus("pending"), CommitmentStatus("accepted"), CommitmentStatus("void")
 
 
 def test_the_required_number_of_accepts_makes_it_accepted():
@@ -37,11 +39,11 @@ def test_a_validator_counts_once():
 
 
 def test_one_rejection_outweighs_all_accepts():
-    assert judge(yes(A), yes(B), yes(C), no(D)) == Standing("rejected", "wrong_reward")
+    assert judge(yes(A), yes(B), yes(C), no(D)) == CommitmentStatus("rejected", "wrong_reward")
 
 
 def test_the_earliest_rejection_names_the_reason():
-    assert judge(no(A, "sampling_mismatch"), no(B)) == Standing("rejected", "sampling_mismatch")
+    assert judge(no(A, "sampling_mismatch"), no(B)) == CommitmentStatus("rejected", "sampling_mismatch")
 
 
 def test_a_rejection_ends_when_its_own_case_ends_not_guilty():
@@ -55,7 +57,9 @@ def test_a_receipt_ends_what_anybody_said_of_missing_data_and_nothing_else():
     shown = (CaseState(D, "dismissed"),)
     assert judge(no(A, "data_missing"), yes(B), yes(C), cases=shown) == ACCEPTED
     assert judge(no(A, "data_missing"), cases=shown) == PENDING
-    assert judge(no(A, "data_missing"), no(B), yes(C), yes(D), cases=shown) == Standing("rejected", "wrong_reward")
+    assert judge(no(A, "data_missing"), no(B), yes(C), yes(D), cases=shown) == CommitmentStatus(
+        "rejected", "wrong_reward"
+    )
     assert judge(no(A, "data_missing"), yes(B), yes(C), cases=(CaseState(D, "moot"),)).state == "rejected"
 
 
@@ -78,7 +82,7 @@ def test_the_convicted_have_no_say():
 def test_a_jailed_nodes_work_is_void_but_its_rejections_stay_named():
     assert judge(yes(A), yes(B), jailed=True) == VOID
     assert judge(jailed=True) == VOID
-    assert judge(no(A), jailed=True) == Standing("rejected", "wrong_reward")
+    assert judge(no(A), jailed=True) == CommitmentStatus("rejected", "wrong_reward")
 
 
 opinions = st.lists(st.builds(Opinion, st.sampled_from("abcd"), st.booleans(), st.just("x"), st.booleans()))
@@ -87,7 +91,7 @@ cases = st.lists(st.builds(CaseState, st.sampled_from("abcd"), st.sampled_from(O
 
 @given(opinions, cases, st.booleans(), st.integers(1, 4))
 def test_nothing_contested_is_ever_accepted(told, about, jailed, required):
-    found = standing(told, about, jailed=jailed, accepts_required=required)
+    found = commitment_status(told, about, jailed=jailed, accepts_required=required)
     if found.state == "accepted":
         assert not jailed
         assert all(case.outcome != "open" for case in about)
@@ -98,5 +102,5 @@ def test_nothing_contested_is_ever_accepted(told, about, jailed, required):
 
 @given(opinions, cases, st.booleans(), st.integers(1, 4), st.sampled_from("efgh"))
 def test_one_more_rejection_never_helps(told, about, jailed, required, newcomer):
-    rejected = standing([*told, no(newcomer)], about, jailed=jailed, accepts_required=required)
+    rejected = commitment_status([*told, no(newcomer)], about, jailed=jailed, accepts_required=required)
     assert rejected.state == "rejected"

@@ -10,13 +10,13 @@ import pytest
 from sqlalchemy import select
 
 from muster.errors import RefusedError
-from muster.hashes import content_hash
-from muster.messages import LieReport, RelayOffer, SignedLie, SignedRequest
-from muster.signing import UNSIGNED
+from muster.protocol.eip712 import UNSIGNED
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import MisbehaviourReport, RelayOffer, SignedMisbehaviourReport, SignedRequest
 from orchestrator.auth import Caller
 from orchestrator.database import Database
-from orchestrator.directory import HIDDEN_SECONDS, MAX_LISTED, MAX_REPORTS, OFFER_SECONDS, Directory
-from orchestrator.ledger import Member
+from orchestrator.queries import NodeRecord
+from orchestrator.relay_directory import HIDDEN_SECONDS, MAX_LISTED, MAX_REPORTS, OFFER_SECONDS, RelayDirectory
 from orchestrator.tables import events
 
 ANNE, BERT, CLEO, DORA = ("0x" + digit * 40 for digit in "1234")
@@ -38,9 +38,9 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def directory(tmp_path: Path, clock: Clock) -> AsyncIterator[Directory]:
-    database = await Database.open(f"sqlite:///{tmp_path / 'x.sqlite'}", "run 1")
-    yield Directory(1, "https://hub.example", [OWN + "/"], database, storage_url=f"file:{tmp_path}", clock=clock)
+async def directory(tmp_path: Path, database_url: str, clock: Clock) -> AsyncIterator[RelayDirectory]:
+    database = await Database.open(database_url, "run 1")
+    yield RelayDirectory(1, "https://hub.example", [OWN + "/"], database, storage_url=f"file:{tmp_path}", clock=clock)
     await database.close()
 
 
@@ -49,18 +49,18 @@ def caller(address: str, *, operator: str | None = None, status: str = "active")
         method="POST", host="", path="", query="", body_hash=content_hash(b"x"), nonce=ROOT, expiry=0,
         signature=UNSIGNED,
     )  # fmt: skip
-    return Caller(address, request, Member(address, operator or address, "worker", status, ROOT), is_trainer=False)
+    return Caller(address, request, NodeRecord(address, operator or address, "worker", status, ROOT), is_trainer=False)
 
 
 def offer(url: str = HER_RELAY, run: int = 1) -> RelayOffer:
     return RelayOffer(run=run, url=url)
 
 
-def lie(url: str = HER_RELAY, run: int = 1) -> LieReport:
-    return LieReport(run=run, url=url, root=ROOT, why="shard 3 hashes to something else")
+def lie(url: str = HER_RELAY, run: int = 1) -> MisbehaviourReport:
+    return MisbehaviourReport(run=run, url=url, root=ROOT, why="shard 3 hashes to something else")
 
 
-async def test_the_owner_s_relays_come_first_then_the_offers_renewed_last(directory: Directory, clock: Clock) -> None:
+async def test_owner_relays_come_first_then_the_offers_renewed_last(directory: RelayDirectory, clock: Clock) -> None:
     assert directory.listed() == [OWN]
     assert directory.offer(caller(ANNE), 1, offer(HER_RELAY + "/"))
     clock.now = 10
@@ -73,7 +73,7 @@ async def test_the_owner_s_relays_come_first_then_the_offers_renewed_last(direct
     assert directory.listed() == [OWN, "https://bert.example"]
 
 
-async def test_an_offer_that_is_not_renewed_ends(directory: Directory, clock: Clock) -> None:
+async def test_an_offer_that_is_not_renewed_ends(directory: RelayDirectory, clock: Clock) -> None:
     directory.offer(caller(ANNE), 1, offer())
     clock.now = OFFER_SECONDS - 1
     assert directory.listed() == [OWN, HER_RELAY]
@@ -81,7 +81,7 @@ async def test_an_offer_that_is_not_renewed_ends(directory: Directory, clock: Cl
     assert directory.listed() == [OWN]
 
 
-async def test_the_list_is_bounded(directory: Directory) -> None:
+async def test_the_list_is_bounded(directory: RelayDirectory) -> None:
     for i in range(MAX_LISTED + 5):
         directory.offer(caller(f"0x{i:040x}"), 1, offer(f"https://relay-{i}.example"))
     assert len(directory.listed()) == MAX_LISTED
@@ -99,21 +99,21 @@ async def test_the_list_is_bounded(directory: Directory) -> None:
         ("http://localhost", "not an address of the public network"),
     ],
 )
-async def test_what_nobody_could_or_should_fetch_from_is_refused(directory: Directory, url: str, why: str) -> None:
+async def test_what_nobody_could_or_should_fetch_from_is_refused(directory: RelayDirectory, url: str, why: str) -> None:
     with pytest.raises(RefusedError, match=why):
         directory.offer(caller(ANNE), 1, offer(url))
     assert directory.listed() == [OWN]
 
 
-async def test_a_local_swarm_lists_local_relays(tmp_path: Path) -> None:
-    database = await Database.open(f"sqlite:///{tmp_path / 'x.sqlite'}", "run 1")
-    local = Directory(1, "http://127.0.0.1:8546", [], database, storage_url=f"file:{tmp_path}")
+async def test_a_local_swarm_lists_local_relays(tmp_path: Path, database_url: str) -> None:
+    database = await Database.open(database_url, "run 1")
+    local = RelayDirectory(1, "http://127.0.0.1:8546", [], database, storage_url=f"file:{tmp_path}")
     assert local.offer(caller(ANNE), 1, offer("http://127.0.0.1:9000"))
     assert local.listed() == ["http://127.0.0.1:9000"]
     await database.close()
 
 
-async def test_only_active_nodes_of_this_run_offer(directory: Directory) -> None:
+async def test_only_active_nodes_of_this_run_offer(directory: RelayDirectory) -> None:
     with pytest.raises(RefusedError, match="is no active node of run 1"):
         directory.offer(caller(ANNE, status="retired"), 1, offer())
     with pytest.raises(RefusedError, match="serves run 1, not 2"):
@@ -123,7 +123,7 @@ async def test_only_active_nodes_of_this_run_offer(directory: Directory) -> None
         directory.offer(trainer, 1, offer())
 
 
-async def test_two_operators_hide_an_offer_and_one_does_not(directory: Directory, clock: Clock) -> None:
+async def test_two_operators_hide_an_offer_and_one_does_not(directory: RelayDirectory, clock: Clock) -> None:
     directory.offer(caller(ANNE), 1, offer())
     assert await directory.report(caller(BERT), 1, lie())
     assert not await directory.report(caller(BERT), 1, lie()), "said before"
@@ -137,23 +137,23 @@ async def test_two_operators_hide_an_offer_and_one_does_not(directory: Directory
     assert directory.listed() == [OWN, HER_RELAY], "reports end to count"
 
 
-async def test_the_owner_s_relay_is_never_hidden(directory: Directory) -> None:
+async def test_the_owner_s_relay_is_never_hidden(directory: RelayDirectory) -> None:
     for reporter in (ANNE, BERT, CLEO):
         assert await directory.report(caller(reporter), 1, lie(OWN))
     assert directory.listed() == [OWN]
 
 
-async def test_a_report_is_kept_with_its_signature_and_told(directory: Directory) -> None:
+async def test_a_report_is_kept_with_its_signature_and_told(directory: RelayDirectory) -> None:
     directory.offer(caller(ANNE), 1, offer())
     await directory.report(caller(BERT), 1, lie())
     rows = await directory._database.read(lambda connection: connection.execute(select(events)).all())
-    (told,) = [json.loads(row.data) for row in rows if row.kind == "relay lied"]
+    (told,) = [json.loads(row.data) for row in rows if row.kind == "relay misbehaved"]
     assert (told["relay"], told["by"], told["root"]) == (HER_RELAY, BERT, ROOT)
-    kept = SignedLie.model_validate_json(await directory.copies.get(told["evidence"], 1 << 20))
-    assert kept == SignedLie(lie=lie(), request=caller(BERT).request)
+    kept = SignedMisbehaviourReport.model_validate_json(await directory.copies.get(told["evidence"], 1 << 20))
+    assert kept == SignedMisbehaviourReport(report=lie(), request=caller(BERT).request)
 
 
-async def test_one_operator_reports_so_many_and_no_more(directory: Directory, clock: Clock) -> None:
+async def test_one_operator_reports_so_many_and_no_more(directory: RelayDirectory, clock: Clock) -> None:
     for i in range(MAX_REPORTS):
         directory.offer(caller(ANNE), 1, offer(f"https://relay-{i}.example"))
         assert await directory.report(caller(BERT), 1, lie(f"https://relay-{i}.example"))
@@ -166,6 +166,6 @@ async def test_one_operator_reports_so_many_and_no_more(directory: Directory, cl
     assert await directory.report(caller(BERT), 1, lie())
 
 
-async def test_reports_about_what_is_not_listed_are_refused(directory: Directory) -> None:
+async def test_reports_about_what_is_not_listed_are_refused(directory: RelayDirectory) -> None:
     with pytest.raises(RefusedError, match="is no relay of run 1"):
         await directory.report(caller(BERT), 1, lie("https://elsewhere.example"))

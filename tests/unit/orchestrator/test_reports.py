@@ -7,19 +7,19 @@ from typing import Any
 
 from sqlalchemy import select
 
-from muster.messages import StepReport
+from muster.protocol.messages import StepReport
 from orchestrator.database import Database
-from orchestrator.happenings import tell
+from orchestrator.events import record_event
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import events, spent, steps
 
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
 
-async def told(folder: Path, *reports: StepReport) -> tuple[StepReport, set[str]]:
+async def told(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
     """What is known of a step, and which files are used up, after these reports."""
     nobody: Any = None
-    database = await Database.open(f"sqlite:///{folder}/orchestrator.db", "a test")
+    database = await Database.open(url, "a test")
     try:
         receiver = Reports(nobody, database, storage_url=f"file:{folder}")
         for received, report in enumerate(reports):
@@ -32,32 +32,40 @@ async def told(folder: Path, *reports: StepReport) -> tuple[StepReport, set[str]
     return StepReport.model_validate_json(document), set(names)
 
 
-async def test_a_trainer_that_starts_again_takes_no_score_and_no_refusal_back(tmp_path: Path) -> None:
+async def test_a_trainer_that_starts_again_takes_no_score_and_no_refusal_back(
+    tmp_path: Path, database_url: str
+) -> None:
     """It reports its newest steps once more, from notes that were written before the scores were taken."""
     noted = StepReport(run=1, step=3, metrics={"reward": 0.5}, batch=[USED], stages={"update": 2.0})
     scored = noted.model_copy(
         update={"metrics": {"reward": 0.5, "held_out/reward": 0.75}, "stages": {"update": 2.0, "evaluate": 1.0}}
     )
     refused = scored.model_copy(update={"dropped": [OTHER]})
-    report, used = await told(tmp_path, noted, refused, noted)
+    report, used = await told(tmp_path, database_url, noted, refused, noted)
     assert report == refused
     assert used == {USED, OTHER}
 
 
-async def test_of_another_batch_nothing_stays(tmp_path: Path) -> None:
+async def test_of_another_batch_nothing_stays(tmp_path: Path, database_url: str) -> None:
     first = StepReport(run=1, step=3, metrics={"reward": 0.5, "held_out/reward": 0.75}, batch=[USED])
     again = StepReport(run=1, step=3, metrics={"reward": 0.25}, batch=[OTHER])
-    report, used = await told(tmp_path, first, again)
+    report, used = await told(tmp_path, database_url, first, again)
     assert (report, used) == (again, {OTHER})
 
 
-async def test_a_source_longer_than_its_column_is_one_source_all_the_same(tmp_path: Path) -> None:
+async def test_a_metric_may_have_any_name(tmp_path: Path, database_url: str) -> None:
+    """PostgreSQL holds no NUL in a text, so none may get there."""
+    odd = StepReport(run=1, step=3, metrics={"re\0ward": 0.5, "größe 奖": 1.5}, batch=[USED])
+    assert await told(tmp_path, database_url, odd, odd) == (odd, {USED})
+
+
+async def test_a_source_longer_than_its_column_is_one_source_all_the_same(database_url: str) -> None:
     """PostgreSQL refuses what SQLite lets pass, and the verdict that was told with it would be told for ever."""
     long = "verdict:" + "a" * 100
-    database = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", "a test")
+    database = await Database.open(database_url, "a test")
     try:
         for source in (long + "1", long + "2", long + "1", "short"):
-            await database.write(lambda connection, source=source: tell(connection, "rejected", {}, source))
+            await database.write(lambda connection, source=source: record_event(connection, "rejected", {}, source))
         kept = await database.read(lambda connection: connection.execute(select(events.c.source)).scalars().all())
     finally:
         await database.close()

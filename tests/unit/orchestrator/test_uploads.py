@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from muster.errors import RefusedError
-from muster.messages import SignedRequest
+from muster.protocol.messages import SignedRequest
 from orchestrator.auth import Caller
-from orchestrator.ledger import Committed, Member
+from orchestrator.queries import CommitmentRow, NodeRecord
 from orchestrator.uploads import AHEAD, MAX_ROOTS, refuse_upload
 
 NODE = "0x" + "ab" * 20
@@ -16,11 +16,11 @@ REQUEST = SignedRequest.model_construct()
 
 
 def caller(role: str = "worker", status: str = "active") -> Caller:
-    return Caller(NODE, REQUEST, Member(NODE, NODE, role, status, ROOT), False)
+    return Caller(NODE, REQUEST, NodeRecord(NODE, NODE, role, status, ROOT), False)
 
 
 def refusal(
-    who: Caller, *, index: int = 5, committed: Committed | None = None, roots: int = 0
+    who: Caller, *, index: int = 5, committed: CommitmentRow | None = None, roots: int = 0
 ) -> tuple[int, str] | None:
     found = refuse_upload(who, index=index, root=ROOT, committed=committed, next_index=5, roots=roots)
     assert found is None or isinstance(found, RefusedError)
@@ -46,10 +46,13 @@ def test_only_workers_upload():
 
 @pytest.mark.parametrize("status", ["retired", "jailed", "withdrawn"])
 def test_who_left_only_cures_what_it_committed(status):
-    assert refusal(caller(status=status)) == (403, f"{NODE} is {status} and commits no more")
-    assert refusal(caller(status=status), index=2, committed=Committed(0, ROOT)) is None
+    assert refusal(caller(status=status)) == (403, f"{NODE} is {status} and cannot commit")
+    assert refusal(caller(status=status), index=2, committed=CommitmentRow(0, ROOT)) is None
 
 
 def test_a_committed_index_takes_its_own_root_only():
-    assert refusal(caller(), index=2, committed=Committed(0, ROOT)) is None
-    assert refusal(caller(), index=2, committed=Committed(0, OTHER)) == (409, f"index 2 is committed to root {OTHER}")
+    assert refusal(caller(), index=2, committed=CommitmentRow(0, ROOT)) is None
+    assert refusal(caller(), index=2, committed=CommitmentRow(0, OTHER)) == (
+        409,
+        f"index 2 is committed to root {OTHER}",
+    )

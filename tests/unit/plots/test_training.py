@@ -16,11 +16,11 @@ import psutil
 import pytest
 import structlog
 
-from muster import telemetry
 from muster.errors import CheckError, ConfigError, UsageError
-from muster.messages import StepReport
-from muster.settings import TrainerSettings
-from muster.training_plots import CHARTS, Step, picture, read_steps, staleness_shares
+from muster.plots.training import CHARTS, StepMetrics, picture, read_steps, staleness_shares
+from muster.protocol.messages import StepReport
+from muster.runtime import telemetry
+from muster.settings.schema import TrainerSettings
 from trainer.metrics import Metrics
 
 
@@ -43,8 +43,8 @@ def test_what_later_lines_say_of_a_step_holds_and_nothing_is_lost(tmp_path: Path
         report(1, **{"reward": 0.25, "held_out/reward": 0.75}),
     )
     assert read_steps(path) == [
-        Step(0, {"reward": 0.5}, {"update": 2.5}),
-        Step(1, {"reward": 0.25, "held_out/reward": 0.75}, {"update": 2.5}),
+        StepMetrics(0, {"reward": 0.5}, {"update": 2.5}),
+        StepMetrics(1, {"reward": 0.25, "held_out/reward": 0.75}, {"update": 2.5}),
     ]
 
 
@@ -89,12 +89,14 @@ def test_no_file_and_no_steps_are_refused_with_what_to_name(tmp_path: Path) -> N
 
 def test_staleness_is_a_histogram_in_order() -> None:
     shares = {"staleness/10": 0.25, "staleness/2": 0.5, "staleness/0": 0.25, "staleness/mean": 3.5, "reward": 1.0}
-    assert list(staleness_shares(Step(1, shares)).items()) == [("0", 0.25), ("2", 0.5), ("10", 0.25)]
+    assert list(staleness_shares(StepMetrics(1, shares)).items()) == [("0", 0.25), ("2", 0.5), ("10", 0.25)]
 
 
 def test_every_chart_is_drawn_even_of_nothing(tmp_path: Path) -> None:
     full = [
-        Step(n, {"reward": 0.1 * n, "mismatch_kl": 0.01, "staleness/0": 0.5, "staleness/1": 0.5}, {"update": 1.0})
+        StepMetrics(
+            n, {"reward": 0.1 * n, "mismatch_kl": 0.01, "staleness/0": 0.5, "staleness/1": 0.5}, {"update": 1.0}
+        )
         for n in range(4)
     ]
     drawn = picture(full, alarm=0.1)
@@ -102,7 +104,7 @@ def test_every_chart_is_drawn_even_of_nothing(tmp_path: Path) -> None:
     assert drawn.startswith("<svg")
     assert all(name in drawn for name in CHARTS)
     assert "alarm" in drawn
-    assert picture([Step(0)], alarm=0.1) != drawn
+    assert picture([StepMetrics(0)], alarm=0.1) != drawn
 
 
 def test_weights_and_biases_without_it_is_refused_at_the_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,7 +195,7 @@ def test_training_goes_on_when_weights_and_biases_is_lost(tmp_path: Path, monkey
         for step in range(3):
             metrics.record(report(step, reward=0.5))
         metrics.close()
-    assert [line["event"] for line in said] == ["Weights & Biases is lost; training goes on without it"]
+    assert [line["event"] for line in said] == ["Weights & Biases failed; training goes on without it"]
     assert len(metrics.path.read_text().splitlines()) == 3
 
 
@@ -214,7 +216,7 @@ def test_training_ends_when_weights_and_biases_does_not(tmp_path: Path, monkeypa
     finally:
         for helper in helpers:
             helper.resume()
-    assert [line["event"] for line in said] == ["Weights & Biases does not end; it is left behind"]
+    assert [line["event"] for line in said] == ["Weights & Biases does not end; ending without it"]
     assert metrics._wandb is not None
     assert metrics._wandb._sender is not None
     metrics._wandb._sender.join(20)

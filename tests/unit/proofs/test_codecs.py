@@ -12,10 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.native import compiler, load
-from muster.toploc import CODECS, PROJECTION
-from muster.toploc.kernel import address
-from muster.toploc.projection import signs, sums_by_kernel, sums_by_torch
+from muster.proofs import CODECS, PROJECTION
+from muster.proofs.kernel import address
+from muster.proofs.native import compiler, load
+from muster.proofs.projection import signs, sums_by_kernel, sums_by_torch
 
 needs_kernel = pytest.mark.skipif(
     compiler() is None or os.environ.get("MUSTER_NATIVE") == "0", reason="no kernels here"

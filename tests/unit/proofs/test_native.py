@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from muster import native
+from muster.proofs import native
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 needs_compiler = pytest.mark.skipif(native.compiler() is None, reason="there is no C compiler")
 
 
 @pytest.fixture
 def room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of kernels of its own, with one in it."""
+    """Make a folder of kernels of its own, with one in it."""
     (tmp_path / "twice.c").write_text("int twice(int x) { return 2 * x; }\n")
     monkeypatch.setattr(native, "FOLDER", tmp_path)
     monkeypatch.setattr(native, "BUILT", tmp_path / "built")
@@ -72,7 +72,7 @@ def test_what_does_not_compile_says_why(room: Path) -> None:
 def test_without_a_compiler_set_up_goes_on(tmp_path: Path) -> None:
     environment = {**os.environ, "CC": str(tmp_path / "none"), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(
-        [sys.executable, "-m", "muster.native"], env=environment, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "muster.proofs.native"], env=environment, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0
     assert "no C compiler" in done.stderr

@@ -10,18 +10,16 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from muster import sampling
-from muster.native import compiler, load
-from muster.sampling import choose, choose_portable, measure, measure_portable, scale
-
-ROOT = Path(__file__).resolve().parent.parent.parent
+from muster.proofs import seeded_sampling as sampling
+from muster.proofs.native import compiler, load
+from muster.proofs.seeded_sampling import choose, choose_portable, measure, measure_portable, scale
+from tests.support.paths import ROOT
 
 LOGITS: dict[str, Callable[[int, int, torch.Generator], torch.Tensor]] = {
     "flat": lambda rows, vocabulary, _: torch.zeros(rows, vocabulary),
@@ -170,7 +168,7 @@ def test_a_token_outside_the_vocabulary_is_refused() -> None:
 def test_sampling_works_without_a_kernel() -> None:
     """In a process of its own: what is loaded stays loaded."""
     program = (
-        "import torch; from muster.native import load; from muster.sampling import choose;"
+        "import torch; from muster.proofs.native import load; from muster.proofs.seeded_sampling import choose;"
         "assert load('sampler') is None;"
         "print(choose(torch.zeros(1, 1000), torch.tensor([9]), torch.tensor([2]), 1.0).tokens.item())"
     )

@@ -10,7 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.sampling import choose, chosen_logprobs, gumbel, gumbel_numpy, measure, noise_bits, noise_bits_numpy, scale
+from muster.proofs.seeded_sampling import (
+    choose,
+    chosen_logprobs,
+    gumbel,
+    gumbel_numpy,
+    measure,
+    noise_bits,
+    noise_bits_numpy,
+    scale,
+)
 
 # Seed, token index, then the bits of tokens 0 to 4 as unsigned words, and the noise of tokens 0 to 2.
 VECTORS = [
@@ -33,7 +42,7 @@ def rows(pairs: list[tuple[int, int]]) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def plain_bits(seed: int, position: int, token: int) -> int:
-    """The docstring's formula, once more, in Python's integers."""
+    """Compute the docstring's formula once more, in Python's integers."""
     word = 0xFFFFFFFF
 
     def mix(x: int, between: int = 0) -> int:

@@ -1,6 +1,6 @@
 """The `toploc` codec: the package's own bytes, the package's own statistics, and far stricter about lies.
 
-vectors/toploc.json was made by the `toploc` package 0.1.6; tests/unit/toploc_cases.py says how.
+vectors/toploc.json was made by the `toploc` package 0.1.6; tests/support/toploc_cases.py says how.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import math
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,9 +17,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.native import compiler, load
-from muster.toploc import TOPLOC
-from muster.toploc.field import (
+from muster.proofs import TOPLOC
+from muster.proofs.field import (
     LEAST_MODULUS,
     PRIME,
     WORDS,
@@ -30,10 +28,12 @@ from muster.toploc.field import (
     interpolate_by_numpy,
     inverses,
 )
-from muster.toploc.largest import CHUNK_TOKENS, POINTS, Largest, largest, largest_by_torch
-from tests.unit.toploc_cases import CASES, Case, other_states, states
+from muster.proofs.native import compiler, load
+from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_by_torch
+from tests.support import paths
+from tests.support.toploc_cases import CASES, Case, other_states, states
 
-VECTORS = json.loads((Path(__file__).parent / "vectors" / "toploc.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "toploc.json").read_text())
 CHUNK = 2 * WORDS
 needs_kernel = pytest.mark.skipif(
     compiler() is None or os.environ.get("MUSTER_NATIVE") == "0", reason="no kernels here"
@@ -63,7 +63,7 @@ def constant(value: float, chunks: int) -> bytes:
 
 
 def by_rank(kept: Largest) -> list[list[tuple[int, int]]]:
-    """The kept entries of every chunk in a fixed order."""
+    """Return the kept entries of every chunk in a fixed order."""
     pairs = zip(kept.indices.tolist(), kept.bits.tolist(), strict=True)
     return [sorted(zip(indices, bits, strict=True)) for indices, bits in pairs]
 
@@ -206,7 +206,7 @@ def test_the_modulus_is_the_largest_that_keeps_indices_apart(random: np.random.G
 @pytest.mark.parametrize("kernels", [True, False])
 def test_indices_that_no_modulus_keeps_apart_are_refused(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernels:
-        monkeypatch.setattr("muster.toploc.field.load", lambda name: None)
+        monkeypatch.setattr("muster.proofs.field.load", lambda name: None)
     with pytest.raises(ValueError, match="no modulus"):
         interpolate(np.zeros((1, POINTS), np.int32), np.zeros((1, POINTS), np.uint16))
 
@@ -245,7 +245,7 @@ def test_bytes_per_token_is_what_long_completions_take() -> None:
 def test_there_is_a_kernel_and_nothing_depends_on_it() -> None:
     assert load("toploc") is not None
     script = (
-        "import torch; from muster.native import load; from muster.toploc import TOPLOC;"
+        "import torch; from muster.proofs.native import load; from muster.proofs import TOPLOC;"
         "assert load('toploc') is None;"
         "rows = torch.randn(70, 512, generator=torch.Generator().manual_seed(0));"
         "proof = TOPLOC.encode(rows, 0); print(proof.hex(), TOPLOC.compare(proof, rows, 0).error)"

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from muster.evidence import EvidenceBundle
-from muster.messages import AcceptedWork, Many, StepReport, Verdict, VerdictPage
+from muster.protocol.messages import AcceptedCommitment, Many, StepReport, Verdict, VerdictPage
+from muster.verification.evidence import EvidenceBundle
 
 UNKNOWN = {f"unknown {i}": 0 for i in range(1000)}
 
@@ -22,7 +22,7 @@ UNKNOWN = {f"unknown {i}": 0 for i in range(1000)}
         (VerdictPage, {"cursor": "", "verdicts": [{}] * 1000}),
         (VerdictPage, {"cursor": "", "verdicts": [UNKNOWN]}),
         (StepReport, {"run": 1, "step": 1, "metrics": {}, "batch": [0] * 1000}),
-        (Many[AcceptedWork], [0] * 1000),
+        (Many[AcceptedCommitment], [0] * 1000),
     ],
 )
 def test_a_thousand_mistakes_are_not_named_one_by_one(model: type[BaseModel], document: Any) -> None:

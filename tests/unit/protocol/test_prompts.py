@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import ConfigError
-from muster.models import make_tokenizer
-from muster.prompts import completion_text, prompt_text, prompt_tokens
+from muster.models.init import make_tokenizer
+from muster.protocol.prompts import completion_text, prompt_text, prompt_tokens
 from muster.tasks import Task
 
 TASK = Task("sort 5231", "1235", "sort", 4)

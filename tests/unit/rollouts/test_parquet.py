@@ -9,12 +9,12 @@ import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rollout_samples import make_row, parquet, table_of
 
 from muster.errors import MalformedError
-from muster.rollouts.file import Columns, FileLimits, read_columns, read_rollouts, write_rollouts
 from muster.rollouts.leaves import rollout_tree, row_hash
+from muster.rollouts.parquet import Columns, FileLimits, read_columns, read_rollouts, write_rollouts
 from muster.rollouts.schema import SCHEMA, Rollout
+from tests.support.rollout_samples import make_row, parquet, table_of
 
 LIMITS = FileLimits(rows=16, decoded_bytes=1 << 20)
 
@@ -85,7 +85,7 @@ def test_unpacking_noise_is_refused(noise: bytes) -> None:
 @settings(deadline=None)
 @given(st.integers(0, 10_000), st.integers(1, 255))
 def test_unpacking_never_escapes_its_bytes(place: int, flip: int) -> None:
-    packed = bytearray(Columns.of([make_row(p) for p in range(3)]).pack())
+    packed = bytearray(Columns.from_rollouts([make_row(p) for p in range(3)]).pack())
     packed[place % len(packed)] ^= flip
     try:
         rows = Columns.unpack(bytes(packed)).rollouts()

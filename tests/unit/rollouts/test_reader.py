@@ -13,14 +13,14 @@ from functools import cache
 import numpy as np
 import pyarrow as pa
 import pytest
-from rollout_samples import make_row, parquet, table_of
 
 from muster.errors import MalformedError, UnreachableError
-from muster.rollouts.file import FileLimits, write_rollouts
 from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.reader import RolloutReader
-from muster.rollouts.reader_server import Refusal, Status, _judge, _read_all
+from muster.rollouts.sandbox import ParseRefusal, ParseStatus, _judge, _read_all
 from muster.rollouts.schema import SCHEMA
+from tests.support.rollout_samples import make_row, parquet, table_of
 
 LIMITS = FileLimits(rows=256, decoded_bytes=1 << 20)
 HONEST = [make_row(p) for p in range(256)]
@@ -124,9 +124,9 @@ async def test_a_cancelled_read_leaves_no_answer_for_the_next(reader: RolloutRea
 
 
 def test_a_parser_that_is_killed_from_outside_is_nobodys_fault() -> None:
-    assert _judge(signal.SIGKILL, b"", 1)[0] == Status.FAILED
-    assert _judge(signal.SIGSEGV, b"", 1) == (Status.MALFORMED, b"the parser died of SIGSEGV")
-    assert _judge(signal.SIGXCPU, b"", 1)[0] == Status.MALFORMED
+    assert _judge(signal.SIGKILL, b"", 1)[0] == ParseStatus.FAILED
+    assert _judge(signal.SIGSEGV, b"", 1) == (ParseStatus.MALFORMED, b"the parser died of SIGSEGV")
+    assert _judge(signal.SIGXCPU, b"", 1)[0] == ParseStatus.MALFORMED
 
 
 def test_output_is_bounded() -> None:
@@ -134,5 +134,5 @@ def test_output_is_bounded() -> None:
     os.write(write_end, bytes(1000))
     refusal = _read_all(read_end, 999, time.monotonic() + 5)
     os.close(write_end)
-    assert refusal == Refusal(Status.MALFORMED, "the file decodes to more than 999 bytes")
+    assert refusal == ParseRefusal(ParseStatus.MALFORMED, "the file decodes to more than 999 bytes")
     os.close(read_end)

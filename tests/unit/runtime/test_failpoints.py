@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError
-from muster.failpoints import failpoint
+from muster.runtime.failpoints import failpoint
 
-PROGRAM = "from muster.failpoints import failpoint; failpoint('worker.uploaded'); print('survived')"
+PROGRAM = "from muster.runtime.failpoints import failpoint; failpoint('worker.uploaded'); print('survived')"
 
 
 def run(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:

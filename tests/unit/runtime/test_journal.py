@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError, StorageError
-from muster.files import write_durably
-from muster.journal import FolderLock, Journal
+from muster.runtime.files import write_durably
+from muster.runtime.journal import FolderLock, Journal
 
 SCHEMA = ("CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)",)
 HOLD = """
 import os, signal, sys
 from pathlib import Path
-from muster.journal import FolderLock, Journal
+from muster.runtime.journal import FolderLock, Journal
 lock = FolderLock(Path(sys.argv[1]))
 journal = Journal(Path(sys.argv[1]) / "journal", ("CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)",))
 journal.execute("INSERT INTO things VALUES ('kept')")

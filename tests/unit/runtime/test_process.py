@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
-from muster.process import to_the_end
+from muster.runtime.process import to_the_end
 
 
 async def test_what_must_be_finished_is_before_the_cancellation_counts() -> None:
@@ -56,3 +61,30 @@ async def test_what_goes_wrong_meanwhile_is_the_cause() -> None:
     with pytest.raises(asyncio.CancelledError) as caught:
         await task
     assert str(caught.value.__cause__) == "no"
+
+
+BUSY = """
+import asyncio, sys, threading
+from muster.runtime.process import run_process
+
+async def main(settings):
+    print("begun", flush=True)
+    await asyncio.to_thread(threading.Event().wait, 60)  # as an engine that starts: nobody can interrupt it
+
+sys.exit(run_process("busy", "be busy", main, sys.argv[1:], stop_seconds=0.5))
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_process_ends_in_time_whatever_its_threads_are_at(tmp_path: Path, number: signal.Signals) -> None:
+    config = tmp_path / "muster.toml"
+    config.write_text(f"[log]\nfile = '{tmp_path / 'log.jsonl'}'\n")
+    command = [sys.executable, "-c", BUSY, "--config", str(config)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        process.send_signal(number)
+        assert process.wait(20) == 0
+    last = json.loads((tmp_path / "log.jsonl").read_text().splitlines()[-1])
+    assert last["event"] == "ended without waiting for threads"
+    assert "asyncio_0" in last["threads"]

@@ -5,29 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client import generate_latest
 
-from muster import telemetry
+from muster.runtime import telemetry
 
-
-@pytest.fixture(autouse=True)
-def restore_logging() -> Iterator[None]:
-    """Leave pytest's own handlers as they were."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    for handler in handlers:
-        root.removeHandler(handler)
-    yield
-    for handler in list(root.handlers):
-        root.removeHandler(handler)
-        handler.close()
-    for handler in handlers:
-        root.addHandler(handler)
-    root.setLevel(level)
+pytestmark = pytest.mark.usefixtures("kept_logging")
 
 
 def lines(path: Path) -> list[dict]:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-from pathlib import Path
 from types import ModuleType
 
 import pytest
 
-SCRIPT = Path(__file__).resolve().parents[2] / "scripts" / "bindings.py"
+from tests.support.paths import ROOT
+
+SCRIPT = ROOT / "scripts" / "bindings.py"
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +42,10 @@ def test_a_function_becomes_a_typed_one(bindings: ModuleType) -> None:
     node = {"name": "nodeKey", "type": "address", "internalType": "address"}
     amount = {"name": "", "type": "uint256", "internalType": "uint256"}
     text = text_of(bindings, function("paidTo", node, outputs=(amount,)))
-    assert "def paid_to(node_key: Address) -> View[int]:" in text
-    assert "    return View(_PAID_TO, (node_key,))" in text
-    act = text_of(bindings, function("pay", node, mutability="nonpayable"))
-    assert "def pay(node_key: Address) -> Act[None]:" in act
+    assert "def paid_to(node_key: Address) -> Call[int]:" in text
+    assert "    return Call(_PAID_TO, (node_key,))" in text
+    sent = text_of(bindings, function("pay", node, mutability="nonpayable"))
+    assert "def pay(node_key: Address) -> Transaction[None]:" in sent
 
 
 def test_two_names_that_are_one_in_python_are_refused(bindings: ModuleType) -> None:

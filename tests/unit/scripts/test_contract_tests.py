@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from muster.chain.abi import CONTRACTS, artifact
+from muster.contracts.abi import CONTRACTS, artifact
+from tests.support.paths import ROOT
 
 pytestmark = pytest.mark.usefixtures("built_contracts")
 
-ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests" / "contracts"
 LIBRARIES_OWN = re.compile("^(ERC|ECDSA|SafeERC20|SafeCast|Checkpoint|InvalidAccountNonce|InvalidShort|String)")
 """OpenZeppelin's errors and functions have tests of their own, elsewhere."""

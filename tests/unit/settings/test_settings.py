@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from muster.errors import ConfigError
-from muster.recipes import RECIPES
-from muster.settings import Settings, ShardcastSettings, TrainerSettings
-from muster.settings_sources import known_keys, load_settings, mask, read_settings, value_of
-from muster.shardcast.client import limits_of
-from muster.shardcast.manifest import MAX_SHARD_BYTES
+from muster.settings.recipes import RECIPES
+from muster.settings.schema import Settings, ShardcastSettings, TrainerSettings
+from muster.settings.sources import known_keys, load_settings, mask, read_settings, value_of
+from muster.shardcast.fetch.fetch import limits_of
+from muster.shardcast.fetch.sources import FetchLimits
+from muster.shardcast.format.manifest import MAX_SHARD_BYTES
 from muster.shardcast.publish import DEFAULT_SHARD_BYTES, deltas_of
-from muster.shardcast.relay import RelayLimits
 from muster.shardcast.retention import Deltas
-from muster.shardcast.serve import relay_limits
-from muster.shardcast.sources import FetchLimits
+from muster.shardcast.serve.process import relay_limits
+from muster.shardcast.serve.relay import RelayLimits
 from trainer.advantages import AdvantageTerms
 from trainer.learner import Recipe
 from trainer.loss import LossTerms
@@ -61,8 +61,83 @@ def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("HOME", "/home/of-hers")
     assert load_settings(path).keys.keystore == Path("/home/of-hers/.muster/keys/worker-1.json")
     path = write(tmp_path, "[trainer]\nmodel = '~nobody-here/model'\n")
-    with pytest.raises(ConfigError, match=r"trainer\.model .* whose home"):
+    with pytest.raises(ConfigError, match=r"trainer\.model .* cannot expand ~nobody-here: no such user"):
         load_settings(path)
+
+
+PATHS = """
+[chain]
+addresses = 'addresses.json'
+[keys]
+keystore = '../keys/a.json'
+password_file = '/etc/muster/password'
+[orchestrator]
+database_url = 'sqlite:///state/a.db?timeout=3'
+storage_url = 'file:kept'
+[log]
+file = 'a.log'
+"""
+
+
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_paths_of_a_file_begin_at_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool) -> None:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    path = write(folder, PATHS)
+    monkeypatch.chdir(tmp_path if elsewhere else folder)
+    monkeypatch.setenv("MUSTER_WORKER__STATE_DIR", "from-here")
+    for given in (path, path.relative_to(Path.cwd())):
+        settings = load_settings(given, {"trainer.model": "from-here"})
+        beside = given.parent
+        assert settings.chain.addresses == beside / "addresses.json"
+        assert settings.keys.keystore == beside / "../keys/a.json"
+        assert settings.keys.password_file == Path("/etc/muster/password")
+        assert settings.log.file == beside / "a.log"
+        assert settings.orchestrator.database_url == f"sqlite:///{beside / 'state/a.db'}?timeout=3"
+        assert settings.orchestrator.storage_url == f"file:{beside / 'kept'}"
+        # What the file leaves out is beside it too, so that its commands work from everywhere.
+        assert settings.validator.state_dir == beside / ".muster/validator"
+        assert settings.shardcast.dir == beside / ".muster/weights"
+        # What is given here begins here.
+        assert settings.worker.state_dir == Path("from-here")
+        assert settings.trainer.model == Path("from-here")
+
+
+@pytest.mark.parametrize(
+    ("key", "url", "expected"),
+    [
+        ("database_url", "sqlite:////var/a.db", None),
+        ("database_url", "sqlite://", None),
+        ("database_url", "sqlite:///:memory:", None),
+        ("database_url", "sqlite:///file:a.db?uri=true", None),
+        ("database_url", "sqlite+pysqlite:///a.db", "sqlite+pysqlite:///{}/a.db"),
+        ("database_url", "postgresql://host/muster", None),
+        ("storage_url", "file:/var/kept", None),
+        ("storage_url", "file:///var/kept", "file:/var/kept"),
+        ("storage_url", "file://kept", "file:{}/kept"),
+        ("storage_url", "file:", None),
+        ("storage_url", "s3://bucket/prefix", None),
+    ],
+)
+def test_urls_of_a_file_that_hold_a_path_begin_at_its_folder(tmp_path: Path, key: str, url: str, expected: str) -> None:
+    path = write(tmp_path, f"[orchestrator]\n{key} = '{url}'\n")
+    assert getattr(load_settings(path).orchestrator, key) == (expected or url).format(tmp_path)
+
+
+def test_without_a_file_paths_begin_at_the_current_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert load_settings().worker.state_dir == Path(".muster/worker")
+    assert load_settings().orchestrator.storage_url == "file:.muster/storage"
+
+
+def test_every_path_of_the_settings_is_looked_after(tmp_path: Path) -> None:
+    """A new setting that holds a path follows the rule, or this says so."""
+    settings = load_settings(write(tmp_path, ""))
+    for key, info in known_keys().items():
+        value = value_of(settings, key)
+        if "Path" in str(info.annotation) and value is not None:
+            assert isinstance(value, Path), key
+            assert value.is_relative_to(tmp_path), key
 
 
 def test_top_level_run_from_every_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,6 +224,7 @@ def test_every_setting_is_documented_and_reachable() -> None:
         ("https://me:pw@host:1/v2/abcdefghijklmnopqrstuvwxyz?key=1", "https://…@host:1/v2/…?…"),
         ("http://127.0.0.1:8545", "http://127.0.0.1:8545"),
         ("postgresql+asyncpg://me:pw@host/db", "postgresql+asyncpg://…@host/db"),
+        ("postgresql://me:p/w?@host/db?a=b", "postgresql://…@host/db?…"),
         ("sqlite:///.muster/orchestrator.db", "sqlite:///.muster/orchestrator.db"),
         (["http://a:b@c"], "[http://…@c]"),
         (3, "3"),
@@ -170,14 +246,14 @@ def test_a_recipe_stands_behind_what_is_set_and_before_the_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path, "[trainer]\nrecipe = 'intellect2'\ndelta = 5.0\n")
-    monkeypatch.setenv("MUSTER_TRAINER__RAMP_STEPS", "7")
+    monkeypatch.setenv("MUSTER_TRAINER__WARMUP_STEPS", "7")
     loaded = read_settings(path)
     trainer = loaded.settings.trainer
-    assert (trainer.delta, trainer.ramp_steps, trainer.learning_rate, trainer.patience_seconds) == (5.0, 7, 3e-7, 600)
-    keys = ("delta", "ramp_steps", "learning_rate", "patience_seconds")
+    assert (trainer.delta, trainer.warmup_steps, trainer.learning_rate, trainer.patience_seconds) == (5.0, 7, 3e-7, 600)
+    keys = ("delta", "warmup_steps", "learning_rate", "patience_seconds")
     assert [loaded.source(f"trainer.{key}") for key in keys] == [
         str(path),
-        "MUSTER_TRAINER__RAMP_STEPS",
+        "MUSTER_TRAINER__WARMUP_STEPS",
         "recipe intellect2",
         "default",
     ]
@@ -197,7 +273,7 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
     "muster": (
         UpdateTerms(
             learning_rate=3e-4,
-            ramp_steps=10,
+            warmup_steps=10,
             betas=(0.9, 0.99),
             weight_decay=0.01,
             gradient_clip=0.1,
@@ -210,7 +286,7 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
     "intellect2": (
         UpdateTerms(
             learning_rate=3e-7,
-            ramp_steps=25,
+            warmup_steps=25,
             betas=(0.9, 0.99),
             weight_decay=0.01,
             gradient_clip=0.1,
@@ -248,13 +324,13 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
         AdvantageTerms(length_weight=0.0),
     ),
 }
-"""What the trainer must come to compute by each recipe, by the sources that muster/recipes.py names."""
+"""What the trainer must come to compute by each recipe, by the sources that muster/settings/recipes.py names."""
 
 
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_a_recipe_is_what_its_source_says(recipe: str) -> None:
     terms: Any = SimpleNamespace(temperature=0.7, max_completion_tokens=32, async_level=2)
-    made = Recipe.of(TrainerSettings.model_validate({"recipe": recipe}), terms)
+    made = Recipe.from_settings(TrainerSettings.model_validate({"recipe": recipe}), terms)
     update, advantages = PUBLISHED[recipe]
     assert made == Recipe(replace(update, temperature=0.7, max_completion=32), advantages, 2)
 
@@ -275,6 +351,25 @@ def test_what_is_built_without_settings_has_the_defaults_of_settings() -> None:
     with pytest.raises(ValueError, match="shard_bytes"):
         ShardcastSettings(shard_bytes=MAX_SHARD_BYTES + 1)
     terms: Any = SimpleNamespace(temperature=1.0, max_completion_tokens=32, async_level=2)
-    recipe = Recipe.of(trainer, terms)
+    recipe = Recipe.from_settings(trainer, terms)
     assert recipe.update == UpdateTerms(temperature=1.0, max_completion=32)
     assert recipe.advantages == AdvantageTerms()
+
+
+@pytest.mark.parametrize("place", ["file", "flag", "environment"])
+def test_a_home_folder_in_a_url_is_the_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+    monkeypatch.setenv("HOME", "/home/anne")
+    chosen = {"storage_url": "file:~/files", "database_url": "sqlite:///~/muster.db"}
+    path = tmp_path / "muster.toml"
+    lines = [f'{name} = "{url}"' for name, url in chosen.items()]
+    path.write_text("\n".join(["[orchestrator]", *lines]) if place == "file" else "")
+    if place == "environment":
+        for name, url in chosen.items():
+            monkeypatch.setenv(f"MUSTER_ORCHESTRATOR__{name.upper()}", url)
+    found = load_settings(path, {"orchestrator": chosen} if place == "flag" else None).orchestrator
+    assert (found.storage_url, found.database_url) == ("file:/home/anne/files", "sqlite:////home/anne/muster.db")
+
+
+def test_a_tilde_elsewhere_in_a_url_is_no_home_folder() -> None:
+    for url in ("file:/srv/~/files", "file:a~b", "s3://bucket/~/x", "postgresql://anne@host/~x"):
+        assert load_settings(None, {"orchestrator": {"storage_url": url}}).orchestrator.storage_url == url

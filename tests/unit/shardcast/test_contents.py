@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from muster.shardcast.contents import fingerprints
-from muster.shardcast.folder import version_path
+from muster.shardcast.delta.contents import fingerprints
+from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
 
 SHARD = 256

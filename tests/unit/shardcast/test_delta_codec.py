@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.errors import MalformedError
-from muster.shardcast.delta import MAX_SEGMENTS, Kind, Stretch, apply, encode, max_frame_bytes
+from muster.shardcast.delta.codec import MAX_SEGMENTS, FrameKind, TypedSpan, apply, encode, max_frame_bytes
 
 WIDTHS = (1, 2, 4, 8)
 
@@ -25,8 +25,8 @@ def made(frame: bytes, base: bytes) -> bytes:
     return bytes(shard)
 
 
-def encoded(base: bytes | None, new: bytes, *stretches: Stretch) -> bytes:
-    return encode(memoryview(base) if base is not None else None, memoryview(new), stretches)
+def encoded(base: bytes | None, new: bytes, *spans: TypedSpan) -> bytes:
+    return encode(memoryview(base) if base is not None else None, memoryview(new), spans)
 
 
 def segment(kind: int, width: int, size: int, *planes: bytes, count: int | None = None) -> bytes:
@@ -44,14 +44,14 @@ def numbers(values: list[int], width: int) -> bytes:
 def test_the_frames_of_small_shards_are_these() -> None:
     base = numbers([0x3F80, 0x0000, 0x8000, 0xFFFF, *[7] * 28], 2)
     one = numbers([0x3F80, 0x0000, 0x8000, 0xFFFF, *[7] * 12, 6, *[7] * 14, 9], 2)
-    assert encoded(base, base, Stretch(2, 64)).hex() == "000240000000"
-    sparse = encoded(base, one, Stretch(2, 64))
+    assert encoded(base, base, TypedSpan(2, 64)).hex() == "000240000000"
+    sparse = encoded(base, one, TypedSpan(2, 64))
     # Kind 1, width 2, 64 bytes, 2 changes: gaps 16 and 14; minus one is 1 and plus two is 4.
     assert sparse.hex() == ("0102400000000200000002000000100e00000000000000000000000002000000010400000000")
     assert made(sparse, base) == one
-    dense = encoded(numbers([1000, 2000, 3000, 4000], 4), numbers([999, 1999, 2999, 3999], 4), Stretch(4, 16))
+    dense = encoded(numbers([1000, 2000, 3000, 4000], 4), numbers([999, 1999, 2999, 3999], 4), TypedSpan(4, 16))
     assert dense.hex() == "0204100000000400000001010101000000000000000000000000"
-    literal = encoded(None, b"\x00\x01\x02", Stretch(1, 3))
+    literal = encoded(None, b"\x00\x01\x02", TypedSpan(1, 3))
     assert literal.hex() == "03010300000003000000000102"
     assert made(literal, bytes(3)) == b"\x00\x01\x02"
 
@@ -60,15 +60,15 @@ def test_the_sign_of_a_zero_counts() -> None:
     for width, sign in ((2, 0x8000), (4, 1 << 31), (8, 1 << 63)):
         plus, minus = numbers([0] * 64, width), numbers([0] * 40 + [sign] + [0] * 23, width)
         for base, new in ((plus, minus), (minus, plus)):
-            frame = encoded(base, new, Stretch(width, 64 * width))
-            assert frame[0] == Kind.SPARSE
+            frame = encoded(base, new, TypedSpan(width, 64 * width))
+            assert frame[0] == FrameKind.SPARSE
             assert made(frame, base) == new
 
 
 def test_what_is_not_a_number_comes_back_as_it_was() -> None:
     odd = [0x7F80, 0xFF80, 0x7FC0, 0x7FC1, 0xFFFF, 0x7FFF, 0x0001, 0x8001]
     base, new = numbers(odd * 8, 2), numbers(odd[::-1] * 8, 2)
-    assert made(encoded(base, new, Stretch(2, 128)), base) == new
+    assert made(encoded(base, new, TypedSpan(2, 128)), base) == new
 
 
 def test_one_per_cent_of_steps_to_a_neighbour_takes_less_than_twelve_bits_each() -> None:
@@ -77,28 +77,28 @@ def test_one_per_cent_of_steps_to_a_neighbour_takes_less_than_twelve_bits_each()
     new = base.copy()
     places = rng.choice(len(base), len(base) // 100, replace=False)
     new[places] += rng.choice(np.array([1, 0xFFFF], np.uint16), len(places))
-    frame = encoded(base.tobytes(), new.tobytes(), Stretch(2, base.nbytes))
+    frame = encoded(base.tobytes(), new.tobytes(), TypedSpan(2, base.nbytes))
     assert made(frame, base.tobytes()) == new.tobytes()
     assert len(frame) * 8 < 12 * len(places)
 
 
-def test_stretches_of_several_widths_lie_side_by_side() -> None:
+def test_spans_of_several_widths_lie_side_by_side() -> None:
     rng = random.Random(3)
     base = rng.randbytes(7 + 2 * 100 + 4 * 50 + 8 * 10)
     new = bytearray(base)
     new[3] ^= 1
     new[7 + 2 * 60] ^= 0x80
     new[7 + 200 + 4 * 20 + 3] ^= 0x80
-    stretches = (Stretch(1, 7), Stretch(2, 200), Stretch(4, 200), Stretch(8, 80))
-    frame = encoded(base, bytes(new), *stretches)
+    spans = (TypedSpan(1, 7), TypedSpan(2, 200), TypedSpan(4, 200), TypedSpan(8, 80))
+    frame = encoded(base, bytes(new), *spans)
     assert made(frame, base) == new
     assert len(frame) < 150
 
 
-def test_more_stretches_than_a_frame_may_have_are_taken_as_bytes() -> None:
+def test_more_spans_than_a_frame_may_have_are_taken_as_bytes() -> None:
     count = MAX_SEGMENTS + 1
     base, new = bytes(2 * count), bytes([1, 0] * count)
-    frame = encoded(base, new, *[Stretch(2, 2)] * count)
+    frame = encoded(base, new, *[TypedSpan(2, 2)] * count)
     assert struct.unpack_from("<BBI", frame)[1:] == (1, 2 * count)
     assert made(frame, base) == new
 
@@ -112,25 +112,25 @@ def test_an_empty_shard_has_an_empty_frame() -> None:
 
 
 @st.composite
-def shards(draw: st.DrawFn) -> tuple[bytes | None, bytes, list[Stretch]]:
-    """A base, or none, what became of it, and how both are laid out."""
+def shards(draw: st.DrawFn) -> tuple[bytes | None, bytes, list[TypedSpan]]:
+    """Draw a base, or none, what became of it, and how both are laid out."""
     layout = draw(st.lists(st.tuples(st.sampled_from(WIDTHS), st.integers(1, 40)), max_size=5))
-    stretches = [Stretch(width, width * count) for width, count in layout]
-    size = sum(stretch.size for stretch in stretches)
+    spans = [TypedSpan(width, width * count) for width, count in layout]
+    size = sum(span.size for span in spans)
     base = draw(st.none() | st.binary(min_size=size, max_size=size))
     if base is None or draw(st.booleans()):
-        return base, draw(st.binary(min_size=size, max_size=size)), stretches
+        return base, draw(st.binary(min_size=size, max_size=size)), spans
     new = bytearray(base)
     for place in draw(st.lists(st.integers(0, max(0, size - 1)), max_size=4)) if size else []:
         new[place] = draw(st.integers(0, 255))
-    return base, bytes(new), stretches
+    return base, bytes(new), spans
 
 
 @given(shards())
 @settings(max_examples=150, deadline=None)
-def test_every_shard_comes_back(case: tuple[bytes | None, bytes, list[Stretch]]) -> None:
-    base, new, stretches = case
-    frame = encoded(base, new, *stretches)
+def test_every_shard_comes_back(case: tuple[bytes | None, bytes, list[TypedSpan]]) -> None:
+    base, new, spans = case
+    frame = encoded(base, new, *spans)
     assert len(frame) <= max_frame_bytes(len(new))
     assert made(frame, base if base is not None else bytes(len(new))) == new
 
@@ -138,8 +138,8 @@ def test_every_shard_comes_back(case: tuple[bytes | None, bytes, list[Stretch]])
 @given(shards(), st.data())
 @settings(max_examples=150, deadline=None)
 def test_a_damaged_frame_is_refused_or_gives_a_shard_of_the_same_size(case: tuple, data: st.DataObject) -> None:
-    base, new, stretches = case
-    frame = bytearray(encoded(base, new, *stretches))
+    base, new, spans = case
+    frame = bytearray(encoded(base, new, *spans))
     if frame:
         frame[data.draw(st.integers(0, len(frame) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     shard = bytearray(len(new))
@@ -151,8 +151,8 @@ def test_a_damaged_frame_is_refused_or_gives_a_shard_of_the_same_size(case: tupl
 @given(shards())
 @settings(max_examples=50, deadline=None)
 def test_no_part_of_a_frame_is_a_frame(case: tuple) -> None:
-    base, new, stretches = case
-    frame = encoded(base, new, *stretches)
+    base, new, spans = case
+    frame = encoded(base, new, *spans)
     for cut in range(len(frame)):
         with pytest.raises(MalformedError, match="the frame ends"):
             apply(frame[:cut], bytearray(len(new)))

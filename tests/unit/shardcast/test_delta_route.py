@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from muster.shardcast.folder import Index, IndexEntry
-from muster.shardcast.route import MAX_CHAIN, Offer, cheapest, offers_of, without
+from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS, Offer, cheapest, offers_of, without
+from muster.shardcast.format.store import Index, IndexEntry
 
 WHOLE = 1000
-NO_LIMIT = 10**9
+ROOT = b"the step"
 
 
-def offer(step: int, base: int | None, size: int = 10, *urls: str) -> Offer:
-    return Offer(bytes([step, 255 if base is None else base]), step, base, size, urls or ("a",))
+def offer(step: int, base: int | None, size: int = 10, *urls: str, root: bytes | None = None) -> Offer:
+    return Offer(root or bytes([step % 256, 255 if base is None else base % 256]), step, base, size, urls or ("a",))
 
 
-def steps(offers: list[Offer], held: set[int], step: int, limit: int = NO_LIMIT) -> tuple[int, list[int], int] | None:
+def steps(offers: list[Offer], held: set[int], step: int, whole: int = WHOLE) -> tuple[int, list[int], int] | None:
     """Start, the steps passed, and the cost."""
-    route = cheapest(offers, held, step, limit)
+    route = cheapest(offers, held, step, ROOT, whole)
     return route and (route.start, [o.step for o in route.chain], route.cost)
 
 
@@ -40,21 +40,38 @@ def test_a_joiner_begins_with_a_whole_step() -> None:
     anchors = [offer(0, None, WHOLE), offer(4, None, WHOLE)]
     assert steps([*CHAIN, *anchors], set(), 7) == (4, [5, 6, 7], WHOLE + 30)
     assert steps([*CHAIN, *anchors], {1}, 7) == (1, [2, 3, 4, 5, 6, 7], 60)
-    route = cheapest([*CHAIN, *anchors], set(), 7, NO_LIMIT)
+    route = cheapest([*CHAIN, *anchors], set(), 7, ROOT, WHOLE)
     assert route is not None
     assert route.begin_with == anchors[1]
 
 
-def test_a_way_that_costs_as_much_as_the_whole_step_is_not_taken() -> None:
-    assert steps(CHAIN, {5}, 8, limit=30) is None
-    assert steps(CHAIN, {5}, 8, limit=31) is not None
-    assert steps([*CHAIN, offer(4, None, WHOLE)], set(), 7, limit=WHOLE) is None
+def direct(step: int, size: int) -> Offer:
+    return offer(step, None, size, root=ROOT)
+
+
+def test_where_a_step_is_offered_whole_no_way_costs_as_much() -> None:
+    assert steps([*CHAIN, direct(8, 30)], {5}, 8, whole=30) == (8, [], 30)
+    assert steps([*CHAIN, direct(8, 31)], {5}, 8, whole=31) == (5, [6, 7, 8], 30)
+    anchor = offer(4, None, WHOLE)
+    assert steps([*CHAIN, anchor, direct(7, WHOLE)], set(), 7) == (7, [], WHOLE)
+    assert steps([*CHAIN, anchor, offer(7, None, WHOLE)], set(), 7) == (4, [5, 6, 7], WHOLE + 30), "another step 7"
+
+
+def test_an_old_step_that_nobody_has_whole_may_cost_more_than_a_step_within_bounds() -> None:
+    anchor = offer(0, None, WHOLE)
+    chain = [offer(step, step - 1, WHOLE // 2) for step in range(1, 2 * MAX_CHAIN_STEPS + 2)]
+    last = 2 * MAX_CHAIN_STEPS
+    assert steps([anchor, *chain], {238, 239}, last) == (0, [*range(1, last + 1)], WHOLE * (1 + MAX_CHAIN_STEPS))
+    assert steps([anchor, *chain], {238, 239}, last + 1) is None
+    assert steps([anchor, offer(1, 0, WHOLE // 2 + 1)], set(), 1) is None, "no difference is so large"
 
 
 def test_a_chain_that_is_too_long_is_not_taken() -> None:
     chain = [offer(step, step - 1, 1) for step in range(1, MAX_CHAIN + 2)]
     assert steps(chain, {0}, MAX_CHAIN) is not None
     assert steps(chain, {0}, MAX_CHAIN + 1) is None
+    leap = offer(MAX_CHAIN + 1, 1, WHOLE // 2)
+    assert steps([*chain, leap], {0}, MAX_CHAIN + 1) == (0, [1, MAX_CHAIN + 1], 1 + WHOLE // 2)
 
 
 def test_offers_are_what_indexes_say_of_the_run() -> None:
@@ -63,18 +80,19 @@ def test_offers_are_what_indexes_say_of_the_run() -> None:
 
     one = Index(versions=[entry(3, 2), entry(3, 2), entry(2, None)])
     other = Index(versions=[entry(3, 2), entry(4, 4), entry(4, 5), entry(5, 4, run=2), entry(6, 5, size=0)])
-    offers = offers_of({"a": one, "b": other}, 1)
+    offers = offers_of({"a": [one], "b": [other]}, 1)
     assert {(o.step, o.base_step, o.urls) for o in offers} == {(3, 2, ("a", "b")), (2, None, ("a",))}
     assert [(o.step, o.urls) for o in without(offers, {"a"})] == [(3, ("b",))]
     assert without(offers, {"a", "b"}) == []
+    assert [o.step for o in without(offers, (), {offers[0].root})] == [2]
 
 
 def test_a_base_that_later_steps_come_back_to_may_cost_half_as_much_again() -> None:
     anchor, adapters = offer(0, None, WHOLE), [offer(step, 0, 499) for step in (1, 2, 3)]
-    assert steps([anchor, *adapters], set(), 3, limit=WHOLE) == (0, [3], WHOLE + 499)
-    assert steps([anchor, offer(3, 0, 500)], set(), 3, limit=WHOLE) is None
-    assert steps([anchor, *adapters], set(), 1, limit=WHOLE) is None, "nothing is known of later steps"
-    assert steps([anchor, *adapters], {2}, 3, limit=WHOLE) == (0, [3], WHOLE + 499)
-    assert steps([anchor, *adapters], {0}, 3, limit=499) is None, "what is here is not bought again"
-    other = [offer(5, None, WHOLE), offer(8, 5, 1)]
-    assert steps(other, set(), 8, limit=WHOLE) is None, "adapters are to the first step"
+    whole = [direct(step, WHOLE) for step in (1, 3, 8)]
+    assert steps([anchor, *adapters, *whole], set(), 3) == (0, [3], WHOLE + 499)
+    assert steps([anchor, offer(3, 0, 500), *whole], set(), 3) == (3, [], WHOLE)
+    assert steps([anchor, *adapters, *whole], set(), 1) == (1, [], WHOLE), "nothing is known of later steps"
+    assert steps([anchor, *adapters, *whole], {2}, 3) == (0, [3], WHOLE + 499)
+    other = [offer(5, None, WHOLE), offer(8, 5, 1), *whole]
+    assert steps(other, set(), 8) == (8, [], WHOLE), "adapters are to the first step"

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from weights_samples import contents, flip_bit
 
 from muster.errors import MalformedError, MismatchError, StorageError
 from muster.shardcast import Manifest, publish
-from muster.shardcast.delta import Stretch
-from muster.shardcast.delta_version import FRAMES_NAME, write_frames
-from muster.shardcast.difference import TARGET_NAME, Step, made_shard, same_tiling
-from muster.shardcast.folder import (
+from muster.shardcast.delta.codec import TypedSpan
+from muster.shardcast.delta.difference import TARGET_NAME, TargetStep, made_shard, same_tiling
+from muster.shardcast.delta.frames import FRAMES_NAME, write_frames
+from muster.shardcast.delta.kinds import check_difference, open_difference
+from muster.shardcast.delta.spans import cut, spans_of
+from muster.shardcast.fetch.route import MAX_CHAIN
+from muster.shardcast.format.manifest import File
+from muster.shardcast.format.store import (
     MAX_INDEX_ENTRIES,
+    entry_of,
     index_of,
     parse_index,
     read_manifest,
@@ -25,15 +30,13 @@ from muster.shardcast.folder import (
     version_path,
     versions,
 )
-from muster.shardcast.kinds import check_difference, open_difference
-from muster.shardcast.manifest import File
-from muster.shardcast.retention import Deltas, Held, kept
-from muster.shardcast.stretches import cut, stretches_of
-from tests.delta_samples import RUN, SHARD, publish_steps, safetensors, write_step
+from muster.shardcast.retention import Deltas, HeldVersion, kept
+from tests.support.delta_samples import RUN, SHARD, publish_steps, safetensors, write_step
+from tests.support.weights_samples import contents, flip_bit
 
 
 def differences(folder: Path) -> dict[tuple[int | None, int], Path]:
-    """The differences in a folder of versions, by base step and step."""
+    """Return the differences in a folder of versions, by base step and step."""
     found = {version.path: read_manifest(version.path) for version in versions(folder)}
     return {(made.base_step, made.step): path for path, made in found.items() if made.base_step is not None}
 
@@ -45,7 +48,7 @@ def whole_steps(folder: Path) -> set[int]:
 
 @pytest.fixture(scope="module")
 def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifest]]:
-    """A folder with steps 0 to 2 and their differences in `published`, and the steps' manifests."""
+    """Return a folder with steps 0 to 2 and their differences in `published`, and the steps' manifests."""
     folder = tmp_path_factory.mktemp("deltas")
     return folder, publish_steps(folder, 3)
 
@@ -65,9 +68,9 @@ def test_a_difference_is_a_small_version_that_makes_the_step(house: tuple[Path, 
         assert verify_folder(path).problems == ()
         check_difference(manifest, RUN, step, base, made[step].total_bytes // 2)
         assert manifest.total_bytes * 50 < made[step].total_bytes
-        start = Step(version_path(published, made[base].root), made[base])
-        with open_difference(path, made[step].root) as difference:
-            shards = [made_shard(start, [difference], shard) for shard in made[step].shards]
+        start = TargetStep(version_path(published, made[base].root), made[base])
+        difference = open_difference(path, made[step].root)
+        shards = [made_shard(start, [difference], shard) for shard in made[step].shards]
         whole = contents(folder / f"checkpoint-{step}")
         assert b"".join(shard or b"" for shard in shards) == whole["config.json"] + whole["model.safetensors"]
     index = parse_index((published / "index.json").read_bytes())
@@ -102,10 +105,9 @@ def test_a_difference_to_a_step_that_was_written_again_is_made_anew(tmp_path: Pa
     other = publish(tmp_path / "other", published, RUN, 1, shard_bytes=SHARD, deltas=Deltas(whole=100))
     assert other.root != made[1].root
     ((_, path),) = differences(published).items()
-    with open_difference(path, other.root):
-        pass
-    with pytest.raises(MismatchError), open_difference(path, made[1].root):
-        pass
+    assert open_difference(path, other.root).target == other
+    with pytest.raises(MismatchError):
+        open_difference(path, made[1].root)
 
 
 def test_no_difference_where_it_would_save_too_little(tmp_path: Path) -> None:
@@ -129,18 +131,18 @@ def test_a_damaged_base_makes_a_larger_difference_and_not_a_wrong_one(tmp_path: 
     ]
     ((_, path),) = differences(published).items()
     assert read_manifest(path).total_bytes > SHARD // 2, "the shard is in it as it is"
-    good = Step(tmp_path / "checkpoint-0", made[0])
-    with open_difference(path) as difference:
-        assert all(made_shard(good, [difference], shard) for shard in made[1].shards)
+    good = TargetStep(tmp_path / "checkpoint-0", made[0])
+    difference = open_difference(path)
+    assert all(made_shard(good, [difference], shard) for shard in made[1].shards)
 
 
 def test_a_damaged_step_is_not_what_a_difference_is_made_of(house: tuple[Path, list[Manifest]], tmp_path: Path) -> None:
     folder, made = house
     damaged = write_step(tmp_path / "1", 1)
     flip_bit(damaged / "model.safetensors", 100_000)
-    base = Step(version_path(folder / "published", made[0].root), made[0])
+    base = TargetStep(version_path(folder / "published", made[0].root), made[0])
     with pytest.raises(StorageError, match=r"shard 2 of .* is damaged"):
-        write_frames(base, Step(damaged, made[1]), tmp_path)
+        write_frames(base, TargetStep(damaged, made[1]), tmp_path)
 
 
 # What is kept
@@ -158,14 +160,14 @@ def test_old_steps_are_kept_as_anchors_and_differences(tmp_path: Path) -> None:
     assert set(differences(published)) == {(4, 5), (5, 6), (6, 7)}, "there is one already"
 
 
-def shelf(steps: int, missing: set[int] = frozenset()) -> list[Held]:  # type: ignore[assignment]
-    """A whole version and a difference of each step, some without a difference; published at the second of the step."""
-    whole = [Held(bytes([0, step]), step, None, step) for step in range(steps)]
-    return whole + [Held(bytes([1, s]), s, s - 1, s) for s in range(1, steps) if s not in missing]
+def shelf(steps: int, missing: set[int] = frozenset()) -> list[HeldVersion]:  # type: ignore[assignment]
+    """Return a whole version of each step, and a difference of most; published at the second of the step."""
+    whole = [HeldVersion(bytes([0, step]), step, None, step, 1000) for step in range(steps)]
+    return whole + [HeldVersion(bytes([1, s]), s, s - 1, s, 10) for s in range(1, steps) if s not in missing]
 
 
-def chosen(held: list[Held], newest: int, deltas: Deltas, now: float = 1000) -> tuple[list[int], list[int]]:
-    """Steps kept whole, and steps whose difference is kept."""
+def chosen(held: list[HeldVersion], newest: int, deltas: Deltas, now: float = 1000) -> tuple[list[int], list[int]]:
+    """Return steps kept whole, and steps whose difference is kept."""
     roots = kept(held, newest, deltas, now)
     return sorted(root[1] for root in roots if not root[0]), sorted(root[1] for root in roots if root[0])
 
@@ -177,9 +179,17 @@ def test_what_is_kept_is_what_wanted_steps_can_be_made_of() -> None:
     assert chosen(shelf(10, missing=set(range(10))), 3, Deltas(4, 1)) == ([7, 8, 9], [])
 
 
-def test_young_steps_are_kept_however_many_they_are() -> None:
+def test_steps_that_were_replaced_a_short_while_ago_are_kept_however_many_they_are() -> None:
     assert chosen(shelf(10), 1, Deltas(100, 1, seconds=5.5), now=10) == ([0, 9], list(range(1, 10)))
-    assert chosen(shelf(10), 1, Deltas(2, 1, seconds=5.5), now=10) == ([4, 6, 8, 9], [5, 6, 7, 8, 9])
+    assert chosen(shelf(10), 1, Deltas(2, 1, seconds=4.5), now=10) == ([4, 6, 8, 9], [5, 6, 7, 8, 9])
+    old = [HeldVersion(bytes([0, s]), s, None, when, 1000) for s, when in enumerate((0, 1, 900, 901))]
+    assert chosen(old, 1, Deltas(1, 1, seconds=100), now=950) == ([1, 2, 3], []), "there was work on 1 until 900"
+
+
+def test_a_step_stays_whole_before_the_way_to_it_grows_too_long_or_too_dear() -> None:
+    assert chosen(shelf(MAX_CHAIN + 3), 2, Deltas(1000, 1))[0] == [1, MAX_CHAIN + 2], "0 is 65 from the last but one"
+    dear = [replace(h, size=500) if h.base_step is not None else h for h in shelf(20)]
+    assert chosen(dear, 20, Deltas(1000, 1))[0] == [0, 2, 19], "from 2 to 18 there are eight times a step"
 
 
 @given(
@@ -195,7 +205,7 @@ def test_every_wanted_step_that_could_be_made_still_can(
 ) -> None:
     held = [h for h in shelf(steps, no_delta) if h.base_step is not None or h.step not in no_whole]
 
-    def makeable(versions: list[Held]) -> set[int]:
+    def makeable(versions: list[HeldVersion]) -> set[int]:
         whole_ones = {h.step for h in versions if h.base_step is None}
         for h in sorted(versions, key=lambda h: h.step):
             if h.base_step in whole_ones:
@@ -215,26 +225,26 @@ def test_numbers_are_found_in_safetensors_and_nowhere_else(tmp_path: Path) -> No
     data = safetensors({"a": ("F32", bytes(40)), "b": ("BF16", bytes(20)), "c": ("F16", bytes(6)), "d": ("U8", b"xyz")})
     path.write_bytes(data)
     head = len(data) - 69
-    assert stretches_of(path) == [Stretch(1, head), Stretch(4, 40), Stretch(2, 26), Stretch(1, 3)]
+    assert spans_of(path) == [TypedSpan(1, head), TypedSpan(4, 40), TypedSpan(2, 26), TypedSpan(1, 3)]
     for odd in (b"", b"\xff" * 9, data[:30], b"\x02" + bytes(7) + b"[]", b"\x0b" + bytes(7) + b'{"a": null}'):
         path.write_bytes(odd)
-        assert stretches_of(path) == ([Stretch(1, len(odd))] if odd else [])
+        assert spans_of(path) == ([TypedSpan(1, len(odd))] if odd else [])
     path.write_bytes(data[:-30])
-    assert sum(stretch.size for stretch in stretches_of(path)) == len(data) - 30
+    assert sum(span.size for span in spans_of(path)) == len(data) - 30
     (tmp_path / "model.json").write_bytes(data)
-    assert stretches_of(tmp_path / "model.json") == [Stretch(1, len(data))]
+    assert spans_of(tmp_path / "model.json") == [TypedSpan(1, len(data))]
 
 
 def test_a_number_that_is_cut_through_becomes_bytes() -> None:
-    layout = [Stretch(1, 5), Stretch(4, 20), Stretch(2, 6)]
+    layout = [TypedSpan(1, 5), TypedSpan(4, 20), TypedSpan(2, 6)]
     assert cut(layout, 0, 31) == layout
-    assert cut(layout, 0, 8) == [Stretch(1, 8)]
-    assert cut(layout, 8, 15) == [Stretch(1, 1), Stretch(4, 4), Stretch(1, 2)]
-    assert cut(layout, 9, 27) == [Stretch(4, 16), Stretch(2, 2)]
-    assert cut(layout, 26, 27) == [Stretch(1, 1)]
+    assert cut(layout, 0, 8) == [TypedSpan(1, 8)]
+    assert cut(layout, 8, 15) == [TypedSpan(1, 1), TypedSpan(4, 4), TypedSpan(1, 2)]
+    assert cut(layout, 9, 27) == [TypedSpan(4, 16), TypedSpan(2, 2)]
+    assert cut(layout, 26, 27) == [TypedSpan(1, 1)]
     for start in range(32):
         for stop in range(start, 32):
-            assert sum(stretch.size for stretch in cut(layout, start, stop)) == stop - start
+            assert sum(span.size for span in cut(layout, start, stop)) == stop - start
 
 
 # Hostile differences
@@ -242,7 +252,7 @@ def test_a_number_that_is_cut_through_becomes_bytes() -> None:
 
 @pytest.fixture
 def version(house: tuple[Path, list[Manifest]], tmp_path: Path) -> Path:
-    """A difference from step 0 to 1 that a test may spoil."""
+    """Return a difference from step 0 to 1 that a test may spoil."""
     path = differences(house[0] / "published")[0, 1]
     for name in (TARGET_NAME, FRAMES_NAME):
         (tmp_path / name).write_bytes((path / name).read_bytes())
@@ -267,8 +277,8 @@ def spoil(version: Path, at: int, data: bytes) -> None:
 )
 def test_a_table_that_is_not_right_is_refused(version: Path, at: int, data: bytes, says: str) -> None:
     spoil(version, at, data)
-    with pytest.raises(MalformedError, match=says), open_difference(version):
-        pass
+    with pytest.raises(MalformedError, match=says):
+        open_difference(version)
 
 
 def test_a_file_of_another_length_is_refused(version: Path) -> None:
@@ -280,23 +290,23 @@ def test_a_file_of_another_length_is_refused(version: Path) -> None:
         (b"", "end"),
     ):
         (version / FRAMES_NAME).write_bytes(data)
-        with pytest.raises(MalformedError, match=says), open_difference(version):
-            pass
+        with pytest.raises(MalformedError, match=says):
+            open_difference(version)
     (version / FRAMES_NAME).unlink()
-    with pytest.raises(StorageError), open_difference(version):
-        pass
+    with pytest.raises(StorageError):
+        open_difference(version)
 
 
 def test_a_lie_in_a_frame_makes_no_shard(version: Path, house: tuple[Path, list[Manifest]]) -> None:
     folder, made = house
-    start = Step(version_path(folder / "published", made[0].root), made[0])
+    start = TargetStep(version_path(folder / "published", made[0].root), made[0])
     size = (version / FRAMES_NAME).stat().st_size
     lies = 0
     for at in range(12 + 4 * len(made[1].shards), size, 97):
         honest = (version / FRAMES_NAME).read_bytes()
         spoil(version, at, bytes([honest[at] ^ 1]))
-        with open_difference(version, made[1].root) as difference:
-            shards = [made_shard(start, [difference], shard) for shard in made[1].shards]
+        difference = open_difference(version, made[1].root)
+        shards = [made_shard(start, [difference], shard) for shard in made[1].shards]
         assert shards.count(None) <= 1
         lies += shards.count(None)
         (version / FRAMES_NAME).write_bytes(honest)
@@ -324,7 +334,7 @@ def test_an_index_that_cannot_hold_all_holds_what_its_differences_are_to() -> No
 
     empty = Manifest(run=RUN, step=0, files=(File(name="a.json", size=0),), shards=())
     held = [manifest(0, None), *(manifest(step, 0) for step in range(1, 2 * MAX_INDEX_ENTRIES))]
-    entries = index_of(held).versions
+    entries = index_of([entry_of(made) for made in held]).versions
     assert len(entries) == MAX_INDEX_ENTRIES
     assert [entry.step for entry in entries[-2:]] == [MAX_INDEX_ENTRIES + 1, 0]
     assert entries[0].step == 2 * MAX_INDEX_ENTRIES - 1

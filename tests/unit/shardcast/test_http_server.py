@@ -20,16 +20,16 @@ import httpx2
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from weights_samples import make_checkpoint
 
 from muster.errors import ConfigError
-from muster.shardcast.manifest import Manifest
-from muster.shardcast.origin import Origin
+from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
-from muster.shardcast.reply import Problem, Reply, Request, requested_range
-from muster.shardcast.server import PIECE_BYTES, FileServer, ServerLimits, _send, _unsent
-from muster.shardcast.service import Service
-from muster.shardcast.shelf import Stats
+from muster.shardcast.serve.http_server import PIECE_BYTES, FileServer, ServerLimits, _send, _unsent
+from muster.shardcast.serve.origin import Origin
+from muster.shardcast.serve.reply import FileProblem, FileRequest, Reply, requested_range
+from muster.shardcast.serve.routes import WeightRoutes
+from muster.shardcast.serve.store import Stats
+from tests.support.weights_samples import make_checkpoint
 
 LIMITS = ServerLimits(header_bytes=4096, idle_seconds=0.5, stall_seconds=0.5, connections=8)
 
@@ -51,7 +51,7 @@ class Running:
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Manifest]:
-    """A folder with one version in it, and that version."""
+    """Yield a folder with one version in it, and that version."""
     folder = tmp_path_factory.mktemp("published")
     checkpoint = make_checkpoint(folder / "checkpoint", model_bytes=3_000_000)
     return folder, publish(checkpoint, folder / "out", 1, 2, shard_bytes=1 << 20)
@@ -65,7 +65,7 @@ async def origin(published: tuple[Path, Manifest], tmp_path: Path) -> AsyncItera
     os.symlink(tmp_path / "secret.json", tmp_path / "out" / manifest.id / "link.json")
     (tmp_path / "out" / manifest.id / "stray.py").write_text("secret")
     stats = Stats()
-    service = Service("origin", Origin(tmp_path / "out"), stats)
+    service = WeightRoutes("origin", Origin(tmp_path / "out"), stats)
     server = FileServer(service.handle, LIMITS)
     port = await server.start("127.0.0.1", 0)
     model = (folder / "checkpoint" / "model.safetensors").read_bytes()
@@ -81,7 +81,7 @@ async def client() -> AsyncIterator[httpx2.AsyncClient]:
 
 @asynccontextmanager
 async def connected(port: int) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-    """A bare connection, closed at the end whatever became of it."""
+    """Open a bare connection, closed at the end in any case."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
     try:
         yield reader, writer
@@ -114,7 +114,7 @@ async def all_gone(server: FileServer) -> bool:
 def test_a_range_is_the_slice_it_names(size: int, first: int | None, last: int | None, noise: str) -> None:
     data = bytes(range(size))
     text = f"bytes={'' if first is None else first}-{'' if last is None else last}"
-    request = Request("GET", "/", {"range": text})
+    request = FileRequest("GET", "/", {"range": text})
     if first is None and last is None:
         wanted = None
     elif first is None:
@@ -124,13 +124,13 @@ def test_a_range_is_the_slice_it_names(size: int, first: int | None, last: int |
     else:
         wanted = data[first : None if last is None else last + 1]
     if wanted == b"":
-        with pytest.raises(Problem) as caught:
+        with pytest.raises(FileProblem) as caught:
             requested_range(request, size)
         assert (caught.value.status, caught.value.headers) == (416, {"Content-Range": f"bytes */{size}"})
     else:
         found = requested_range(request, size)
         assert (None if found is None else data[slice(*found)]) == wanted
-    assert requested_range(Request("GET", "/", {"range": noise + "x"}), size) is None
+    assert requested_range(FileRequest("GET", "/", {"range": noise + "x"}), size) is None
 
 
 async def test_files_ranges_and_heads(origin: Running, client: httpx2.AsyncClient) -> None:
@@ -280,7 +280,7 @@ async def test_a_reset_while_bytes_are_still_on_their_way_is_no_accident(tmp_pat
             await arrived.wait()
             return stop
 
-    async def answer(_: Request) -> Reply:
+    async def answer(_: FileRequest) -> Reply:
         return Reply(200, body=Late(), stop=1 << 20)
 
     server = FileServer(answer, LIMITS)

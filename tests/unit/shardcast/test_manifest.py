@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from multiproof.core import process_proof
 from pydantic import ValidationError
 
 from muster.errors import MalformedError, MismatchError
-from muster.shardcast.manifest import (
+from muster.shardcast.format.manifest import (
     MAX_FILES,
     MAX_MANIFEST_BYTES,
     MAX_SHARD_BYTES,
@@ -26,8 +25,9 @@ from muster.shardcast.manifest import (
     name_problem,
     parse_manifest,
 )
+from tests.support import paths
 
-VECTORS = json.loads((Path(__file__).parent / "vectors" / "manifests.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "manifests.json").read_text())
 
 Document = dict[str, Any]
 
@@ -44,7 +44,7 @@ def leaf(types: list[str], values: list[object]) -> bytes:
 
 
 def root_by_hand(document: Document) -> bytes:
-    """The root, from the words of the module's docstring and nothing else of ours."""
+    """Return the root, from the words of the module's docstring and nothing else of ours."""
     files = json.dumps(document["files"], sort_keys=True, separators=(",", ":")).encode()
     base = document["base_step"]
     header = [0, document["version"], document["run"], document["step"], 0 if base is None else base + 1]
@@ -59,7 +59,7 @@ def root_by_hand(document: Document) -> bytes:
 
 
 def make(sizes: dict[str, int], shard_bytes: int, *, run: int = 1, step: int = 5) -> Manifest:
-    """A manifest of files of these sizes; the hashes are of nothing real."""
+    """Return a manifest of files of these sizes; the hashes are of nothing real."""
     files = tuple(File(name=name, size=size) for name, size in sorted(sizes.items()))
     shards: list[Shard] = []
     for number, file in enumerate(files):
@@ -168,7 +168,7 @@ def test_covering_finds_the_shards_that_hold_a_range(manifest: Manifest, start: 
 
 
 def change(path: str, value: object) -> Document:
-    """The sample with one value replaced; path like "files.1.name"."""
+    """Return the sample with one value replaced; path like "files.1.name"."""
     document = document_of(SAMPLE)
     place: Any = document
     *way, last = path.split(".")

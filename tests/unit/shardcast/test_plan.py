@@ -7,26 +7,26 @@ from typing import Any, cast
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.shardcast.transfer import SECOND_TRY_SECONDS, Plan
+from muster.shardcast.fetch.download import SECOND_TRY_SECONDS, DownloadPlan
 
 A, B, C = (cast("Any", name) for name in "ABC")
 
 
 def test_shards_go_out_in_order_and_once() -> None:
-    plan = Plan(3)
+    plan = DownloadPlan(3)
     plan.found(1)
     assert [plan.take(A, 0), plan.take(B, 0), plan.take(A, 0)] == [0, 2, None]
 
 
 def test_a_lost_shard_goes_out_again_first() -> None:
-    plan = Plan(3)
+    plan = DownloadPlan(3)
     assert [plan.take(A, 0), plan.take(B, 0)] == [0, 1]
     plan.lost(0, A)
     assert [plan.take(B, 0), plan.take(B, 0), plan.take(B, 0)] == [0, 2, None]
 
 
 def test_a_straggler_is_asked_for_once_more_and_elsewhere() -> None:
-    plan = Plan(2)
+    plan = DownloadPlan(2)
     assert plan.take(A, 0) == 0
     assert plan.take(B, 0) == 1
     plan.found(1)
@@ -41,7 +41,7 @@ def test_a_straggler_is_asked_for_once_more_and_elsewhere() -> None:
 
 
 def test_a_straggler_given_up_by_one_is_still_fetched_by_the_other() -> None:
-    plan = Plan(1)
+    plan = DownloadPlan(1)
     assert plan.take(A, 0) == 0
     assert plan.take(B, 10) == 0
     plan.lost(0, A)
@@ -53,7 +53,7 @@ def test_a_straggler_given_up_by_one_is_still_fetched_by_the_other() -> None:
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(1, 12), st.lists(st.tuples(st.sampled_from(["take", "arrive", "lose"]), st.sampled_from("ABC"))))
 def test_no_shard_is_forgotten(count: int, moves: list[tuple[str, str]]) -> None:
-    plan, flying, clock = Plan(count), [], 0.0
+    plan, flying, clock = DownloadPlan(count), [], 0.0
     for what, name in moves:
         source: Any = name
         clock += 0.7

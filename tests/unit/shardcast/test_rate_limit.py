@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from muster.shardcast.bucket import Bucket
-from muster.shardcast.sources import MAX_SOURCES, FetchLimits
+from muster.shardcast.fetch.rate_limit import TokenBucket
+from muster.shardcast.fetch.sources import MAX_SOURCES, FetchLimits
 
 
 class Clock:
@@ -17,7 +17,7 @@ class Clock:
 
 def test_bytes_are_paid_for_after_they_went() -> None:
     clock = Clock()
-    bucket = Bucket(1000, clock)
+    bucket = TokenBucket(1000, clock)
     assert bucket.spend(500) == 0.5
     assert bucket.spend(250) == 0.75, "another stream waits for both"
     clock.now += 0.5
@@ -26,14 +26,14 @@ def test_bytes_are_paid_for_after_they_went() -> None:
 
 def test_idle_time_is_not_saved_up() -> None:
     clock = Clock()
-    bucket = Bucket(1000, clock)
+    bucket = TokenBucket(1000, clock)
     bucket.spend(1000)
     clock.now += 3600
     assert bucket.spend(1000) == 1.0
 
 
 def test_no_rate_is_no_bound() -> None:
-    assert Bucket(0).spend(1 << 40) == 0.0
+    assert TokenBucket(0).spend(1 << 40) == 0.0
 
 
 def test_a_shard_has_the_time_that_the_cap_makes_it_take() -> None:

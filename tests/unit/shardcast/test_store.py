@@ -8,17 +8,18 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from weights_samples import contents, flip_bit, make_checkpoint
 
 from muster.errors import MalformedError, MismatchError, StorageError, UsageError
-from muster.shardcast.folder import (
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.format.partial import PartialVersion
+from muster.shardcast.format.store import (
     _lock,
     disk_error,
     incomplete,
     lock_path,
     locked,
     parse_index,
-    part_path,
+    partial_path,
     prune,
     read_manifest,
     touch,
@@ -26,9 +27,8 @@ from muster.shardcast.folder import (
     version_path,
     versions,
 )
-from muster.shardcast.manifest import Manifest
-from muster.shardcast.part import Part
 from muster.shardcast.publish import publish
+from tests.support.weights_samples import contents, flip_bit, make_checkpoint
 
 SHARD = 30_000
 
@@ -167,7 +167,7 @@ def test_pruning_keeps_what_was_used_last_and_what_is_being_fetched(checkpoint: 
     made = [published(checkpoint, out, step) for step in range(4)]
     touch(version_path(out, made[0].root))
     for root in (b"\1" * 32, b"\2" * 32, b"\3" * 32):
-        part_path(out, root).mkdir()
+        partial_path(out, root).mkdir()
     (out / ".removed-0x00").mkdir()
     with locked(lock_path(out, b"\1" * 32)):
         removed = prune(out, 2, protect=[made[1].root, b"\2" * 32])
@@ -193,13 +193,13 @@ def test_a_lock_is_held_by_one_and_leaves_nothing(tmp_path: Path) -> None:
 def test_a_part_believes_what_is_on_disk_and_nothing_else(checkpoint: Path, tmp_path: Path) -> None:
     manifest = published(checkpoint, tmp_path / "out")
     model = (checkpoint / "model.safetensors").read_bytes()
-    first = Part.prepare(tmp_path / "in", manifest)
+    first = PartialVersion.prepare(tmp_path / "in", manifest)
     assert first.fresh
     shard = manifest.shards[3]
     first.write(shard, bytearray(model[shard.offset : shard.end]))
     (first.path / "surprise.py").write_text("import os")
     os.symlink("/etc/passwd", first.path / "link.json")
-    second = Part.prepare(tmp_path / "in", manifest)
+    second = PartialVersion.prepare(tmp_path / "in", manifest)
     assert not second.fresh
     assert [s.index for s in manifest.shards if second.holds(s)] == [3]
     assert sorted(contents(second.path)) == [file.name for file in manifest.files]
@@ -210,17 +210,17 @@ def test_a_part_believes_what_is_on_disk_and_nothing_else(checkpoint: Path, tmp_
 def test_a_damaged_version_becomes_a_part_again(checkpoint: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     manifest = published(checkpoint, out)
-    assert Part.whole(out, manifest.root) is not None
+    assert PartialVersion.whole(out, manifest.root) is not None
     flip_bit(version_path(out, manifest.root) / "model.safetensors", 0)
-    assert Part.whole(out, manifest.root) is None
-    part = Part.prepare(out, manifest)
+    assert PartialVersion.whole(out, manifest.root) is None
+    part = PartialVersion.prepare(out, manifest)
     assert [s.index for s in manifest.shards if not part.holds(s)] == [1]
     assert versions(out) == []
 
 
 def test_a_part_never_writes_through_a_link(checkpoint: Path, tmp_path: Path) -> None:
     manifest = published(checkpoint, tmp_path / "out")
-    part = Part.prepare(tmp_path / "in", manifest)
+    part = PartialVersion.prepare(tmp_path / "in", manifest)
     target = tmp_path / "precious"
     target.write_text("precious")
     (part.path / "config.json").unlink()
@@ -234,7 +234,7 @@ def test_too_little_room_and_a_full_disk_say_so(checkpoint: Path, tmp_path: Path
     manifest = published(checkpoint, tmp_path / "out")
     huge = tuple(file.model_copy(update={"size": 1 << 60}) for file in manifest.files)
     with pytest.raises(StorageError, match="more bytes") as caught:
-        Part.prepare(tmp_path / "in", manifest.model_copy(update={"files": huge}))
+        PartialVersion.prepare(tmp_path / "in", manifest.model_copy(update={"files": huge}))
     assert "df -h" in caught.value.hint
     assert "no space left" in str(disk_error("cannot write", tmp_path, OSError(errno.ENOSPC, "x")))
 

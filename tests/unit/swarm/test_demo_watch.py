@@ -10,7 +10,7 @@ import pytest
 
 from muster.errors import UnreachableError
 from muster.swarm.demo import Swarm
-from muster.swarm.plan import Ports, Request
+from muster.swarm.plan import Ports, SwarmRequest
 
 
 class Quiet:
@@ -46,8 +46,8 @@ async def test_news_of_any_kind_are_waited_for(kind: str, tmp_path: Path, monkey
     monkeypatch.setattr("muster.swarm.demo.POLL_SECONDS", 0.01)
     quiet = Quiet(kind, 40)
     monkeypatch.setattr(Swarm, "client", lambda *_: quiet)
-    view = SimpleNamespace(story=lambda *_: None, summary=lambda *_: None)
-    swarm = Swarm(Request(tmp_path, Ports(1, 2, 3, 4), steps=1), cast(Any, quiet), cast(Any, view))
+    view = SimpleNamespace(run_events=lambda *_: None, summary=lambda *_: None)
+    swarm = Swarm(SwarmRequest(tmp_path, Ports(1, 2, 3, 4), steps=1), cast(Any, quiet), cast(Any, view))
     with pytest.raises(UnreachableError, match=r"nothing new for 0 s after step \d+"):
         await swarm.watch(cast(Any, None), lambda _: False, 0.1)
     assert quiet.looks > 40

@@ -2,38 +2,52 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from muster.errors import ConfigError, UsageError
-from muster.settings_sources import load_settings
-from muster.swarm.plan import Layout, Ports, Request, nodes, process, relay_urls, terms
-from muster.swarm.stage import MARKER, SERVICES, fresh_folder, make_keys, operator_of, write_settings
-from muster.toml import to_toml, toml_value
+from muster.protocol.terms_file import LOCAL_DEFAULTS
+from muster.settings.sources import load_settings
+from muster.settings.toml import to_toml, toml_value
+from muster.swarm.plan import (
+    ESCROW,
+    GROUPS_PER_BATCH,
+    Layout,
+    Ports,
+    SwarmRequest,
+    local_terms,
+    nodes,
+    process,
+    relay_urls,
+    settings_of,
+    terms,
+)
+from muster.swarm.stage import MARKER, SERVICES, fresh_folder, keep_logs, make_keys, operator_of, write_settings
 
 
 @pytest.fixture
-def request_(tmp_path: Path) -> Request:
-    return Request(tmp_path / "swarm", Ports(1, 2, 3, 4), seed=7, steps=45)
+def request_(tmp_path: Path) -> SwarmRequest:
+    return SwarmRequest(tmp_path / "swarm", Ports(1, 2, 3, 4), seed=7, steps=45)
 
 
-def names(request: Request) -> list[str]:
+def names(request: SwarmRequest) -> list[str]:
     return [*SERVICES, *(node.name for node in nodes(request))]
 
 
-def test_who_takes_part(request_: Request) -> None:
+def test_who_takes_part(request_: SwarmRequest) -> None:
     assert [(node.name, node.role, node.honest) for node in nodes(request_)] == [
         *((f"validator-{i}", "validator", True) for i in (1, 2, 3, 4)),
         ("worker-1", "worker", True),
         ("worker-2", "worker", True),
         ("cheater", "worker", False),
     ]
-    two = Request(request_.folder, request_.ports, steps=1, workers=1, cheaters=2)
+    two = SwarmRequest(request_.folder, request_.ports, steps=1, workers=1, cheaters=2)
     assert [node.name for node in nodes(two)][-3:] == ["worker-1", "cheater-1", "cheater-2"]
 
 
-def test_every_settings_file_loads_and_says_what_the_plan_says(request_: Request) -> None:
+def test_every_settings_file_loads_and_says_what_the_plan_says(request_: SwarmRequest) -> None:
     write_settings(request_, run=3)
     for name in names(request_):
         settings = load_settings(Layout(request_.folder).config(name))
@@ -50,13 +64,13 @@ def test_every_settings_file_loads_and_says_what_the_plan_says(request_: Request
     assert trainer.shardcast.dir == load_settings(Layout(request_.folder).config("origin")).shardcast.dir
 
 
-def test_state_and_logs_are_nobody_elses(request_: Request) -> None:
+def test_state_and_logs_are_nobody_elses(request_: SwarmRequest) -> None:
     layout = Layout(request_.folder)
     paths = [path for name in names(request_) for path in (layout.state(name), layout.log(name), layout.output(name))]
     assert len(set(paths)) == len(paths)
 
 
-def test_keys_are_files_of_their_own_and_on_no_command_line(request_: Request) -> None:
+def test_keys_are_files_of_their_own_and_on_no_command_line(request_: SwarmRequest) -> None:
     keys = make_keys(request_)
     layout = Layout(request_.folder)
     assert {"owner", *names(request_), *(operator_of(node.name) for node in nodes(request_))} == set(keys)
@@ -98,6 +112,31 @@ def test_the_terms_are_those_of_the_issue() -> None:
     assert agreed.admitter == "0x" + "00" * 20
 
 
+@pytest.mark.parametrize(("workers", "interval"), [(1, 36), (2, 18), (3, 12), (64, 1)])
+def test_a_swarm_that_lasts_never_runs_out_of_commitments_or_pay(
+    request_: SwarmRequest, workers: int, interval: int
+) -> None:
+    """A node may make 255 commitments an hour; a fifth of what all may make together is to spare."""
+    lasting = replace(request_, lasting=True, workers=workers)
+    chosen = local_terms(lasting)
+    assert (chosen["groups_per_commitment"], chosen["min_step_interval"]) == (32, interval)
+    trainer = settings_of(lasting, "trainer", 1)
+    assert trainer["trainer.max_files"] == GROUPS_PER_BATCH // 32 == 2
+    an_hour = 3600 / interval * 2
+    assert an_hour <= 0.8 * workers * chosen["commitments_per_hour"]
+    assert an_hour * 24 * 30 * chosen["pay"] < ESCROW or workers > 5, "a month"
+    assert chosen["seal_pay"] <= chosen["pay"]
+    assert settings_of(lasting, "orchestrator", 1)["orchestrator.demand_batches"] == 1
+    assert trainer["shardcast.kept_hours"] == 6
+    assert "shardcast.whole_versions" not in trainer
+
+
+def test_a_demo_is_short_and_keeps_every_step(request_: SwarmRequest) -> None:
+    assert local_terms(request_) == LOCAL_DEFAULTS
+    trainer = settings_of(request_, "trainer", 1)
+    assert (trainer["trainer.max_files"], trainer["shardcast.whole_versions"]) == (8, 47)
+
+
 def test_toml_says_what_was_meant(tmp_path: Path) -> None:
     values = {"run": 2, "name": 'a "b"\\c', "log.file": tmp_path / "x", "shardcast.relays": ["http://a", "http://b"]}
     path = tmp_path / "muster.toml"
@@ -110,3 +149,35 @@ def test_toml_says_what_was_meant(tmp_path: Path) -> None:
     path.write_text(to_toml({"chain.nothing": 1}))
     with pytest.raises(ConfigError, match=r"unknown setting chain\.nothing"):
         load_settings(path)
+
+
+def test_a_swarm_that_is_left_alone_forgets_old_weights_and_a_demo_keeps_all_it_reports_on(
+    request_: SwarmRequest,
+) -> None:
+    write_settings(request_, run=3)
+    demo = load_settings(Layout(request_.folder).config("trainer")).shardcast
+    assert (demo.published_versions, demo.whole_versions) == (47, 47)
+    write_settings(replace(request_, lasting=True), run=3)
+    left_alone = load_settings(Layout(request_.folder).config("trainer")).shardcast
+    assert (left_alone.published_versions, left_alone.whole_versions) == (16, 2)
+
+
+def test_of_an_interrupted_swarm_logs_and_settings_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "swarm"
+    fresh_folder(folder)
+    kept = {"worker-1/log.jsonl", "worker-1/output.log", "worker-1/muster.toml"}
+    for name in (
+        *kept,
+        "worker-1/state/weights/model.safetensors",
+        "worker-1/state/log.jsonl",
+        "tasks.jsonl",
+        "keys/w",
+    ):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    keep_logs(folder)
+    assert {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()} == {*kept, MARKER}
+    assert [path.name for path in folder.iterdir() if path.is_dir()] == ["worker-1"]
+    (tmp_path / "letter").write_text("dear")
+    keep_logs(tmp_path)
+    assert (tmp_path / "letter").read_text() == "dear", "no swarm made this folder"

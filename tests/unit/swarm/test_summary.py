@@ -7,18 +7,19 @@ import re
 import pytest
 from rich.console import Console
 
+from muster.runtime.units import Tokens
 from muster.swarm.plots import PLOTS, picture, svg, window
 from muster.swarm.report import html, lead, terminal_summary
 from muster.swarm.summary import (
-    Books,
-    Committed,
-    Facts,
-    Judged,
+    CaseResult,
+    CommitmentLine,
+    ContractBalance,
     Participant,
-    Published,
-    Settled,
-    Travel,
+    Payment,
+    PublishedStep,
+    SwarmFacts,
     Update,
+    WeightFetches,
     held_out,
     problems,
     summarise,
@@ -35,7 +36,7 @@ def update(step: int, score: float | None, reward: float = 0.0) -> Update:
     return Update(step, metrics, {"update": 1.25, "wait": 0.5})
 
 
-def facts(**changes: object) -> Facts:
+def facts(**changes: object) -> SwarmFacts:
     values: dict[str, object] = {
         "participants": [
             Participant("worker-1", "worker", HONEST, "0x" + "a1" * 20),
@@ -44,30 +45,33 @@ def facts(**changes: object) -> Facts:
             Participant("owner", "owner", "0x" + "a4" * 20, "0x" + "a4" * 20),
         ],
         "positions": 128,
-        "committed": [Committed(HONEST, i, 0, PAY, 100 + i) for i in range(3)]
-        + [Committed(CHEAT, i, 0, PAY, 105 + i) for i in range(2)],
+        "committed": [CommitmentLine(HONEST, i, 0, PAY, 100 + i) for i in range(3)]
+        + [CommitmentLine(CHEAT, i, 0, PAY, 105 + i) for i in range(2)],
         "settled": [
-            Settled(CHEAT, "0x" + "a2" * 20, 2 * PAY, True, 200),
-            Settled(HONEST, "0x" + "a1" * 20, 3 * PAY, False, 90_000),
+            Payment(CHEAT, "0x" + "a2" * 20, 2 * PAY, True, 200),
+            Payment(HONEST, "0x" + "a1" * 20, 3 * PAY, False, 90_000),
         ],
-        "judged": [
-            Judged(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, 2, 3, 3, JUDGE),
-            Judged(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, 0, 0, 3, JUDGE),
+        "case_results": [
+            CaseResult(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, 2, 3, 3, JUDGE),
+            CaseResult(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, 0, 0, 3, JUDGE),
         ],
         "updates": [update(2, 0.75, 0.5), update(0, 0.5), update(1, 0.625, 0.25)],
         "accepted": {HONEST: 3},
         "used": {HONEST: 2},
         "rejected": {CHEAT: {"activation_mismatch": 2}},
-        "books": [Books("Registry", 500, 500), Books("Runs", 1_000, 990)],
-        "published": [Published(0, "0x01", "0x01"), Published(1, "0x02", "0x02")],
+        "balances": [ContractBalance("Registry", 500, 500), ContractBalance("Runs", 1_000, 990)],
+        "published": [PublishedStep(0, "0x01", "0x01"), PublishedStep(1, "0x02", "0x02")],
         "bytes_broadcast": 12_345,
         "wall_seconds": 123.456,
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,
         "seals": {JUDGE: 7},
-        "travels": [Travel("worker-1", [0.5, 1.5], [0.25, 1.25], [0.02, 0.08, 0.04]), Travel("cheater", [], [], [])],
+        "weight_fetches": [
+            WeightFetches("worker-1", [0.5, 1.5], [0.25, 1.25], [0.02, 0.08, 0.04]),
+            WeightFetches("cheater", [], [], []),
+        ],
     }
-    return Facts(**(values | changes))  # type: ignore[arg-type]
+    return SwarmFacts(**(values | changes))  # type: ignore[arg-type]
 
 
 def test_the_whole_document() -> None:
@@ -143,10 +147,10 @@ def test_the_whole_document() -> None:
         "escrow_kept": 2 * PAY,
         "solvent": True,
         "balances": 1_500,
-        "books": 1_490,
+        "owed": 1_490,
         "contracts": [
-            {"contract": "Registry", "balance": 500, "books": 500},
-            {"contract": "Runs", "balance": 1_000, "books": 990},
+            {"contract": "Registry", "balance": 500, "owed": 500},
+            {"contract": "Runs", "balance": 1_000, "owed": 990},
         ],
         "checkpoints": [
             {"step": 0, "root_on_chain": "0x01", "root_of_files": "0x01"},
@@ -169,12 +173,18 @@ def test_all_is_well() -> None:
     ("changes", "sentence"),
     [
         ({"updates": []}, "0 of 2 steps were trained"),
-        ({"judged": []}, "cheater cheats and was not slashed"),
+        ({"case_results": []}, "cheater cheats and was not slashed"),
         ({"used": {CHEAT: 1}}, "1 files of cheater, who cheats, were trained on"),
         ({"rejected": {HONEST: {"malformed": 1}}}, "worker-1 is honest, and work of it was rejected: {'malformed': 1}"),
-        ({"settled": []}, f"worker-1 was paid 0 for {3 * PAY} less 0 voided"),
-        ({"books": [Books("Runs", 9, 10)]}, "the contracts hold 9 and owe 10"),
-        ({"published": [Published(4, "0x01", "0x02")]}, "the files of steps [4] do not hash to their roots on chain"),
+        ({"settled": []}, f"worker-1 was paid 0 MUST for {Tokens(3 * PAY)} less 0 MUST voided"),
+        (
+            {"balances": [ContractBalance("Runs", 9, 10**18)]},
+            "the contracts hold 0.000000000000000009 MUST and owe 1 MUST",
+        ),
+        (
+            {"published": [PublishedStep(4, "0x01", "0x02")]},
+            "the files of steps [4] do not hash to their roots on chain",
+        ),
     ],
 )
 def test_what_is_not_as_it_must_be_is_said(changes: dict, sentence: str) -> None:
@@ -182,8 +192,8 @@ def test_what_is_not_as_it_must_be_is_said(changes: dict, sentence: str) -> None
 
 
 def test_an_honest_node_that_was_slashed_is_a_problem() -> None:
-    case = Judged(1, HONEST, "malformed", "guilty", "0x01", 100, 50, 10, 2, 3, 3, JUDGE)
-    assert "worker-1 is honest and was slashed" in problems(summarise(facts(judged=[case])), steps=2)
+    case = CaseResult(1, HONEST, "malformed", "guilty", "0x01", 100, 50, 10, 2, 3, 3, JUDGE)
+    assert "worker-1 is honest and was slashed" in problems(summarise(facts(case_results=[case])), steps=2)
 
 
 def test_after_is_the_mean_of_the_last_three_checkpoints() -> None:
@@ -203,8 +213,8 @@ def test_before_is_the_first_model_or_nothing() -> None:
 
 
 def test_one_short_contract_is_insolvency_even_if_the_sums_agree() -> None:
-    document = summarise(facts(books=[Books("Registry", 499, 500), Books("Runs", 1_001, 1_000)]))
-    assert (document["solvent"], document["balances"], document["books"]) == (False, 1_500, 1_500)
+    document = summarise(facts(balances=[ContractBalance("Registry", 499, 500), ContractBalance("Runs", 1_001, 1_000)]))
+    assert (document["solvent"], document["balances"], document["owed"]) == (False, 1_500, 1_500)
 
 
 # --- The report
@@ -234,7 +244,7 @@ def test_a_name_with_markup_stays_text() -> None:
 def test_the_lead_says_what_happened() -> None:
     assert lead(summarise(facts())) == (
         "2 policy updates in 124 s; held-out score from 0.500 to 0.688 on 640 tasks never trained on; "
-        "slashed: cheater; the contracts' tokens cover their books."
+        "slashed: cheater; the contracts hold all they owe."
     )
 
 
@@ -246,7 +256,7 @@ def test_the_window_rises_with_commitments_and_falls_with_settlements() -> None:
 
 
 def test_empty_facts_draw_too() -> None:
-    empty: Facts = facts(committed=[], settled=[], updates=[], judged=[], participants=[])
+    empty: SwarmFacts = facts(committed=[], settled=[], updates=[], case_results=[], participants=[])
     assert all(svg(empty, name).startswith("<svg") for name in PLOTS)
 
 

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from muster.swarm.summary import Participant
-from muster.swarm.supervisor import Happening
-from muster.swarm.watch import LiveView, PlainView, process_line, sparkline, story_line, watcher
+from muster.swarm.supervisor import ProcessEvent
+from muster.swarm.watch import LiveView, PlainView, process_line, run_event_line, sparkline, watcher
 
 HONEST, CHEAT, JUDGE = "0x" + "11" * 20, "0x" + "22" * 20, "0x" + "33" * 20
 PARTICIPANTS = [
@@ -55,7 +55,7 @@ DOCUMENT = {
 
 
 def line(kind: str, **data: object) -> str:
-    return story_line({"kind": kind, "data": data}, PARTICIPANTS)
+    return run_event_line({"kind": kind, "data": data}, PARTICIPANTS)
 
 
 def test_events_in_lines() -> None:
@@ -64,7 +64,7 @@ def test_events_in_lines() -> None:
         "cheater rejected index=0 reason=sampling_mismatch validator=validator-1"
     )
     assert line("convicted", node=CHEAT, slashed=500 * 10**18, bounty=100 * 10**18, to=JUDGE) == (
-        "cheater convicted slashed=500 bounty=100 to=validator-1"
+        "cheater convicted slashed=500 MUST bounty=100 MUST to=validator-1"
     )
     assert line("checkpoint", step=4, root="0x" + "ab" * 32) == "checkpoint step=4 root=0xabababab…"
     assert line("committed", node="0x" + "99" * 20, index=1, step=1) == "0x99999999… committed index=1 step=1"
@@ -79,8 +79,8 @@ def test_a_step_is_told_when_trained_and_when_measured() -> None:
 
 
 def test_a_process_in_a_line() -> None:
-    assert process_line(Happening("died", "trainer", {"status": -9})) == "trainer died (status=-9)"
-    assert process_line(Happening("ended", "chain")) == "chain ended"
+    assert process_line(ProcessEvent("died", "trainer", {"status": -9})) == "trainer died (status=-9)"
+    assert process_line(ProcessEvent("ended", "chain")) == "chain ended"
 
 
 def test_without_a_terminal_there_is_a_line_per_event() -> None:
@@ -89,8 +89,8 @@ def test_without_a_terminal_there_is_a_line_per_event() -> None:
     assert isinstance(view, PlainView)
     with view:
         view.stage("deploying [bold]")
-        view.happening(Happening("ready", "chain", {"seconds": 0.2}))
-        view.story([{"kind": "finished", "data": {"step": 3}}], PARTICIPANTS)
+        view.process_event(ProcessEvent("ready", "chain", {"seconds": 0.2}))
+        view.run_events([{"kind": "finished", "data": {"step": 3}}], PARTICIPANTS)
         view.summary(DOCUMENT, PARTICIPANTS)
     assert [text.split(" s  ")[1] for text in out.getvalue().splitlines()] == [
         "deploying [bold]",
@@ -105,7 +105,7 @@ def test_the_live_view_shows_step_reward_nodes_and_the_last_events() -> None:
     assert isinstance(view, LiveView)
     view.stage("training")
     view.summary(DOCUMENT, PARTICIPANTS)
-    view.happening(Happening("started", "[worker-1]"))
+    view.process_event(ProcessEvent("started", "[worker-1]"))
     with console.capture() as captured:
         console.print(view._render())
     text = captured.get()
@@ -129,3 +129,18 @@ def test_the_live_view_draws_before_anything_is_known() -> None:
 def test_sparkline() -> None:
     assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
     assert sparkline([3.0, 3.0]) == "▁▁"
+
+
+def test_why_nothing_moves_is_said_once_and_in_the_live_view() -> None:
+    blocked = DOCUMENT | {"blocked": "all commitments of this hour are made"}
+    out = io.StringIO()
+    view = PlainView(Console(file=out, width=200))
+    for document in (DOCUMENT, blocked, blocked, DOCUMENT):
+        view.summary(document, PARTICIPANTS)
+    assert out.getvalue().count("waiting: all commitments of this hour are made") == 1
+    out = io.StringIO()
+    console = Console(file=out, width=200, force_terminal=True)
+    live = LiveView(console)
+    live.summary(blocked, PARTICIPANTS)
+    console.print(live._render())
+    assert "waiting: all commitments of this hour are made" in out.getvalue()

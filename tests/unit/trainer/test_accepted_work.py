@@ -5,35 +5,35 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
-from commitment_samples import WHERE
 
-from muster.chain.contracts.registry import Node, Role, Status
 from muster.chain.keys import Signer
+from muster.contracts.registry import Node, Role, Status
 from muster.errors import ChainError, MusterError, RefusedError, UnreachableError
-from muster.messages import AcceptedWork, Verdict
-from muster.signing import UNSIGNED, sign_verdict
-from tests.unit.intake_samples import FORGED, RUN, STEP, WORKER, Chain, Orchestrator, intake_of
+from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.messages import AcceptedCommitment, Verdict
+from tests.support.commitment_samples import WHERE
+from tests.support.intake_samples import FORGED, RUN, STEP, WORKER, Chain, Orchestrator, accepted_work_of
 
 
 async def test_a_file_that_nobody_accepted_is_refused_unread_until_its_step_is_past() -> None:
     client = Orchestrator()
-    intake = intake_of(Chain(), client)
-    looked = await intake.look(0, ())
+    accepted_work = accepted_work_of(Chain(), client)
+    looked = await accepted_work.poll(0, ())
     assert (looked.fresh, looked.refused) == (0, (FORGED,))
-    assert (intake.files, intake.refused, client.fetched) == ([], [FORGED], [])
-    assert (await intake.look(0, ())).refused == ()
-    intake.forget((), oldest_step=STEP)
-    assert intake.refused == [FORGED]
-    intake.forget((), oldest_step=STEP + 1)
-    assert intake.refused == []
+    assert (accepted_work.files, accepted_work.refused, client.fetched) == ([], [FORGED], [])
+    assert (await accepted_work.poll(0, ())).refused == ()
+    accepted_work.forget((), oldest_step=STEP)
+    assert accepted_work.refused == [FORGED]
+    accepted_work.forget((), oldest_step=STEP + 1)
+    assert accepted_work.refused == []
 
 
 async def test_silence_is_no_refusal() -> None:
     client = Orchestrator()
-    intake, client.silent = intake_of(Chain(), client), True
+    accepted_work, client.silent = accepted_work_of(Chain(), client), True
     with pytest.raises(UnreachableError):
-        await intake.look(0, ())
-    assert intake.refused == []
+        await accepted_work.poll(0, ())
+    assert accepted_work.refused == []
 
 
 VALIDATOR = Signer.from_key(b"\x05" * 32)
@@ -56,7 +56,7 @@ def signed(validator: str = VALIDATOR.address) -> Verdict:
         preimage=nothing,
         signature=UNSIGNED,
     )
-    return sign_verdict(VALIDATOR, WHERE, unsigned)
+    return sign_message(VALIDATOR, WHERE, unsigned)
 
 
 class Accepting(Orchestrator):
@@ -68,7 +68,7 @@ class Accepting(Orchestrator):
         super().__init__()
         self.verdicts = verdicts
 
-    async def accepted(self, run: int, min_step: int) -> list[AcceptedWork]:
+    async def accepted(self, run: int, min_step: int) -> list[AcceptedCommitment]:
         [work] = await super().accepted(run, min_step)
         return [work.model_copy(update={"verdicts": list(self.verdicts)})]
 
@@ -86,7 +86,7 @@ class Seen(Chain):
         validator = Node(VALIDATOR.address, RUN, role, 0, self.status, 0, 1, 0, bytes(32))
         return [worker, *(validator for _ in others)]
 
-    async def ask(self, view: object) -> bool:
+    async def call(self, call: object) -> bool:
         return self.committed
 
 
@@ -100,23 +100,23 @@ async def test_trouble_of_others_refuses_no_file(trouble: MusterError, monkeypat
         raise trouble
 
     monkeypatch.setattr(Chain, "nodes", fail)
-    intake = intake_of(Chain(), Accepting(signed()))
-    looked = await intake.look(0, ())
-    assert (looked.fresh, looked.refused, intake.refused) == (0, (), [])
+    accepted_work = accepted_work_of(Chain(), Accepting(signed()))
+    looked = await accepted_work.poll(0, ())
+    assert (looked.fresh, looked.refused, accepted_work.refused) == (0, (), [])
 
 
 async def test_one_validator_in_two_spellings_is_one() -> None:
     address = VALIDATOR.address
     assert address not in (address.lower(), "0x" + address[2:].upper())
     client = Accepting(signed(), signed(address.lower()), signed("0x" + address[2:].upper()))
-    looked = await intake_of(Seen(Status.ACTIVE), client, required=2).look(0, ())
+    looked = await accepted_work_of(Seen(Status.ACTIVE), client, required=2).poll(0, ())
     assert (looked.refused, client.fetched) == ((FORGED,), [])
 
 
 @pytest.mark.parametrize("status", [Status.ACTIVE, Status.RETIRED])
 async def test_the_word_of_a_validator_counts_while_its_stake_is_there(status: Status) -> None:
     client = Accepting(signed())
-    looked = await intake_of(Seen(status), client).look(0, ())
+    looked = await accepted_work_of(Seen(status), client).poll(0, ())
     assert client.fetched == [FORGED]
     assert looked.refused == (FORGED,), "what came of it is no file of rollouts"
 
@@ -129,22 +129,22 @@ async def test_the_word_of_a_validator_counts_while_its_stake_is_there(status: S
 async def test_what_the_chain_does_not_show_is_looked_at_again_and_refused_in_the_end(
     chain: Seen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    intake = intake_of(chain, Accepting(signed()))
+    accepted_work = accepted_work_of(chain, Accepting(signed()))
     for _ in range(2):
-        assert (await intake.look(0, ())).refused == ()
-    monkeypatch.setattr("trainer.intake.GONE_SECONDS", 0.0)
-    assert (await intake.look(0, ())).refused == (FORGED,)
+        assert (await accepted_work.poll(0, ())).refused == ()
+    monkeypatch.setattr("trainer.accepted_work.GONE_SECONDS", 0.0)
+    assert (await accepted_work.poll(0, ())).refused == (FORGED,)
 
 
 async def test_a_chain_node_that_lags_costs_no_file() -> None:
     chain, client = Seen(Status.NONE, committed=False), Accepting(signed())
-    intake = intake_of(chain, client)
-    assert (await intake.look(0, ())).refused == ()
+    accepted_work = accepted_work_of(chain, client)
+    assert (await accepted_work.poll(0, ())).refused == ()
     chain.status = Status.ACTIVE
-    assert (await intake.look(0, ())).refused == ()
+    assert (await accepted_work.poll(0, ())).refused == ()
     assert client.fetched == []
     chain.committed = True
-    await intake.look(0, ())
+    await accepted_work.poll(0, ())
     assert client.fetched == [FORGED]
 
 
@@ -153,22 +153,22 @@ async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_
 ) -> None:
     """Demand counts it: enough of them would keep all new work away."""
     client = Orchestrator()
-    intake = intake_of(Chain(), client)
+    accepted_work = accepted_work_of(Chain(), client)
 
     async def missing(name: str) -> bytes:
         raise RefusedError("no such file", status=404, title="Not found")
 
-    async def fine(work: AcceptedWork) -> None:
+    async def fine(work: AcceptedCommitment) -> None:
         return None
 
     async def busy(name: str) -> bytes:
         raise RefusedError("later", status=503, title="Busy")
 
     clock = [0.0]
-    monkeypatch.setattr("trainer.intake.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(intake, "_check_claim", fine)
+    monkeypatch.setattr("trainer.accepted_work.time", SimpleNamespace(monotonic=lambda: clock[0]))
+    monkeypatch.setattr(accepted_work, "_check_claim", fine)
     for answer, now in ((missing, 0), (missing, 299), (busy, 300), (missing, 301), (missing, 600)):
         client.get_file, clock[0] = answer, now
-        assert (await intake.look(0, ())).refused == (), now
+        assert (await accepted_work.poll(0, ())).refused == (), now
     clock[0] = 602  # not found at every look since 301
-    assert (await intake.look(0, ())).refused == (FORGED,)
+    assert (await accepted_work.poll(0, ())).refused == (FORGED,)

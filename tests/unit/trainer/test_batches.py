@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -11,14 +10,13 @@ import numpy as np
 import pytest
 
 from muster.errors import MismatchError
-from muster.merkle import LeafTree, leaf_of_words
+from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
+from tests.support.work_samples import rollout, work_file
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (
     Batch,
     BatchTerms,
-    FileRef,
-    WorkFile,
     batch_metrics,
     check_rows,
     close_batch,
@@ -26,35 +24,7 @@ from trainer.batches import (
     too_stale,
 )
 
-NODE = "0x00000000000000000000000000000000000000A1"
 TERMS = BatchTerms(groups=2, max_files=3, async_level=2)
-
-
-def rollout(position: int, reward: int, *, step: int, length: int = 4, group_size: int = 2) -> Rollout:
-    group, sample = divmod(position, group_size)
-    return Rollout(
-        run=1,
-        step=step,
-        position=position,
-        group=group,
-        sample=sample,
-        task=7,
-        seed=position,
-        budget=4,
-        prompt_tokens=np.arange(3, dtype=np.int32),
-        completion_tokens=np.arange(length, dtype=np.int32),
-        logprobs=np.full(length, -0.5, dtype=np.float32),
-        task_reward=reward * 1_000_000,
-        length_reward=-abs(length - 4) * 250_000,
-        finish_reason="stop",
-        proof=b"",
-    )
-
-
-def work_file(rewards: Sequence[int], *, step: int = 5, index: int = 0) -> WorkFile:
-    name = f"0x{index:064x}"
-    rows = tuple(rollout(position, reward, step=step) for position, reward in enumerate(rewards))
-    return WorkFile(FileRef(step, NODE, index, name, name), rows)
 
 
 def test_a_batch_is_closed_when_enough_groups_teach_over_the_oldest_files():
@@ -92,7 +62,7 @@ def test_the_batch_root_is_the_tree_over_its_files():
     files = [work_file([1, 0, 1, 0], index=i) for i in range(3)]
     batch = Batch(5, tuple(file.ref for file in files))
     leaves = [leaf_of_words([5, 0xA1, i, i.to_bytes(32, "big"), i.to_bytes(32, "big")]) for i in range(3)]
-    assert batch.root == LeafTree.of(leaves).root
+    assert batch.root == LeafTree.from_hashes(leaves).root
     other = Batch(5, (*batch.files[:2], replace(batch.files[2], step=4)))
     assert other.root != batch.root
     assert Batch.from_json(batch.to_json()) == batch

@@ -14,11 +14,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from tests.unit.trainer_samples import ragged, tiny_checkpoint
-from trainer.ranks import samples_of_tensors, samples_to_tensors
+from tests.support.paths import ROOT
+from tests.support.trainer_samples import ragged, tiny_checkpoint
+from trainer.distributed import samples_from_tensors, samples_to_tensors
 
-ROOT = Path(__file__).parents[2]
-SCRIPT = Path(__file__).with_name("ranks_process.py")
+SCRIPT = ("-m", "tests.support.ranks_process")
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,11 @@ class Taken:
 
 @pytest.fixture(scope="module")
 def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
-    """`whole-N`: by N processes; `whole-resumed-N`: the second by N, from what others wrote after the first;
-    `adapted-N`: an adapter, with a reference, activation checkpointing, old log-probabilities and whole rollouts'
-    ratios."""
+    """Train two steps in several ways, by name.
+
+    `whole-N`: by N processes; `whole-resumed-N`: the second by N, from what others wrote after the first; `adapted-N`:
+    an adapter, with a reference, activation checkpointing, old log-probabilities and whole rollouts' ratios.
+    """
     folder = tmp_path_factory.mktemp("ranks")
     tiny_checkpoint(folder / "model", layers=2)
     save_file(samples_to_tensors(ragged(13)), folder / "samples.safetensors")
@@ -52,7 +54,8 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
         (one, "adapted", "adapted-state-2"),
     ):
         done = subprocess.run(
-            [*command, str(SCRIPT), str(folder), *arguments],
+            [*command, *SCRIPT, str(folder), *arguments],
+            cwd=ROOT,
             env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
             timeout=200,
             capture_output=True,
@@ -119,9 +122,9 @@ def test_all_ranks_leave_out_an_update_that_one_of_them_cannot_take(taken: dict[
 
 
 def test_samples_travel_between_ranks_unchanged() -> None:
-    for sent, came in zip(ragged(13), samples_of_tensors(samples_to_tensors(ragged(13))), strict=True):
+    for sent, came in zip(ragged(13), samples_from_tensors(samples_to_tensors(ragged(13))), strict=True):
         assert sent.prompt.tolist() == came.prompt.tolist()
         assert sent.completion.tolist() == came.completion.tolist()
         assert sent.logprobs.tolist() == came.logprobs.tolist()
         assert sent.advantage == came.advantage
-    assert samples_of_tensors(samples_to_tensors([])) == []
+    assert samples_from_tensors(samples_to_tensors([])) == []

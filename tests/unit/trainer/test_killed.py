@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from muster.model_files import model_hash
-from tests.unit.trainer_samples import tiny_checkpoint
+from muster.models.files import model_hash
+from tests.support.paths import ROOT
+from tests.support.trainer_samples import tiny_checkpoint
 
-ROOT = Path(__file__).parents[2]
 STEPS = 4
 KILLS = ["learning 0", "writing 0", "learning 1", "writing 1", "writing 2", "learning 3", "writing 3"]
 """What the process says last of all. While it learns, the step before may still be on its way to the disk."""
@@ -19,7 +19,7 @@ KILLS = ["learning 0", "writing 0", "learning 1", "writing 1", "writing 2", "lea
 
 @contextmanager
 def learning(initial: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "tests.unit.learner_process", str(initial), str(folder), str(STEPS)]
+    command = [sys.executable, "-m", "tests.support.learner_process", str(initial), str(folder), str(STEPS)]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
         try:
             yield process
@@ -28,7 +28,7 @@ def learning(initial: Path, folder: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def said(process: subprocess.Popen[str], until: str) -> list[str]:
-    """What it says, up to a line."""
+    """Return what it says, up to a line."""
     assert process.stdout is not None
     lines = []
     for line in process.stdout:

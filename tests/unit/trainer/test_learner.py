@@ -16,18 +16,18 @@ from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from muster.errors import ConfigError, MismatchError, StorageError
-from muster.model_files import model_hash, tokenizer_hash
-from muster.models import load_model, make_tokenizer, save_model
-from muster.settings import Settings, TrainerSettings
+from muster.models.files import model_hash, tokenizer_hash
+from muster.models.init import load_model, make_tokenizer, save_model
+from muster.settings.schema import Settings, TrainerSettings
 from muster.tasks import make_task_set
-from tests.unit.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
+from tests.support.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
-from trainer.checkpoint import Note
-from trainer.layout import Sample, collate
+from trainer.checkpoint import CheckpointMetadata
+from trainer.distributed import SingleProcess
 from trainer.learner import Learner, Recipe
-from trainer.ranks import Alone
-from trainer.replica import Replica
+from trainer.model_replica import Replica
+from trainer.packing import Sample, collate
 from trainer.service import Trainer
 from trainer.update import UpdateTerms
 
@@ -39,7 +39,7 @@ def initial(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def take(learner: Learner, step: int) -> None:
     """One step, until it is on disk."""
-    learner.learn(*batch_of(step), {})
+    learner.train_step(*batch_of(step), {})
     learner.written()
 
 
@@ -53,12 +53,12 @@ def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Pat
     straight = learner_at(initial, tmp_path / "a")
     before = weights(straight)
     for step in range(3):
-        straight.learn(*batch_of(step), {})
+        straight.train_step(*batch_of(step), {})
     for step in range(3):
         resumed = learner_at(initial, tmp_path / "b")
         assert resumed.step == step
         take(resumed, step)
-    assert straight.note.batch_root == resumed.note.batch_root
+    assert straight.metadata.batch_root == resumed.metadata.batch_root
     there, here = weights(straight), weights(resumed)
     assert there.keys() == here.keys()
     assert all(torch.equal(there[name], here[name]) for name in there)
@@ -75,7 +75,7 @@ def test_what_is_written_is_the_step_however_far_training_is_by_then(initial: Pa
         take(waiting, step)
         kept[step + 1] = weights(waiting)
     for step in range(4):
-        hurrying.learn(*batch_of(step), {})
+        hurrying.train_step(*batch_of(step), {})
     hurrying.close()
     for step in (3, 4):
         model = load_file(hurrying.checkpoints.model_dir(step) / "model.safetensors")
@@ -89,15 +89,15 @@ def test_what_is_written_is_the_step_however_far_training_is_by_then(initial: Pa
 def test_a_renewed_step_has_the_same_bits_and_training_goes_on_as_if_it_were_not_there(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
     take(learner, 0)
-    before, used = weights(learner), dict(learner.note.used)
+    before, used = weights(learner), dict(learner.metadata.used)
     published = (learner.checkpoints.model_dir(learner.step) / "model.safetensors").read_bytes()
-    note = learner.renew()
+    metadata = learner.republish()
     learner.written()
-    assert (note.step, note.batch, note.batch_root, dict(note.used)) == (2, (), "0x" + "00" * 32, used)
-    assert note.updates == 1
+    assert (metadata.step, metadata.batch, metadata.batch_root, dict(metadata.used)) == (2, (), "0x" + "00" * 32, used)
+    assert metadata.updates == 1
     assert (learner.checkpoints.model_dir(learner.step) / "model.safetensors").read_bytes() == published
     resumed = learner_at(initial, tmp_path)
-    assert (resumed.step, resumed.note.updates) == (2, 1)
+    assert (resumed.step, resumed.metadata.updates) == (2, 1)
     assert all(torch.equal(value, before[name]) for name, value in weights(resumed).items())
     take(learner, 2)
     folder = tmp_path / "000003" / "model"
@@ -117,16 +117,16 @@ def test_a_step_written_halfway_is_not_there(initial: Path, tmp_path: Path):
 def test_while_a_score_is_taken_the_other_ranks_hear_of_it_and_it_can_be_left(
     initial: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("muster.evaluation.BATCH_SIZE", 2)
+    monkeypatch.setattr("muster.evaluation.greedy.BATCH_SIZE", 2)
     learner = learner_at(initial, tmp_path)
     tasks = make_task_set(1, levels=(3,), train=1, held_out=6).held_out
     heard: list[int] = []
-    monkeypatch.setattr(learner.replica, "wait", lambda: heard.append(len(heard)))
+    monkeypatch.setattr(learner.replica, "heartbeat", lambda: heard.append(len(heard)))
     assert (learner.evaluate(tasks, [4], 3)["held_out/tasks"], heard) == (6.0, []), "once a minute is enough"
-    monkeypatch.setattr("trainer.learner.COMPANY_SECONDS", 0.0)
+    monkeypatch.setattr("trainer.learner.HEARTBEAT_SECONDS", 0.0)
     scored = learner.evaluate(tasks, [4], 3)
     assert (scored["held_out/tasks"], len(heard)) == (6.0, 9), "three batches, three tokens each"
-    monkeypatch.setattr(learner.replica, "wait", learner.leave)
+    monkeypatch.setattr(learner.replica, "heartbeat", learner.cancel_evaluation)
     with pytest.raises(CancelledError):
         learner.evaluate(tasks[:2], [4], 3)
 
@@ -134,9 +134,9 @@ def test_while_a_score_is_taken_the_other_ranks_hear_of_it_and_it_can_be_left(
 def test_used_files_are_remembered_as_long_as_they_could_come_again(initial: Path, tmp_path: Path):
     learner = learner_at(initial, tmp_path)
     for step in range(4):
-        note = learner.learn(*batch_of(step), {})
-    assert note.used == {f"0x{step:064x}": step for step in (2, 3)}
-    assert note.batch == (f"0x{3:064x}",)
+        metadata = learner.train_step(*batch_of(step), {})
+    assert metadata.used == {f"0x{step:064x}": step for step in (2, 3)}
+    assert metadata.batch == (f"0x{3:064x}",)
 
 
 def test_a_closed_batch_is_found_again_for_its_step_only(initial: Path, tmp_path: Path):
@@ -182,9 +182,9 @@ def test_a_parameter_that_never_has_a_gradient_is_resumed_with_the_others(
         model.model.register_parameter("spare", torch.nn.Parameter(torch.ones(2)))
         return model
 
-    monkeypatch.setattr("trainer.replica.load_model", with_spare)
-    terms = Recipe.of(TrainerSettings(learning_rate=1e-2, ramp_steps=1), terms_of(initial)).update
-    first, second = (Replica(initial, terms, Alone()) for _ in range(2))
+    monkeypatch.setattr("trainer.model_replica.load_model", with_spare)
+    terms = Recipe.from_settings(TrainerSettings(learning_rate=1e-2, warmup_steps=1), terms_of(initial)).update
+    first, second = (Replica(initial, terms, SingleProcess()) for _ in range(2))
     samples = samples_of(batch_of(0)[1], AdvantageTerms())
     first.update(samples, 1)
     first.save(tmp_path / "state").result()
@@ -199,11 +199,11 @@ def test_a_parameter_that_never_has_a_gradient_is_resumed_with_the_others(
 def test_a_changed_note_is_noticed(initial: Path, tmp_path: Path):
     take(learner_at(initial, tmp_path), 0)
     path = tmp_path / "000001" / "note.json"
-    note = json.loads(path.read_text())
-    path.write_text(json.dumps(note | {"used": {}}))
+    metadata = json.loads(path.read_text())
+    path.write_text(json.dumps(metadata | {"used": {}}))
     with pytest.raises(MismatchError, match=r"note\.json is not what was written"):
         learner_at(initial, tmp_path)
-    path.write_text(json.dumps(dict(reversed(note.items()))))  # the same said in another order
+    path.write_text(json.dumps(dict(reversed(metadata.items()))))  # the same said in another order
     assert learner_at(initial, tmp_path).step == 1
 
 
@@ -216,9 +216,9 @@ def test_an_update_that_is_not_finite_keeps_its_evidence_and_the_weights(initial
     broken = embedding.register_forward_hook(
         lambda _, ids, states: states.masked_fill(ids[0][..., None] == 0, torch.nan)
     )
-    note = learner.learn(batch, files, {})
+    metadata = learner.train_step(batch, files, {})
     broken.remove()
-    assert note.metrics["skipped"] == 1.0
+    assert metadata.metrics["skipped"] == 1.0
     kept = json.loads((tmp_path / "skipped" / "000000.json").read_text())
     assert kept["batch"] == json.loads(batch.to_json())
     assert kept["grad_norm"] == "nan"
@@ -235,14 +235,14 @@ def test_weights_that_are_not_finite_are_not_written(initial: Path, tmp_path: Pa
     trained = [value for value in learner.replica.policy.parameters() if value.requires_grad]
     with torch.no_grad():
         trained[-1].view(-1)[0] = torch.nan
-    learner.learn(*batch_of(1), {})
+    learner.train_step(*batch_of(1), {})
     with pytest.raises(ConfigError, match="is not finite at step 2") as caught:
         learner.written()
     assert "trainer.learning_rate" in caught.value.hint
     learner.close()
     again = learner_at(initial, tmp_path, lora_rank=rank)
     assert again.step == 1
-    assert not again.learn(*batch_of(1), {}).metrics["skipped"]
+    assert not again.train_step(*batch_of(1), {}).metrics["skipped"]
     again.close()
 
 
@@ -257,7 +257,7 @@ def test_a_disk_that_refuses_is_told_by_name(initial: Path, tmp_path: Path, plac
     else:
         building.mkdir()
         (building / "model").write_bytes(b"")
-    learner.learn(*batch_of(0), {})
+    learner.train_step(*batch_of(0), {})
     with pytest.raises(StorageError, match="cannot write step 1"):
         learner.written()
 
@@ -272,7 +272,7 @@ def test_old_steps_are_removed(initial: Path, tmp_path: Path):
 def test_another_model_than_the_terms_name_is_refused(initial: Path, tmp_path: Path):
     terms = SimpleNamespace(model_hash=bytes(32), tokenizer_hash=tokenizer_hash(initial), temperature=1.0)
     with pytest.raises(ConfigError, match="the model in"):
-        Learner(initial, tmp_path, terms, None, torch.float32, Alone())  # type: ignore[arg-type]
+        Learner(initial, tmp_path, terms, None, torch.float32, SingleProcess())  # type: ignore[arg-type]
 
 
 async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial: Path, tmp_path: Path):
@@ -283,22 +283,22 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
     calls: list[tuple[str, int]] = []
 
     class Publisher:
-        async def publish(self, note: Note, model: Path, adapter: Path | None) -> None:
+        async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> None:
             assert adapter is None
-            assert model == tmp_path / f"{note.step:06d}" / "model"
-            calls.append(("publish", note.step))
+            assert model == tmp_path / f"{metadata.step:06d}" / "model"
+            calls.append(("publish", metadata.step))
 
-        async def report(self, note: Note, *_: object, finished: bool) -> None:
+        async def report(self, metadata: CheckpointMetadata, *_: object, finished: bool) -> None:
             assert not finished
-            calls.append(("report", note.step))
+            calls.append(("report", metadata.step))
 
     trainer = Trainer(
-        Settings(), cast(Any, Publisher()), cast(Any, SimpleNamespace(refused=[])), terms_of(initial), Alone()
+        Settings(), cast(Any, Publisher()), cast(Any, SimpleNamespace(refused=[])), terms_of(initial), SingleProcess()
     )
-    await trainer._settle_older(learner_at(initial, tmp_path))
+    await trainer._hand_off_older(learner_at(initial, tmp_path))
     assert calls == [("publish", 1), ("report", 1)]
     next(learner.checkpoints.state(1).glob("*.distcp")).unlink()
-    await trainer._settle_older(learner_at(initial, tmp_path))
+    await trainer._hand_off_older(learner_at(initial, tmp_path))
     assert len(calls) == 2  # what cannot be read is told, and left to the chain
 
 
@@ -318,7 +318,7 @@ def test_a_model_that_drops_out_drops_nothing_here(tmp_path: Path):
         eos_token_id=0,
     )
     save_model(GPT2LMHeadModel(config), tokenizer, tmp_path)
-    replica = Replica(tmp_path, UpdateTerms(), Alone())
+    replica = Replica(tmp_path, UpdateTerms(), SingleProcess())
     assert replica.model.training
     sample = Sample(np.arange(4), np.arange(4, 12), np.zeros(8, np.float32), 1.0)
     row = collate([sample], [1.0], [0])

@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from muster.errors import ConfigError
-from muster.lora import Adapter
-from muster.models import load_model
-from tests.unit.trainer_samples import batch_of, learner_at, ragged, tiny_checkpoint
-from trainer.layout import collate
+from muster.models.init import load_model
+from muster.models.lora import Adapter
+from tests.support.trainer_samples import batch_of, learner_at, ragged, tiny_checkpoint
 from trainer.lora import adapt, merge
+from trainer.packing import collate
 from trainer.policy import Policy
 
 RANK = 3
@@ -49,7 +49,7 @@ def test_an_adapted_policy_is_the_same_until_it_learns(initial: Path) -> None:
 def test_what_is_published_is_the_adapted_model(initial: Path, tmp_path: Path) -> None:
     learner = learner_at(initial, tmp_path, lora_rank=RANK)
     for step in range(2):
-        learner.learn(*batch_of(step), {})
+        learner.train_step(*batch_of(step), {})
     learner.written()
     ours = logprobs(learner.replica.policy)
     theirs = logprobs(Policy(load_model(learner.checkpoints.model_dir(2)), temperature=1.0))
@@ -70,7 +70,7 @@ def test_the_adapter_makes_each_step_out_of_the_first_bit_for_bit(
     )
     assert learner.checkpoints.published(0) == (tmp_path / "000000" / "model", None)
     for step in range(2):
-        learner.learn(*batch_of(step), {})
+        learner.train_step(*batch_of(step), {})
     learner.written()
     made = {name: value.clone() for name, value in first.items()}
     _, folder = learner.checkpoints.published(2)
@@ -85,12 +85,12 @@ def test_the_adapter_makes_each_step_out_of_the_first_bit_for_bit(
 def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Path, tmp_path: Path) -> None:
     straight = learner_at(initial, tmp_path / "a", lora_rank=RANK)
     for step in range(3):
-        straight.learn(*batch_of(step), {})
+        straight.train_step(*batch_of(step), {})
     straight.written()
     for step in range(3):
         resumed = learner_at(initial, tmp_path / "b", lora_rank=RANK)
         assert resumed.step == step
-        resumed.learn(*batch_of(step), {})
+        resumed.train_step(*batch_of(step), {})
         resumed.written()
     there, here = published(tmp_path / "a", 3), published(tmp_path / "b", 3)
     assert all(torch.equal(there[name], here[name]) for name in there)
@@ -100,7 +100,7 @@ def test_a_checkpoint_holds_the_moments_of_the_pairs_alone(initial: Path, tmp_pa
     sizes = []
     for rank in (0, RANK):
         learner = learner_at(initial, tmp_path / str(rank), lora_rank=rank)
-        learner.learn(*batch_of(0), {})
+        learner.train_step(*batch_of(0), {})
         learner.written()
         sizes.append(sum(path.stat().st_size for path in learner.checkpoints.state(1).glob("*.distcp")))
     pairs = sum(value.numel() for value in learner.replica.policy.parameters() if value.requires_grad)

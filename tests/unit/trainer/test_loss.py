@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainer.advantages import AdvantageTerms, group_advantages, teaches
+from trainer.advantages import AdvantageTerms, group_advantages, has_signal
 from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
 
 TERMS = LossTerms(epsilon=0.2, delta=4.0, mismatch_bound=10.0)
@@ -209,9 +209,9 @@ def test_the_length_part_is_centred_but_never_scaled_up() -> None:
 
 
 def test_lengths_alone_teach_nothing() -> None:
-    assert not teaches(np.full(4, 1_000_000))
-    assert not teaches(np.zeros(4, dtype=np.int64))
-    assert teaches(MICRO_REWARDS)
+    assert not has_signal(np.full(4, 1_000_000))
+    assert not has_signal(np.zeros(4, dtype=np.int64))
+    assert has_signal(MICRO_REWARDS)
 
 
 @given(st.lists(st.tuples(st.sampled_from([0, 1_000_000]), st.floats(-5, 0)), min_size=2, max_size=32))
@@ -223,8 +223,10 @@ def test_advantages_are_finite_and_sum_to_nothing(rewards: list[tuple[int, float
 
 
 def test_added_first_the_lengths_of_an_all_but_solved_group_drown_the_task() -> None:
-    """What INTELLECT-2 did, by hand: r + w·l = (1, 1 − 0.3, 1, 1), so one answer that is a little long is worth −√3
-    as if it were wrong. Kept apart, it is worth what its length costs."""
+    """Compute by hand what INTELLECT-2 did: r + w·l = (1, 1 − 0.3, 1, 1).
+
+    One answer that is a little long is worth −√3, as if it were wrong. Kept apart, it is worth what its length costs.
+    """
     right, lengths = np.full(4, 1_000_000), np.asarray([0.0, -1000.0, 0.0, 0.0])
     together = AdvantageTerms(length_weight=3e-4, length_unit="token", add_rewards_first=True, std_floor=0.0)
     third = 1 / math.sqrt(3)

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 
 from muster.errors import ConfigError
-from muster.settings import TrainerSettings
+from muster.protocol.terms import Terms, check_context
+from muster.protocol.terms_file import PUBLIC_DEFAULTS, fit_context
+from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasks import TaskSet, make_task_set
-from muster.terms import Terms, check_context
-from muster.terms_file import PUBLIC_DEFAULTS, fit_context
-from tests.unit.test_trainer_batches import NODE
-from trainer.fitness import check_tasks, check_terms
+from tests.support.work_samples import NODE
+from trainer.preflight import check_tasks, check_terms
 
 
 def terms(**changes: object) -> Terms:

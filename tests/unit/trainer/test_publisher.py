@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 import structlog
-from commitment_samples import rules
 
 from muster.errors import (
     ChainError,
@@ -19,13 +18,14 @@ from muster.errors import (
     UnfundedError,
     UnreachableError,
 )
-from muster.settings import Settings
-from trainer.checkpoint import Note
+from muster.settings.schema import Settings
+from tests.support.commitment_samples import rules
+from trainer.checkpoint import CheckpointMetadata
+from trainer.distributed import SingleProcess
+from trainer.launch import serve
 from trainer.learner import NO_BATCH
 from trainer.publisher import Publisher
-from trainer.ranks import Alone
 from trainer.service import LEFT_OUT, Trainer
-from trainer.together import serve
 
 
 class Chain:
@@ -36,16 +36,16 @@ class Chain:
         self.behind = behind
         self.published: list[object] = []
 
-    async def settle(self) -> None:
+    async def await_pending(self) -> None:
         if self.troubles:
             raise self.troubles.pop()
 
-    async def ask(self, call: object) -> Any:
+    async def call(self, call: object) -> Any:
         self.behind -= 1
         return SimpleNamespace(steps=2 if self.behind >= 0 else 3)
 
-    async def act(self, call: object) -> Any:
-        self.published.append(call)
+    async def send(self, transaction: object) -> Any:
+        self.published.append(transaction)
         return SimpleNamespace(hash="0x00")
 
 
@@ -72,7 +72,9 @@ def revert(name: str) -> RevertError:
 )
 async def test_a_step_that_the_chain_does_not_take_now_is_published_later(tmp_path: Path, trouble: MusterError) -> None:
     chain = Chain(trouble)
-    await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+    await publisher_on(chain, tmp_path).publish(
+        CheckpointMetadata(step=3, batch_root=NO_BATCH), model_in(tmp_path), None
+    )
     assert len(chain.published) == 1
 
 
@@ -80,11 +82,11 @@ async def test_a_node_that_lags_behind_is_asked_again_and_a_folder_that_lacks_a_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = model_in(tmp_path)
-    await publisher_on(Chain(behind=2), tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model, None)
+    await publisher_on(Chain(behind=2), tmp_path).publish(CheckpointMetadata(step=3, batch_root=NO_BATCH), model, None)
     monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.1)
     chain = Chain(behind=10_000)
     with pytest.raises(MismatchError, match="step 3 is here to be published, but the run is at step 1"):
-        await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model, None)
+        await publisher_on(chain, tmp_path).publish(CheckpointMetadata(step=3, batch_root=NO_BATCH), model, None)
     assert chain.published == []
 
 
@@ -92,13 +94,13 @@ async def test_an_outage_of_the_chain_is_sat_out_longer_than_what_it_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.05)
-    model, note = model_in(tmp_path), Note(step=3, batch_root=NO_BATCH)
+    model, metadata = model_in(tmp_path), CheckpointMetadata(step=3, batch_root=NO_BATCH)
     chain = Chain(*[UnreachableError("nobody")] * 20)
-    await publisher_on(chain, tmp_path).publish(note, model, None)
+    await publisher_on(chain, tmp_path).publish(metadata, model, None)
     assert len(chain.published) == 1
     monkeypatch.setattr("trainer.publisher.OUTAGE_SECONDS", 0.1)
     with pytest.raises(UnreachableError, match="nobody"):
-        await publisher_on(Chain(*[UnreachableError("nobody")] * 10_000), tmp_path).publish(note, model, None)
+        await publisher_on(Chain(*[UnreachableError("nobody")] * 10_000), tmp_path).publish(metadata, model, None)
 
 
 async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(
@@ -107,7 +109,9 @@ async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(
     monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.1)
     chain = Chain(*[ChainError("is another program sending with this key?", hint="stop it")] * 10_000)
     with pytest.raises(ChainError, match="another program") as caught:
-        await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+        await publisher_on(chain, tmp_path).publish(
+            CheckpointMetadata(step=3, batch_root=NO_BATCH), model_in(tmp_path), None
+        )
     assert caught.value.hint == "stop it"
 
 
@@ -115,7 +119,9 @@ async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(
 async def test_what_time_does_not_mend_ends_the_trainer(tmp_path: Path, trouble: MusterError) -> None:
     chain = Chain(trouble)
     with pytest.raises(type(trouble)):
-        await publisher_on(chain, tmp_path).publish(Note(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+        await publisher_on(chain, tmp_path).publish(
+            CheckpointMetadata(step=3, batch_root=NO_BATCH), model_in(tmp_path), None
+        )
     assert chain.published == []
 
 
@@ -126,10 +132,10 @@ async def test_what_time_does_not_mend_ends_the_trainer(tmp_path: Path, trouble:
 )
 def test_samplers_that_disagree_are_told(tmp_path: Path, mismatch_kl: float, left_out: float, warns: bool) -> None:
     settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "mismatch_alarm": 0.1}})
-    trainer = Trainer(settings, cast(Any, None), cast(Any, None), rules().terms, Alone())
+    trainer = Trainer(settings, cast(Any, None), cast(Any, None), rules().terms, SingleProcess())
     metrics = {"mismatch_kl": mismatch_kl, "rollouts": 100.0, "dropped_rollouts": 100 * left_out}
     with structlog.testing.capture_logs() as said:
-        trainer._warn(Note(step=3, batch_root=NO_BATCH, metrics=metrics))
+        trainer._warn(CheckpointMetadata(step=3, batch_root=NO_BATCH, metrics=metrics))
     assert [line["log_level"] for line in said] == ["warning"] * warns
 
 

@@ -10,18 +10,18 @@ from __future__ import annotations
 import json
 import math
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from muster.recipes import Normaliser
+from muster.settings.recipes import Normaliser
+from tests.support import paths
 from trainer.advantages import AdvantageTerms, group_advantages
 from trainer.loss import LossTerms, TokenBatch, policy_loss, token_weight
 
-VECTORS = json.loads((Path(__file__).parent / "vectors" / "trl_loss.json").read_text())
+VECTORS = json.loads((paths.VECTORS / "trl_loss.json").read_text())
 NORMALISERS: dict[str, Normaliser] = {"grpo": "rollouts", "bnpo": "tokens", "dapo": "tokens", "dr_grpo": "constant"}
 
 

@@ -15,16 +15,16 @@ from transformers import Qwen2ForCausalLM
 from transformers.models.qwen2.modeling_qwen2 import eager_attention_forward
 
 from muster.errors import ConfigError
-from muster.models import ModelShape, make_model, make_tokenizer
-from muster.recipes import Normaliser
-from trainer.layout import Sample, collate, completion_tokens, first_fit, share_out
+from muster.models.init import ModelShape, make_model, make_tokenizer
+from muster.settings.recipes import Normaliser
 from trainer.loss import LossTerms
+from trainer.packing import Sample, collate, completion_tokens, first_fit, share_out
 from trainer.policy import ATTENTION, HEAD_BYTES, Policy, _logits, check_model, token_logprobs
 from trainer.update import UpdateTerms, make_optimizer, token_batch, update
 
 TOKENIZER = make_tokenizer()
 SHAPE = ModelShape(hidden=32, layers=2, heads=1, intermediate=32)
-TERMS = UpdateTerms(learning_rate=1e-3, ramp_steps=1, loss=LossTerms(mismatch_bound=50.0))
+TERMS = UpdateTerms(learning_rate=1e-3, warmup_steps=1, loss=LossTerms(mismatch_bound=50.0))
 
 
 def sample(prompt: int, completion: int, advantage: float, seed: int) -> Sample:
@@ -208,7 +208,7 @@ def test_micro_batches_add_up_to_the_whole_batch(samples: list[Sample], normalis
 
 
 def on_policy(policy: Policy, samples: list[Sample]) -> list[Sample]:
-    """The same rollouts as if this policy had sampled them."""
+    """Return the same rollouts as if this policy had sampled them."""
     with torch.no_grad():
         logprobs = policy(collate(samples, [1.0] * len(samples), range(len(samples))))[0]
     parts = logprobs.split([s.completion_length for s in samples])
@@ -264,7 +264,7 @@ def test_the_reference_pulls_the_policy_back(samples: list[Sample]) -> None:
 
 
 def test_the_learning_rate_ramps_and_equal_batches_give_equal_bits(samples: list[Sample]) -> None:
-    terms = replace(TERMS, ramp_steps=10)
+    terms = replace(TERMS, warmup_steps=10)
     states = []
     for _ in range(2):
         policy = fresh_policy()

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from validator_samples import ME, NODE, OTHER, ROOT, opened, pending, place, reject, tell, verdict, work
 
 from muster.chain.client import charge_of
-from muster.chain.codec import View
-from muster.chain.contracts.court import CaseResolved, Kind, Outcome
-from muster.chain.contracts.registry import Convicted, Status
-from muster.chain.types import Block
+from muster.contracts.court import CaseResolved, Kind, Outcome
+from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
-from validator.court import Court
+from tests.support.validator_samples import (
+    ME,
+    NODE,
+    OTHER,
+    ROOT,
+    opened,
+    pending,
+    place,
+    receive,
+    reject,
+    verdict,
+    work,
+)
 from validator.journal import ValidatorJournal
 
 
@@ -38,8 +45,8 @@ def test_a_journal_belongs_to_one_validator(tmp_path: Path) -> None:
 
 
 def test_commitments_wait_until_they_are_judged(journal: ValidatorJournal) -> None:
-    tell(journal, work(0), work(1, step=2), work(2, block=50))
-    tell(journal, work(0), work(1, step=2))
+    receive(journal, work(0), work(1, step=2), work(2, block=50))
+    receive(journal, work(0), work(1, step=2))
     assert [c.index for c in pending(journal, before=50)] == [1, 0], "newest step first, known blocks only"
     first = pending(journal, before=50)[0]
     journal.judge(first, verdict(first, journal.take_link(first)), None, accuse_at=None)
@@ -52,7 +59,7 @@ def test_commitments_wait_until_they_are_judged(journal: ValidatorJournal) -> No
 
 def test_a_link_is_taken_once_and_for_ever(tmp_path: Path) -> None:
     journal = ValidatorJournal(tmp_path, "me", 1, ME)
-    tell(journal, work(0), work(1), work(2))
+    receive(journal, work(0), work(1), work(2))
     a, b, c = pending(journal)
     assert (journal.take_link(a), journal.take_link(b), journal.take_link(a)) == (0, 1, 0)
     journal.close()
@@ -62,27 +69,27 @@ def test_a_link_is_taken_once_and_for_ever(tmp_path: Path) -> None:
 
 
 def test_a_reorg_takes_commitments_back_and_may_return_them(journal: ValidatorJournal) -> None:
-    tell(journal, work(0, block=10), work(1, block=20))
+    receive(journal, work(0, block=10), work(1, block=20))
     link = journal.take_link(next(c for c in pending(journal) if c.index == 1))
-    tell(journal, rewound_to=15)
+    receive(journal, rewound_to=15)
     assert [c.index for c in pending(journal)] == [0]
-    tell(journal, work(1, block=21, root=b"\x02" * 32))
+    receive(journal, work(1, block=21, root=b"\x02" * 32))
     assert {(c.index, c.root) for c in pending(journal)} == {(0, ROOT), (1, b"\x02" * 32)}
-    tell(journal, work(1, block=22))
+    receive(journal, work(1, block=22))
     back = next(c for c in pending(journal) if (c.index, c.root) == (1, ROOT))
     assert (back.block, journal.take_link(back)) == (22, link)
 
 
 def test_work_of_the_convicted_is_not_inspected(journal: ValidatorJournal) -> None:
-    tell(journal, work(0), work(0, node=OTHER), Convicted(place(30), NODE, 1, 5, 1, ME))
+    receive(journal, work(0), work(0, node=OTHER), Convicted(place(30), NODE, 1, 5, 1, ME))
     assert [c.node for c in pending(journal)] == [OTHER]
 
 
 # Verdicts and accusations
 
 
-def test_verdicts_are_told_until_they_are_taken(journal: ValidatorJournal) -> None:
-    tell(journal, work(0))
+def test_verdicts_are_reported_until_they_are_taken(journal: ValidatorJournal) -> None:
+    receive(journal, work(0))
     (c,) = pending(journal)
     made = reject(journal, c, accuse_at=None)
     (item,) = journal.unsent(2000.0, 10)
@@ -97,90 +104,70 @@ def test_verdicts_are_told_until_they_are_taken(journal: ValidatorJournal) -> No
     assert journal.accusations(9000.0) == []
 
 
+def test_nothing_is_reported_about_what_a_reorg_took_back(journal: ValidatorJournal) -> None:
+    receive(journal, work(0, block=20))
+    reject(journal, pending(journal)[0], accuse_at=None)
+    receive(journal, rewound_to=15)
+    assert journal.unsent(9000.0, 10) == []
+    receive(journal, work(0, block=21))
+    assert len(journal.unsent(9000.0, 10)) == 1
+
+
 def test_an_accusation_waits_for_its_turn_and_its_evidence(journal: ValidatorJournal) -> None:
-    tell(journal, work(0))
+    receive(journal, work(0))
     made = reject(journal, pending(journal)[0], accuse_at=3000.0)
     assert journal.accusations(4000.0) == [], "the evidence is not stored yet"
     journal.sent(made)
     assert journal.accusations(2999.0) == []
     (accusation,) = journal.accusations(3000.0)
-    assert (accusation.kind, accusation.position, accusation.evidence) == (Kind.SAMPLING_MISMATCH, 3, made.evidence)
+    assert (accusation.kind, accusation.verdict, accusation.evidence) == (Kind.SAMPLING_MISMATCH, made, b"bundle")
     assert accusation.commitment.node == NODE
     journal.delay_accusations(NODE, 5000.0)
     assert journal.accusations(4000.0) == []
-    tell(journal, opened(1, challenger=ME))
+    receive(journal, opened(1, challenger=ME))
     assert journal.accusations(9000.0) == [], "a crash after opening does not open twice"
 
 
-async def test_an_accusation_that_cannot_be_made_keeps_no_other_waiting(journal: ValidatorJournal) -> None:
-    tell(journal, work(0), work(1, node=OTHER))
-    for commitment in pending(journal):
-        journal.sent(reject(journal, commitment, accuse_at=3.0))
-    asked: list[str] = []
-
-    class Chain:
-        """Of a run in which everybody may still be accused."""
-
-        signer = SimpleNamespace(address=ME)
-
-        async def ask(self, view: View) -> Any:
-            if view.label == "Registry.node":
-                asked.append(str(view.arguments[0]))
-            answers = {
-                "Registry.node": SimpleNamespace(status=Status.ACTIVE),
-                "Runs.work": SimpleNamespace(open_cases=0),
-                "Runs.challengeableUntil": 1 << 62,
-            }
-            return answers[view.label]
-
-    bench = SimpleNamespace(rules=None)
-    court = Court(Chain(), None, journal, bench, stagger_seconds=0)  # type: ignore[arg-type]
-    await court.turn(Block(99, 0, bytes(32)))  # what the journal has as evidence is no bundle
-    assert sorted(asked) == sorted([NODE, OTHER])
-    assert journal.accusations(time.time()) == [], "they are tried again later"
-    assert len(journal.accusations(time.time() + 3600)) == 2
-
-
 def test_a_case_without_a_quorum_is_opened_once_more(journal: ValidatorJournal) -> None:
-    tell(journal, work(0))
+    receive(journal, work(0))
     journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
     for number in (1, 2):
         assert len(journal.accusations(9000.0)) == 1
-        tell(journal, opened(number, challenger=ME))
-        tell(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
-        tell(journal, opened(number, challenger=ME))  # told again, as a cursor may
-        tell(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
+        receive(journal, opened(number, challenger=ME))
+        receive(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
+        receive(journal, opened(number, challenger=ME))  # again, as a cursor may
+        receive(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
     assert journal.accusations(9000.0) == []
 
 
 def test_a_case_that_ended_not_guilty_is_not_opened_again(journal: ValidatorJournal) -> None:
-    tell(journal, work(0))
+    receive(journal, work(0))
     journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
-    tell(journal, opened(1, challenger=ME), CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
+    receive(journal, opened(1, challenger=ME), CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
     assert journal.accusations(9000.0) == []
 
 
 def test_anothers_case_does_not_end_an_accusation_but_a_conviction_does(journal: ValidatorJournal) -> None:
-    tell(journal, work(0))
+    receive(journal, work(0))
     journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))
-    tell(journal, opened(1))
+    receive(journal, opened(1))
     assert len(journal.accusations(9000.0)) == 1
-    tell(journal, Convicted(place(30), NODE, 1, 5, 1, OTHER))
+    receive(journal, Convicted(place(30), NODE, 1, 5, 1, OTHER))
     assert journal.accusations(9000.0) == []
 
 
 def test_a_node_is_accused_of_one_thing_at_a_time(journal: ValidatorJournal) -> None:
-    tell(journal, work(0), work(1), work(0, node=OTHER))
+    receive(journal, work(0), work(1), work(0, node=OTHER))
     for number, c in enumerate(pending(journal)):
         journal.sent(reject(journal, c, accuse_at=float(number)))
-    found = {accusation.commitment.node: accusation.commitment.index for accusation in journal.accusations(9000.0)}
+    found = {accusation.commitment.node: accusation.commitment for accusation in journal.accusations(9000.0)}
     assert set(found) == {NODE, OTHER}
-    journal.close_accusation(NODE, found[NODE], ROOT, "opened")
+    journal.close_accusation(found[NODE], "opened")
     assert len(journal.accusations(9000.0)) == 2, "there is another one against the same node"
 
 
 def test_work_of_nodes_that_were_rejected_comes_last(journal: ValidatorJournal) -> None:
-    tell(journal, work(0), work(1, step=9), work(0, node=OTHER, step=1))
+    receive(journal, work(0), work(1, step=9), work(0, node=OTHER, step=1))
     reject(journal, pending(journal)[0], accuse_at=None)
     assert [(c.node, c.index) for c in pending(journal)] == [(OTHER, 0), (NODE, 0)]
 
@@ -190,17 +177,17 @@ def test_work_of_nodes_that_were_rejected_comes_last(journal: ValidatorJournal) 
 
 def test_a_ballot_is_remembered_over_a_crash(tmp_path: Path) -> None:
     journal = ValidatorJournal(tmp_path, "me", 1, ME)
-    tell(journal, work(0), opened(1))
+    receive(journal, work(0), opened(1))
     assert [(case.case_id, case.ballot, case.salt) for case in journal.cases()] == [(1, "none", None)]
     journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
     journal.close()
     journal = ValidatorJournal(tmp_path, "me", 1, ME)
     (case,) = journal.cases()
     assert (case.ballot, case.guilty, case.salt) == ("sealed", True, b"\x05" * 32)
-    tell(journal, opened(1))
-    assert journal.cases()[0].salt == b"\x05" * 32, "being told again forgets nothing"
+    receive(journal, opened(1))
+    assert journal.cases()[0].salt == b"\x05" * 32, "the same event again forgets nothing"
     journal.set_ballot(journal.cases()[0], "revealed")
-    tell(journal, CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
+    receive(journal, CaseResolved(place(40), 1, NODE, Outcome.NOT_GUILTY, 1, 2, 3))
     assert [case.outcome for case in journal.cases()] == [Outcome.NOT_GUILTY], "there is something to collect"
     journal.set_ballot(journal.cases()[0], "done")
     assert journal.cases() == []
@@ -217,15 +204,15 @@ def test_ended_cases_are_counted(journal: ValidatorJournal) -> None:
             (OTHER, Outcome.NOT_GUILTY),
         ]
     ):
-        tell(journal, opened(number, challenger=challenger), CaseResolved(place(40), number, NODE, outcome, 0, 0, 3))
+        receive(journal, opened(number, challenger=challenger), CaseResolved(place(40), number, NODE, outcome, 0, 0, 3))
     assert journal.cases_ended(Outcome.NOT_GUILTY) == 1
     assert journal.cases_ended(Outcome.NO_QUORUM) == 1
 
 
 def test_a_reorg_forgets_cases_in_which_nothing_was_done(journal: ValidatorJournal) -> None:
-    tell(journal, opened(1, block=20), opened(2, block=21))
+    receive(journal, opened(1, block=20), opened(2, block=21))
     journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
-    tell(journal, rewound_to=15)
+    receive(journal, rewound_to=15)
     assert [case.case_id for case in journal.cases()] == [1]
 
 
@@ -245,10 +232,10 @@ OTHER_CONTENTS = [
 def test_a_number_that_names_another_case_has_no_vote_yet(
     journal: ValidatorJournal, change: dict[str, Any], announced: bool
 ) -> None:
-    tell(journal, opened(1))
+    receive(journal, opened(1))
     (before,) = journal.cases()
     journal.seal_ballot(before, True, b"\x05" * 32)
-    tell(journal, opened(1, block=21, **change), rewound_to=15 if announced else None)
+    receive(journal, opened(1, block=21, **change), rewound_to=15 if announced else None)
     (after,) = journal.cases()
     assert (after.ballot, after.guilty, after.salt) == ("none", None, None)
     assert after.charge == charge_of(opened(1, **change)) != before.charge
@@ -256,32 +243,32 @@ def test_a_number_that_names_another_case_has_no_vote_yet(
     assert journal.cases()[0].ballot == "none", "what was meant for the other case does not count"
     journal.seal_ballot(after, False, b"\x06" * 32)
     assert [(c.guilty, c.salt) for c in journal.cases()] == [(False, b"\x06" * 32)]
-    tell(journal, opened(1, block=22), rewound_to=15)
+    receive(journal, opened(1, block=22), rewound_to=15)
     assert [(c.ballot, c.guilty, c.salt) for c in journal.cases()] == [("sealed", True, b"\x05" * 32)], (
         "its vote may be on chain, and only the salt opens it"
     )
 
 
 def test_the_same_case_opened_again_keeps_its_vote_and_takes_over_its_times(journal: ValidatorJournal) -> None:
-    tell(journal, opened(1))
+    receive(journal, opened(1))
     journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
     journal.set_ballot(journal.cases()[0], "committed")
-    tell(journal, opened(1, block=22, commit_ends=107, reveal_ends=207, jury=4, challenger=ME), rewound_to=15)
+    receive(journal, opened(1, block=22, commit_ends=107, reveal_ends=207, jury=4, challenger=ME), rewound_to=15)
     (case,) = journal.cases()
     assert (case.ballot, case.guilty, case.salt) == ("committed", True, b"\x05" * 32)
     assert (case.commit_ends, case.reveal_ends, case.jury, case.challenger) == (107, 207, 4, ME)
 
 
 def test_who_did_not_judge_in_one_block_may_in_another(journal: ValidatorJournal) -> None:
-    tell(journal, opened(1, challenger=ME))
+    receive(journal, opened(1, challenger=ME))
     journal.set_ballot(journal.cases()[0], "no judge")
-    tell(journal, opened(1, challenger=ME))
-    assert journal.cases()[0].ballot == "no judge", "told again"
-    tell(journal, opened(1, block=22), rewound_to=15)
+    receive(journal, opened(1, challenger=ME))
+    assert journal.cases()[0].ballot == "no judge", "the same event again"
+    receive(journal, opened(1, block=22), rewound_to=15)
     assert journal.cases()[0].ballot == "none", "somebody else opened it first this time"
     journal.seal_ballot(journal.cases()[0], True, b"\x05" * 32)
     journal.set_ballot(journal.cases()[0], "late")
-    tell(journal, opened(1, block=23, commit_ends=900), rewound_to=15)
+    receive(journal, opened(1, block=23, commit_ends=900), rewound_to=15)
     assert [(c.ballot, c.salt) for c in journal.cases()] == [("sealed", b"\x05" * 32)], "not late any more"
 
 
@@ -289,7 +276,7 @@ def test_who_did_not_judge_in_one_block_may_in_another(journal: ValidatorJournal
 
 
 def test_an_hour_is_ready_when_everything_in_it_is_judged(journal: ValidatorJournal) -> None:
-    tell(journal, work(0, hour=5), work(1, hour=7), work(2, hour=9))
+    receive(journal, work(0, hour=5), work(1, hour=7), work(2, hour=9))
     assert journal.open_hour(after=0, before=9) == 5
     assert journal.open_hour(after=5, before=9) == 7
     assert journal.open_hour(after=7, before=9) is None, "the hour has not ended"
@@ -305,10 +292,10 @@ def test_an_hour_is_ready_when_everything_in_it_is_judged(journal: ValidatorJour
 
 
 def test_what_a_reorg_took_back_is_not_vouched_for_again(journal: ValidatorJournal) -> None:
-    tell(journal, work(0, hour=5), work(1, hour=5))
+    receive(journal, work(0, hour=5), work(1, hour=5))
     for c in pending(journal):
         journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None)
     assert len(journal.vouched(5)) == 2
-    tell(journal, work(0, hour=5), rewound_to=0)
+    receive(journal, work(0, hour=5), rewound_to=0)
     assert journal.vouched(5) == [], "its draws may be others now"
     assert journal.unjudged(5) == 0

@@ -9,25 +9,39 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pytest
-from commitment_samples import ACCUSER, NODE, STORAGE, WHERE, committed, drawn, honest_rows, rules, upload_of
 
 from muster.chain.keys import Signer
+from muster.chain.types import kind_of
+from muster.contracts.court import Kind
 from muster.errors import MalformedError, RefusedError, UnreachableError
-from muster.evidence import (
+from muster.protocol.draws import Draw
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Upload
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
+from muster.rollouts.schema import Rollout
+from muster.verification.checks import MAX_ROW_BYTES, CommittedWork, Finding, check_file
+from muster.verification.evidence import (
     MAX_ROWS,
+    CannotVerifyError,
     EvidenceBundle,
-    Ruling,
+    Inspection,
     finite,
     make_bundle,
     parse_bundle,
     verify_evidence,
 )
-from muster.hashes import content_hash
-from muster.inspection import MAX_ROW_BYTES, Commitment, Finding, check_file
-from muster.messages import Upload
-from muster.rollouts.file import FileLimits, read_rollouts, write_rollouts
-from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.schema import Rollout
+from tests.support.commitment_samples import (
+    ACCUSER,
+    NODE,
+    STORAGE,
+    WHERE,
+    committed,
+    drawn,
+    honest_rows,
+    rules,
+    upload_of,
+)
 
 STRANGER = Signer.from_key(b"\x09" * 32)
 
@@ -37,8 +51,8 @@ def nothing_found(_step: int, rows: list[Rollout]) -> list[Finding | None]:
 
 
 @dataclass
-class Bench:
-    """A judge's means: a storage with these files, and a model that finds what it is told to find."""
+class Context:
+    """A storage with these files, and a model that finds what a test wants it to find."""
 
     files: dict[str, bytes] = field(default_factory=dict)
     uploads: dict[int, Upload] = field(default_factory=dict)
@@ -47,6 +61,11 @@ class Bench:
     read_limits: FileLimits | None = None
     """Instead of those of the terms, which are small here."""
     replayed: int = 0
+    rules = property(lambda self: rules())
+    domain = WHERE
+
+    async def draw(self, commitment: CommittedWork) -> Draw:
+        return drawn()
 
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
         return read_rollouts(data, self.read_limits or limits)
@@ -54,7 +73,7 @@ class Bench:
     async def file(self, name: str) -> bytes:
         return self._have(self.files, name)
 
-    async def upload(self, commitment: Commitment) -> Upload:
+    async def upload(self, commitment: CommittedWork) -> Upload:
         return self._have(self.uploads, commitment.index)
 
     async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
@@ -71,9 +90,15 @@ class Bench:
         return things[key]
 
 
-async def rule(bundle: EvidenceBundle, commitment: Commitment, bench: Bench | None = None) -> Ruling:
+async def verified(bundle: EvidenceBundle, commitment: CommittedWork, context: Context | None = None) -> Inspection:
     """As a juror does: from the bytes of the bundle."""
-    return await verify_evidence(parse_bundle(bundle.to_bytes()), commitment, drawn(), rules(), WHERE, bench or Bench())
+    return await verify_evidence(bundle.to_bytes(), kind_of(bundle.reason), commitment, context or Context())
+
+
+async def cannot_verify(bundle: EvidenceBundle, commitment: CommittedWork, context: Context) -> bool:
+    with pytest.raises(CannotVerifyError):
+        await verified(bundle, commitment, context)
+    return True
 
 
 def changed(position: int, **changes: object) -> list[Rollout]:
@@ -82,9 +107,9 @@ def changed(position: int, **changes: object) -> list[Rollout]:
     return rows
 
 
-def accuse(rows: list[Rollout], finding: Finding, *shown: int) -> tuple[EvidenceBundle, Commitment]:
+def accuse(rows: list[Rollout], finding: Finding, *shown: int) -> tuple[EvidenceBundle, CommittedWork]:
     commitment = committed(rows)
-    return make_bundle(rules(), commitment, finding, accuser=ACCUSER, rollouts=rows, rows=shown), commitment
+    return make_bundle(rules(), commitment, Inspection(finding, rollouts=rows, rows=shown), accuser=ACCUSER), commitment
 
 
 def sampling_mismatch(position: int, *, accuse: bool = True) -> Finding:
@@ -102,75 +127,77 @@ def sampling_mismatch(position: int, *, accuse: bool = True) -> Finding:
     ],
     ids=["wrong_draw", "wrong_prompt", "out_of_bounds", "wrong_termination", "wrong_reward"],
 )
-async def test_what_a_cheap_check_found_is_found_again(rows: list[Rollout]) -> None:
+async def test_what_a_static_check_found_is_found_again(rows: list[Rollout]) -> None:
     finding = check_file(rows, committed(rows), drawn(), rules())
     assert finding is not None
     assert finding.position is not None
     bundle, commitment = accuse(rows, finding, finding.position)
-    ruling = await rule(bundle, commitment)
-    assert (ruling.guilty, ruling.finding) == (True, finding)
+    inspection = await verified(bundle, commitment)
+    assert (inspection.guilty, inspection.finding) == (True, finding)
 
 
 async def test_honest_rows_convict_nobody_whatever_the_accuser_says() -> None:
     rows = honest_rows()
     for reason in ("wrong_draw", "wrong_prompt", "out_of_bounds", "wrong_termination", "wrong_reward"):
         bundle, commitment = accuse(rows, Finding(reason, 4), 4)
-        assert (await rule(bundle, commitment)).guilty is False
+        assert (await verified(bundle, commitment)).guilty is False
 
 
 async def test_a_replay_convicts_only_beyond_the_accusing_threshold() -> None:
     rows = honest_rows()
     bundle, commitment = accuse(rows, sampling_mismatch(7), 7, 2)
-    assert (await rule(bundle, commitment)).guilty is False
+    assert (await verified(bundle, commitment)).guilty is False
 
-    beyond = Bench(findings=lambda _, rows: [None, *(sampling_mismatch(row.position) for row in rows[1:])])
-    ruling = await rule(bundle, commitment, beyond)
-    assert (ruling.guilty, ruling.finding, beyond.replayed) == (True, sampling_mismatch(2), 2)
+    beyond = Context(findings=lambda _, rows: [None, *(sampling_mismatch(row.position) for row in rows[1:])])
+    inspection = await verified(bundle, commitment, beyond)
+    assert (inspection.guilty, inspection.finding, beyond.replayed) == (True, sampling_mismatch(2), 2)
 
-    between = Bench(findings=lambda _, rows: [sampling_mismatch(row.position, accuse=False) for row in rows])
-    assert (await rule(bundle, commitment, between)).guilty is False
+    between = Context(findings=lambda _, rows: [sampling_mismatch(row.position, accuse=False) for row in rows])
+    assert (await verified(bundle, commitment, between)).guilty is False
 
 
 async def test_who_cannot_replay_abstains() -> None:
     bundle, commitment = accuse(honest_rows(), sampling_mismatch(7), 7)
-    assert (await rule(bundle, commitment, Bench(down=True))).guilty is None
+    assert await cannot_verify(bundle, commitment, Context(down=True))
 
 
-async def test_rows_that_fail_a_cheap_check_are_not_replayed() -> None:
-    bench = Bench()
+async def test_rows_that_fail_a_static_check_are_not_replayed() -> None:
+    context = Context()
     rows = changed(7, completion_tokens=honest_rows()[7].completion_tokens + 10_000)
     bundle, commitment = accuse(rows, sampling_mismatch(7), 7)
-    assert (await rule(bundle, commitment, bench)).guilty is True
-    assert bench.replayed == 0
+    assert (await verified(bundle, commitment, context)).guilty is True
+    assert context.replayed == 0
 
 
 async def test_rows_of_another_commitment_convict_nobody() -> None:
     bad = changed(4, budget=9)
     bundle, _ = accuse(bad, Finding("wrong_draw", 4), 4)
     honest = committed(honest_rows())
-    ruling = await rule(bundle.model_copy(update={"root": "0x" + honest.root.hex()}), honest)
-    assert (ruling.guilty, ruling.why) == (False, "row 4 is not under the committed root")
-    assert "another commitment" in (await rule(bundle, honest)).why
+    inspection = await verified(bundle.model_copy(update={"root": "0x" + honest.root.hex()}), honest)
+    assert (inspection.guilty, inspection.why) == (False, "row 4 is not under the committed root")
+    assert "another commitment" in (await verified(bundle, honest)).why
 
 
 @pytest.mark.parametrize("name", ["chain_id", "runs", "run", "step", "node", "index", "root"])
 async def test_every_part_of_the_name_counts(name: str) -> None:
     bundle, commitment = accuse(changed(4, budget=9), Finding("wrong_draw", 4), 4)
-    assert (await rule(bundle, commitment)).guilty is True
+    assert (await verified(bundle, commitment)).guilty is True
     value = getattr(bundle, name)
     other = value + 1 if isinstance(value, int) else value[:-1] + ("1" if value[-1] != "1" else "2")
-    assert (await rule(bundle.model_copy(update={name: other}), commitment)).guilty is False
+    assert (await verified(bundle.model_copy(update={name: other}), commitment)).guilty is False
 
 
 async def test_a_committed_row_beyond_the_commitment_is_malformed() -> None:
     rows = honest_rows()
     rows[11] = replace(rows[11], position=12, group=3, sample=0)
     bundle, commitment = accuse(rows, Finding("malformed", 11), 11)
-    bundle = make_bundle(rules(), commitment, Finding("wrong_draw", 11), accuser=ACCUSER, rollouts=rows, rows=[11])
-    ruling = await rule(bundle, commitment)
-    assert ruling.guilty is True
-    assert ruling.finding is not None
-    assert ruling.finding.reason == "malformed"
+    bundle = make_bundle(
+        rules(), commitment, Inspection(Finding("wrong_draw", 11), rollouts=rows, rows=(11,)), accuser=ACCUSER
+    )
+    inspection = await verified(bundle, commitment)
+    assert inspection.guilty is True
+    assert inspection.finding is not None
+    assert inspection.finding.reason == "malformed"
 
 
 async def test_made_up_rows_and_proofs_convict_nobody() -> None:
@@ -184,19 +211,19 @@ async def test_made_up_rows_and_proofs_convict_nobody() -> None:
         {"proofs": [[]]},
         {"proofs": [bundle.proofs[0][::-1]]},
     ):
-        assert (await rule(bundle.model_copy(update=changes), commitment)).guilty is False, changes
+        assert (await verified(bundle.model_copy(update=changes), commitment)).guilty is False, changes
 
 
 async def test_a_malformed_file_is_the_nodes_if_the_node_signed_it() -> None:
     commitment, data = committed(honest_rows()), b"PAR1 not a file PAR1"
     finding = Finding("malformed", detail="no")
-    bundle = make_bundle(rules(), commitment, finding, accuser=ACCUSER, upload=upload_of(data, commitment))
-    bench = Bench(files={content_hash(data): data})
-    ruling = await rule(bundle, commitment, bench)
-    assert ruling.guilty is True
-    assert "malformed: not a rollout file" in ruling.why
-    assert (await rule(bundle, commitment, Bench())).guilty is None
-    assert (await rule(bundle, commitment, Bench(down=True))).guilty is None
+    bundle = make_bundle(rules(), commitment, Inspection(finding, upload=upload_of(data, commitment)), accuser=ACCUSER)
+    context = Context(files={content_hash(data): data})
+    inspection = await verified(bundle, commitment, context)
+    assert inspection.guilty is True
+    assert "malformed: not a rollout file" in inspection.why
+    assert await cannot_verify(bundle, commitment, Context())
+    assert await cannot_verify(bundle, commitment, Context(down=True))
 
     framed = {
         "no upload": None,
@@ -205,8 +232,8 @@ async def test_a_malformed_file_is_the_nodes_if_the_node_signed_it() -> None:
         "an upload for another index": upload_of(data, replace(commitment, index=6)),
     }
     for what, upload in framed.items():
-        bundle = make_bundle(rules(), commitment, finding, accuser=ACCUSER, upload=upload)
-        assert (await rule(bundle, commitment, bench)).guilty is False, what
+        bundle = make_bundle(rules(), commitment, Inspection(finding, upload=upload), accuser=ACCUSER)
+        assert (await verified(bundle, commitment, context)).guilty is False, what
 
 
 @pytest.mark.parametrize("column", ["prompt_tokens", "completion_tokens", "logprobs", "proof"])
@@ -219,10 +246,12 @@ async def test_a_row_too_large_to_show_convicts_all_the_same(column: str) -> Non
     assert finding is not None
     assert finding.reason == "malformed"
     upload = upload_of(data, committed(rows))
-    bundle = make_bundle(rules(), committed(rows), finding, accuser=ACCUSER, upload=upload, rollouts=rows, rows=[4])
-    bench = Bench({content_hash(data): data}, read_limits=FileLimits())
-    ruling = await rule(bundle, committed(rows), bench)
-    assert (ruling.guilty, ruling.finding) == (True, finding)
+    bundle = make_bundle(
+        rules(), committed(rows), Inspection(finding, upload=upload, rollouts=rows, rows=(4,)), accuser=ACCUSER
+    )
+    context = Context({content_hash(data): data}, read_limits=FileLimits())
+    inspection = await verified(bundle, committed(rows), context)
+    assert (inspection.guilty, inspection.finding) == (True, finding)
 
 
 def test_the_largest_row_fits_into_evidence() -> None:
@@ -239,35 +268,35 @@ def test_the_largest_row_fits_into_evidence() -> None:
 async def test_swapped_data_is_found_again() -> None:
     data = write_rollouts(changed(3, proof=b"other"))
     commitment = committed(honest_rows())
-    bench = Bench(files={content_hash(data): data})
+    context = Context(files={content_hash(data): data})
     upload = upload_of(data, commitment)
-    bundle = make_bundle(rules(), commitment, Finding("wrong_root"), accuser=ACCUSER, upload=upload)
-    ruling = await rule(bundle, commitment, bench)
-    assert ruling.guilty is True
-    assert ruling.finding is not None
-    assert ruling.finding.reason == "wrong_root"
+    bundle = make_bundle(rules(), commitment, Inspection(Finding("wrong_root"), upload=upload), accuser=ACCUSER)
+    inspection = await verified(bundle, commitment, context)
+    assert inspection.guilty is True
+    assert inspection.finding is not None
+    assert inspection.finding.reason == "wrong_root"
 
 
 async def test_a_good_file_convicts_nobody() -> None:
     data, commitment = write_rollouts(honest_rows()), committed(honest_rows())
-    bench = Bench(files={content_hash(data): data})
+    context = Context(files={content_hash(data): data})
     for reason in ("malformed", "wrong_root"):
         upload = upload_of(data, commitment)
-        bundle = make_bundle(rules(), commitment, Finding(reason), accuser=ACCUSER, upload=upload)
-        assert (await rule(bundle, commitment, bench)).guilty is False
+        bundle = make_bundle(rules(), commitment, Inspection(Finding(reason), upload=upload), accuser=ACCUSER)
+        assert (await verified(bundle, commitment, context)).guilty is False
 
 
 async def test_missing_data_is_cured_by_the_data() -> None:
     data, commitment = write_rollouts(honest_rows()), committed(honest_rows())
-    bundle = make_bundle(rules(), commitment, Finding("data_missing"), accuser=ACCUSER)
+    bundle = make_bundle(rules(), commitment, Inspection(Finding("data_missing")), accuser=ACCUSER)
     upload = upload_of(data, commitment)
-    there = Bench(files={content_hash(data): data}, uploads={commitment.index: upload})
-    assert (await rule(bundle, commitment, there)).guilty is False
-    assert (await rule(bundle, commitment, Bench())).guilty is True
-    assert (await rule(bundle, commitment, Bench(uploads=there.uploads))).guilty is True
-    assert (await rule(bundle, commitment, Bench(down=True))).guilty is None
+    there = Context(files={content_hash(data): data}, uploads={commitment.index: upload})
+    assert (await verified(bundle, commitment, there)).guilty is False
+    assert (await verified(bundle, commitment, Context())).guilty is True
+    assert (await verified(bundle, commitment, Context(uploads=there.uploads))).guilty is True
+    assert await cannot_verify(bundle, commitment, Context(down=True))
     forged = upload_of(data, commitment, node=STRANGER)
-    assert (await rule(bundle, commitment, Bench(uploads={commitment.index: forged}))).guilty is None
+    assert await cannot_verify(bundle, commitment, Context(uploads={commitment.index: forged}))
 
 
 async def test_a_bundle_shows_a_bounded_number_of_rows() -> None:
@@ -283,8 +312,16 @@ async def test_a_bundle_shows_a_bounded_number_of_rows() -> None:
 @pytest.mark.parametrize("text", ["é", "\u0000", "====", "AAA", "AAAA" * 9, "Zm9v\n"])
 async def test_rows_that_are_no_rows_convict_nobody_and_end_no_juror(text: str) -> None:
     bundle, commitment = accuse(honest_rows(), sampling_mismatch(0), 0)
-    ruling = await rule(bundle.model_copy(update={"rows": text}), commitment)
-    assert ruling.guilty is False
+    inspection = await verified(bundle.model_copy(update={"rows": text}), commitment)
+    assert inspection.guilty is False
+
+
+async def test_evidence_of_another_kind_than_the_case_convicts_nobody() -> None:
+    bundle, commitment = accuse(changed(4, budget=9), Finding("wrong_draw", 4), 4)
+    inspection = await verify_evidence(bundle.to_bytes(), Kind.MALFORMED, commitment, Context())
+    assert (inspection.guilty, inspection.why) == (False, "the evidence is of wrong_draw, the case of malformed")
+    inspection = await verify_evidence(b"no bundle", Kind.MALFORMED, commitment, Context())
+    assert (inspection.guilty, "not an evidence bundle" in inspection.why) == (False, True)
 
 
 def test_numbers_that_no_signature_can_hold_are_refused() -> None:

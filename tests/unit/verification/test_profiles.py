@@ -6,8 +6,8 @@ import pytest
 from eth_utils.crypto import keccak
 
 from muster.errors import ConfigError
-from muster.profiles import PROFILES, Profile, profile_by_hash, profile_hash
-from muster.toploc import CODECS
+from muster.proofs import CODECS
+from muster.verification.profiles import PROFILES, Profile, profile_by_hash, profile_hash
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)

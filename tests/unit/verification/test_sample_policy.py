@@ -13,10 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.cli import main
-from muster.sample_policy import SamplePolicy, detection, detection_over, lying_rows, rows_needed
-from muster.settings import ValidatorSettings
+from muster.settings.schema import ValidatorSettings
+from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows, rows_needed
 
-DEFAULT = SamplePolicy.of(ValidatorSettings())
+DEFAULT = SamplePolicy.from_settings(ValidatorSettings())
 
 
 @settings(deadline=None)
@@ -83,7 +83,7 @@ def test_a_day_and_the_rows_that_suffice() -> None:
     assert detection_over([0.5, 0.25]) == pytest.approx(0.625)
     assert detection_over([]) == 0
     assert [rows_needed(p) for p in (1.0, 0.99, 0.5, 0.1, 0.0)] == [1, 1, 7, 44, None]
-    assert [lying_rows(128, share) for share in (1, 0.1, 0.01, 0.0001)] == [128, 13, 1, 1]
+    assert [false_rows(128, share) for share in (1, 0.1, 0.01, 0.0001)] == [128, 13, 1, 1]
 
 
 def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
@@ -95,7 +95,7 @@ def test_the_command_prints_it(capsys: pytest.CaptureFixture[str], monkeypatch: 
     assert not ended.value.code
     document = json.loads(capsys.readouterr().out)
     assert (document["rows"], document["sample_minimum"], document["newcomer_commitments"]) == (128, 16, 2)
-    found = {(row["node"], row["lying_rows"]): row for row in document["detection"]}
+    found = {(row["node"], row["false_rows"]): row for row in document["detection"]}
     assert len(found) == 9
     known, new = found["known", 1], found["new", 1]
     assert (known["rows_replayed"], known["caught_in_one"]) == (16, pytest.approx(1 / 16))

@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
-from muster.chain.contracts.registry import Node, Role, Status
-from muster.chain.contracts.runs import RunState, Work
-from muster.errors import ConfigError, StorageError
-from muster.hashes import content_hash
-from muster.messages import Receipt
-from muster.signing import UNSIGNED
-from worker.decisions import PASSING, STALE, Entry, Facts, RetiredError, must_wait, next_to_make, still_counts
+from muster.contracts.registry import Node, Role, Status
+from muster.contracts.runs import RunState, Work
+from muster.errors import ConfigError, MusterError, StorageError
+from muster.protocol.eip712 import UNSIGNED
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import UploadReceipt
+from worker.decisions import (
+    PASSING,
+    STALE,
+    Entry,
+    NodeState,
+    next_to_make,
+    retired_status,
+    still_counts,
+    waiting_reason,
+)
 from worker.journal import WorkJournal
 
 ZERO = "0x" + "00" * 20
@@ -44,12 +53,12 @@ STATE = RunState(
     closed=False,
     sealed_through=0,
 )
-FACTS = Facts(NODE, WORK, STATE, run=1, pay=5, min_validators=4, now=HOUR * 3600 + 10)
+FACTS = NodeState(NODE, WORK, STATE, run=1, pay=5, min_validators=4, now=HOUR * 3600 + 10)
 ANCHOR = b"\x05" * 32
 ENTRY = Entry(7, 5, ANCHOR, b"\x01" * 32, "0x" + "ab" * 32, "saved")
 
 
-def but(**changes: Any) -> Facts:
+def but(**changes: Any) -> NodeState:
     """FACTS with these fields of node, work or state changed."""
     parts = {"node": NODE, "work": WORK, "state": STATE}
     for name, value in changes.items():
@@ -59,47 +68,63 @@ def but(**changes: Any) -> Facts:
 
 
 def test_work_can_begin() -> None:
-    assert must_wait(FACTS) == ""
+    assert waiting_reason(FACTS) == ""
 
 
 @pytest.mark.parametrize(
     ("facts", "why"),
     [
         (but(status=Status.NONE), "not registered yet"),
-        (but(steps=1), "the next checkpoint is step 1"),
+        (but(steps=1), "the newest is step 0"),
         (but(validators=3), "3 validators"),
         (but(count_in_hour=4), "all 4 commitments of this hour"),
         (but(reserved=96), "escrow"),
     ],
 )
-def test_reasons_to_wait(facts: Facts, why: str) -> None:
-    assert why in must_wait(facts)
+def test_reasons_to_wait(facts: NodeState, why: str) -> None:
+    assert why in waiting_reason(facts)
 
 
 def test_an_hour_later_there_is_room_again() -> None:
-    assert must_wait(replace(but(count_in_hour=4), now=(HOUR + 1) * 3600)) == ""
+    assert waiting_reason(replace(but(count_in_hour=4), now=(HOUR + 1) * 3600)) == ""
 
 
 @pytest.mark.parametrize(
-    "facts",
+    ("facts", "code"),
     [
-        but(status=Status.JAILED),
-        but(status=Status.RETIRED),
-        but(status=Status.WITHDRAWN),
-        but(left=True),
-        but(closed=True),
+        (but(status=Status.JAILED), 3),
+        (but(status=Status.RETIRED), 0),
+        (but(status=Status.WITHDRAWN), 0),
+        (but(left=True), 0),
+        (but(closed=True), 0),
     ],
 )
-def test_the_end_is_the_end(facts: Facts) -> None:
-    with pytest.raises(RetiredError) as caught:
-        must_wait(facts)
-    assert caught.value.exit_code == 3
+def test_the_end_is_the_end(facts: NodeState, code: int) -> None:
+    with pytest.raises(MusterError) as caught:
+        waiting_reason(facts)
+    assert caught.value.exit_code == code
+
+
+def test_a_retired_worker_says_what_it_waits_for() -> None:
+    facts = replace(but(status=Status.RETIRED, lock=5), withdrawable_at=FACTS.now + 7 * 24 * 3600)
+    text, hint = retired_status(facts)
+    assert text.startswith("this worker has retired, with no open case against it; its stake can be withdrawn from ")
+    assert hint.startswith("start it once a day until then")
+    text, hint = retired_status(replace(facts, withdrawable_at=facts.now))
+    assert text == "this worker has retired, with no open case against it; its stake can be withdrawn"
+    assert hint == "muster worker withdraw --operator NAME"
+    for cases, words in ((1, "1 open case against it"), (2, "2 open cases against it")):
+        text, _ = retired_status(replace(facts, work=replace(facts.work, open_cases=cases)))
+        assert text.startswith(f"this worker has retired, with {words}; ")
+    assert retired_status(but(status=Status.WITHDRAWN, lock=0))[0].endswith(
+        "its stake is out: nothing is left for it to do"
+    )
 
 
 def test_another_role_or_run_is_a_mistake() -> None:
     for facts in (but(role=Role.VALIDATOR), replace(FACTS, run=2)):
         with pytest.raises(ConfigError, match="the settings say run"):
-            must_wait(facts)
+            waiting_reason(facts)
 
 
 def test_what_still_counts() -> None:
@@ -126,7 +151,7 @@ def test_reverts_are_stale_or_passing() -> None:
     assert not STALE & PASSING
 
 
-RECEIPT = Receipt(
+RECEIPT = UploadReceipt(
     run=1, node=ZERO, index=7, root="0x" + "01" * 32, file_hash="0x" + "ab" * 32, size=4, signature=UNSIGNED
 )
 
@@ -148,9 +173,9 @@ def test_the_journal_survives_and_keeps_one_root_per_index(tmp_path: Path) -> No
     entry = journal.entry(7)
     assert entry is not None
     assert (entry.state, entry.root, journal.receipt(7)) == ("uploaded", b"\x01" * 32, RECEIPT)
-    assert journal.unsettled(8) == [entry]
+    assert journal.pending(8) == [entry]
     journal.committed(7, b"\x09" * 32, 100)
-    assert journal.unsettled(8) == []
+    assert journal.pending(8) == []
     assert journal.receipt(7) == RECEIPT
     journal.close()
 
@@ -178,6 +203,8 @@ def test_files_are_kept_until_their_work_is_settled(tmp_path: Path) -> None:
 def test_a_damaged_file_is_noticed(tmp_path: Path) -> None:
     journal = WorkJournal(tmp_path, "me")
     entry = journal.save(7, 5, ANCHOR, b"\x01" * 32, b"file")
+    journal.close()
+    journal = WorkJournal(tmp_path, "me")  # after a crash, say
     (tmp_path / "files" / f"{entry.file_hash}.parquet").write_bytes(b"fil")
     with pytest.raises(StorageError, match="damaged"):
         journal.data(entry)

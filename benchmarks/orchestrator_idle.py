@@ -1,0 +1,213 @@
+"""One orchestrator with 2,000 idle workers and 520 slow strangers: how long an answer takes, and what it costs.
+
+    python benchmarks/orchestrator_idle.py [--json] [--workers 2000] [--strangers 520] [--seconds 30] [--runs 3]
+
+A real orchestrator process over a real chain, with plain settings. Beside it one process holds a connection for each
+worker, all from 127.0.0.1, and asks for the run's demand every 2 s (worker.poll_seconds), as workers without work do.
+Nothing is signed, so that all of them are strangers to the orchestrator. Another holds the strangers' connections, half
+of them from the workers' address, each of which sends one byte of a request's head per second and connects again when
+it is cut. Meanwhile health is asked for, over a new connection each time, and a trainer asks for accepted work and
+reports steps. Everything shares this machine, so the load costs the orchestrator processor time.
+
+`answers_p99` is over all answers to workers, `health_slowest` and `trainer_slowest` are the slowest of theirs.
+`refused` counts answers other than 200, and connections that were lost. `cpu` is the orchestrator's share of a core,
+`memory` its resident memory per open connection at the end. A ratio is the worst of all runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.report import figure, show  # noqa: E402
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on  # noqa: E402
+from muster.chain.anvil import Anvil  # noqa: E402
+from muster.protocol.messages import StepReport  # noqa: E402
+
+HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
+HEALTH_SECONDS = 0.5
+TRAINER_SECONDS = 0.5
+STEP_SECONDS = 5.0
+CLOCK_TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run measured. Seconds, bytes and shares of a core."""
+
+    p50: float
+    p99: float
+    slowest: float
+    answers: int
+    refused: int
+    health: float
+    trainer: float
+    cpu: float
+    memory: float
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--workers", type=int, default=2_000)
+    parser.add_argument("--strangers", type=int, default=520)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of one run")
+    parser.add_argument("--runs", type=int, default=3)
+    options = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="muster-idle-") as folder, furnished(Path(folder)) as house:
+        runs = [run_once(house, options.workers, options.strangers, options.seconds) for _ in range(options.runs)]
+    about = f"{options.workers} workers, {options.strangers} strangers, {options.seconds:g} s"
+    return show(figures(runs), as_json=options.json, about=[about])
+
+
+def figures(runs: Sequence[Run]) -> list[dict[str, object]]:
+    """Return the document's figures."""
+
+    def at_most(name: str, values: Sequence[float], target: float, unit: str) -> dict[str, object]:
+        return figure(name, values, ratio=max(values), target=target, unit=unit, at_most=True)
+
+    answers = [run.answers for run in runs]
+    return [
+        figure(
+            "answers_p99",
+            [run.p99 for run in runs],
+            ratio=max(run.p99 for run in runs),
+            target=1.0,
+            unit="s",
+            at_most=True,
+            answers=answers,
+            p50=[run.p50 for run in runs],
+            slowest=[run.slowest for run in runs],
+        ),
+        at_most("refused", [run.refused for run in runs], 0, "answers"),
+        at_most("health_slowest", [run.health for run in runs], 1.0, "s"),
+        at_most("trainer_slowest", [run.trainer for run in runs], 1.0, "s"),
+        at_most("cpu", [run.cpu for run in runs], 0.5, "cores"),
+        at_most("memory", [run.memory / 1024 for run in runs], 32.0, "KiB per connection"),
+    ]
+
+
+@contextmanager
+def furnished(folder: Path) -> Iterator[RunFixture]:
+    """Yield a run on a chain of its own."""
+    with Anvil.start() as anvil:
+        settings = asyncio.run(deploy_on(anvil, folder))
+        house = asyncio.run(RunFixture.build(folder, settings, seed="idle", workers=()))
+        asyncio.run(house.publish(0))
+        yield house
+
+
+def run_once(house: RunFixture, workers: int, strangers: int, seconds: float) -> Run:
+    """Measure an orchestrator that was just started."""
+    with tempfile.TemporaryDirectory(dir=house.folder) as folder:
+        orchestrator = Orchestrator(house, Path(folder)).start()
+        try:
+            return asyncio.run(measure(house, orchestrator, workers, strangers, seconds))
+        finally:
+            orchestrator.stop()
+
+
+async def measure(house: RunFixture, orchestrator: Orchestrator, workers: int, strangers: int, seconds: float) -> Run:
+    """Measure one run: strangers connect first, then the workers; health and the trainer are asked meanwhile."""
+    assert orchestrator.process is not None
+    pid, port = orchestrator.process.pid, str(orchestrator.port)
+    before = resident(pid)
+    with load("strangers", port, str(strangers)) as slow:
+        await line_of(slow)
+        with load("workers", port, str(workers), f"/v1/runs/{house.run}/demand", str(seconds)) as polling:
+            await line_of(polling)
+            spent, started = cpu_seconds(pid), time.monotonic()
+            result = asyncio.create_task(line_of(polling))
+            health, trainer = await asyncio.gather(
+                ask_health(orchestrator, result), be_trainer(house, orchestrator, result)
+            )
+            cpu = (cpu_seconds(pid) - spent) / (time.monotonic() - started)
+            counted = json.loads(await result)
+            memory = (resident(pid) - before) / (workers + strangers)
+    return Run(
+        p50=counted["p50"],
+        p99=counted["p99"],
+        slowest=counted["slowest"],
+        answers=counted["answers"],
+        refused=counted["refused"],
+        health=health,
+        trainer=trainer,
+        cpu=cpu,
+        memory=max(0.0, memory),
+    )
+
+
+@contextmanager
+def load(role: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process of benchmarks/orchestrator_idle_load.py, and end it afterwards."""
+    command = [sys.executable, "-m", "benchmarks.orchestrator_idle_load", role, *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+async def line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = await asyncio.to_thread(process.stdout.readline)
+    if not line:
+        raise SystemExit(f"the load ended with {process.wait(10)}")
+    return line
+
+
+async def ask_health(orchestrator: Orchestrator, until: asyncio.Task[str]) -> float:
+    """Return the seconds of the slowest answer to a health check. One that fails ends the benchmark."""
+    slowest = 0.0
+    while not until.done():
+        for path in HEALTH:
+            started = time.monotonic()
+            status, _ = await asyncio.to_thread(orchestrator.get, path)
+            slowest = max(slowest, time.monotonic() - started)
+            if status != 200:
+                raise SystemExit(f"{path} was answered with {status}")
+        await asyncio.wait([until], timeout=HEALTH_SECONDS)
+    return slowest
+
+
+async def be_trainer(house: RunFixture, orchestrator: Orchestrator, until: asyncio.Task[str]) -> float:
+    """Return the seconds of the slowest answer to a trainer that asks for work and reports a step now and then."""
+    slowest, reported = 0.0, float("-inf")
+    async with house.client(orchestrator.url, "trainer", attempts=1) as client:
+        while not until.done():
+            started = time.monotonic()
+            await client.accepted(house.run)
+            if started - reported > STEP_SECONDS:
+                await client.post_step(StepReport(run=house.run, step=0, metrics={}))
+                reported = started
+            slowest = max(slowest, time.monotonic() - started)
+            await asyncio.wait([until], timeout=TRAINER_SECONDS)
+    return slowest
+
+
+def cpu_seconds(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / CLOCK_TICKS
+
+
+def resident(pid: int) -> int:
+    """Return the bytes of a process's resident memory."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

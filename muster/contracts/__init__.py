@@ -1,0 +1,22 @@
+"""Our contracts in Python: every call, event, struct and enum, typed, in one module per contract.
+
+    from muster.contracts import court, runs
+    work = await chain.call(runs.work(node))
+    receipt = await chain.send(runs.claim(node, through))
+
+`court`, `registry`, `runs` and `token` are generated from the build (scripts/bindings.py) and are not in the
+repository.
+"""
+
+from pathlib import Path
+
+from muster.errors import ConfigError
+
+_GENERATED = ("court", "registry", "runs", "token")
+
+
+def __getattr__(name: str) -> object:
+    """Raise ConfigError for a generated module that is not there yet."""
+    if name in _GENERATED and not (Path(__file__).parent / f"{name}.py").is_file():
+        raise ConfigError("the contracts were not built", hint="python scripts/build_contracts.py")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,42 @@
+"""Whose statement a receipt, an upload or a verdict is: each check recovers a signer and compares it."""
+
+from __future__ import annotations
+
+from muster.errors import MismatchError
+from muster.protocol.eip712 import Domain, recover_signer
+from muster.protocol.messages import Upload, UploadReceipt, Verdict
+
+
+def check_receipt(where: Domain, receipt: UploadReceipt, storage_key: str) -> None:
+    """Raise MismatchError unless the run's storage key signed the receipt."""
+    signer = recover_signer(where, receipt)
+    if signer.lower() != storage_key.lower():
+        raise MismatchError(f"the receipt is signed by {signer}, not by the run's storage key {storage_key}")
+
+
+def upload_target(file_hash: str, run: int, index: int, root: str) -> tuple[str, str]:
+    """Return path and query of an upload, in the one form that counts: what the node signs when it uploads."""
+    return f"/v1/files/{file_hash}", f"run={run}&index={index}&root={root}"
+
+
+def check_upload(where: Domain, upload: Upload) -> None:
+    """Raise MismatchError unless the node itself signed that this file is the one of (run, index, root).
+
+    The storage's receipt does not prove that: whoever holds the storage key could sign one over any file.
+    """
+    receipt, request = upload.receipt, upload.request
+    path, query = upload_target(receipt.file_hash, receipt.run, receipt.index, receipt.root)
+    if (request.method, request.path, request.body_hash) != ("PUT", path, receipt.file_hash):
+        raise MismatchError(f"the request signed by the node is not an upload of {receipt.file_hash}")
+    if request.query != query:
+        raise MismatchError(f"the upload was for {request.query}, the receipt says {query}")
+    signer = recover_signer(where, request)
+    if signer.lower() != receipt.node.lower():
+        raise MismatchError(f"the upload is signed by {signer}, not by the node {receipt.node}")
+
+
+def check_verdict(where: Domain, verdict: Verdict) -> None:
+    """Raise MismatchError unless `verdict.validator` signed the verdict."""
+    signer = recover_signer(where, verdict)
+    if signer.lower() != verdict.validator.lower():
+        raise MismatchError(f"the verdict is signed by {signer}, not by its validator {verdict.validator}")

@@ -1,0 +1,76 @@
+"""Fetch a step by what has changed since one that is here, and only the rest whole.
+
+    fetched = await fetch_step(root, run, step, sources, dest, anchored=chain_root)
+
+Differences are looked up, fetched and applied first. Each shard that comes out as the anchored manifest says is put
+where the ordinary fetch would have put it. Then the ordinary fetch gets what is missing, all of it if need be: it
+believes nothing on the disk but what was hashed under the same lock. So nothing here can make anybody load a wrong
+byte; whatever goes wrong costs time. An old step that nobody offers whole is made of differences to an older one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+from muster.errors import MismatchError, UnreachableError
+from muster.shardcast.fetch.delta_fetch import Anchored, DeltaFetch, Hold, Wanted
+from muster.shardcast.fetch.download import Progress
+from muster.shardcast.fetch.fetch import FetchedVersion, exclusive, fetch_version
+from muster.shardcast.fetch.sources import FetchLimits, SourceReport
+from muster.shardcast.format.store import version_path
+
+
+async def fetch_step(
+    root: bytes,
+    run: int,
+    step: int,
+    sources: Sequence[str],
+    dest: Path,
+    *,
+    anchored: Anchored,
+    limits: FetchLimits | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    on_bad_source: Callable[[SourceReport], None] | None = None,
+    hold: Hold = nullcontext,
+) -> FetchedVersion:
+    """Do as `fetch_version`, raising the same, but by way of differences where that costs fewer bytes.
+
+    Differences also lead to a step that no source has whole. A source of a wrong difference is only avoided, not
+    reported, since no anchored root says what a difference is. hold: called for the step that differences are applied
+    to.
+    """
+    version = Wanted(root, run, step, sources, dest, limits or FetchLimits())
+    delta = DeltaFetch(version, anchored, progress=progress, hold=hold)
+
+    async def fetch_rest() -> FetchedVersion:
+        return await fetch_version(
+            root,
+            run,
+            step,
+            sources,
+            dest,
+            limits=version.limits,
+            progress=progress,
+            on_bad_source=on_bad_source,
+            retry=delta.offers.retry,
+            verified=delta.verified,
+        )
+
+    try:
+        async with exclusive(dest, root, version.limits.timeout):
+            if not await asyncio.to_thread(version_path(dest, root).is_dir):
+                await delta.run()
+            try:
+                fetched = await fetch_rest()
+            except (UnreachableError, MismatchError) as error:
+                if not await delta.run(whole=False):
+                    why = "; ".join([*delta.tried, f"whole: {error}"])
+                    raise type(error)(f"step {step} cannot be had: {why}", hint=error.hint) from error
+                fetched = await fetch_rest()
+    except TimeoutError as error:  # of the lock: all else says what it waited for
+        raise UnreachableError(f"another fetch of step {step} into {dest} has not ended in time") from error
+    return replace(fetched, delta_bytes=delta.fetched_bytes)

@@ -1,0 +1,84 @@
+"""What sources offer for one step, and which of these offers have failed. Offers are untrusted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from muster.shardcast.fetch.indexes import ask_all
+from muster.shardcast.fetch.route import Offer, offers_of, without
+from muster.shardcast.fetch.sources import MAX_SOURCES, FetchLimits, Pool, Retry
+from muster.shardcast.format.store import Index, page_of
+
+INDEX_SECONDS: Final = 5.0
+"""Sources that have not answered by then are not asked for differences."""
+
+MAX_FAILED_OFFERS: Final = 3
+"""Failed offers of a source after which all its other offers are ignored, too."""
+
+
+class SourceOffers:
+    """What the sources of one fetch offer for a step."""
+
+    def __init__(self, run: int, step: int, sources: Sequence[str], limits: FetchLimits) -> None:
+        self.retry: Retry = "all"
+        """Which sources are asked again if they do not have the step. Once all have answered and have newer ones, it is
+        not still on its way to them."""
+        self._run = run
+        self._step = step
+        self._sources = sources
+        self._limits = limits
+        self._indexes: dict[str, list[Index]] | None = None
+        """By source: its index, and the page of the step."""
+        self._has_pages = False
+        self._bad_roots: set[bytes] = set()
+        self._failures: Counter[str] = Counter()
+        """By source: its offers that failed."""
+
+    async def load(self, indexes: Mapping[str, Index] | None) -> None:
+        """Ask the sources for their indexes, once. indexes: those of the sources, where they are known already.
+
+        Raises ConfigError for urls that are no sources.
+        """
+        if self._indexes is not None:
+            return
+        known, self._has_pages = dict(indexes or {}), indexes is not None
+        if indexes is None:
+            async with Pool(self._sources, self._limits) as pool:
+                known = await ask_all(pool, lambda source: source.index(), INDEX_SECONDS)
+                asked = {source.url for source in pool.sources}
+            newest = [max((e.step for e in i.versions if e.run == self._run), default=-1) for i in known.values()]
+            if known.keys() == asked and min(newest) > self._step:
+                self.retry = "busy"
+        self._indexes = {url: [index] for url, index in known.items()}
+
+    async def load_pages(self) -> bool:
+        """Ask the sources for the page of the step, which shows older versions; return False when that is done."""
+        if self._has_pages or self._indexes is None:
+            return False
+        self._has_pages = True
+        number = page_of(self._step)
+        async with Pool(self._sources, self._limits) as pool:
+            found = await ask_all(pool, lambda source: source.page(number), INDEX_SECONDS)
+        for url, page in found.items():
+            self._indexes.setdefault(url, []).append(page)
+        return True
+
+    def usable(self, unwanted: Collection[bytes] = ()) -> list[Offer]:
+        """Return the offers that have not failed, without the versions with these roots."""
+        ignored = [url for url, failures in self._failures.items() if failures >= MAX_FAILED_OFFERS]
+        return without(offers_of(self._indexes or {}, self._run), ignored, {*self._bad_roots, *unwanted})
+
+    def mark_failed(self, offers: Collection[Offer]) -> None:
+        """Note that these offers failed, and which sources made them."""
+        self._bad_roots |= {offer.root for offer in offers}
+        self._failures += Counter(url for offer in offers for url in offer.urls)
+
+    def __str__(self) -> str:
+        found = []
+        for url in dict.fromkeys(source.rstrip("/") for source in self._sources[:MAX_SOURCES]):
+            pages = (self._indexes or {}).get(url, ())
+            steps = {entry.step for index in pages for entry in index.versions if entry.run == self._run}
+            found.append(f"{url} has steps {min(steps)} to {max(steps)}" if steps else f"{url} lists no step")
+        return ", ".join(found)

@@ -1,0 +1,160 @@
+"""Admit requests when there are more than can be answered: health, the trainer, members, strangers.
+
+Rules:
+
+- `/healthz`, `/readyz`, `/metrics` and `/version` are always answered.
+- The trainer, members and strangers have slots of their own, so the many cannot take those of the few; so have
+  strangers' requests for files, whose answers are long and may be read slowly. A request holds its slot until its
+  answer is sent. Without a free slot it waits, for WAIT_SECONDS at most, in a bounded queue; beyond that it is
+  refused: 503 with `Retry-After`, a problem document.
+- One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
+  are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
+- The party of a request follows from its connection (`orchestrator/connection_table.py`), or from its own signature.
+  Reads need no signature, but a signed read is answered as a member's. Such a signature counts once, within the bound
+  of what is remembered: a replay gains a stranger a member's slot, and nothing else.
+- Behind one of `orchestrator.trusted_proxies` the address is the last of `X-Forwarded-For`, and only a request's own
+  signature makes it a member's: strangers share the proxy's connections.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from muster.protocol.requests import HEADER_SIGNATURE
+from muster.runtime import telemetry
+from orchestrator.connection_table import ConnectionTable, Owner, address_group
+from orchestrator.http_limits import BoundedProtocol
+from orchestrator.problems import problem_response
+
+ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
+FILES: Final = ("/v1/files/", "/v1/evidence")
+WAIT_SECONDS: Final = 5.0
+REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
+
+Recognise = Callable[[Request], Awaitable[Owner | None]]
+
+
+class Slots:
+    """`at_once` slots, of which one party gets `share` at most; `waiting` more requests may wait for one."""
+
+    def __init__(self, at_once: int, waiting: int, *, share: float = 0.5) -> None:
+        self._free = at_once
+        self._most = max(1, int(at_once * share))
+        self._waiting_most = waiting
+        self._party_waiting_most = max(1, int(waiting * share))
+        self._taken: Counter[str] = Counter()
+        self._queues: dict[str, deque[asyncio.Future[None]]] = {}
+        """Waiting requests by party; the party served last is last."""
+        self._waiting = 0
+
+    async def acquire(self, party: str) -> bool:
+        """Acquire a slot, now or within WAIT_SECONDS; return False when none becomes free."""
+        if self._free and self._taken[party] < self._most:
+            self._hold(party)
+            return True
+        if self._waiting >= self._waiting_most or len(self._queues.get(party, ())) >= self._party_waiting_most:
+            return False
+        slot: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._queues.setdefault(party, deque()).append(slot)
+        self._waiting += 1
+        try:
+            await asyncio.wait([slot], timeout=WAIT_SECONDS)
+        except asyncio.CancelledError:
+            if slot.done():
+                self.release(party)
+            else:
+                self._forget(party, slot)
+            raise
+        if not slot.done():
+            self._forget(party, slot)
+            return False
+        return True
+
+    def release(self, party: str) -> None:
+        """Release a slot; the next party in turn gets it."""
+        self._free += 1
+        self._taken[party] -= 1
+        if not self._taken[party]:
+            del self._taken[party]
+        for waiting in self._queues:
+            if self._taken[waiting] < self._most:
+                self._serve(waiting)
+                return
+
+    def _serve(self, party: str) -> None:
+        queue = self._queues.pop(party)
+        slot = queue.popleft()
+        self._waiting -= 1
+        if queue:
+            self._queues[party] = queue
+        self._hold(party)
+        slot.set_result(None)
+
+    def _hold(self, party: str) -> None:
+        self._free -= 1
+        self._taken[party] += 1
+
+    def _forget(self, party: str, slot: asyncio.Future[None]) -> None:
+        queue = self._queues[party]
+        queue.remove(slot)
+        self._waiting -= 1
+        if not queue:
+            del self._queues[party]
+
+
+class Admission:
+    """ASGI middleware around the whole application."""
+
+    def __init__(self, app: ASGIApp, recognise: Recognise, table: ConnectionTable) -> None:
+        self._app = app
+        self._recognise = recognise
+        self._table = table
+        self._slots_by_kind = {
+            "trainer": Slots(64, 512, share=1.0),
+            "member": Slots(256, 4096),
+            "stranger": Slots(128, 4096),
+            "reader": Slots(128, 1024),
+        }
+        self._recognising = Slots(32, 2048)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["path"] in ALWAYS:
+            await self._app(scope, receive, send)
+            return
+        kind, party = await self._party(scope)
+        slots = self._slots_by_kind[kind]
+        if not await slots.acquire(party):
+            REFUSED.labels(kind).inc()
+            detail = "more requests are under way than this orchestrator answers at once"
+            await problem_response(503, "Too many requests", detail, "try again in a second")(scope, receive, send)
+            return
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            slots.release(party)
+
+    async def _party(self, scope: Scope) -> tuple[str, str]:
+        """Return whose request it is: the kind of party, and its address."""
+        connection: BoundedProtocol = scope["state"]["connection"]
+        address, owner = connection.address, connection.owner
+        headers = Headers(scope=scope)
+        if connection.proxied:
+            lines = headers.getlist("x-forwarded-for")  # some proxies add a line to what the client sent
+            address = address_group(",".join(lines).rpartition(",")[2].strip()) or address
+        if owner is None and HEADER_SIGNATURE in headers and await self._recognising.acquire(address):
+            try:
+                owner = await self._recognise(Request(scope))
+            finally:
+                self._recognising.release(address)
+            if owner is not None and not connection.proxied:
+                self._table.claim(connection, owner)
+        if owner is None:
+            return ("reader" if scope["path"].startswith(FILES) else "stranger"), address
+        return ("trainer" if owner.is_trainer else "member"), owner.address

@@ -1,0 +1,228 @@
+"""Track open connections: whose they are, and which of them is closed first when descriptors run short.
+
+Rules:
+
+- A connection is a stranger's until it has carried a valid signed request of a node of the run or of its trainer; then
+  it is that member's, until it closes. A member can own OWNED_CONNECTIONS; its others stay strangers'.
+- Idle connections cost memory and a descriptor, nothing else. Connections are closed for room only when more than
+  `budget` are open, a hundredth of the budget at a time.
+- Closed first: strangers' connections on which no request's head has arrived within HEAD_GRACE_SECONDS, or that belong
+  to an address with more than HEADS_PER_ADDRESS of these. Then strangers' idle ones, then members' idle ones. A
+  connection with a request under way is never closed for room; if no other is left, the new one is refused.
+- Within each of these groups the address (or member) with the most connections loses the one that has waited longest.
+  So one address cannot displace others, and no number of connections per address has to be chosen: a reverse proxy
+  or a local swarm may hold as many as there is room for.
+- Beyond HEADS_PER_ADDRESS unfinished heads an address loses its oldest, once that is HEAD_GRACE_SECONDS old, whether
+  descriptors are short or not.
+- An IPv6 address stands for its /64. The addresses of `proxies` are neither strangers nor limited in heads.
+"""
+
+from __future__ import annotations
+
+import heapq
+import ipaddress
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from muster.runtime import telemetry
+
+HEADS_PER_ADDRESS: Final = 256
+HEAD_GRACE_SECONDS: Final = 5.0
+OWNED_CONNECTIONS: Final = 64
+
+MAX_CONNECTIONS: Final = 65_536
+"""However many the descriptors allow: so many idle connections take about a gigabyte of memory."""
+
+OPEN: Final = telemetry.gauge("connections", "Open connections")
+OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
+CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
+
+STRANGER_WAITING, STRANGER_IDLE, MEMBER_IDLE = range(3)
+"""Ranks, in the order in which connections are closed."""
+
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The member whose connection it is."""
+
+    address: str
+    is_trainer: bool
+
+
+class Tracked(Protocol):
+    """What the table knows of a connection."""
+
+    address: str
+    """Its `address_group`."""
+    proxied: bool
+    owner: Owner | None
+    busy: bool
+    """A request is under way."""
+    since: float
+    """Loop time at which its present wait began."""
+
+    def close_for_room(self, why: str) -> None:
+        """Close it, with an answer that can be read where one is awaited."""
+        ...
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A connection that may be closed."""
+
+    rank: int
+    party: str
+    """The address or member it counts for."""
+    since: float
+
+
+Item = TypeVar("Item")
+
+
+def first_to_go(candidates: Sequence[tuple[Candidate, Item]], count: int) -> list[Item]:
+    """Return the `count` connections to close first, by the rules above."""
+    chosen: list[Item] = []
+    for rank in sorted({candidate.rank for candidate, _ in candidates}):
+        parties: dict[str, deque[Item]] = defaultdict(deque)
+        oldest: dict[str, float] = {}
+        ranked = (pair for pair in candidates if pair[0].rank == rank)
+        for candidate, item in sorted(ranked, key=lambda pair: pair[0].since):
+            parties[candidate.party].append(item)
+            oldest.setdefault(candidate.party, candidate.since)
+        heap = [(-len(items), oldest[party], party) for party, items in parties.items()]
+        heapq.heapify(heap)
+        while heap and len(chosen) < count:
+            size, since, party = heap[0]
+            chosen.append(parties[party].popleft())
+            if parties[party]:
+                heapq.heapreplace(heap, (size + 1, since, party))
+            else:
+                heapq.heappop(heap)
+    return chosen
+
+
+def address_group(host: str) -> str:
+    """Return what counts as one address for limits: an IPv4 address, or the /64 of an IPv6 one."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped) if mapped else str(ipaddress.ip_network((address, 64), strict=False))
+    return str(address)
+
+
+class ConnectionTable:
+    """The open connections of one server. Not for several threads."""
+
+    def __init__(self, budget: int, proxies: Iterable[Network] = ()) -> None:
+        self.budget = budget
+        self._proxies = tuple(proxies)
+        self._open: dict[Tracked, None] = {}
+        self._waiting: dict[str, dict[Tracked, None]] = defaultdict(dict)
+        """Strangers' connections by address on which a head is awaited, oldest first."""
+        self._owned: Counter[str] = Counter()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def is_proxy(self, host: str) -> bool:
+        """Return whether connections from this address are a trusted proxy's."""
+        if not self._proxies:
+            return False
+        try:
+            address = ipaddress.ip_address(host.partition("%")[0])
+        except ValueError:
+            return False
+        return any(address in network for network in self._proxies)
+
+    def add(self, connection: Tracked, now: float) -> None:
+        """Note a new connection; close others, or else the new one, where there is no room."""
+        self._open[connection] = None
+        OPEN.set(len(self._open))
+        self.head_awaited(connection, now)
+        if len(self._open) > self.budget:
+            self._make_room(connection, now)
+
+    def remove(self, connection: Tracked) -> None:
+        """Forget a connection that is closed or about to be."""
+        if self._open.pop(connection, connection) is None:
+            OPEN.set(len(self._open))
+            self.head_arrived(connection)
+            if connection.owner is not None:
+                self._owned[connection.owner.address] -= 1
+                if not self._owned[connection.owner.address]:
+                    del self._owned[connection.owner.address]
+                OWNED.dec()
+
+    def head_awaited(self, connection: Tracked, now: float) -> None:
+        """Note that a request's head is awaited: from a connection's opening, or from the head's first byte."""
+        if connection.owner is not None or connection.proxied:
+            return
+        heads = self._waiting[connection.address]
+        heads[connection] = None
+        if len(heads) > HEADS_PER_ADDRESS:
+            oldest = next(iter(heads))
+            if now - oldest.since > HEAD_GRACE_SECONDS:
+                self._close(oldest, "slow heads")
+
+    def head_arrived(self, connection: Tracked) -> None:
+        """Note that no head is awaited any more."""
+        heads = self._waiting.get(connection.address)
+        if heads is not None:
+            heads.pop(connection, None)
+            if not heads:
+                del self._waiting[connection.address]
+
+    def claim(self, connection: Tracked, owner: Owner) -> None:
+        """Make a connection a member's, unless that member owns enough of them."""
+        if connection in self._open and connection.owner is None and self._owned[owner.address] < OWNED_CONNECTIONS:
+            connection.owner = owner
+            self._owned[owner.address] += 1
+            OWNED.inc()
+
+    def _make_room(self, newest: Tracked, now: float) -> None:
+        candidates = [
+            (candidate, connection)
+            for connection in self._open
+            if connection is not newest and (candidate := self._candidate(connection, now)) is not None
+        ]
+        going = first_to_go(candidates, max(1, self.budget // 100))
+        for connection in going:
+            self._close(connection, "room")
+        if not going:
+            self._close(newest, "full")
+
+    def _candidate(self, connection: Tracked, now: float) -> Candidate | None:
+        if connection.busy:
+            return None
+        if connection.owner is not None:
+            return Candidate(MEMBER_IDLE, connection.owner.address, connection.since)
+        if connection.proxied:
+            return Candidate(MEMBER_IDLE, connection.address, connection.since)
+        heads = self._waiting.get(connection.address, {})
+        if connection not in heads:
+            return Candidate(STRANGER_IDLE, connection.address, connection.since)
+        if now - connection.since > HEAD_GRACE_SECONDS or len(heads) > HEADS_PER_ADDRESS:
+            return Candidate(STRANGER_WAITING, connection.address, connection.since)
+        return None
+
+    def _close(self, connection: Tracked, why: str) -> None:
+        CLOSED.labels(why).inc()
+        self.remove(connection)
+        connection.close_for_room(why)
+
+
+def connection_budget(descriptors: int) -> tuple[int, int]:
+    """Return how many connections a process with so many descriptors may hold, and how many may be accepted at once.
+
+    Set aside are those that are accepted in one go, before they can be counted, and some for files and databases.
+    """
+    backlog = max(1, min(1024, descriptors // 4))
+    reserved = backlog + min(256, descriptors // 4)
+    return max(1, min(MAX_CONNECTIONS, descriptors - reserved)), backlog

@@ -1,0 +1,271 @@
+"""Bound the time and the bytes that each connection of uvicorn may take.
+
+- A request's head must arrive within HEAD_SECONDS of the connection's opening, or of its own first byte if it is not
+  the first, and be no longer than MAX_HEAD_BYTES. Between two requests a connection may be idle for IDLE_SECONDS.
+- A reader that takes nothing of a long answer for STALL_SECONDS is cut, and so is one that takes less than
+  SLOWEST_BYTES_PER_SECOND of it on average beyond that time.
+- A request may be answered before its body has arrived (413, 401 ...). What is left of the body is read and discarded,
+  up to MAX_DISCARDED_BYTES: closing a socket with unread bytes resets it, and the answer is lost with it. Where the
+  answer ends the connection, our half is closed at once and the rest is awaited for LINGER_SECONDS.
+- What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 503 with
+  `Retry-After` where there is no room. (`orchestrator/connection_table.py` says who gets room.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Final
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from muster.constants import SLOWEST_BYTES_PER_SECOND
+from muster.protocol.messages import Problem
+from orchestrator.connection_table import ConnectionTable, Owner, address_group
+
+MAX_HEAD_BYTES: Final = 64 * 1024
+"""Of one request's head; up to a read more is taken in before that shows."""
+
+HEAD_SECONDS: Final = 20.0
+"""From the opening of a connection, or the first byte of a further request, to the end of the request's head."""
+
+IDLE_SECONDS: Final = 75.0
+"""From the end of an answer to the first byte of the next request. Longer than clients and proxies keep connections."""
+
+STALL_SECONDS: Final = 60.0
+"""Without a reader taking anything of an answer that is too long for the socket's buffer."""
+
+LINGER_SECONDS: Final = 10.0
+"""For the rest of a body to arrive after an answer that ends its connection."""
+
+MAX_DISCARDED_BYTES: Final = 256 << 20
+"""Of one body after its answer."""
+
+_STATUS: Final = {400: "Bad Request", 503: "Service Unavailable"}
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, which is cut when it takes too long or too much. Make a class for a server with `bounded`."""
+
+    table: ConnectionTable
+    address = ""
+    proxied = False
+    owner: Owner | None = None
+    busy = False
+    since = 0.0
+
+    _timer: asyncio.TimerHandle | None = None
+    _deadline: float | None = None
+    _in_head = False
+    _head_bytes = 0
+    _body_arrived = True
+    _discarded = 0
+    _answer_bytes = 0
+    _answer_began = 0.0
+    _lingering = False
+    _broken = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._unanswered: deque[RequestResponseCycle] = deque()  # the request under way, and those that came with it
+        host = self.client[0] if self.client else ""
+        self.address, self.proxied = address_group(host), self.table.is_proxy(host)
+        self.since = self.loop.time()
+        self._cut_after(HEAD_SECONDS)
+        self.table.add(self, self.since)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self.table.remove(self)
+        self._answer_no_more()
+        super().connection_lost(exc)
+
+    # What comes in
+
+    def data_received(self, data: bytes) -> None:
+        if self._broken:
+            self._discard(len(data))
+            return
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
+        if self._head_bytes > MAX_HEAD_BYTES:
+            self.transport.abort()
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self  # type: ignore[typeddict-item]
+        if not self.busy and not self._lingering and self.cycle is not None:
+            self._await_head()  # of the first request it is awaited since the connection was opened
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._lingering:
+            return  # another request after the one whose answer ends the connection
+        self.table.head_arrived(self)
+        self.busy, self._body_arrived, self._discarded = True, False, 0
+        self._clear_deadline()
+        super().on_headers_complete()
+        self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
+        self._unanswered.append(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._discard(len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._body_arrived = True
+        super().on_message_complete()
+        if self._lingering:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        self._broken = True
+        if self._lingering:
+            self.transport.close()
+            return
+        self._answer_no_more()
+        self.transport.write(refusal(400, "Bad Request", msg))
+        self._linger()
+
+    # What goes out
+
+    def on_response_complete(self) -> None:
+        if self._unanswered:
+            self._unanswered.popleft()
+        if self._lingering:
+            return
+        super().on_response_complete()
+        if not self.cycle.response_complete or self.transport.is_closing():
+            return  # the next request came with this one, or there will be none
+        self.busy, self.since, self._answer_bytes = False, self.loop.time(), 0
+        if self._in_head:
+            self._await_head()
+        else:
+            self._cut_after(IDLE_SECONDS)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        allowed = self._answer_began + STALL_SECONDS + self._answer_bytes / SLOWEST_BYTES_PER_SECOND
+        self._cut_after(min(STALL_SECONDS, allowed - self.loop.time()))
+
+    def write_answer(self, data: bytes) -> None:
+        """Send a part of an answer."""
+        if not self._answer_bytes:
+            self._answer_began = self.loop.time()
+        self._answer_bytes += len(data)
+        self.transport.write(data)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.cycle.response_complete:
+            self._clear_deadline()
+
+    def close_after_answer(self) -> None:
+        """Close now, or once the rest of the request has arrived and the client can have read the answer."""
+        if self._body_arrived or self.transport.is_closing():
+            self.transport.close()
+        else:
+            self._linger()
+
+    def close_for_room(self, why: str) -> None:
+        """Close, with a refusal where a request has begun or may have."""
+        if not self._lingering and (self._in_head or self.cycle is None):
+            detail = "request heads arrive too slowly" if why == "slow heads" else "no room for another connection"
+            self.transport.write(refusal(503, "Too many connections", detail))
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # a client that reads nothing would keep the descriptor
+        else:
+            self.transport.close()
+
+    def _answer_no_more(self) -> None:
+        """End the requests that were not answered yet: nobody would read what they read from storage and send."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered.clear()
+        self.pipeline.clear()
+
+    # Clocks
+
+    def _await_head(self) -> None:
+        self.since = self.loop.time()
+        self._cut_after(HEAD_SECONDS)
+        self.table.head_awaited(self, self.since)
+
+    def _linger(self) -> None:
+        """Send nothing more, and discard what comes until the client closes its half."""
+        if self.transport.is_closing():
+            return
+        self._lingering, self.busy = True, False
+        self.since = self.loop.time()
+        self._unset_keepalive_if_required()
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._cut_after(LINGER_SECONDS)
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > MAX_DISCARDED_BYTES:
+            self.transport.abort()
+
+    def _cut_after(self, seconds: float) -> None:
+        """Cut the connection in so many seconds, unless the deadline is moved or cleared.
+
+        One timer serves all deadlines: most are cleared long before they come.
+        """
+        self._deadline = self.loop.time() + seconds
+        if self._timer is not None and self._timer.when() > self._deadline:
+            self._timer.cancel()
+            self._timer = None
+        if self._timer is None:
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+
+    def _check_deadline(self) -> None:
+        self._timer = None
+        if self._deadline is None:
+            return
+        if self.loop.time() >= self._deadline:
+            self.transport.abort()
+        else:
+            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+
+    def _clear_deadline(self) -> None:
+        self._deadline = None
+
+
+class AnswerTransport:
+    """A connection's transport as an answer sees it: closing it does not lose the answer."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: BoundedProtocol) -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        self._connection.write_answer(data)
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.close_after_answer()
+
+
+def bounded(table: ConnectionTable) -> type[BoundedProtocol]:
+    """Return the protocol of a server whose connections are kept in `table`."""
+    return type("BoundedProtocol", (BoundedProtocol,), {"table": table})
+
+
+def refusal(status: int, title: str, detail: str) -> bytes:
+    """Return the bytes of a problem document as an answer that ends its connection."""
+    body = Problem(title=title, status=status, detail=detail).model_dump_json().encode()
+    lines = [f"HTTP/1.1 {status} {_STATUS[status]}", "Content-Type: application/problem+json"]
+    lines += [f"Content-Length: {len(body)}", "Connection: close"]
+    if status == 503:
+        lines.append("Retry-After: 1")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body

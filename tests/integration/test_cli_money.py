@@ -1,0 +1,135 @@
+"""How the command line shows amounts and times, and what it says where ether for gas is missing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from structlog.testing import capture_logs
+
+from muster.chain.anvil import Anvil, LocalChain
+from muster.chain.gas import TRANSACTION_GAS
+from muster.chain.keys import Signer
+from muster.chain.provider import connected
+from muster.settings.schema import ChainSettings
+from tests.support.machine import Machine
+from tests.support.sender_fixture import GWEI, opened, payment
+
+TOKEN = 10**18
+RAW = re.compile(r"\b\d{13,}\b|\b[12]\d{9}\b")
+"""Token wei, and seconds since the epoch, as nobody reads them."""
+
+
+def test_people_read_tokens_ether_and_local_time(machine: Machine, run: int) -> None:
+    machine.secret("leaver.key", os.urandom(32).hex())
+    operator, node = ("--operator", "./operator.key"), ("--node", "./leaver.key")
+    typed = [
+        machine.type("worker", "join", *operator, *node, "--run", run, "--yes"),
+        machine.type("worker", "retire", *operator, *node, "--yes"),
+        machine.type("worker", "status", *node),
+        machine.type("run", "show", run),
+        machine.type("run", "list"),
+        machine.type("chain", "show"),
+        machine.type("wallet", "deposit", "12.5", *operator, "--dry-run"),
+        machine.type("run", "fund", "1.5", run, "--operator", "./owner.key", "--yes"),
+    ]
+    assert [done.returncode for done in typed] == [0] * len(typed)
+    early = machine.type("worker", "withdraw", *operator, *node, "--yes")
+    assert early.returncode == 4
+    for done in [*typed, early]:
+        assert not RAW.search(done.stdout + done.stderr), done.stdout + done.stderr
+    joined, retired, status, *_, funded = typed
+    assert re.search(r"^stake +1,000 MUST *$", joined.stdout, re.MULTILINE)
+    assert re.search(
+        r"^withdrawable at +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \S+ \((in )?\d.*\) *$", retired.stdout, re.MULTILINE
+    )
+    assert re.search(r"^gas +0\.02 ETH *$", status.stdout, re.MULTILINE)
+    assert re.search(r"^amount +1\.5 MUST *$", funded.stdout, re.MULTILINE)
+    assert re.search(r"can be withdrawn from \d{4}-\d\d-\d\d", early.stderr)
+    shown = machine.json("worker", "status", *node)
+    assert (shown["stake"], shown["gas"]) == (1_000 * TOKEN, 2 * 10**16)
+    assert isinstance(shown["withdrawable_at"], int)
+
+
+# --- Ether for gas
+
+
+def test_joining_without_ether_is_refused_with_a_way_to_get_it(machine: Machine, run: int) -> None:
+    """A dry run says it before anything is sent: an operator with tokens and no ether, and one with too little."""
+    for name in ("broke", "fresh"):
+        machine.secret(f"{name}.key", os.urandom(32).hex())
+    address = Signer.from_key((machine.folder / "broke.key").read_text().strip()).address
+    machine.json("faucet", "--ether", "--wallet", "./broke.key")
+    machine.json("faucet", "--wallet", "./broke.key", "--yes")
+    set_ether(machine, address, 10**15)
+    for role in ("worker", "validator"):
+        join = (role, "join", "--operator", "./broke.key", "--node", "./fresh.key", "--run", run)
+        refused = machine.json(*join, "--dry-run", status=4)
+        assert (refused["kind"], refused["hint"]) == ("UnfundedError", f"muster faucet --ether --to {address}")
+        assert re.match(
+            rf"Join run {run} as a {role}: {address} holds 0.001 ETH, less than the 0.02\d+ ETH it may cost",
+            refused["error"],
+        ), "gas, and the 0.02 for the node's key"
+    set_ether(machine, address, 0)
+    assert "holds 0 ETH" in machine.json(*join, "--dry-run", status=4)["error"]
+    given = machine.json(*refused["hint"].split()[1:])
+    assert (given["account"], given["balance"]) == (address, TOKEN)
+    assert machine.json(*join, "--dry-run")["dry_run"] is True
+
+
+def test_ether_is_given_away_on_a_local_chain_only(machine: Machine) -> None:
+    address = Signer.random().address
+    assert machine.json("faucet", "--ether", "--to", address, "--dry-run")["dry_run"] is True
+    assert machine.json("faucet", "--ether", "--to", address)["balance"] == TOKEN
+    assert machine.json("faucet", "--ether", "--to", address)["balance"] == 2 * TOKEN
+    assert "is no address" in machine.json("faucet", "--ether", "--to", "0x12", status=2)["error"]
+    elsewhere = machine.type("faucet", "--ether", "--to", address, MUSTER_CHAIN__CHAIN_ID="84532")
+    assert elsewhere.returncode == 2
+    assert f"next: a public faucet of chain 84532 gives test ether: send it to {address}" in elsewhere.stderr
+
+
+def test_a_key_that_is_low_on_gas_is_named_in_status_and_doctor(machine: Machine, run: int) -> None:
+    key = machine.secret("thirsty.key", os.urandom(32).hex())
+    address = Signer.from_key(key.read_text().strip()).address
+    join = ("worker", "join", "--operator", "./operator.key", "--node", "./thirsty.key", "--run", run, "--yes")
+    machine.json(*join)
+    assert machine.json("worker", "status", "--node", address)["gas_transactions"] >= 25
+    assert "warning" not in machine.type("worker", "status", "--node", address).stderr
+    set_ether(machine, address, 1)
+    status = machine.type("worker", "status", "--node", address)
+    assert (
+        f"warning: {address} holds 0.000000000000000001 ETH for gas, enough for about 0 transactions" in status.stderr
+    )
+    assert f"next: muster faucet --ether --to {address}" in status.stderr
+    text = (machine.folder / "muster.toml").read_text() + f"[keys]\nraw_key_file = '{key}'\n"
+    (machine.folder / "thirsty.toml").write_text(text)
+    checks = {check["name"]: check for check in machine.json("doctor", "--config", "thirsty.toml", status=3)}
+    assert (checks["gas"]["state"], checks["gas"]["fix"]) == ("fail", f"muster faucet --ether --to {address}")
+
+
+def set_ether(machine: Machine, address: str, wei: int) -> None:
+    async def change() -> None:
+        url = re.search(r"rpc_url = '(.*)'", (machine.folder / "muster.toml").read_text())
+        assert url is not None
+        async with connected(ChainSettings(rpc_url=url[1])) as web3:
+            await (await LocalChain.open(web3)).fund([address], wei)
+
+    asyncio.run(change())
+
+
+async def test_a_key_whose_ether_ends_soon_warns_once(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
+    anvil = start_anvil()  # whose gas price no other test has changed
+    signer = Signer.random()
+    wei = 20 * TRANSACTION_GAS * 2 * GWEI
+    anvil.request("anvil_setBalance", signer.address, hex(wei))
+    with capture_logs() as lines:
+        async with opened(anvil, signer, tmp_path) as sender:
+            for _ in range(2):
+                await sender.send(payment(Signer.random()))
+    (line,) = [line for line in lines if line["event"] == "the key is low on gas"]
+    assert line["log_level"] == "warning"
+    assert line["reason"].startswith(f"{signer.address} holds 0.006 ETH for gas, enough for about ")
+    assert line["next"] == f"muster faucet --ether --to {signer.address}"

@@ -1,0 +1,105 @@
+"""A newcomer to a run in which nobody works begins within a minute, and is told why not before."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts import runs
+from muster.contracts.registry import Role
+from muster.errors import RefusedError
+from tests.support.node_fixture import until
+from tests.support.trainer_process import ONE, build_training_run, end, train
+from tests.support.trainer_samples import tiny_checkpoint
+
+NEWCOMER_SECONDS = 60
+"""What a newcomer to an idle run is promised."""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_checkpoint(tmp_path_factory.mktemp("model"), layers=1)
+
+
+@pytest.fixture
+def house(deployment: Any, model: Path, tmp_path: Path) -> RunFixture:
+    return asyncio.run(build_training_run(deployment.settings, model, tmp_path))
+
+
+@pytest.fixture
+def orchestrator(house: RunFixture) -> Iterator[Orchestrator]:
+    orchestrator = Orchestrator(house, house.folder / "orchestrator").start()
+    yield orchestrator
+    orchestrator.stop()
+
+
+async def test_a_newcomer_to_an_idle_run_begins_within_a_minute(
+    house: RunFixture, orchestrator: Orchestrator, model: Path
+) -> None:
+    """With the trainer's default of a quarter of an hour for an idle run; once for a newcomer into an empty run, once
+    for one beside a worker that registered and does nothing."""
+    process = train(house, orchestrator, model, ONE)
+    try:
+        async with house.client(orchestrator.url, None) as reader:
+            await until("the first step is on chain", lambda: _steps(house, 1), 90)
+            await until(
+                "the page says why", lambda: _says(reader, house, "no worker is registered: muster worker join"), 10
+            )
+            assert await _begins(house, reader, "first", first_step=2) < NEWCOMER_SECONDS
+            assert await _begins(house, reader, "second", first_step=4) < NEWCOMER_SECONDS
+            assert not await _steps(house, 6), "steps that nobody waits for"
+        assert process.poll() is None
+        process.terminate()
+        said = await asyncio.to_thread(end, process)
+        assert process.returncode == 0, said
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+async def _begins(house: RunFixture, reader: OrchestratorClient, name: str, first_step: int) -> float:
+    """Register a worker and wait until it may commit; seconds from its registration."""
+    async with house.local_chain() as dev:
+        await dev.fund([house.key(name).address, house.key(f"operator of {name}").address])
+    await house.join(name, Role.WORKER)
+    began = time.monotonic()
+    node = house.key(name).address
+    async with house.chain(name) as chain:
+        assert (await chain.call(runs.work(node))).joined_step == first_step
+    told = f"begins at step {first_step}, the second after joining; the newest is step {first_step - 2}"
+
+    async def is_told() -> bool:
+        try:
+            return (await reader.node(node)).blocked.startswith(told)
+        except RefusedError:  # the orchestrator has not seen the registration yet
+            return False
+
+    await until("the newcomer is told", is_told, 10)
+    await until("its first step is on chain", lambda: _steps(house, first_step + 1), NEWCOMER_SECONDS)
+    seconds = time.monotonic() - began
+
+    async def is_free() -> bool:
+        return (await reader.node(node)).blocked == ""
+
+    await until("nothing is in its way", is_free, 10)
+    return seconds
+
+
+async def _says(reader: OrchestratorClient, house: RunFixture, sentence: str) -> bool:
+    """Return whether this is what the page says about why no work comes."""
+    return (await reader.summary(house.run))["blocked"] == sentence
+
+
+async def _steps(house: RunFixture, wanted: int) -> bool:
+    """Return whether the chain has so many checkpoints."""
+    async with house.chain("trainer") as chain:
+        return (await chain.call(runs.run_state(house.run))).steps >= wanted

@@ -1,0 +1,130 @@
+"""A volunteer does what docs/join.md says, command for command, on a local chain: from no key to a retired worker.
+
+Real chain, orchestrator, origin of weights and engine. On a local chain `muster faucet --ether` is the public faucet.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.machine import PASSWORD, Machine
+from tests.support.node_fixture import until
+from tests.support.paths import ROOT
+from tests.support.world import World
+
+PAGE = ROOT / "docs" / "join.md"
+TOKEN = 10**18
+MIN_STEP_SECONDS = 60
+"""At least the run's `min_step_interval`."""
+
+
+class Volunteer(Machine):
+    """A machine in whose terminal the passwords are files."""
+
+    def start(self, *words: str) -> subprocess.Popen[str]:
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        return subprocess.Popen(
+            [sys.executable, "-m", "muster", *words],
+            cwd=self.folder,
+            env=kept | {"HOME": str(self.home), "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+@pytest.mark.timeout(600)
+async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> None:
+    house, machine = world.house, Volunteer(tmp_path / "volunteer", world.house.settings.rpc_url)
+    (machine.folder / "muster.toml").unlink()
+    password = ("--password-file", machine.password)
+    operator = ("--operator", "operator", *password)
+
+    async def say(*words: object, status: int = 0) -> Any:
+        return await asyncio.to_thread(lambda: machine.json(*words, status=status))
+
+    cold = (await say("wallet", "new", "operator", *password))["address"]
+    hot = (await say("wallet", "new", "worker-1", *password))["address"]
+    await say("config", "init", "--network", "local")
+    machine.secret("worker-1.password", PASSWORD)
+    set_up(machine, world)
+
+    short = await say("worker", "join", "--run", house.run, *operator, "--dry-run", status=78)
+    assert "muster run follow" in short["hint"], "before the page's next command"
+    assert (await say("run", "follow"))["run"] == house.run
+    given = await say("faucet", "--ether", "--wallet", "operator")
+    assert (given["account"], given["balance"]) == (cold, TOKEN)
+    assert (await say("faucet", "--wallet", "operator", *password, "--yes"))["account"] == cold
+    checks = {check["name"]: check for check in await say("doctor", status=3)}
+    assert (checks["gas"]["state"], checks["gas"]["fix"]) == ("fail", f"muster faucet --ether --to {hot}")
+
+    assert (await say("run", "show", house.run))["closed"] is False
+    join = ("worker", "join", "--run", house.run, *operator)
+    assert (await say(*join, "--dry-run"))["dry_run"] is True
+    joined = await say(*join, "--yes")
+    assert (joined["node"], joined["operator"]) == (hot, cold)
+    assert (await asyncio.to_thread(lambda: machine.json("doctor")))[0]["state"] == "ok"
+    for step in (1, 2):
+        async with house.local_chain() as clock:
+            await clock.advance(MIN_STEP_SECONDS)
+        await house.publish_model(step)
+    await works_and_is_told_of_it(machine, say)
+
+    retired = await say("worker", "retire", *operator, "--yes")
+    assert retired["withdrawable_at"] > 0
+    assert "can be withdrawn from" in (await say("worker", "withdraw", *operator, "--yes", status=4))["error"]
+    last = machine.start("worker", "run")
+    said, _ = await asyncio.to_thread(last.communicate, timeout=60)
+    assert (last.returncode, "this worker has retired" in said, "error" in said) == (0, True, False), said
+
+
+def set_up(machine: Machine, world: World) -> None:
+    """Write the page's settings over what `config init` wrote, with this run's own number and address."""
+    path = machine.folder / "muster.toml"
+    (block,) = re.findall(r"```toml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    told = dict(re.findall(r"^(\w+) = (\S+)", block, re.MULTILINE))
+    text = path.read_text()
+    for name, value in told.items():
+        shown = {"run": str(world.house.run), "url": f'"{world.orchestrator.url}"'}.get(name, value)
+        text, count = re.subn(rf"(?m)^(# )?{name} = .*$", f"{name} = {shown}", text)
+        assert count == 1, f"{name} stands in what config init writes"
+    settings = world.house.settings
+    text += f'\n[chain]\nrpc_url = "{settings.rpc_url}"\naddresses = "addresses.json"\n'
+    path.write_text(text + f'[shardcast]\nrelays = ["{world.origin.url}"]\n')  # this orchestrator lists none
+
+
+async def works_and_is_told_of_it(machine: Volunteer, say: Any) -> None:
+    """`worker run` until two commitments are on chain; then Ctrl-C."""
+    worker = machine.start("worker", "run")
+    said = ""
+    try:
+
+        async def committed() -> bool:
+            assert worker.poll() is None, worker.communicate()[0][-3000:]
+            return (await say("worker", "status"))["commitments"] >= 2
+
+        await until("two commitments", committed, 240)
+    finally:
+        worker.terminate()
+        said, _ = await asyncio.to_thread(worker.communicate, timeout=30)
+        print(said[-3000:])
+    assert worker.returncode == 0
+    told = await say("worker", "why", "0")
+    assert (told["commitment"], told["state"]) == (0, "not judged yet")
+    assert (await say("worker", "claim"))["paid"] == 0
+
+
+def test_the_commands_above_are_those_of_the_page() -> None:
+    told = set(re.findall(r"^muster (\w+(?: [a-z]+)?)", PAGE.read_text(), re.MULTILINE))
+    typed = {" ".join(words) for words in re.findall(r'"(\w+)", "([a-z]+)"', Path(__file__).read_text())}
+    typed |= set(re.findall(r'say\("(\w+)"', Path(__file__).read_text()))
+    assert told <= typed

@@ -1,0 +1,78 @@
+"""A case about a step that every juror has dropped: they fetch what it can be made of, replay it, and convict.
+
+Real chain, orchestrator, origin and replays. Of the step only the difference to the one before is left anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from typing import Any
+
+import pytest
+import torch
+
+from muster.contracts import registry
+from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteRevealed
+from muster.contracts.registry import Status
+from muster.rollouts.parquet import write_rollouts
+from muster.shardcast.format.store import read_manifest, version_path, versions
+from muster.shardcast.retention import Deltas
+from tests.support.node_fixture import until
+from tests.support.world import World, commit_bytes, rows_of
+
+OLD, NEWEST = 1, 6
+DELTAS = Deltas(whole_every=16, whole=1)
+
+
+async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], str]:
+    """`muster validator verify` or `muster slash verify`: exit code, document, and what it said meanwhile."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "validator", "--config", str(world.house.folder / "v4" / "muster.toml")),
+        *(*arguments, "--json"),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    output, errors = await asyncio.wait_for(process.communicate(), 120)
+    return process.returncode or 0, json.loads(output or b"{}"), errors.decode()
+
+
+@pytest.mark.timeout(600)
+async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> None:
+    house = world.house
+    torch.set_num_threads(1)
+    old = await house.publish_model(OLD, DELTAS)
+    cheat = house.key("w1").address
+    await commit_bytes(world, "w1", write_rollouts(await rows_of(world, "w1", lambda _: {}, OLD)), OLD)
+    for step in range(OLD + 1, NEWEST + 1):
+        newest = await house.publish_model(step, DELTAS)
+    assert not version_path(house.folder / "published", old.root).exists()
+
+    world.settings("v4")
+    code, document, said = await verify(world, "verify", f"{cheat}:0")
+    assert (code, document["good"], document["step"]) == (3, False, OLD), said
+    for words in (f"fetching step={OLD} ", "fetching differences ", "differences=1 ", f"replaying step={OLD} rows=16"):
+        assert words in said
+
+    jurors = ("v1", "v2", "v3")
+    async with world.validators(*jurors):
+
+        async def jailed() -> bool:
+            async with house.chain("stranger") as chain:
+                return (await chain.call(registry.node(cheat))).status == Status.JAILED
+
+        await until("the cheat is jailed", jailed, 300)
+    for name in jurors:
+        held = versions(house.state(name) / "weights")
+        assert {read_manifest(version.path).step for version in held} == {0, OLD, NEWEST}
+        assert newest.root in {version.root for version in held}
+    (ended,) = await world.events(CaseResolved)
+    (opened,) = [event for event in await world.events(CaseOpened) if event.case_id == ended.case_id]
+    assert (ended.outcome, opened.node, opened.step) == (Outcome.GUILTY, cheat, OLD)
+    revealed = [event for event in await world.events(VoteRevealed) if event.case_id == ended.case_id]
+    assert [event.guilty for event in revealed] == [True] * len(revealed)
+    assert len(revealed) >= 2
+
+    code, document, said = await verify(world, "case", str(ended.case_id))
+    assert (code, document["guilty"], document["node"]) == (0, True, cheat), said

@@ -1,0 +1,196 @@
+"""A crowd at a real orchestrator: idle connections and slow strangers keep nobody out, and refusals can be read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import resource
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, some_hash
+from muster.errors import RefusedError
+from muster.protocol.hashes import NOTHING_HASH, content_hash
+from muster.protocol.messages import StepReport
+from muster.protocol.requests import sign_request
+from orchestrator.connection_table import connection_budget
+
+IDLE, SLOW = 600, 520
+HEALTH = ("/healthz", "/readyz", "/metrics", "/version")
+ENOUGH = 30.0
+"""Seconds for what takes a fraction of one on a machine that is not busy."""
+
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@pytest.fixture(scope="module")
+def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunFixture, Orchestrator]]:
+    folder = tmp_path_factory.mktemp("crowd")
+    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="crowd", workers=("w1",)))
+    asyncio.run(house.publish(0))
+    running = Orchestrator(house, folder / "orchestrator").start()
+    yield house, running
+    assert running.stop()[0] == 0
+
+
+@asynccontextmanager
+async def connected(orchestrator: Orchestrator, count: int, source: str) -> AsyncIterator[list[Streams]]:
+    """Connections from one address of this machine, closed afterwards."""
+    async with asyncio.timeout(ENOUGH):
+        opened = await asyncio.gather(
+            *(asyncio.open_connection("127.0.0.1", orchestrator.port, local_addr=(source, 0)) for _ in range(count))
+        )
+    try:
+        yield opened
+    finally:
+        for _, writer in opened:
+            writer.transport.abort()
+
+
+async def ask(streams: Streams, path: str) -> tuple[int, dict[str, str], bytes]:
+    """Status, headers and body of a plain GET over an open connection."""
+    streams[1].write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return await answer_of(streams[0])
+
+
+async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    async with asyncio.timeout(ENOUGH):
+        lines = (await reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
+        headers = dict(line.split(": ", 1) for line in lines[1:] if line)
+        body = await reader.readexactly(int(headers["content-length"]))
+    return int(lines[0].split()[1]), headers, body
+
+
+async def expect_served(house: RunFixture, orchestrator: Orchestrator, step: int) -> None:
+    """Health, a stranger, the trainer and a worker are answered, each over a connection of its own."""
+    for path in (*HEALTH, f"/v1/runs/{house.run}/demand"):
+        assert (await asyncio.to_thread(orchestrator.get, path))[0] == 200, path
+    async with house.client(orchestrator.url, "trainer", attempts=1) as trainer:
+        await trainer.post_step(StepReport(run=house.run, step=step, metrics={}))
+        assert await trainer.accepted(house.run) == []
+    async with house.client(orchestrator.url, "w1", attempts=1) as worker:
+        assert (await worker.demand(house.run)).run == house.run
+        data = b"a file of step %d" % step
+        assert (await worker.put_file(data, house.run, 0, some_hash(f"crowd {step}"))).size == len(data)
+
+
+async def test_idle_connections_keep_nobody_out(place: tuple[RunFixture, Orchestrator]) -> None:
+    house, orchestrator = place
+    async with connected(orchestrator, IDLE, "127.0.0.1") as idle:
+        answers = await asyncio.gather(*(ask(streams, f"/v1/runs/{house.run}/demand") for streams in idle))
+        assert [status for status, _, _ in answers] == [200] * IDLE
+        await expect_served(house, orchestrator, 0)
+        again = await asyncio.gather(*(ask(streams, f"/v1/runs/{house.run}/demand") for streams in idle))
+        assert [status for status, _, _ in again] == [200] * IDLE, "over the same connections"
+
+
+@pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
+async def test_slow_heads_keep_nobody_out(place: tuple[RunFixture, Orchestrator], source: str) -> None:
+    house, orchestrator = place
+    async with connected(orchestrator, SLOW, source) as slow:
+        for _, writer in slow:
+            writer.write(b"GET /v1/runs/1 HTTP/1.1\r\nHost: x\r\nA: ")
+        await expect_served(house, orchestrator, 1)
+
+
+async def test_a_signed_read_makes_its_connection_a_members(place: tuple[RunFixture, Orchestrator]) -> None:
+    """Once: whoever saw the request and sends it again is a stranger, and so is who signs with a key of its own."""
+    house, orchestrator = place
+    path = f"/v1/runs/{house.run}/demand"
+
+    def signed(name: str) -> bytes:
+        headers = sign_request(
+            house.key(name), house.domain, "GET", orchestrator.url + path, NOTHING_HASH, now=time.time()
+        )
+        lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{orchestrator.port}"]
+        return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]).encode() + b"\r\n\r\n"
+
+    async def members() -> int:
+        _, document = await asyncio.to_thread(orchestrator.get, "/metrics")
+        found = re.search(rb"^muster_member_connections ([0-9.]+)$", document, re.MULTILINE)
+        assert found is not None
+        return int(float(found[1]))
+
+    async with connected(orchestrator, 4, "127.0.0.1") as streams:
+        before = await members()
+        request = signed("w1")
+        sent = [request, request, signed("stranger"), signed("trainer")]
+        counts = []
+        for (reader, writer), head in zip(streams, sent, strict=True):
+            writer.write(head)
+            assert (await answer_of(reader))[0] == 200
+            counts.append(await members() - before)
+        assert counts == [1, 1, 1, 2]
+
+
+def test_the_limit_of_descriptors_is_raised_and_connections_fit_in(
+    place: tuple[RunFixture, Orchestrator], tmp_path: Path
+) -> None:
+    house, _ = place
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    other = Orchestrator(house, tmp_path)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        other.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert other.process is not None
+    assert resource.prlimit(other.process.pid, resource.RLIMIT_NOFILE) == (min(hard, 1 << 20), hard)
+    assert other.stop()[0] == 0
+    lines = map(json.loads, (tmp_path / "log.jsonl").read_text().splitlines())
+    (listening,) = (line for line in lines if line["event"] == "listening")
+    assert listening["connections"] == connection_budget(min(hard, 1 << 20))[0]
+
+
+# Bodies that are too large, over connections that end with the answer
+
+
+def signed_head(house: RunFixture, orchestrator: Orchestrator, body: bytes, framing: str) -> bytes:
+    path = "/v1/verdicts"
+    headers = sign_request(
+        house.key("v1"), house.domain, "POST", orchestrator.url + path, content_hash(body), now=time.time()
+    )
+    lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{orchestrator.port}", "Connection: close", framing]
+    return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]).encode() + b"\r\n\r\n"
+
+
+def send_all_then_read(orchestrator: Orchestrator, pieces: list[bytes]) -> bytes:
+    """Send everything, whatever the server says meanwhile, as plain clients do; the answer."""
+    with socket.create_connection(("127.0.0.1", orchestrator.port), timeout=ENOUGH) as client:
+        for piece in pieces:
+            client.sendall(piece)
+        received = b""
+        while piece := client.recv(1 << 16):
+            received += piece
+    return received
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_too_large_gets_an_answer_that_can_be_read(
+    place: tuple[RunFixture, Orchestrator], chunked: bool
+) -> None:
+    house, orchestrator = place
+    body = bytes(24 << 20)
+    framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
+    sent = b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n" if chunked else body
+    received = send_all_then_read(orchestrator, [signed_head(house, orchestrator, body, framing), sent])
+    head, _, document = received.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 413 ")
+    assert b"connection: close" in head.lower()
+    assert json.loads(document)["detail"] == f"the body is larger than {1 << 20} bytes"
+
+
+async def test_our_client_reads_that_a_body_is_too_large(place: tuple[RunFixture, Orchestrator]) -> None:
+    house, orchestrator = place
+    async with house.client(orchestrator.url, "w1", attempts=1, timeout=ENOUGH) as worker:
+        with pytest.raises(RefusedError, match=r"Too large: the body is larger than [0-9]+ bytes") as refused:
+            await worker.put_file(bytes(96 << 20), house.run, 0, some_hash("large"))
+        assert refused.value.status == 413
+        assert (await worker.demand(house.run)).run == house.run

@@ -1,0 +1,69 @@
+"""Requests at a real orchestrator that are no plain HTTP, or come at a bad moment."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+
+ENOUGH = 30.0
+"""Seconds for what takes a fraction of one on a machine that is not busy."""
+
+PLAIN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+UPGRADE = (
+    b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+)
+
+
+@pytest.fixture(scope="module")
+def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunFixture, Orchestrator]]:
+    folder = tmp_path_factory.mktemp("hostile")
+    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="hostile", workers=("w1",)))
+    asyncio.run(house.publish(0))
+    running = Orchestrator(house, folder / "orchestrator").start()
+    yield house, running
+    assert running.stop()[0] == 0
+    assert "Traceback" not in (running.folder / "log.jsonl").read_text()
+
+
+def connections(orchestrator: Orchestrator) -> int:
+    found = re.search(rb"^muster_connections ([0-9.]+)$", orchestrator.get("/metrics")[1], re.MULTILINE)
+    assert found is not None
+    return int(float(found[1]))
+
+
+@pytest.mark.parametrize("sent", [UPGRADE, PLAIN + UPGRADE], ids=["at once", "after a request"])
+async def test_an_upgrade_is_answered_as_a_plain_request(place: tuple[RunFixture, Orchestrator], sent: bytes) -> None:
+    """And its connection is counted no longer than it is open."""
+    _, orchestrator = place
+    before = await asyncio.to_thread(connections, orchestrator)
+    answers = sent.count(b"GET ")
+    reader, writer = await asyncio.open_connection("127.0.0.1", orchestrator.port)
+    writer.write(sent)
+    async with asyncio.timeout(ENOUGH):
+        for _ in range(answers):
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+            assert await reader.readuntil(b"}") == b'{"status":"alive"}'
+    writer.transport.abort()
+    deadline = time.monotonic() + ENOUGH
+    while await asyncio.to_thread(connections, orchestrator) > before:
+        assert time.monotonic() < deadline, "connections that are closed are still counted"
+        await asyncio.sleep(0.05)
+
+
+async def test_garbage_after_a_request_leaves_no_traceback(place: tuple[RunFixture, Orchestrator]) -> None:
+    """The fixture looks at the log."""
+    house, orchestrator = place
+    reader, writer = await asyncio.open_connection("127.0.0.1", orchestrator.port)
+    writer.write(f"GET /v1/runs/{house.run}/summary HTTP/1.1\r\nHost: x\r\n\r\n\0garbage\r\n\r\n".encode())
+    async with asyncio.timeout(ENOUGH):
+        assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
+    writer.transport.abort()
+    assert (await asyncio.to_thread(orchestrator.get, f"/v1/runs/{house.run}/summary"))[0] == 200

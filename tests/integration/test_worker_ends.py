@@ -1,0 +1,93 @@
+"""How a worker ends: at once when told to, whatever its engine is at; and for good, in a calm line, once it is retired.
+
+Real chain, orchestrator, origin and engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from muster.contracts import registry
+from tests.support.node_fixture import NodeProcess, until
+from tests.support.world import World
+
+END_SECONDS = 5.0
+"""From Ctrl-C to the end of the process."""
+
+
+async def interrupted(process: NodeProcess) -> float:
+    """Send what Ctrl-C sends and wait; seconds it took to end."""
+    assert process.process is not None
+    process.process.send_signal(signal.SIGINT)
+    begun = time.monotonic()
+    assert await process.ends(60) == 0, process.output()
+    return time.monotonic() - begun
+
+
+@pytest.mark.timeout(600)
+async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_generates(world: World) -> None:
+    world.settings("w1")
+    worker = NodeProcess("worker", world.house.folder / "w1")
+    worker.environment["MUSTER_TEST_FORKS"] = "0"  # what vLLM's import writes and how it is interrupted belongs to this
+
+    async def said(event: str) -> None:
+        before = len(worker.events(event))
+        worker.start()
+
+        async def again() -> bool:
+            assert worker.process is not None
+            assert worker.process.poll() is None, worker.output()
+            return len(worker.events(event)) > before
+
+        await until(event, again, 240)
+
+    left = os.listdir("/dev/shm")
+    try:
+        await said("starting the engine")
+        await asyncio.sleep(1)  # into vLLM's imports, which nothing can interrupt
+        assert await interrupted(worker) < END_SECONDS
+        await said("generated")
+        assert await interrupted(worker) < END_SECONDS
+        temporary = world.house.state("w1") / "temporary"
+        (temporary / "half").write_bytes(b"left by one that was killed")
+        assert vllm_left(temporary), "what vLLM writes is in the worker's own folder"
+        assert os.listdir("/dev/shm") == left
+        world.settings("w1", run=99)
+        worker.start()
+        assert await worker.ends(60) != 0, "there is no such run"
+        assert list(temporary.iterdir()) == [], "cleared at the next start"
+    finally:
+        worker.stop()
+
+
+def vllm_left(folder: Path) -> list[Path]:
+    return list(folder.glob("vllm_dist_*"))
+
+
+@pytest.mark.timeout(300)
+async def test_a_retired_worker_says_so_calmly_and_ends_with_0(world: World) -> None:
+    house = world.house
+    async with house.chain("operator of w2") as chain:
+        await chain.send(registry.retire(house.key("w2").address))
+        at = await chain.call(registry.withdrawable_at(house.key("w2").address))
+    world.settings("w2")
+    worker = NodeProcess("worker", house.folder / "w2")
+    worker.start()
+    try:
+        assert await worker.ends(60) == 0, worker.output()
+    finally:
+        worker.stop()
+    (end,) = worker.events("finished")
+    assert end["reason"].startswith("this worker has retired, with no open case against it; its stake can be withdrawn")
+    assert datetime.fromtimestamp(at).astimezone().strftime("%Y-%m-%d %H:%M:%S") in end["reason"]
+    assert end["next"].startswith("start it once a day until then")
+    said = worker.output()
+    assert not any(word in said for word in ("error", "exception", "Traceback", "Task")), said
+    assert not (house.state("w2") / "weights").exists(), "it fetched none"

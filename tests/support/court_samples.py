@@ -1,0 +1,134 @@
+"""A court without a chain: what a validator is shown there, and what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
+from typing import Any
+
+from muster.chain.types import Block
+from muster.contracts.codec import Call, Event, Transaction
+from muster.contracts.court import BallotState, CaseOpened, Kind
+from muster.contracts.registry import Status
+from muster.protocol.draws import Draw
+from muster.protocol.hashes import content_hash, hash_bytes
+from muster.rollouts.parquet import FileLimits, read_rollouts
+from muster.rollouts.schema import Rollout
+from muster.verification.checks import CommittedWork, Finding, check_file
+from muster.verification.evidence import Inspection, make_bundle
+from tests.support import commitment_samples as samples
+from tests.support.validator_samples import ME, opened, receive, refusal, verdict, work
+from validator.journal import ValidatorJournal
+
+
+@dataclass
+class CourtChain:
+    """A run in which everybody may still be accused, and the transactions and verifications of this validator."""
+
+    open_cases: int = 1
+    """Against the accused, as the chain counts them."""
+    judges: bool = True
+    """Whether this validator is on every jury."""
+    arriving: list[Event] = field(default_factory=list)
+    """Events that reach the journal when it is about to accuse."""
+    journal: ValidatorJournal | None = None
+    ballot: BallotState = BallotState.NONE
+    """This validator's on chain."""
+    collectable: int = 0
+    done: list[str] = field(default_factory=list)
+    signer = SimpleNamespace(address=ME)
+
+    async def call(self, call: Call) -> Any:
+        if call.label == "Runs.work" and self.journal is not None:
+            receive(self.journal, *self.arriving)
+        answers = {
+            "Registry.node": SimpleNamespace(status=Status.ACTIVE),
+            "Runs.work": SimpleNamespace(open_cases=self.open_cases),
+            "Runs.challengeableUntil": 1 << 62,
+            "SlashCourt.isJudge": self.judges,
+            "SlashCourt.isResolvable": False,
+            "SlashCourt.ballot": SimpleNamespace(state=self.ballot),
+            "SlashCourt.caseOf": SimpleNamespace(commits=0),
+            "SlashCourt.collectable": self.collectable,
+        }
+        return answers[call.label]
+
+    async def send(self, transaction: Transaction) -> Any:
+        self.done.append(transaction.label.removeprefix("SlashCourt."))
+        return SimpleNamespace(events=(case_of(99, challenger=ME),), hash=bytes(32))
+
+
+@dataclass
+class EvidenceStore:
+    """Evidence by hash."""
+
+    chain: CourtChain
+    bundles: dict[bytes, bytes] = field(default_factory=dict)
+    domain = samples.WHERE
+
+    async def get_evidence(self, name: bytes) -> bytes:
+        self.chain.done.append("verify")
+        if name not in self.bundles:
+            raise refusal(404)
+        return self.bundles[name]
+
+
+class CourtContext:
+    """Parses and draws; the checks that these cases are about need no model."""
+
+    rules = samples.rules()
+    domain = samples.WHERE
+
+    def __init__(self, chain: CourtChain, *bundles: bytes) -> None:
+        self.client = EvidenceStore(chain, {hash_bytes(content_hash(bundle)): bundle for bundle in bundles})
+
+    @property
+    def model(self) -> CourtContext:
+        return self
+
+    async def reload(self) -> None: ...
+
+    async def draw(self, commitment: CommittedWork) -> Draw:
+        return samples.drawn()
+
+    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+        return read_rollouts(data, limits)
+
+    async def upload(self, commitment: CommittedWork) -> None:
+        raise refusal(404)
+
+
+def bad_rows(**changes: Any) -> tuple[CommittedWork, Finding, bytes]:
+    """A commitment in which row 5 is wrong, and the evidence for that."""
+    rows = samples.honest_rows()
+    rows[5] = replace(rows[5], **changes)
+    c = samples.committed(rows)
+    finding = check_file(rows, c, samples.drawn(), samples.rules())
+    assert finding is not None
+    bundle = make_bundle(samples.rules(), c, Inspection(finding, rollouts=rows, rows=(5,)), accuser=ME)
+    return c, finding, bundle.to_bytes()
+
+
+BAD, FOUND, EVIDENCE = bad_rows(task_reward=1_000_000)
+SHOWN = hash_bytes(content_hash(EVIDENCE))
+NEVER_SHOWN = b"\x0e" * 32
+
+
+def case_of(case_id: int, **changes: Any) -> CaseOpened:
+    """A case about BAD, on its evidence."""
+    about = {"node": BAD.node, "index": BAD.index, "step": BAD.step, "root": BAD.root, "kind": Kind.WRONG_REWARD}
+    return opened(case_id, **(about | {"position": 5, "evidence_hash": SHOWN} | changes))
+
+
+def make_accusation(
+    journal: ValidatorJournal, c: CommittedWork, finding: Finding, evidence: bytes, due: float = 0.0
+) -> None:
+    """Judge a commitment so, and let it be this validator's turn to accuse."""
+    receive(journal, work(c.index, step=c.step, node=c.node, root=c.root))
+    said = {"reason": finding.reason, "position": finding.position, "evidence": content_hash(evidence)}
+    made = verdict(c, journal.take_link(c), accepted=False, **said)
+    journal.judge(c, made, evidence, accuse_at=due)
+    journal.sent(made)
+
+
+HEAD = Block(99, 0, bytes(32))

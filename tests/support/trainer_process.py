@@ -1,0 +1,83 @@
+"""A run whose trainer is a real process: a tiny model, a few tasks, and nobody who works."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.chain.keys import write_secret
+from muster.clients.run_data import task_set_path
+from muster.models.files import model_hash, tokenizer_hash
+from muster.settings.schema import ChainSettings
+from muster.swarm.plan import PROFILE
+from muster.tasks import make_task_set, save_task_set
+from muster.verification.profiles import profile_hash
+from tests.support.weight_servers import toml
+
+ONE = (sys.executable, "-P")
+"""One process, without torchrun."""
+END_SECONDS = 120
+"""Longest that a trainer may take to end."""
+
+
+async def build_training_run(settings: ChainSettings, model: Path, folder: Path) -> RunFixture:
+    """Create a run of this model with a few tasks, and give its trainer a key and the task set in `folder`."""
+    tasks = make_task_set(1, levels=(3,), train=4, held_out=2)
+    terms = {
+        "model_hash": model_hash(model),
+        "tokenizer_hash": tokenizer_hash(model),
+        "profile": profile_hash(PROFILE),
+        "task_count": tasks.size,
+        "task_root": tasks.root,
+    }
+    house = await RunFixture.build(folder, settings, seed=str(folder), workers=(), **terms)
+    async with house.chain("trainer") as chain:
+        built = await chain.terms(house.run)
+    state = folder / "state"
+    state.mkdir()
+    save_task_set(tasks, task_set_path(built, state))
+    write_secret(folder / "trainer.key", house.secret("trainer"))
+    return house
+
+
+def train(
+    house: RunFixture, orchestrator: Orchestrator, model: Path, start: tuple[str, ...], **options: object
+) -> subprocess.Popen[str]:
+    """Start a trainer's processes, in a session of their own."""
+    config = house.folder / "trainer.toml"
+    settings = {
+        "run": house.run,
+        "log.file": house.folder / "trainer.jsonl",
+        "chain.rpc_url": house.settings.rpc_url,
+        "chain.addresses": house.settings.addresses,
+        "chain.poll_seconds": 0.05,
+        "keys.raw_key_file": house.folder / "trainer.key",
+        "orchestrator.url": orchestrator.url,
+        "shardcast.dir": house.folder / "published",
+        "trainer.model": model,
+        "trainer.state_dir": house.folder / "state",
+        "trainer.poll_seconds": 0.05,
+    }
+    named = {name if "." in name else f"trainer.{name}": value for name, value in options.items()}
+    config.write_text(toml(settings | named))
+    return subprocess.Popen(
+        [*start, "-m", "trainer", "--config", str(config)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def end(process: subprocess.Popen[str]) -> str:
+    """Wait for its end; what it said."""
+    try:
+        _, said = process.communicate(timeout=END_SECONDS)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        raise
+    return said

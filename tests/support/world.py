@@ -1,0 +1,138 @@
+"""A run with validators and workers that can be started: chain, orchestrator, origin, and settings for every node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.testbed.run_fixture import Orchestrator
+from muster.chain.anvil import Anvil
+from muster.clients.run_data import make_rules
+from muster.errors import MalformedError
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import read_rollouts
+from muster.rollouts.schema import Rollout
+from muster.settings.schema import Settings
+from muster.tasks import length_reward, load_task_set
+from tests.support.node_fixture import NodeFixture
+from tests.support.weight_servers import Server, ended
+from validator.service import serve
+
+WORKERS = ("w1", "w2", "w3", "w4", "w5")
+
+
+class World:
+    """Everything of one story, by name."""
+
+    def __init__(self, house: NodeFixture, orchestrator: Orchestrator, origin: Server) -> None:
+        self.house = house
+        self.orchestrator = orchestrator
+        self.origin = origin
+
+    def settings(self, name: str, **changes: object) -> Settings:
+        return self.house.settings_of(name, self.orchestrator, self.origin, **changes)
+
+    async def events(self, *kinds: type) -> list[Any]:
+        async with self.house.chain("stranger") as chain:
+            return list(await chain.events(kinds, chain.addresses.from_block, (await chain.head()).number))
+
+    async def verdicts(self, name: str) -> list[Any]:
+        """Verdicts about a worker."""
+        async with self.house.client(self.orchestrator.url, None) as client:
+            found, _ = await client.verdicts(self.house.run)
+            return [verdict for verdict in found if verdict.node == self.house.key(name).address]
+
+    @contextlib.asynccontextmanager
+    async def validators(self, *names: str) -> AsyncIterator[None]:
+        """Validators as tasks of this process; a failure of one fails the test."""
+        tasks = [asyncio.create_task(serve(self.settings(name)), name=name) for name in names]
+        try:
+            yield
+            for task in tasks:
+                if task.done():
+                    task.result()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@contextlib.contextmanager
+def opened(start_anvil: Callable[..., Anvil], folder: Path) -> Iterator[World]:
+    """A world whose first step is published, with a block a second."""
+    from tests.support.chain import deploy_on
+
+    anvil = start_anvil()
+    deployment = deploy_on(anvil, folder)
+    house = asyncio.run(NodeFixture.open(folder, deployment.settings, seed="nodes", workers=WORKERS))
+    asyncio.run(house.publish_model(0))
+    anvil.request("evm_setIntervalMining", 1)
+    orchestrator = Orchestrator(
+        house,
+        folder / "orchestrator",
+        extra=f'run_folder = "{folder / "run"}"',
+        environment={"MUSTER_ORCHESTRATOR__DEMAND_BATCHES": "100"},  # nobody trains, and still work is wanted
+    )
+    origin = Server(folder / "origin", run=house.run, role="origin", dir=folder / "published")
+    with ended(origin):
+        orchestrator.start()
+        try:
+            yield World(house, orchestrator, origin.start())
+        finally:
+            orchestrator.stop()
+
+
+async def commit_bytes(world: World, worker: str, data: bytes, step: int = 0) -> None:
+    """Upload whatever it is as the file of commitment 0, and commit to it."""
+    try:
+        root = rollout_tree(read_rollouts(data)).root
+    except MalformedError:
+        root = b"\x66" * 32
+    async with world.house.client(world.orchestrator.url, worker) as client:
+        await client.put_file(data, world.house.run, 0, root)
+    await world.house.commit(worker, 0, "0x" + root.hex(), step)
+
+
+async def rows_of(
+    world: World, worker: str, spoil: Callable[[Rollout], dict[str, object]], step: int = 0
+) -> list[Rollout]:
+    """Rows that are as drawn, but for the one at position 9, of which `spoil` says what is wrong with it."""
+    house = world.house
+    async with house.chain("stranger") as chain:
+        terms, checkpoint = await chain.terms(house.run), await chain.checkpoint(house.run, step)
+        task_set = load_task_set(house.folder / "run" / "tasks.jsonl", terms.task_root)
+        rules = make_rules(chain, house.run, terms, task_set, house.folder / "checkpoint-0")
+    node = house.key(worker).address
+    draw = rules.draw(step=step, entropy=checkpoint.entropy, node=node, index=0, work_class=0)
+    rows = []
+    for position, seed in enumerate(draw.seeds):
+        group, sample = divmod(position, terms.group_size)
+        drawn = draw.groups[group]
+        tokens = np.zeros(terms.max_completion_tokens, np.int32)
+        rows.append(
+            Rollout(
+                run=house.run,
+                step=step,
+                position=position,
+                group=group,
+                sample=sample,
+                task=drawn.task,
+                seed=seed,
+                budget=drawn.budget,
+                prompt_tokens=rules.prompt(drawn.task, drawn.budget),
+                completion_tokens=tokens,
+                logprobs=np.zeros(len(tokens), np.float32),
+                task_reward=0,
+                length_reward=length_reward(drawn.budget, len(tokens)),
+                finish_reason="length",
+                proof=b"",
+            )
+        )
+    rows[9] = replace(rows[9], **spoil(rows[9]))
+    return rows

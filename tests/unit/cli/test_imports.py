@@ -1,0 +1,37 @@
+"""What a command that never touches the chain imports."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+COUNT = """
+import sys
+from muster.cli import main
+try:
+    main()
+except SystemExit as end:
+    assert end.code in (0, None), end.code
+print("imported:", *sorted({"web3", "eth_account"} & set(sys.modules)), file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["config", "show"],
+        ["config", "init", "--config", "muster.toml"],
+        ["tasks", "make", "tasks.json", "--levels", "3", "--train", "4", "--held-out", "2"],
+    ],
+    ids=" ".join,
+)
+def test_commands_without_the_chain_import_neither_web3_nor_eth_account(words: list[str], tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", COUNT, *words], capture_output=True, text=True, cwd=tmp_path, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "imported:"

@@ -1,0 +1,115 @@
+"""The probe of a store: it passes what is right, and names what is broken. Real servers."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+
+import obstore
+import pytest
+
+from muster.chain.anvil import free_port
+from muster.clients.storage import ContentStore
+from muster.clients.storage_backend import open_backend
+from muster.clients.storage_probe import MAX_SKEW_SECONDS, probe
+from muster.errors import ConfigError, StorageConfigError, StorageError
+
+
+async def kept(url: str) -> list[str]:
+    """The paths of everything in a store."""
+    return sorted([entry["path"] async for page in obstore.list(open_backend(url)[0]) for entry in page])
+
+
+async def test_a_folder_passes_and_stays_empty(tmp_path):
+    assert not (await probe(f"file:{tmp_path}/store")).skewed
+    assert list((tmp_path / "store").iterdir()) == []
+
+
+async def test_a_server_that_is_right_passes_and_stays_empty(moto_server, use_s3):
+    url = use_s3(moto_server.new_bucket())
+    assert not (await probe(url)).skewed
+    assert await kept(url) == []
+
+
+async def test_what_was_kept_before_stays(moto_server, use_s3):
+    url = use_s3(moto_server.new_bucket())
+    name = await ContentStore(url).put(b"abc")
+    await probe(url)
+    assert await kept(url) == [f"files/{name[2:4]}/{name[2:]}"]
+
+
+async def test_a_server_that_overwrites_and_ignores_ranges_is_refused_and_stays_empty(rclone_server, use_s3):
+    url = use_s3(rclone_server)
+    with pytest.raises(StorageConfigError) as caught:
+        await probe(url)
+    assert str(caught.value) == (
+        f"{url} cannot be trusted with files: create: it overwrites a file that exists, although asked not to "
+        "(If-None-Match: *); range read: it sends the whole file when asked for a part"
+    )
+    assert "use another store" in caught.value.hint
+    assert caught.value.exit_code == 78
+    assert await kept(url) == []
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+async def test_clocks_that_differ_are_noticed(moto_server, use_s3, sign):
+    url = use_s3(moto_server.new_bucket())
+    found = await probe(url, clock=lambda: time.time() + sign * 3600)
+    assert found.skewed
+    assert found.skew_seconds == pytest.approx(-sign * 3600, abs=30)
+    assert not (await probe(url, clock=lambda: time.time() + sign * (MAX_SKEW_SECONDS - 60))).skewed
+
+
+async def test_wrong_credentials_are_named_with_the_variables_to_set(rclone_server, use_s3):
+    url = use_s3(dataclasses.replace(rclone_server, secret="wrong"))
+    with pytest.raises(
+        StorageConfigError, match=r"does not accept these credentials \(SignatureDoesNotMatch\)"
+    ) as caught:
+        await probe(url)
+    assert "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in caught.value.hint
+    with pytest.raises(StorageConfigError, match="does not accept these credentials"):
+        await ContentStore(url).put(b"abc")
+
+
+async def test_a_missing_bucket_is_named(moto_server, use_s3):
+    url = use_s3(dataclasses.replace(moto_server, bucket="no-such-bucket"))
+    with pytest.raises(StorageConfigError, match="there is no bucket no-such-bucket at this endpoint") as caught:
+        await probe(url)
+    assert "aws s3 mb s3://no-such-bucket" in caught.value.hint
+    store = ContentStore(url)
+    for call in (store.put(b"abc"), store.get("0x" + "00" * 32), store.check(), anext(store.names())):
+        with pytest.raises(StorageConfigError, match="there is no bucket"):
+            await call
+
+
+async def test_missing_credentials_are_named(use_s3, moto_server, monkeypatch):
+    url = use_s3(moto_server)
+    monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+    monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+    with pytest.raises(StorageConfigError, match="no credentials are set") as caught:
+        await probe(url)
+    assert caught.value.hint == "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+
+
+async def test_nobody_at_the_endpoint(use_s3, moto_server):
+    url = use_s3(dataclasses.replace(moto_server, url=f"http://127.0.0.1:{free_port()}"))
+    with pytest.raises(StorageError, match="cannot create a file") as caught:
+        await probe(url)
+    assert not isinstance(caught.value, StorageConfigError)
+    assert caught.value.hint == "check AWS_ENDPOINT_URL; is the storage up?"
+
+
+async def test_plain_http_can_be_forbidden(moto_server, use_s3, monkeypatch):
+    url = use_s3(moto_server.new_bucket())
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "false")
+    with pytest.raises(StorageConfigError, match="the endpoint cannot be used") as caught:
+        await probe(url)
+    assert "AWS_ALLOW_HTTP" in caught.value.hint
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    await probe(url)
+
+
+@pytest.mark.parametrize("url", ["", "store", "http://x/y", "file:", "s3:", "s3:///prefix"])
+async def test_unknown_urls_are_refused(url):
+    with pytest.raises(ConfigError, match="neither file:FOLDER nor s3://"):
+        await probe(url)

@@ -1,0 +1,319 @@
+"""Every worked example of docs/protocol.md is what the code computes, and what the committed vectors hold."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from eth_account import Account
+from eth_account.messages import encode_typed_data
+from eth_utils.crypto import keccak
+
+from muster.chain.client import vote_hash
+from muster.protocol.draws import chain_preimages, draw_base, draw_sample, group_draw, position_seed, verify_preimage
+from muster.protocol.eip712 import Domain
+from muster.protocol.hashes import content_hash
+from muster.protocol.merkle import LeafTree
+from muster.protocol.messages import Upload, UploadReceipt, Verdict
+from muster.protocol.receipts import check_receipt, check_upload, check_verdict, upload_target
+from muster.protocol.requests import verify_request
+from muster.protocol.terms import unpack_class
+from muster.rollouts.leaves import Leaf, leaf_hash, leaf_of
+from muster.rollouts.schema import Rollout
+from muster.shardcast.delta.codec import TypedSpan, apply, encode
+from muster.shardcast.format.manifest import parse_manifest
+from muster.tasks.families import Task
+from muster.tasks.task_set import TaskSet
+from muster.verification.checks import CommittedWork
+from muster.verification.evidence import EvidenceBundle
+from muster.verification.profiles import profile_hash
+from scripts.contract_vectors import terms_with
+from tests.support.paths import ROOT
+from validator.sealing import vouch_leaf
+
+Values = dict[str, Any]
+
+PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
+EXAMPLE = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```json\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+EXAMPLES = {title: json.loads(text) for title, text in EXAMPLE.findall(PAGE)}
+TYPE = re.compile(r"^    (Request|Receipt|Verdict)\(([^)]*)\)", re.MULTILINE)
+TYPES = {name: [field.split() for field in fields.split(",")] for name, fields in TYPE.findall(PAGE)}
+"""The EIP-712 structs as the page writes them: name and fields, each a type and a name."""
+
+
+def raw(text: str) -> bytes:
+    return bytes.fromhex(text.removeprefix("0x"))
+
+
+def hexed(data: bytes) -> str:
+    return "0x" + data.hex()
+
+
+def row(given: Values) -> Rollout:
+    arrays = {"prompt_tokens": np.int32, "completion_tokens": np.int32, "logprobs": np.float32}
+    parts = {name: np.array(given[name], dtype=kind) for name, kind in arrays.items()}
+    return Rollout(**(given | parts | {"proof": raw(given["proof"])}))
+
+
+def the_row(given: Values) -> Values:
+    leaf = leaf_of(row(given))
+    names = ("completion_hash", "proof_hash", "row_hash")
+    return {name: hexed(getattr(leaf, name)) for name in names} | {"leaf": hexed(leaf_hash(leaf))}
+
+
+def the_leaf(given: Values) -> Values:
+    leaf = Leaf(
+        position=given["position"],
+        task=given["task"],
+        seed=int(given["seed"], 16),
+        budget=given["budget"],
+        length=given["length"],
+        task_reward=given["taskReward"],
+        completion_hash=raw(given["completionHash"]),
+        proof_hash=raw(given["proofHash"]),
+        row_hash=raw(given["rowHash"]),
+    )
+    node = leaf_hash(leaf)
+    for sibling in map(raw, given["proof"]):
+        node = keccak(min(node, sibling) + max(node, sibling))
+    return {"hash": hexed(leaf_hash(leaf)), "root": hexed(node)}
+
+
+def the_root(given: Values) -> Values:
+    tree = LeafTree.from_hashes([raw(leaf) for leaf in given["leaves"]])
+    return {"root": hexed(tree.root), "proof of leaf 0": [hexed(sibling) for sibling in tree.proof(0)]}
+
+
+def the_draw(given: Values) -> Values:
+    base = draw_base(
+        chain_id=given["chainId"],
+        runs=given["runs"],
+        run=given["run"],
+        step=given["step"],
+        entropy=raw(given["entropy"]),
+        node=given["node"],
+        index=given["index"],
+    )
+    terms = terms_with(given["taskCount"], unpack_class(int(given["workClass"], 16)))
+    group = group_draw(base, given["group"], terms, 0)
+    seed = hex(position_seed(base, given["position"]))
+    return {"base": hexed(base), "task": group.task, "budget": group.budget, "seed": seed}
+
+
+def the_sample(given: Values) -> Values:
+    links = chain_preimages(raw(given["secret"]), given["length"])
+    tip = keccak(links[0])
+    preimage = links[given["draw_index"]]
+    assert verify_preimage(tip, preimage, given["draw_index"])
+    rows = draw_sample(
+        block_hash=raw(given["block_hash"]),
+        preimage=preimage,
+        node=given["node"],
+        index=given["index"],
+        positions=given["positions"],
+        count=given["count"],
+    )
+    return {"tip": hexed(tip), "preimage": hexed(preimage), "rows": rows}
+
+
+def signed(given: Values, struct: str, message: Values) -> Values:
+    """Signer, digest and signature by eth-account over the types that the page shows: an implementation apart."""
+    where = Domain(given["chain_id"], given["registry"])
+    types = {struct: [{"name": name, "type": kind} for kind, name in TYPES[struct]]}
+    document = encode_typed_data(where.as_dict(), types, message)
+    signature = Account.from_key(raw(given["key"])).sign_message(document)
+    return {
+        "signer": Account.from_key(raw(given["key"])).address,
+        "digest": hexed(keccak(b"\x19\x01" + document.header + document.body)),
+        "signature": hexed(bytes(signature.signature)),
+    }
+
+
+def the_request(given: Values) -> Values:
+    message = dict(given["request"])
+    found = signed(given, "Request", message)
+    headers = {
+        "Muster-Body": message["bodyHash"],
+        "Muster-Nonce": message["nonce"],
+        "Muster-Expiry": str(message["expiry"]),
+        "Muster-Signature": found["signature"],
+    }
+    where = Domain(given["chain_id"], given["registry"])
+    parts = {name: message[name] for name in ("method", "host", "path", "query")}
+    sender, _ = verify_request(where, **parts, headers=headers, now=message["expiry"] - 30)
+    assert sender == found["signer"]
+    assert message["bodyHash"] == content_hash(given["body"].encode())
+    return found
+
+
+def the_receipt(given: Values) -> Values:
+    message = given["receipt"]
+    found = signed(given, "Receipt", message)
+    receipt = UploadReceipt(
+        run=message["run"],
+        node=message["node"],
+        index=message["index"],
+        root=message["root"],
+        file_hash=message["fileHash"],
+        size=message["size"],
+        signature=found["signature"],
+    )
+    where = Domain(given["chain_id"], given["registry"])
+    check_receipt(where, receipt, found["signer"])
+    path, query = upload_target(receipt.file_hash, receipt.run, receipt.index, receipt.root)
+    return found | {"upload": f"PUT {path}?{query}"}
+
+
+def the_verdict(given: Values) -> Values:
+    message = given["verdict"]
+    found = signed(given, "Verdict", message)
+    verdict = Verdict(
+        run=message["run"],
+        step=message["step"],
+        node=message["node"],
+        index=message["index"],
+        root=message["root"],
+        file_hash=message["fileHash"],
+        validator=message["validator"],
+        accepted=message["accepted"],
+        reason=message["reason"],
+        position=message["position"],
+        measured=float(message["measured"]),
+        threshold=float(message["threshold"]),
+        evidence=message["evidence"],
+        draw_index=message["drawIndex"],
+        preimage=message["preimage"],
+        inspected=message["inspected"],
+        signature=found["signature"],
+    )
+    check_verdict(Domain(given["chain_id"], given["registry"]), verdict)
+    assert found["signer"] == verdict.validator
+    return found
+
+
+def the_seal(given: Values) -> Values:
+    leaves = [
+        vouch_leaf(CommittedWork(1, one["step"], one["node"], one["index"], raw(one["root"]), 0, 0), raw(one["anchor"]))
+        for one in given["accepted"]
+    ]
+    return {"leaves": [hexed(leaf) for leaf in leaves], "vouch root": hexed(LeafTree.from_hashes(leaves).root)}
+
+
+def the_vote(given: Values) -> Values:
+    found = vote_hash(given["case_id"], given["judge"], given["guilty"], raw(given["salt"]))
+    return {"hash": hexed(found)}
+
+
+def the_manifest(given: Values) -> Values:
+    manifest = parse_manifest(given["canonical"].encode())
+    return {
+        "leaves": [hexed(manifest.header_leaf), *(hexed(shard.leaf) for shard in manifest.shards)],
+        "root": manifest.id,
+    }
+
+
+def the_difference(given: Values) -> Values:
+    base, new, width = raw(given["base"]), raw(given["new"]), given["width"]
+    frame = encode(memoryview(base), memoryview(new), [TypedSpan(width, len(new))])
+    made = bytearray(base)
+    apply(frame, made)
+    assert made == new
+    return {"frame": hexed(frame)}
+
+
+def the_evidence(given: Values) -> Values:
+    data = EvidenceBundle(**given).to_bytes()
+    return {"bytes": len(data), "content hash": content_hash(data)}
+
+
+def the_task_set(given: Values) -> Values:
+    tasks = [Task(*line) for line in given["tasks"]]
+    data = TaskSet(tuple(tasks[: given["train"]]), tuple(tasks[given["train"] :])).canonical_bytes()
+    return {"file": data.decode(), "root": "0x" + hashlib.sha256(data).hexdigest()}
+
+
+def the_terms(given: Values) -> Values:
+    work_class = unpack_class(int(given["word"], 16))
+    return {
+        "weight_bps": work_class.weight_bps,
+        "budgets": list(work_class.budgets),
+        "profile": hexed(profile_hash(given["profile"])),
+    }
+
+
+COMPUTED: dict[str, Callable[[Values], Values]] = {
+    "Row": the_row,
+    "Leaf": the_leaf,
+    "Root": the_root,
+    "Draw": the_draw,
+    "Sample": the_sample,
+    "Request signature": the_request,
+    "Receipt": the_receipt,
+    "Verdict": the_verdict,
+    "Vouch root": the_seal,
+    "Vote": the_vote,
+    "Manifest": the_manifest,
+    "Difference": the_difference,
+    "Evidence": the_evidence,
+    "Task set": the_task_set,
+    "Terms": the_terms,
+}
+"""By the heading under which the example stands."""
+
+
+@pytest.mark.parametrize("title", COMPUTED)
+def test_the_example_is_what_the_code_computes(title: str) -> None:
+    example = EXAMPLES[title]
+    assert example["gives"] == COMPUTED[title](example["given"])
+
+
+def test_every_example_of_the_page_is_computed() -> None:
+    assert set(EXAMPLES) == set(COMPUTED)
+
+
+@pytest.mark.parametrize("title", ["Leaf", "Draw"])
+def test_the_example_is_an_entry_of_the_contracts_vectors(title: str) -> None:
+    example = EXAMPLES[title]
+    path, number = example["vector"].split("#")
+    vectors = json.loads((ROOT / path).read_text())
+    for name, value in (example["given"] | example["gives"]).items():
+        assert vectors[name][int(number)] == value, name
+
+
+def test_the_manifest_is_an_entry_of_the_vectors() -> None:
+    example = EXAMPLES["Manifest"]
+    path, number = example["vector"].split("#")
+    vector = json.loads((ROOT / path).read_text())[int(number)]
+    assert {name: vector[name] for name in ("canonical", "leaves", "root")} == example["given"] | example["gives"]
+
+
+def test_an_upload_of_the_page_is_the_nodes_own() -> None:
+    """The receipt of the page and a signed request of its node make an upload that a juror takes."""
+    given, gives = EXAMPLES["Receipt"]["given"], EXAMPLES["Receipt"]["gives"]
+    message = given["receipt"]
+    node_key = EXAMPLES["Request signature"]["given"]["key"]
+    path, query = gives["upload"].removeprefix("PUT ").split("?")
+    request = {
+        "method": "PUT",
+        "host": "run.example.org:8600",
+        "path": path,
+        "query": query,
+        "bodyHash": message["fileHash"],
+        "nonce": "0x" + "07" * 32,
+        "expiry": 1_800_000_030,
+    }
+    found = signed(given | {"key": node_key}, "Request", request)
+    receipt = {name: message[name] for name in ("run", "node", "index", "root", "size")}
+    upload = Upload.model_validate(
+        {
+            "receipt": receipt | {"file_hash": message["fileHash"], "signature": gives["signature"]},
+            "request": {name: request[name] for name in ("method", "host", "path", "query", "nonce", "expiry")}
+            | {"body_hash": request["bodyHash"], "signature": found["signature"]},
+        }
+    )
+    check_upload(Domain(given["chain_id"], given["registry"]), upload)

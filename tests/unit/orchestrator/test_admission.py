@@ -1,0 +1,171 @@
+"""Who is answered when there is no room for everybody: health, the trainer, members, strangers; address by address."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+
+from orchestrator import admission
+from orchestrator.admission import ALWAYS, Admission, Slots
+from orchestrator.connection_table import ConnectionTable, Owner
+
+TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)
+
+
+async def until_waiting() -> None:
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+async def test_places_are_handed_on_address_by_address() -> None:
+    slots = Slots(2, 8)
+    order: list[str] = []
+
+    async def use(party: str) -> None:
+        assert await slots.acquire(party)
+        order.append(party)
+
+    assert await slots.acquire("a")
+    waiting = [asyncio.create_task(use(party)) for party in ("a", "a", "a", "b", "c")]
+    await until_waiting()
+    assert order == ["b"], "an address has half of the slots, and others the rest"
+    for freed, expected in (("b", "c"), ("a", "a"), ("c", ""), ("a", "a"), ("a", "a")):
+        slots.release(freed)
+        await until_waiting()
+        assert order[-1] == (expected or order[-1])
+    await asyncio.gather(*waiting)
+    assert order == ["b", "c", "a", "a", "a"]
+
+
+async def test_a_queue_has_a_bound_and_one_address_half_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(admission, "WAIT_SECONDS", 0.3)
+    slots = Slots(2, 4)
+    assert await slots.acquire("a")
+    assert await slots.acquire("b")
+    waiting = [asyncio.create_task(slots.acquire("a")) for _ in range(2)]
+    await until_waiting()
+    assert not await slots.acquire("a"), "half of the queue is one address's"
+    waiting += [asyncio.create_task(slots.acquire(party)) for party in ("b", "c")]
+    await until_waiting()
+    assert not await slots.acquire("d"), "the queue is full"
+    assert await asyncio.gather(*waiting) == [False] * 4, "nobody waits for ever"
+    slots.release("a")
+    assert await slots.acquire("d")
+
+
+async def test_who_no_longer_waits_loses_nobody_a_place() -> None:
+    slots = Slots(1, 8)
+    assert await slots.acquire("a")
+    gone = asyncio.create_task(slots.acquire("b"))
+    await until_waiting()
+    slots.release("a")  # handed to b, which is cancelled before it hears of it
+    gone.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await gone
+    assert await slots.acquire("c")
+
+
+class Connection(SimpleNamespace):
+    """An open connection without a socket."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+class Crowd:
+    """An application that answers when told to, behind an Admission with one place for each kind."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.answered: list[str] = []
+        self.recognised: Owner | None = None
+        self.table = ConnectionTable(1000)
+        self.admission = Admission(self._app, self._recognise, self.table)
+        self.admission._slots_by_kind = {kind: Slots(1, 0, share=1.0) for kind in self.admission._slots_by_kind}
+
+    async def _app(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["path"] not in ALWAYS:
+            await self.go.wait()
+        self.answered.append(scope["path"])
+
+    async def _recognise(self, _: Request) -> Owner | None:
+        return self.recognised
+
+    def connection(self, address: str = "a", owner: Owner | None = None, *, proxied: bool = False) -> Any:
+        connection: Any = Connection(address=address, owner=None, proxied=proxied, busy=True, since=0.0)
+        self.table.add(connection, 0.0)
+        if owner is not None:
+            self.table.claim(connection, owner)
+        return connection
+
+    async def request(self, path: str, connection: Any, **headers: str) -> list[Any]:
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def receive() -> Any:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+        scope = {"type": "http", "method": "GET", "path": path, "headers": raw, "state": {"connection": connection}}
+        await self.admission(scope, receive, send)
+        return sent
+
+
+async def test_strangers_do_not_keep_health_trainer_and_members_out() -> None:
+    crowd = Crowd()
+    first = asyncio.create_task(crowd.request("/first", crowd.connection()))
+    await until_waiting()
+    start, body = await crowd.request("/second", crowd.connection("b"))
+    headers = dict(start["headers"])
+    assert (start["status"], headers[b"retry-after"]) == (503, b"1")
+    assert headers[b"content-type"] == b"application/problem+json"
+    assert json.loads(body["body"])["title"] == "Too many requests"
+    for path in sorted(ALWAYS):
+        assert await crowd.request(path, crowd.connection()) == []
+    others = [
+        asyncio.create_task(crowd.request(f"/{owner.address}", crowd.connection(owner=owner)))
+        for owner in (TRAINER, MEMBER)
+    ]
+    await until_waiting()
+    crowd.go.set()
+    await asyncio.gather(first, *others)
+    assert crowd.answered == [*sorted(ALWAYS), "/first", "/0xtrainer", "/0xmember"]
+
+
+async def test_a_signature_makes_the_connection_a_members() -> None:
+    crowd = Crowd()
+    crowd.go.set()
+    connection, crowd.recognised = crowd.connection(), MEMBER
+    await crowd.request("/", connection)
+    assert connection.owner is None, "nothing was signed"
+    await crowd.request("/", connection, muster_signature="0x")
+    assert connection.owner == MEMBER
+
+
+async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> None:
+    crowd = Crowd()
+    connection, crowd.recognised = crowd.connection("proxy", proxied=True), MEMBER
+    signed = {"muster_signature": "0x", "x_forwarded_for": "203.0.113.1"}
+    assert await crowd.admission._party(scope_of(connection, **signed)) == ("member", MEMBER.address)
+    assert connection.owner is None, "a stranger's request may be the next on this connection"
+    forwarded = scope_of(connection, x_forwarded_for="10.0.0.1, 203.0.113.9")
+    assert await crowd.admission._party(forwarded) == ("stranger", "203.0.113.9")
+    added = scope_of(connection, x_forwarded_for="192.0.2.7")
+    added["headers"].append((b"x-forwarded-for", b"203.0.113.9"))
+    assert await crowd.admission._party(added) == ("stranger", "203.0.113.9"), "HAProxy adds a line of its own"
+    assert await crowd.admission._party(scope_of(connection)) == ("stranger", "proxy")
+    reading = scope_of(connection) | {"path": "/v1/files/0x00"}
+    assert await crowd.admission._party(reading) == ("reader", "proxy"), "slow readers of files hold up no questions"
+    direct = scope_of(crowd.connection("a"), x_forwarded_for="203.0.113.9")
+    assert await crowd.admission._party(direct) == ("stranger", "a"), "who is not trusted names no address"
+
+
+def scope_of(connection: Any, **headers: str) -> Any:
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http", "path": "/", "headers": raw, "state": {"connection": connection}}

@@ -1,0 +1,364 @@
+"""Connections of strangers to the orchestrator: those that idle, dribble or do not read are cut, the others are not.
+
+Whoever is refused or cut for room gets an answer, and an early answer is not lost with the body it did not wait for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import uvicorn
+
+from orchestrator import connection_table
+from orchestrator import http_limits as connections
+from orchestrator.connection_table import ConnectionTable, Owner
+from orchestrator.http_limits import MAX_HEAD_BYTES, bounded
+
+ANSWER = b"x" * (64 << 20)
+PATIENCE = 20.0
+"""Seconds for what takes a fraction of one on a machine that is not busy."""
+
+HOLD = asyncio.Event()
+Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+async def app(scope: Any, receive: Any, send: Any) -> None:
+    """Answer by path.
+
+    /long answers with 64 MiB, /pieces with the same in pieces, /early before the body has come; /mine makes its
+    connection a member's, /hold waits; anything else answers with its body.
+    """
+    body = ANSWER if scope["path"] in ("/long", "/pieces") else b"early"
+    connection = scope["state"]["connection"]
+    if scope["path"] == "/mine":
+        connection.table.claim(connection, Owner("0xmember", is_trainer=False))
+    if scope["path"] == "/hold":
+        await HOLD.wait()
+    if scope["path"] not in ("/long", "/pieces", "/early"):
+        body, more = b"", True
+        while more:
+            message = await receive()
+            body, more = body + message.get("body", b""), message.get("more_body", False)
+    length = str(len(body)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    size = 1 << 16 if scope["path"] == "/pieces" else len(body) or 1
+    for start in range(0, len(body), size):
+        await send({"type": "http.response.body", "body": body[start : start + size], "more_body": True})
+    await send({"type": "http.response.body"})
+
+
+@pytest.fixture
+async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+    """Start a server whose time-outs are short."""
+    for bound in ("HEAD_SECONDS", "IDLE_SECONDS", "STALL_SECONDS", "LINGER_SECONDS"):
+        monkeypatch.setattr(connections, bound, 1.0)
+    async with serving(ConnectionTable(1000)) as port:
+        yield port
+
+
+@asynccontextmanager
+async def serving(table: ConnectionTable) -> AsyncIterator[int]:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        server = uvicorn.Server(uvicorn.Config(app, http=bounded(table), lifespan="off", log_config=None))
+        task = asyncio.create_task(server.serve(sockets=[listener]))
+        HOLD.clear()
+        yield listener.getsockname()[1]
+        HOLD.set()
+        server.should_exit = server.force_exit = True
+        await task
+
+
+async def cut(streams: Streams) -> bool:
+    """Whether the server hangs up."""
+    reader, writer = streams
+    with suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE):
+            while await reader.read(1 << 16):
+                pass
+    writer.close()
+    return True
+
+
+async def test_who_never_asks_is_cut(port: int) -> None:
+    assert await cut(await asyncio.open_connection("127.0.0.1", port))
+
+
+async def test_who_dribbles_a_head_is_cut(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    with suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE):
+            for byte in b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * 10_000:
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0.02)
+    assert await cut((reader, writer))
+
+
+@pytest.mark.parametrize("more", [b"a" * 1024, b"\r\nA: a" * 200])
+async def test_a_head_without_end_is_cut(port: int, monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 3600)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
+    sent = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                writer.write(more)
+                await writer.drain()
+                sent += len(more)
+    assert sent >= MAX_HEAD_BYTES
+    assert await cut((reader, writer))
+
+
+async def test_who_does_not_read_is_cut(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.sleep(2)
+    received = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE):
+            while piece := await reader.read(1 << 20):
+                received += len(piece)
+    assert received < len(ANSWER)
+    writer.close()
+
+
+async def test_who_reads_too_slowly_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However steadily: here some MB/s, without a second's rest, of an answer that must be taken at 64 MiB/s."""
+    monkeypatch.setattr(connections, "SLOWEST_BYTES_PER_SECOND", 64 << 20)
+    monkeypatch.setattr(connections, "STALL_SECONDS", 3.0)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+    writer.write(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n")
+    received = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(2 * PATIENCE):
+            while received < len(ANSWER) and (piece := await reader.read(1 << 17)):
+                received += len(piece)
+                await asyncio.sleep(len(piece) / (6 << 20))
+    assert received < len(ANSWER)
+    writer.close()
+
+
+async def test_who_reads_gets_all_of_a_long_answer_and_may_go_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for bound in (
+        "HEAD_SECONDS",
+        "IDLE_SECONDS",
+        "STALL_SECONDS",
+    ):  # server and reader share a thread: be patient on a busy machine
+        monkeypatch.setattr(connections, bound, PATIENCE)
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    for _ in range(2):
+        writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 200")
+        assert await reader.readexactly(len(ANSWER)) == ANSWER
+    writer.close()
+
+
+async def test_a_body_may_take_its_time(port: int) -> None:
+    """How long a body takes is bounded where it is read."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"PUT / HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\n")
+    for byte in b"slow":
+        await asyncio.sleep(0.3)
+        writer.write(bytes([byte]))
+    await reader.readuntil(b"\r\n\r\n")
+    assert await reader.readexactly(4) == b"slow"
+    writer.close()
+
+
+# Answers that come before the body
+
+
+def early(length: int, connection: str) -> bytes:
+    return f"PUT /early HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Length: {length}\r\n\r\n".encode()
+
+
+async def answer(streams: Streams) -> tuple[bytes, bytes]:
+    async with asyncio.timeout(PATIENCE):
+        head = await streams[0].readuntil(b"\r\n\r\n")
+        length = next(int(line.split(b":")[1]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-l"))
+        return head, await streams[0].readexactly(length)
+
+
+async def ask(streams: Streams, path: str) -> bytes:
+    streams[1].write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    return (await answer(streams))[0].split(b"\r\n")[0]
+
+
+async def test_an_answer_outlives_the_body_that_it_did_not_wait_for(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(early(32 << 20, "close"))
+    await asyncio.sleep(0.2)  # the answer is out, and its half of the connection closed
+    async with asyncio.timeout(PATIENCE):
+        writer.write(bytes(32 << 20))
+        await writer.drain()
+    head, body = await answer((reader, writer))
+    assert (head.split(b"\r\n")[0], body) == (b"HTTP/1.1 200 OK", b"early")
+    assert await reader.read() == b"", "an orderly end, without a reset"
+    writer.close()
+
+
+async def test_the_connection_goes_on_after_the_rest_of_a_body(port: int) -> None:
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    streams[1].write(early(1 << 20, "keep-alive") + bytes(1 << 20))
+    assert (await answer(streams))[1] == b"early"
+    assert await ask(streams, "/") == b"HTTP/1.1 200 OK"
+    streams[1].close()
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+async def test_who_sends_without_end_is_cut(port: int, monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
+    monkeypatch.setattr(connections, "MAX_DISCARDED_BYTES", 1 << 20)
+    monkeypatch.setattr(connections, "LINGER_SECONDS", PATIENCE)
+    monkeypatch.setattr(connections, "IDLE_SECONDS", PATIENCE)
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(early(1 << 40, connection))
+    with pytest.raises(ConnectionError):
+        await send_for_ever(writer)
+
+
+async def send_for_ever(writer: asyncio.StreamWriter) -> None:
+    async with asyncio.timeout(PATIENCE / 2):
+        while True:
+            writer.write(bytes(1 << 16))
+            await writer.drain()
+
+
+async def test_who_sends_nothing_more_is_cut(port: int) -> None:
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    streams[1].write(early(1 << 20, "close"))
+    assert (await answer(streams))[1] == b"early"
+    assert await cut(streams)
+    assert not await ask_anew(port)
+
+
+async def ask_anew(port: int) -> bytes:
+    """Return what follows the answer to a request of a new connection that asks for its end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    await answer((reader, writer))
+    async with asyncio.timeout(PATIENCE):
+        rest = await reader.read()
+    writer.close()
+    return rest
+
+
+async def test_what_is_no_http_gets_a_problem_document(port: int) -> None:
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    streams[1].write(b"what is this\r\n\r\n" + bytes(1 << 20))
+    head, body = await answer(streams)
+    assert head.startswith(b"HTTP/1.1 400 ")
+    assert json.loads(body)["title"] == "Bad Request"
+    assert await cut(streams)
+
+
+async def test_what_is_no_http_behind_an_early_answer_does_no_harm(port: int) -> None:
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    streams[1].write(b"PUT /early HTTP/1.1\r\nHost: x\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n")
+    assert (await answer(streams))[1] == b"early"
+    streams[1].write(b"no length of a chunk\r\n")
+    assert await cut(streams)
+    assert await ask_anew(port) == b""
+
+
+# Room
+
+
+OpenMany = Callable[..., Awaitable[list[Streams]]]
+
+
+@pytest.fixture
+async def open_many() -> AsyncIterator[OpenMany]:
+    """Open connections from an address of this machine: `open_many(port, count, source)`. Closed with the test."""
+    opened: list[Streams] = []
+
+    async def many(port: int, count: int, source: str = "127.0.0.1") -> list[Streams]:
+        new = [await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0)) for _ in range(count)]
+        opened.extend(new)
+        return new
+
+    yield many
+    for _, writer in opened:
+        writer.close()
+
+
+async def ends(streams: Streams) -> bool:
+    """Whether the server has closed its half, without an answer."""
+    async with asyncio.timeout(PATIENCE):
+        return await streams[0].read() == b""
+
+
+async def test_idle_connections_make_room_strangers_first_and_the_largest_address_first(open_many: OpenMany) -> None:
+    async with serving(ConnectionTable(6)) as port:
+        member, (other,) = await open_many(port, 1), await open_many(port, 1, "127.0.0.2")
+        assert await ask(member[0], "/mine") == b"HTTP/1.1 200 OK"
+        assert await ask(other, "/") == b"HTTP/1.1 200 OK"
+        crowd = await open_many(port, 4)
+        for streams in crowd:
+            assert await ask(streams, "/") == b"HTTP/1.1 200 OK"
+        late = await open_many(port, 2, "127.0.0.3")
+        for streams in late:
+            assert await ask(streams, "/") == b"HTTP/1.1 200 OK"
+        assert await ends(crowd[0])
+        assert await ends(crowd[1])
+        for streams in (*member, other, *crowd[2:], *late):
+            assert await ask(streams, "/") == b"HTTP/1.1 200 OK", "the others stay"
+
+
+async def test_requests_under_way_are_not_cut_and_the_refusal_can_be_read(open_many: OpenMany) -> None:
+    async with serving(ConnectionTable(3)) as port:
+        busy = await open_many(port, 3)
+        for _, writer in busy:
+            writer.write(b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n")
+            await writer.drain()
+        await asyncio.sleep(0.2)
+        (late,) = await open_many(port, 1)
+        head, body = await answer(late)
+        assert head.startswith(b"HTTP/1.1 503 ")
+        assert b"\r\nRetry-After: 1\r\n" in head
+        assert (json.loads(body)["title"], json.loads(body)["status"]) == ("Too many connections", 503)
+        HOLD.set()
+        for streams in busy:
+            assert (await answer(streams))[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_slow_heads_of_one_address_push_each_other_out(
+    monkeypatch: pytest.MonkeyPatch, open_many: OpenMany
+) -> None:
+    monkeypatch.setattr(connection_table, "HEADS_PER_ADDRESS", 2)
+    monkeypatch.setattr(connection_table, "HEAD_GRACE_SECONDS", 0.1)
+    async with serving(ConnectionTable(1000)) as port:
+        (served,) = await open_many(port, 1)
+        assert await ask(served, "/") == b"HTTP/1.1 200 OK"
+        slow = await open_many(port, 2)
+        for _, writer in slow:
+            writer.write(b"GET / HTTP/1.1\r\nA: ")
+            await writer.drain()
+        await asyncio.sleep(0.3)
+        (late,) = await open_many(port, 1)
+        assert (await answer(slow[0]))[0].startswith(b"HTTP/1.1 503 ")
+        assert await ask(late, "/") == b"HTTP/1.1 200 OK"
+        assert await ask(served, "/") == b"HTTP/1.1 200 OK", "who was served waits for nothing"
+
+
+@pytest.mark.parametrize("end", ["garbage", "gone"])
+async def test_an_answer_that_nobody_will_read_is_ended(port: int, caplog: pytest.LogCaptureFixture, end: str) -> None:
+    """Another request came with it: that one's end is not the only one that counts."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    more = b"\x00 garbage" if end == "garbage" else b"GET / HTTP/1.1\r\nHost: x"
+    writer.write(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n" + more + b"\r\n\r\n")
+    await asyncio.sleep(0.3)
+    if end == "garbage":
+        assert await cut((reader, writer))
+    writer.transport.abort()
+    await asyncio.sleep(0.5)
+    assert [r.message for r in caplog.records if r.levelname == "ERROR" or "socket.send" in r.message] == []

@@ -1,0 +1,79 @@
+"""Answers that many poll for: made once for each version of the database, however many ask at the same time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection
+
+from muster.errors import StorageError
+from orchestrator.database import Database
+from orchestrator.queries import Queries
+from orchestrator.run_facts import ChainState
+from tests.support.commitment_samples import rules
+
+NODE = "0x" + "11" * 20
+
+
+class Counted(Database):
+    """A database that counts what is read, and fails when told to."""
+
+    reads = 0
+    failing = False
+
+    async def read(self, work: Callable[[Connection], Any]) -> Any:
+        self.reads += 1
+        if self.failing:
+            raise StorageError("database: gone")
+        return await super().read(work)
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Counted]:
+    opened = await Counted.open(f"sqlite:///{tmp_path}/orchestrator.db", "a test")
+    assert isinstance(opened, Counted)
+    yield opened
+    await opened.close()
+
+
+@pytest.fixture
+def queries(database: Counted) -> Queries:
+    return Queries(database, 1, rules().terms, batch_groups=8, demand_batches=2)
+
+
+async def test_a_crowd_costs_one_look_for_each_version(database: Counted, queries: Queries) -> None:
+    queries.chain = ChainState(now=3_600)
+    first = await asyncio.gather(*(queries.demand() for _ in range(100)))
+    assert (database.reads, len({answer.model_dump_json() for answer in first})) == (1, 1)
+    await database.write(lambda _: None)
+    await asyncio.gather(*(queries.demand() for _ in range(100)))
+    assert database.reads == 2
+    queries.chain = ChainState(now=7_200)
+    await asyncio.gather(*(queries.demand() for _ in range(100)))
+    assert database.reads == 3, "the hour alone is new"
+
+
+async def test_what_limits_workers_is_read_once_for_all_nodes(database: Counted, queries: Queries) -> None:
+    await asyncio.gather(*(queries.node_report(NODE) for _ in range(100)))
+    assert database.reads == 101
+
+
+async def test_a_failure_is_told_to_all_who_wait_and_not_kept(database: Counted, queries: Queries) -> None:
+    database.failing = True
+    failures = await asyncio.gather(*(queries.demand() for _ in range(10)), return_exceptions=True)
+    assert [str(error) for error in failures] == ["database: gone"] * 10
+    assert database.reads == 1
+    database.failing = False
+    assert (await queries.demand()).run == 1
+
+
+async def test_who_goes_away_takes_nobody_the_answer(database: Counted, queries: Queries) -> None:
+    asking = [asyncio.create_task(queries.demand()) for _ in range(2)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    assert (await asking[1]).run == 1
+    assert database.reads == 1

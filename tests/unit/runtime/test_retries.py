@@ -1,0 +1,57 @@
+"""What the log says of requests that are tried again: to whom, why, and only now and then."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from muster.chain.provider import BoundedProvider
+from muster.clients.orchestrator import OrchestratorClient
+from muster.errors import UnreachableError
+from muster.runtime import retries, telemetry
+from muster.runtime.retries import MAX_TROUBLES, Repeats
+
+NOBODY = "0x" + "00" * 20
+
+
+def test_the_same_trouble_is_said_once_a_minute_and_counted() -> None:
+    repeats = Repeats(60)
+    assert [repeats.count(("chain", "gone"), now) for now in (0, 1, 59.9)] == [1, None, None]
+    assert repeats.count(("chain", "slow"), 59.9) == 1, "another reason is news"
+    assert repeats.count(("chain", "gone"), 60) == 3
+    assert repeats.count(("chain", "gone"), 120) == 1
+
+
+def test_what_is_remembered_is_bounded() -> None:
+    repeats = Repeats(60)
+    for number in range(MAX_TROUBLES + 1):
+        repeats.count(("chain", str(number)), 0)
+    assert repeats.count(("chain", "0"), 1) == 1, "the oldest was forgotten"
+    assert repeats.count(("chain", str(MAX_TROUBLES)), 1) is None
+
+
+@pytest.mark.usefixtures("kept_logging")
+async def test_a_service_that_is_gone_is_named_and_its_retries_are_few_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retries, "_REPEATS", Repeats())
+    telemetry.configure("worker", log_file=tmp_path / "log.jsonl", level="critical")
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        async with OrchestratorClient(url, chain_id=31337, registry=NOBODY, timeout=5) as client:
+            for _ in range(2):
+                with pytest.raises(UnreachableError):
+                    await client.demand(1)
+        async with BoundedProvider(url, timeout=5) as provider:
+            with pytest.raises(UnreachableError):
+                await provider.request("eth_chainId")
+    lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["service"], line["request"], line["times"]) for line in lines] == [
+        ("trying again", f"the orchestrator at {url}", "GET /v1/runs/1/demand", 1),
+        ("trying again", f"the chain at {url}", "JSON-RPC", 1),
+    ]
+    assert all(line["reason"] == "All connection attempts failed" for line in lines)

@@ -1,0 +1,319 @@
+"""What the trainer waits for before it takes a step, and when it waits no longer."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from muster.errors import MismatchError, MusterError, RefusedError, UnreachableError
+from muster.settings.schema import Settings
+from tests.support.intake_samples import FORGED, STEP, Chain, Orchestrator, accepted_work_of, trainer_with
+from tests.support.work_samples import work_file
+from trainer.accepted_work import AcceptedWork, PollResult
+from trainer.batches import Batch, FileRef, WorkFile
+from trainer.checkpoint import CheckpointMetadata, CheckpointStore
+from trainer.learner import NO_BATCH
+
+ON_CHAIN = asyncio.Event()
+ON_CHAIN.set()
+
+
+@pytest.fixture
+def client() -> Orchestrator:
+    return Orchestrator()
+
+
+@pytest.fixture
+def accepted_work(client: Orchestrator) -> AcceptedWork:
+    return accepted_work_of(Chain(), client)
+
+
+async def test_refused_files_are_told_while_the_trainer_waits(
+    accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path
+) -> None:
+    """Demand counts a file until it is told to be spent: untold, enough of them would stop all work for good."""
+    settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "poll_seconds": 0.01}})
+    trainer = trainer_with(settings, client, accepted_work)
+    metadata = CheckpointMetadata(step=STEP, batch_root=NO_BATCH)
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=metadata))
+    await trainer.publisher.report(metadata, {"reward": 0.5}, {"wait": 1.0}, [], finished=False)
+    waiting = asyncio.create_task(trainer.batcher.fill(learner, ON_CHAIN))
+    try:
+        async with asyncio.timeout(20):
+            await client.told_twice.wait()
+    finally:
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        trainer.close()
+    before, after = client.reports
+    assert (before.dropped, after.dropped) == ([], [FORGED])
+    assert after == before.model_copy(update={"dropped": [FORGED]})
+
+
+async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
+    accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can begin in a run that publishes nothing: the trainer publishes the same weights once more."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 0.1}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
+    async with asyncio.timeout(20):
+        assert await trainer.batcher.fill(learner, ON_CHAIN) is None
+    client.silent = True  # there may be work that cannot be seen
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await trainer.batcher.fill(learner, ON_CHAIN)
+    client.silent = False
+    waiting_file = SimpleNamespace(ref=SimpleNamespace(step=STEP, file_hash=FORGED), groups=[])
+    monkeypatch.setattr(AcceptedWork, "files", [waiting_file])
+    monkeypatch.setattr("trainer.batcher.close_batch", lambda *_, **__: None)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await trainer.batcher.fill(learner, ON_CHAIN)
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("rewards", "changes", "outcome"),
+    [
+        ([1, 0, 1, 1], {}, "closed"),
+        ([1, 1, 1, 1], {}, "given up"),
+        ([1, 0, 1, 1], {"wanted": True}, "waits"),
+        ([1, 0, 1, 1], {"waiting_groups": 1000}, "waits"),
+        ([1, 0, 1, 1], {"step": STEP - 1}, "waits"),
+        ([1, 0, 1, 1], {"published": False}, "waits"),
+        ([1, 0, 1, 1], {"patient": True}, "waits"),
+    ],
+    ids=["teaches", "teaches nothing", "wanted", "inspected", "an older step", "not on chain", "not for long"],
+)
+async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
+    accepted_work: AcceptedWork,
+    client: Orchestrator,
+    tmp_path: Path,
+    rewards: list[int],
+    changes: dict[str, Any],
+    outcome: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A batch larger than what the orchestrator asks for would otherwise cost the whole patience at every step."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "batch_groups": 64}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
+    file = work_file(rewards, step=STEP)
+    client.wanted = changes.get("wanted", False)
+    client.waiting_groups = changes.get("waiting_groups", trainer.terms.groups_per_commitment)
+    client.step = changes.get("step", STEP)
+    published = ON_CHAIN if changes.get("published", True) else asyncio.Event()
+    monkeypatch.setattr("trainer.batcher.COMPLETE_SECONDS", 60 if changes.get("patient") else 0.05)
+
+    async def accept(*_: object) -> PollResult:
+        accepted_work._files[file.ref.file_hash] = file
+        return PollResult(1, ())
+
+    accepted_work.poll = accept
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
+    if outcome == "waits":
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await trainer.batcher.fill(learner, published)
+    else:
+        async with asyncio.timeout(20):
+            batch = await trainer.batcher.fill(learner, published)
+        assert (batch is not None) == (outcome == "closed")
+        assert accepted_work.refused == ([] if outcome == "closed" else [file.ref.file_hash])
+    trainer.close()
+
+
+async def test_waiting_is_counted_from_when_the_step_is_on_chain(
+    accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path
+) -> None:
+    """Before that no work for it can come: a run whose steps are far apart would otherwise never have any."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 0.05}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
+    published = asyncio.Event()
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.5):
+            await trainer.batcher.fill(learner, published)
+    published.set()
+    async with asyncio.timeout(20):
+        assert await trainer.batcher.fill(learner, published) is None
+    trainer.close()
+
+
+@pytest.mark.parametrize(
+    ("trouble", "dropped"),
+    [
+        (RefusedError("gone", status=404, title="NotFound"), True),
+        (MismatchError("another root"), True),
+        (RefusedError("down", status=503, title="Busy"), False),
+        (UnreachableError("nobody"), False),
+    ],
+    ids=["gone", "changed", "busy", "silent"],
+)
+async def test_a_closed_batch_is_given_up_only_when_its_files_are_gone_or_changed(
+    accepted_work: AcceptedWork,
+    client: Orchestrator,
+    tmp_path: Path,
+    trouble: MusterError,
+    dropped: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("trainer.publisher.ATTEMPTS", 1)
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 0.05}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    checkpoints = CheckpointStore(tmp_path / "steps")
+    checkpoints.close_batch(Batch(STEP, (work_file([1, 0, 0, 1], step=STEP).ref,)))
+
+    async def fetch(self: AcceptedWork, ref: FileRef) -> WorkFile:
+        raise trouble
+
+    monkeypatch.setattr(AcceptedWork, "fetch", fetch)
+    metadata = SimpleNamespace(batch=(), used={})
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=metadata, checkpoints=checkpoints))
+    if dropped:
+        assert await trainer.batcher.closed(learner, ON_CHAIN) is None
+    else:
+        with pytest.raises(type(trouble)):
+            await trainer.batcher.closed(learner, ON_CHAIN)
+    assert (checkpoints.closed_batch(STEP) is None) == dropped
+    trainer.close()
+
+
+async def test_work_that_teaches_nothing_is_given_up_after_a_while(
+    accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path
+) -> None:
+    """A task set that is solved, or hopeless: the files would satisfy demand for ever, and no step would come."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "patience_seconds": 0.1}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
+    solved = work_file([1, 1, 1, 1], step=STEP)
+
+    async def accept(*_: object) -> PollResult:
+        accepted_work._files[solved.ref.file_hash] = solved
+        return PollResult(1, ())
+
+    accepted_work.poll = accept
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
+    async with asyncio.timeout(20):
+        assert await trainer.batcher.fill(learner, ON_CHAIN) is None
+    assert (accepted_work.files, accepted_work.refused) == ([], [solved.ref.file_hash])
+    assert client.reports[-1].dropped == [solved.ref.file_hash]
+    trainer.close()
+
+
+def test_weights_that_are_published_once_more_are_no_updates(accepted_work: AcceptedWork, client: Orchestrator) -> None:
+    """Idle hours neither end a run nor take the place of its last three scores."""
+    root = "0x" + "02" * 32
+    trainer = trainer_with(
+        Settings.model_validate({"trainer": {"max_steps": 8, "eval_every": 3}}), client, accepted_work
+    )
+    begun, idle = CheckpointMetadata(0, NO_BATCH), CheckpointMetadata(9, NO_BATCH, updates=0)
+    learnt = [CheckpointMetadata(9 + updates, root, updates=updates) for updates in range(1, 9)]
+    again = [CheckpointMetadata(30 + updates, NO_BATCH, updates=updates) for updates in range(1, 8)]
+    assert [trainer._finished(metadata) for metadata in (begun, idle, *learnt[:-1], *again)] == [False] * 16
+    assert trainer._finished(learnt[-1])
+    assert [metadata.updates for metadata in (begun, idle, *learnt, *again) if trainer._evaluates(metadata)] == [
+        0,
+        3,
+        6,
+        7,
+        8,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("said", "outcome"),
+    [
+        ({}, "waits"),
+        ({"newcomers": 1}, "publishes"),
+        ({"newcomers": 1, "step": STEP - 1}, "waits"),
+        ({"newcomers": 1, "waiting_groups": 4}, "waits"),
+        ({"newcomers": 1, "able_workers": 1}, "publishes"),
+        ({"able_workers": 1}, "waits"),
+        ({"newcomers": 1, "files": True}, "waits"),
+        ({"newcomers": 1, "published": False}, "waits"),
+        ({"newcomers": 1, "able_workers": 1, "quiet": 60.0}, "waits"),
+    ],
+    ids=[
+        "nobody is new",
+        "nobody else could work",
+        "the orchestrator lags",
+        "work is inspected",
+        "others rest",
+        "others rest, nobody is new",
+        "work is here",
+        "not on chain",
+        "others worked a moment ago",
+    ],
+)
+async def test_weights_are_published_again_for_newcomers(
+    accepted_work: AcceptedWork,
+    client: Orchestrator,
+    tmp_path: Path,
+    said: dict[str, Any],
+    outcome: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Long before an idle run's time: who joins begins at the second step after that."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 600}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    monkeypatch.setattr("trainer.batcher.NEWCOMER_SECONDS", said.get("quiet", 0.05))
+    if said.get("files"):
+        waiting = SimpleNamespace(ref=SimpleNamespace(step=STEP, file_hash=FORGED), groups=[])
+        monkeypatch.setattr(AcceptedWork, "files", [waiting])
+        monkeypatch.setattr("trainer.batcher.close_batch", lambda *_, **__: None)
+    for name in ("newcomers", "able_workers", "waiting_groups", "step"):
+        setattr(client, name, said.get(name, getattr(client, name)))
+    published = ON_CHAIN if said.get("published", True) else asyncio.Event()
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
+    if outcome == "publishes":
+        async with asyncio.timeout(20):
+            assert await trainer.batcher.fill(learner, published) is None
+    else:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.4):
+                await trainer.batcher.fill(learner, published)
+    trainer.close()
+
+
+async def test_newcomers_make_nobodys_work_stale(
+    accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While others could work, one newcomer after the other gets two steps in `idle_seconds`, and no more."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 600}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    monkeypatch.setattr("trainer.batcher.NEWCOMER_SECONDS", 0.0)
+    client.newcomers, client.able_workers = 1, 1
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
+    for _ in range(2):
+        async with asyncio.timeout(20):
+            assert await trainer.batcher.fill(learner, ON_CHAIN) is None
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.4):
+            await trainer.batcher.fill(learner, ON_CHAIN)
+    client.able_workers = 0
+    async with asyncio.timeout(20):
+        assert await trainer.batcher.fill(learner, ON_CHAIN) is None
+    trainer.close()
+
+
+async def test_newcomers_get_no_steps_without_end_while_nobody_could_work(
+    accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An orchestrator that names a newcomer for ever, or a stranger who always registers another, costs so much gas."""
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "idle_seconds": 600}
+    trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
+    client.newcomers, client.able_workers = 1, 0
+    learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
+    for _ in range(8):
+        async with asyncio.timeout(20):
+            assert await trainer.batcher.fill(learner, ON_CHAIN) is None
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.4):
+            await trainer.batcher.fill(learner, ON_CHAIN)
+    trainer.close()

@@ -1,0 +1,58 @@
+"""What an inspection comes to, and what an inspector needs to begin one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from muster.errors import UnreachableError
+from muster.settings.schema import ValidatorSettings
+from muster.verification.checks import CommittedWork, Finding
+from muster.verification.sample_policy import SamplePolicy
+from tests.support import commitment_samples as samples
+from tests.support.validator_samples import NODE, ROOT
+from validator import inspector as inspector_room
+from validator.inspector import Inspector, from_replay, from_static
+
+
+def test_what_accuses_comes_before_what_rejects_and_then_the_order_of_the_checks() -> None:
+    slight = Finding("sampling_mismatch", 1, 1.2, 1.0, accuse=False)
+    forged = Finding("wrong_logprobs", 2, 9.0, 1.0)
+    noisy = [Finding("activation_mismatch", p, m, 1.0) for p, m in ((3, 2.0), (4, 5.0))]
+    inspection = from_replay([slight, None, forged, *noisy])
+    assert inspection.finding == noisy[1]
+    assert inspection.rows == (4, 3, 2, 1)
+    assert inspection.replayed == 5
+    assert from_replay([slight, None]).finding == slight
+    assert from_replay([None, None]).finding is None
+    assert from_static(Finding("wrong_draw", 3)).rows == (3,)
+    assert from_static(Finding("wrong_root")).rows == ()
+
+
+async def test_the_operator_is_warned_before_the_hash_chain_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    warned: list[int] = []
+
+    class Log:
+        def warning(self, _event: str, *, used: int, links: int, hint: str) -> None:
+            assert (links, "another operator" in hint) == (10, True)
+            warned.append(used)
+
+    class Context:
+        rules = samples.rules()
+        chain = property(lambda self: self)
+
+        async def block_hash(self, number: int) -> bytes:
+            raise UnreachableError("no block")
+
+    monkeypatch.setattr(inspector_room, "log", Log())
+    policy = SamplePolicy.from_settings(ValidatorSettings())
+    inspector = Inspector(Context(), SimpleNamespace(), [bytes(32)] * 10, policy)  # type: ignore[arg-type]
+    about = CommittedWork(1, 3, NODE, 5, ROOT, hour=5, block=10)
+    for link in (6, 7, 8, 9):
+        with pytest.raises(UnreachableError, match="no block"):
+            await inspector.inspect(about, link, suspect=False, missing_counts=False)
+    assert warned == [8], "once"
+    with pytest.raises(UnreachableError, match="all 10 links of this") as caught:
+        await inspector.inspect(about, 10, suspect=False, missing_counts=False)
+    assert "--operator" in caught.value.hint

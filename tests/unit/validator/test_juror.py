@@ -1,0 +1,137 @@
+"""A juror's way through a case: what comes first, what is written down, what it sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.chain.types import Block
+from muster.contracts.court import BallotState, CaseResolved, Outcome
+from muster.errors import UnreachableError
+from tests.support.court_samples import BAD, EVIDENCE, HEAD, CourtChain, CourtContext, case_of
+from tests.support.validator_samples import ME, OTHER, Clock, opened, place, receive
+from validator import juror as juror_room
+from validator.journal import ValidatorJournal
+from validator.juror import VERIFY_RETRY_SECONDS, Juror
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[ValidatorJournal]:
+    made = ValidatorJournal(tmp_path, "me", 1, ME)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(juror_room, "time", made)
+    return made
+
+
+def juror_of(journal: ValidatorJournal, chain: CourtChain, context: Any) -> Juror:
+    return Juror(chain, journal, context, stagger_seconds=0)  # type: ignore[arg-type]
+
+
+async def test_what_has_a_deadline_comes_before_what_may_take_long(journal: ValidatorJournal, clock: Clock) -> None:
+    chain = CourtChain()
+    receive(journal, case_of(1), case_of(2, index=4))
+    journal.seal_ballot(journal.cases()[1], True, bytes(32))
+    await juror_of(journal, chain, CourtContext(chain, EVIDENCE)).poll(HEAD)
+    assert chain.done == ["commitVote", "verify"]
+
+
+async def test_a_vote_is_sealed_committed_revealed_and_collected_over_restarts(
+    journal: ValidatorJournal, clock: Clock
+) -> None:
+    """Each turn is a juror of its own: what it goes on from is in the journal and on chain."""
+    chain = CourtChain(collectable=7)
+    receive(journal, case_of(1))
+    votes = []
+    for second, ballot in (
+        (0, BallotState.NONE),
+        (1, BallotState.NONE),
+        (99, BallotState.COMMITTED),
+        (100, BallotState.COMMITTED),
+        (101, BallotState.REVEALED),
+    ):
+        chain.ballot = ballot
+        await juror_of(journal, chain, CourtContext(chain, EVIDENCE)).poll(Block(99, second, bytes(32)))
+        (case,) = journal.cases()
+        votes.append((case.ballot, case.guilty, case.salt))
+    assert [ballot for ballot, _, _ in votes] == ["sealed", "committed", "committed", "revealed", "revealed"]
+    assert len(set(votes)) == 3, "one vote and one salt throughout"
+    assert votes[0][1] is True
+    receive(journal, CaseResolved(place(40), 1, BAD.node, Outcome.GUILTY, 2, 3, 3))
+    await juror_of(journal, chain, CourtContext(chain)).poll(HEAD)
+    assert chain.done == ["verify", "commitVote", "revealVote", "collect"]
+    assert journal.cases() == []
+
+
+async def test_a_vote_that_a_reorg_took_is_committed_again(journal: ValidatorJournal, clock: Clock) -> None:
+    chain = CourtChain()
+    receive(journal, case_of(1))
+    journal.seal_ballot(journal.cases()[0], True, bytes(32))
+    journal.set_ballot(journal.cases()[0], "committed")
+    juror = juror_of(journal, chain, CourtContext(chain))
+    await juror.poll(Block(99, 100, bytes(32)))
+    assert (chain.done, journal.cases()[0].ballot) == ([], "sealed")
+    await juror.poll(HEAD)
+    assert (chain.done, journal.cases()[0].ballot) == (["commitVote"], "committed")
+
+
+async def test_a_juror_that_cannot_fetch_the_evidence_abstains_and_tries_again(
+    journal: ValidatorJournal, clock: Clock
+) -> None:
+    chain = CourtChain()
+    receive(journal, case_of(1))
+    juror = juror_of(journal, chain, CourtContext(chain))
+    for _ in range(3):
+        await juror.poll(HEAD)
+    assert chain.done == ["verify"]
+    clock.now += VERIFY_RETRY_SECONDS
+    await juror.poll(HEAD)
+    assert chain.done == ["verify", "verify"]
+    await juror.poll(Block(99, 100, bytes(32)))
+    case = journal.cases()[0]
+    assert (case.ballot, case.guilty) == ("late", None)
+
+
+async def test_what_the_chain_cannot_answer_is_no_abstention(
+    journal: ValidatorJournal, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the draw nothing is known about the evidence: the turn fails, and the next one begins anew."""
+    chain = CourtChain()
+    receive(journal, case_of(1))
+    context = CourtContext(chain, EVIDENCE)
+
+    async def draw(commitment: object) -> None:
+        raise UnreachableError("the chain does not answer")
+
+    monkeypatch.setattr(context, "draw", draw)
+    juror = juror_of(journal, chain, context)
+    for _ in range(2):
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await juror.poll(HEAD)
+    assert journal.cases()[0].ballot == "none"
+    assert not juror.not_before
+
+
+async def test_evidence_that_breaks_a_juror_costs_no_other_case_its_vote(journal: ValidatorJournal) -> None:
+    receive(journal, opened(1), opened(2, node=OTHER, evidence_hash=b"\x08" * 32))
+    chain = CourtChain()
+    context: Any = CourtContext(chain)
+
+    class Client:
+        async def get_evidence(self, evidence: bytes) -> bytes:
+            if evidence == b"\x09" * 32:
+                raise RecursionError
+            return b"no bundle"
+
+    context.client = Client()
+    await juror_of(journal, chain, context).poll(HEAD)
+    votes = [(case.case_id, case.ballot, case.guilty) for case in journal.cases()]
+    assert votes == [(1, "none", None), (2, "sealed", False)], "the first cannot be verified yet"

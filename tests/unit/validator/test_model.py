@@ -1,0 +1,43 @@
+"""A validator's model: how much of the machine a replay takes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from muster.rollouts.schema import Rollout
+from muster.settings.schema import ValidatorSettings
+from validator import model as model_room
+from validator.model import Model
+
+
+async def test_a_replay_computes_on_as_many_threads_as_the_settings_say(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    made: list[int] = []
+
+    class Replayer:
+        def __init__(self, folder: Path, profile: object, temperature: float, *, threads: int) -> None:
+            made.append(threads)
+
+        def load_weights(self, folder: Path) -> None: ...
+
+        def replay(self, rollouts: list[Rollout]) -> list[Any]:
+            return []
+
+    class Checkpoints:
+        @asynccontextmanager
+        async def used(self, step: int) -> AsyncIterator[Path]:
+            yield tmp_path
+
+    monkeypatch.setattr(model_room, "Replayer", Replayer)
+    for threads in (1, 3):
+        model = Model(Checkpoints(), SimpleNamespace(), 1.0, threads=threads)  # type: ignore[arg-type]
+        assert await model.findings(0, []) == []
+    assert made == [1, 3]
+    assert ValidatorSettings().threads == 1

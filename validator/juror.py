@@ -1,0 +1,179 @@
+"""The juror: this validator's part in every case of the run, from the evidence to its share of the fee.
+
+Each poll reads the chain's time and the journal, and does what is due; a restart in between loses nothing. A
+vote and its salt are in the journal before the vote is committed. A validator that cannot verify the evidence
+abstains; its own failures never become votes. Validators resolve ended cases in turns.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import Final
+
+from muster.chain.client import Chain, vote_hash
+from muster.chain.types import Block
+from muster.contracts import court
+from muster.contracts.court import BallotState, Outcome
+from muster.errors import CheckError, MusterError, RevertError, UnreachableError
+from muster.runtime import telemetry
+from muster.runtime.failpoints import failpoint
+from muster.verification.evidence import CannotVerifyError, verify_evidence
+from validator.context import RunVerificationContext
+from validator.journal import ValidatorJournal
+from validator.records import CaseRecord
+from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_of
+
+VERIFY_RETRY_SECONDS: Final = 5.0
+"""Pause before evidence that could not be verified is tried again."""
+
+CURE_SHARE: Final = 4
+"""A juror decides about missing data in the last quarter of the commit phase: until then the data can be shown."""
+
+log = telemetry.logger("validator")
+VOTES = telemetry.counter("validator_votes", "Votes committed", ("guilty",))
+
+
+class Juror:
+    """Votes in the cases of one run, resolves them, and collects what they owe this validator."""
+
+    def __init__(
+        self, chain: Chain, journal: ValidatorJournal, context: RunVerificationContext, stagger_seconds: float
+    ) -> None:
+        self.chain = chain
+        self.journal = journal
+        self.context = context
+        self.stagger_seconds = stagger_seconds
+        self.me = chain.signer.address
+        self.not_before: dict[int, float] = {}
+        """Per case, the monotonic second before which nothing is tried again."""
+        self._over_since: dict[int, float] = {}
+        """Per case, the monotonic second at which it could first be resolved."""
+
+    async def poll(self, head: Block) -> None:
+        """Do what is due, what has a deadline first. `head` is a block up to which the journal has every event."""
+        cases = self.journal.cases()
+        undecided = [case for case in cases if case.outcome == Outcome.OPEN and case.ballot == "none"]
+        # What has a deadline comes first: to decide may take a replay.
+        for case in cases:
+            if case.outcome != Outcome.OPEN:
+                await self._collect(case)
+                continue
+            if case.ballot != "none":
+                await self._advance(case, head)
+            await self._resolve(case)
+        for case in undecided:
+            await self._advance(case, head)
+
+    async def verify(self, case: CaseRecord) -> bool | None:
+        """Return whether the evidence of a case shows guilt by this validator's own measurements.
+
+        None: it cannot verify it, and abstains. The challenger chose the evidence; what it breaks stays in its case.
+        """
+        try:
+            try:
+                data = await self.context.client.get_evidence(case.evidence)
+            except (UnreachableError, CheckError) as error:
+                raise CannotVerifyError(f"the evidence cannot be fetched: {error}") from error
+            inspection = await verify_evidence(data, case.kind, case.commitment, self.context)
+        except CannotVerifyError as error:
+            log.warning("evidence cannot be verified yet", case=case.case_id, reason=str(error))
+            return None
+        except MusterError:
+            raise
+        except Exception:
+            log.exception("the evidence of a case breaks its verification", case=case.case_id)
+            return None
+        log.info("evidence verified", case=case.case_id, guilty=inspection.guilty, why=inspection.why)
+        return inspection.guilty
+
+    # Voting
+
+    async def _advance(self, case: CaseRecord, head: Block) -> None:
+        """Take the next step in a case, if one is due."""
+        try:
+            action = ruling(await self._state(case, head), "juror")
+            if action is Action.VERIFY:
+                await self._decide(case)
+            elif action is Action.COMMIT:
+                await self._commit(case)
+            elif action is Action.REVEAL:
+                await self._reveal(case)
+            elif isinstance(action, str):
+                if action == "late" and case.ballot == "committed":
+                    log.error("did not reveal in time, the deposit is lost", case=case.case_id)
+                elif action == "late":
+                    log.error("did not vote in time", case=case.case_id)
+                self.journal.set_ballot(case, action)
+        except RevertError as error:
+            if error.name == "CaseEnded":
+                return  # the event that says so is on its way
+            log.warning("a vote was refused", case=case.case_id, error=str(error), hint=error.hint)
+            self.not_before[case.case_id] = time.monotonic() + RETRY_SECONDS
+
+    async def _state(self, case: CaseRecord, head: Block) -> CaseSnapshot:
+        """Read from the chain what the next step depends on."""
+        mine, judge, ballot, commits = case.challenger == self.me, False, BallotState.NONE, 0
+        if case.ballot == "none" and not mine:
+            judge = await self.chain.call(court.is_judge(case.case_id, self.me))
+        elif case.ballot in ("sealed", "committed"):
+            ballot = (await self.chain.call(court.ballot(case.case_id, self.me))).state
+        if case.ballot == "committed" and head.timestamp < case.commit_ends:
+            commits = (await self.chain.call(court.case_of(case.case_id))).commits
+        return CaseSnapshot(
+            case,
+            head.timestamp,
+            mine=mine,
+            paused=time.monotonic() < self.not_before.get(case.case_id, 0),
+            judge=judge,
+            ballot=ballot,
+            commits=commits,
+            cure_seconds=self.context.rules.terms.commit_phase // CURE_SHARE,
+        )
+
+    async def _decide(self, case: CaseRecord) -> None:
+        """Verify the evidence and write the vote down."""
+        guilty = await self.verify(case)
+        if guilty is None:
+            self.not_before[case.case_id] = time.monotonic() + VERIFY_RETRY_SECONDS
+            return
+        self.journal.seal_ballot(case, guilty, secrets.token_bytes(32))
+
+    async def _commit(self, case: CaseRecord) -> None:
+        guilty, salt = case.vote
+        digest = vote_hash(case.case_id, self.me, guilty, salt)
+        await self.chain.send(court.commit_vote(case.case_id, case.charge, digest))
+        failpoint("validator.voted")
+        VOTES.labels(guilty=str(guilty).lower()).inc()
+        log.info("voted", case=case.case_id)
+        self.journal.set_ballot(case, "committed")
+
+    async def _reveal(self, case: CaseRecord) -> None:
+        guilty, salt = case.vote
+        await self.chain.send(court.reveal_vote(case.case_id, guilty, salt))
+        log.info("revealed", case=case.case_id, guilty=guilty)
+        self.journal.set_ballot(case, "revealed")
+
+    # Ending
+
+    async def _resolve(self, case: CaseRecord) -> None:
+        """Resolve a case that is over, when it is this validator's turn."""
+        if not await self.chain.call(court.is_resolvable(case.case_id)):
+            return
+        since = self._over_since.setdefault(case.case_id, time.monotonic())
+        rank = turn_of(self.me, await self.chain.validators(self.context.rules.run), f"resolve {case.case_id}")
+        if time.monotonic() - since < rank * self.stagger_seconds:
+            return
+        try:
+            mined = await self.chain.send(court.resolve(case.case_id))
+        except RevertError as error:
+            log.info("not resolved", case=case.case_id, error=str(error))
+            return
+        log.info("resolved", case=case.case_id, tx=mined.hash)
+
+    async def _collect(self, case: CaseRecord) -> None:
+        """Collect what an ended case owes this validator as a judge."""
+        if case.ballot != "sealed" and await self.chain.call(court.collectable(case.case_id, self.me)):
+            mined = await self.chain.send(court.collect(case.case_id, self.me))
+            log.info("collected", case=case.case_id, tx=mined.hash)
+        self.journal.set_ballot(case, "done")

@@ -1,0 +1,130 @@
+"""What a validator does next about a case: one pure function for the challenger and the juror.
+
+The challenger asks whether an open case against a node makes a case of its own needless. The juror asks for its next
+step on the way from the evidence to the revealed vote. Neither network nor clock is read here: a `CaseSnapshot` holds
+what the answer depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Literal
+
+from eth_utils.crypto import keccak
+
+from muster.contracts.court import BallotState, Kind
+from validator.records import Ballot, CaseRecord
+
+RETRY_SECONDS: Final = 30.0
+"""Pause after a failure that money or time may mend."""
+
+
+class Action(Enum):
+    """What to do next about a case."""
+
+    WAIT = auto()
+    VERIFY = auto()
+    """Verify the evidence, then ask again or vote."""
+    OPEN = auto()
+    """Open another case: this one does not make it needless."""
+    COMMIT = auto()
+    REVEAL = auto()
+
+
+@dataclass(frozen=True)
+class CaseSnapshot:
+    """An open case as this validator sees it at one moment."""
+
+    record: CaseRecord
+    now: int
+    """Second of the chain."""
+    mine: bool = False
+    """This validator opened it."""
+
+    # For the challenger
+
+    same_charge: bool = False
+    """It is about the commitment, and of the kind, of the accusation."""
+    tried: bool = False
+    """The juror has tried to verify the evidence, and could not."""
+    opinion: bool | None = None
+    """Whether the evidence shows guilt to this validator, where it has no vote; None: not verified yet."""
+
+    # For the juror
+
+    paused: bool = False
+    """An attempt has just failed; another one is not due yet."""
+    judge: bool = False
+    """This validator is on the jury."""
+    ballot: BallotState = BallotState.NONE
+    """Its ballot on chain."""
+    commits: int = 0
+    """Votes committed so far, of all judges."""
+    cure_seconds: int = 0
+    """Until so many seconds before the end of the commit phase, missing data may still be shown."""
+
+
+def ruling(case: CaseSnapshot, role: Literal["challenger", "juror"]) -> Action | Ballot:
+    """Return what a challenger or a juror does next about an open case.
+
+    A ballot: nothing is sent, the journal notes how far this validator is with the case.
+    """
+    return _for_challenger(case) if role == "challenger" else _for_juror(case)
+
+
+def _for_challenger(case: CaseSnapshot) -> Action:
+    """Wait for a case of this validator's own, or one in which it finds the node guilty; open one beside any other.
+
+    An accomplice could open case after case on evidence that nobody can have, until it is too late to accuse. A second
+    case beside a good one costs little: once the node is convicted it is moot, and its fee comes back.
+    """
+    record = case.record
+    if case.now >= record.reveal_ends + RETRY_SECONDS:
+        return Action.OPEN  # a reorg took it, or nobody ends it
+    if record.kind == Kind.DATA_MISSING and not case.same_charge:
+        return Action.OPEN  # it may end as soon as the data is shown, whatever else the node did
+    if case.mine:
+        return Action.WAIT
+    if record.guilty is not None:
+        return Action.WAIT if record.guilty else Action.OPEN
+    if record.ballot == "none" and record.kind != Kind.DATA_MISSING:
+        return Action.OPEN if case.tried else Action.WAIT  # the next poll begins with verifying it
+    if case.opinion is None:
+        return Action.VERIFY
+    return Action.WAIT if case.opinion else Action.OPEN
+
+
+def _for_juror(case: CaseSnapshot) -> Action | Ballot:
+    """Verify, commit, reveal: each once, in its phase, and not before a pause after a failure is over."""
+    record = case.record
+    if record.ballot == "none":
+        if case.mine or not case.judge:
+            return "no judge"
+        if case.now >= record.commit_ends:
+            return "late"
+        curable = record.kind == Kind.DATA_MISSING and case.now < record.commit_ends - case.cure_seconds
+        return Action.WAIT if curable or case.paused else Action.VERIFY
+    if record.ballot == "sealed":
+        if case.ballot != BallotState.NONE:
+            return "committed"
+        if case.now >= record.commit_ends:
+            return "late"
+        return Action.WAIT if case.paused else Action.COMMIT
+    if record.ballot == "committed":
+        if case.now >= record.reveal_ends:
+            return "late"
+        all_committed = record.kind != Kind.DATA_MISSING and case.commits >= record.jury
+        if case.now < record.commit_ends and not all_committed:
+            return Action.WAIT
+        if case.ballot == BallotState.NONE:
+            return "sealed"  # a reorg took the vote back: it is to be committed again
+        return Action.REVEAL if case.ballot == BallotState.COMMITTED else "revealed"
+    return Action.WAIT
+
+
+def turn_of(me: str, validators: Sequence[str], matter: str) -> int:
+    """Return this validator's place, from 0, in the order in which validators take turns in a matter."""
+    order = sorted({*validators, me}, key=lambda address: keccak(text=f"{matter} {address}"))
+    return order.index(me)

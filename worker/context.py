@@ -1,0 +1,73 @@
+"""What producer, committer and defender share: chain, orchestrator and journal.
+
+Each polls chain and journal, does one thing and starts over, so fresh work and work found after a restart go the same
+way. What cannot be done yet is waited for, and the log says why.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from muster.chain.client import Chain
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts import registry, runs
+from muster.contracts.registry import Status
+from muster.errors import RevertError, UnfundedError
+from muster.protocol.terms import Terms
+from muster.settings.schema import Settings
+from worker.decisions import NodeState
+from worker.journal import WorkJournal
+
+FATAL: Final = (RevertError, UnfundedError)
+"""Errors that only the operator can resolve."""
+
+
+@dataclass
+class WorkerContext:
+    """One node, its journal and its connections."""
+
+    settings: Settings
+    chain: Chain
+    client: OrchestratorClient
+    terms: Terms
+    journal: WorkJournal
+    saved: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the journal has a new file."""
+    delivered: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when the journal has room for another file."""
+    _min_validators: int | None = None
+
+    @property
+    def run(self) -> int:
+        return self.settings.run
+
+    @property
+    def weights(self) -> Path:
+        """Return the folder of the checkpoints that this node holds."""
+        return self.settings.worker.state_dir / "weights"
+
+    @property
+    def node(self) -> str:
+        return self.chain.signer.address
+
+    async def facts(self) -> NodeState:
+        """Read the node's state from the chain."""
+        if self._min_validators is None:
+            self._min_validators = await self.chain.call(runs.min_validators())
+        node, work, state, head = await asyncio.gather(
+            self.chain.call(registry.node(self.node)),
+            self.chain.call(runs.work(self.node)),
+            self.chain.call(runs.run_state(self.run)),
+            self.chain.head(),
+        )
+        leaving = node.status not in (Status.NONE, Status.ACTIVE)
+        withdrawable_at = await self.chain.call(registry.withdrawable_at(self.node)) if leaving else 0
+        pay = self.terms.pay_of(node.work_class) if node.work_class < len(self.terms.classes) else 0
+        return NodeState(node, work, state, self.run, pay, self._min_validators, head.timestamp, withdrawable_at)
+
+    async def anchor(self, step: int, facts: NodeState) -> bytes | None:
+        """Return the anchor of a step; None when the chain does not have it."""
+        return (await self.chain.checkpoint(self.run, step)).anchor if step < facts.state.steps else None
