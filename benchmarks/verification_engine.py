@@ -78,7 +78,7 @@ class PlainEngine:
     """vLLM with the worker's settings, without the worker's sampler and proofs."""
 
     def __init__(self, model_dir: Path) -> None:
-        self._engine = start_vllm(model_dir, plain_arguments(model_dir, CPU_FP32, LIMITS))
+        self.llm = start_vllm(model_dir, plain_arguments(model_dir, CPU_FP32, LIMITS))
 
     def begin(self, requests: Sequence[GenerationRequest]) -> None:
         from vllm import SamplingParams
@@ -93,16 +93,16 @@ class PlainEngine:
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
-            self._engine.add_request(str(i), {"prompt_token_ids": request.prompt_tokens.tolist()}, params)
+            self.llm.add_request(str(i), {"prompt_token_ids": request.prompt_tokens.tolist()}, params)
 
     def step(self) -> None:
         """One forward pass, if there is something left to do."""
-        if self._engine.has_unfinished_requests():
-            self._engine.step()
+        if self.llm.has_unfinished_requests():
+            self.llm.step()
 
     def finish(self) -> None:
-        while self._engine.has_unfinished_requests():
-            self._engine.step()
+        while self.llm.has_unfinished_requests():
+            self.llm.step()
 
 
 def make_engine(model_dir: Path) -> Engine:
@@ -178,7 +178,7 @@ def side_by_side(ours: Engine, peer: PlainEngine, requests: Sequence[GenerationR
     def of_the_peer(work: Callable[[], None]) -> None:
         theirs.append(timed(work)[1])
 
-    step = ours._engine.step
+    step = ours.llm.step
 
     def step_both() -> Any:
         outputs = step()
@@ -187,11 +187,11 @@ def side_by_side(ours: Engine, peer: PlainEngine, requests: Sequence[GenerationR
 
     of_the_peer(partial(peer.begin, requests))
     before = Seconds.sum(theirs)
-    ours._engine.step = step_both  # type: ignore[method-assign]
+    ours.llm.step = step_both  # type: ignore[method-assign]
     try:
         _, both = timed(partial(ours.generate, requests))
     finally:
-        ours._engine.step = step  # type: ignore[method-assign]
+        ours.llm.step = step  # type: ignore[method-assign]
     during = Seconds.sum(theirs)
     of_the_peer(peer.finish)
     tokens = sum(request.max_tokens for request in requests)

@@ -116,7 +116,7 @@ class Admission:
         self._app = app
         self._recognise = recognise
         self._table = table
-        self._slots_by_kind = {
+        self.slots_by_kind = {
             "trainer": Slots(64, 512, share=1.0),
             "member": Slots(256, 4096),
             "stranger": Slots(128, 4096),
@@ -128,8 +128,8 @@ class Admission:
         if scope["type"] != "http" or scope["path"] in ALWAYS:
             await self._app(scope, receive, send)
             return
-        kind, party = await self._party(scope)
-        slots = self._slots_by_kind[kind]
+        kind, party = await self.party(scope)
+        slots = self.slots_by_kind[kind]
         if not await slots.acquire(party):
             REFUSED.labels(kind).inc()
             detail = "more requests are under way than this orchestrator answers at once"
@@ -140,7 +140,7 @@ class Admission:
         finally:
             slots.release(party)
 
-    async def _party(self, scope: Scope) -> tuple[str, str]:
+    async def party(self, scope: Scope) -> tuple[str, str]:
         """Return whose request it is: the kind of party, and its address."""
         connection: BoundedProtocol = scope["state"]["connection"]
         address, owner = connection.address, connection.owner

@@ -68,7 +68,7 @@ class RelayDirectory:
         self._run = run
         self._own = list(dict.fromkeys(url.rstrip("/") for url in own))
         self._local = _is_private(url)
-        self._database = database
+        self.database = database
         self._clock = clock
         self._offers: dict[str, _Offer] = {}
         """By member."""
@@ -120,7 +120,7 @@ class RelayDirectory:
             name = await self.copies.put(signed.model_dump_json().encode())
             data = {"relay": url, "by": caller.address, "root": report.root, "why": report.why, "evidence": name}
             source = f"misbehaviour:{url}:{caller.address}:{name}"
-            await self._database.write(lambda connection: record_event(connection, "relay misbehaved", data, source))
+            await self.database.write(lambda connection: record_event(connection, "relay misbehaved", data, source))
             log.warning("relay misbehaved", url=url, by=caller.address, why=report.why)
         return new
 

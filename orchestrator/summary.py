@@ -257,8 +257,8 @@ def _steps(connection: Connection) -> list[StepLine]:
 
 
 def _cases(connection: Connection) -> list[CaseLine]:
-    rows = connection.execute(select(cases).order_by(cases.c.id.desc()).limit(MAX_CASES)).all()
-    return [CaseLine(**dict(row._mapping)) for row in reversed(rows)]
+    rows = connection.execute(select(cases).order_by(cases.c.id.desc()).limit(MAX_CASES)).mappings().all()
+    return [CaseLine(**row) for row in reversed(rows)]
 
 
 def _events(connection: Connection, after: int | None, limit: int) -> EventPage:

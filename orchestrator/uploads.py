@@ -90,7 +90,7 @@ class Uploads:
             raise problems.wrong_hash(f"the path names {name}, the signed body hash is {caller.request.body_hash}")
         known = await self._known(caller, name, index, root)
         if known is None:
-            known = await self._take(request, caller, name, index, root)
+            known = await self.take(request, caller, name, index, root)
         await self.records.put(known.model_dump_json().encode())
         return known.receipt
 
@@ -120,7 +120,7 @@ class Uploads:
             )
         return existing
 
-    async def _take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
+    async def take(self, request: Request, caller: Caller, name: str, index: int, root: str) -> Upload:
         if caller.address in self._uploading:
             raise problems.try_later(f"another upload of {caller.address} is under way")
         if self._slots.locked():

@@ -98,7 +98,7 @@ class Verdicts:
             raise refusal
         if verdict.evidence is not None and not await self.evidence.exists(verdict.evidence):
             raise problems.not_found(f"no evidence {verdict.evidence} is kept here", "post the evidence first")
-        await self._check_link(verdict, known.below or (-1, member.draw_tip))
+        await self.check_link(verdict, known.below or (-1, member.draw_tip))
         self._mark_named(verdict)
 
         # 4. Storage, then the database: a verdict that is acknowledged is kept in both.
@@ -114,7 +114,7 @@ class Verdicts:
         """Stop counting this verdict's evidence as posted without a verdict."""
         self._unnamed.get(verdict.validator, set()).discard(verdict.evidence or "")
 
-    async def _check_link(self, verdict: Verdict, below: tuple[int, str]) -> None:
+    async def check_link(self, verdict: Verdict, below: tuple[int, str]) -> None:
         """Check that the preimage is the named link of the validator's chain: hashed often enough, it gives `below`.
 
         One at a time of each validator, and none for a while after a wrong one.

@@ -128,13 +128,13 @@ def uv_environment() -> dict[str, str]:
     env = dict(os.environ)
     env.setdefault("UV_HTTP_TIMEOUT", "180")
     for name, key in (("UV_FIND_LINKS", "find-links"), ("UV_DEFAULT_INDEX", "index-url")):
-        value = env.get("PIP_" + key.upper().replace("-", "_")) or _pip_setting(key)
+        value = env.get("PIP_" + key.upper().replace("-", "_")) or pip_setting(key)
         if value and name not in env:
             env[name] = ",".join(value.split()) if name == "UV_FIND_LINKS" else value
     return env
 
 
-def _pip_setting(key: str) -> str:
+def pip_setting(key: str) -> str:
     """Return a value of pip's configuration files; "" when it has none."""
     command = [PYTHON, "-m", "pip", "config", "get", f"global.{key}"]
     answer = subprocess.run(command, capture_output=True, text=True, timeout=60)
@@ -142,14 +142,14 @@ def _pip_setting(key: str) -> str:
 
 
 def install_node_packages() -> None:
-    version = _node_version()
+    version = node_version()
     if version < 20:
         found = f"Node {version} is too old" if version else "Node is missing"
         raise SetupError(f"{found}; Foundry and the Solidity compiler come from npm", "install Node 20 or newer")
     call(["npm", "ci", "--no-progress", "--loglevel=error"], hint="check the network, then run it again")
 
 
-def _node_version() -> int:
+def node_version() -> int:
     node, npm = shutil.which("node"), shutil.which("npm")
     if not node or not npm:
         return 0

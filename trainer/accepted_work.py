@@ -90,7 +90,7 @@ class AcceptedWork:
         self._limits = FileLimits.from_terms(terms)
         self._gate = asyncio.Semaphore(FETCHES)
         self._claims = asyncio.Semaphore(FETCHES)
-        self._files: dict[str, WorkFile] = {}
+        self.by_hash: dict[str, WorkFile] = {}
         self._refused: dict[str, int] = {}
         self._gone: dict[str, float] = {}
         """Files not found, or not seen on chain, since this time."""
@@ -98,7 +98,7 @@ class AcceptedWork:
     @property
     def files(self) -> list[WorkFile]:
         """Return the files in memory, in order of arrival."""
-        return list(self._files.values())
+        return list(self.by_hash.values())
 
     @property
     def refused(self) -> list[str]:
@@ -108,14 +108,14 @@ class AcceptedWork:
     def forget(self, hashes: Iterable[str], oldest_step: int) -> None:
         """Drop files that were used or left out, and refusals of steps that cannot come again."""
         for name in hashes:
-            self._files.pop(name, None)
+            self.by_hash.pop(name, None)
         self._refused = {name: step for name, step in self._refused.items() if step >= oldest_step}
 
     def refuse_all(self) -> int:
         """Refuse all files in memory, since none has a signal; return how many they were."""
-        count = len(self._files)
-        self._refused |= {name: file.ref.step for name, file in self._files.items()}
-        self._files.clear()
+        count = len(self.by_hash)
+        self._refused |= {name: file.ref.step for name, file in self.by_hash.items()}
+        self.by_hash.clear()
         return count
 
     async def poll(self, min_step: int, used: Iterable[str]) -> PollResult:
@@ -125,14 +125,14 @@ class AcceptedWork:
         """
         accepted = await self._client.accepted(self._run, min_step)
         names = {work.file_hash for work in accepted}
-        self._files = {name: file for name, file in self._files.items() if name in names}
-        known = set(used) | self._files.keys() | self._refused.keys()
+        self.by_hash = {name: file for name, file in self.by_hash.items() if name in names}
+        known = set(used) | self.by_hash.keys() | self._refused.keys()
         listed = [work for work in accepted if work.file_hash not in known]
         self._gone = {name: since for name, since in self._gone.items() if name in names}
         fresh, refused = 0, []
         for work, found in zip(listed, await asyncio.gather(*(self._take(work) for work in listed)), strict=True):
             if isinstance(found, WorkFile):
-                self._files[work.file_hash] = found
+                self.by_hash[work.file_hash] = found
                 fresh += 1
             elif isinstance(found, RefusedFile):
                 self._refused[work.file_hash] = work.step
@@ -159,7 +159,7 @@ class AcceptedWork:
         since = self._gone.pop(work.file_hash, time.monotonic())
         try:
             async with self._claims:
-                await self._check_claim(work)
+                await self.check_claim(work)
             return await self.fetch(FileRef(work.step, work.node, work.index, work.file_hash, work.root))
         except _NOT_OF_THE_FILE as error:
             if isinstance(error, _UnseenError) or (isinstance(error, RefusedError) and error.status == NOT_FOUND):
@@ -172,7 +172,7 @@ class AcceptedWork:
         except CheckError as error:
             return RefusedFile(str(error))
 
-    async def _check_claim(self, work: AcceptedCommitment) -> None:
+    async def check_claim(self, work: AcceptedCommitment) -> None:
         """Check that enough validators of the run signed that they accept just this, and that the chain has it.
 
         Raises CheckError, _UnseenError where the chain may show it later, and as the chain's reads.

@@ -35,7 +35,7 @@ class Metrics:
         """Open the file. Raises ConfigError when Weights & Biases is asked for and not installed, or begins no run."""
         self.path = options.state_dir / "metrics.jsonl"
         _cut_torn_line(self.path)
-        self._wandb = WeightsAndBiases(options, run) if options.wandb_project else None
+        self.wandb = WeightsAndBiases(options, run) if options.wandb_project else None
 
     def record(self, report: StepReport) -> None:
         """Record a report's numbers; of two about the same step the later one holds. Blocks.
@@ -55,14 +55,14 @@ class Metrics:
             METRIC.labels(name).set(value)
         for stage, seconds in report.stages.items():
             SECONDS.labels(stage).set(seconds)
-        if self._wandb is not None:
+        if self.wandb is not None:
             stages = {f"seconds/{stage}": seconds for stage, seconds in report.stages.items()}
-            self._wandb.send({**finite, **stages, "step": report.step})
+            self.wandb.send({**finite, **stages, "step": report.step})
 
     def close(self) -> None:
         """Wait until everything handed over is sent."""
-        if self._wandb is not None:
-            self._wandb.close()
+        if self.wandb is not None:
+            self.wandb.close()
 
 
 def _cut_torn_line(path: Path) -> None:
@@ -90,7 +90,7 @@ class WeightsAndBiases:
                 hint="pip install wandb, or unset trainer.wandb_project",
             ) from error
         self._waiting: queue.Queue[Mapping[str, float] | None] = queue.Queue(MAX_WAITING)
-        self._sender: threading.Thread | None = None
+        self.sender: threading.Thread | None = None
         try:
             began = wandb.init(
                 project=options.wandb_project,
@@ -111,22 +111,22 @@ class WeightsAndBiases:
             log.warning("Weights & Biases cannot be reached; training goes on without it", error=str(error))
             return
         began.define_metric("*", step_metric="step")
-        self._sender = threading.Thread(target=self._send_all, args=(began,), name="wandb", daemon=True)
-        self._sender.start()
+        self.sender = threading.Thread(target=self._send_all, args=(began,), name="wandb", daemon=True)
+        self.sender.start()
 
     def send(self, values: Mapping[str, float]) -> None:
         """Queue a step's numbers; they are dropped when the queue is full."""
-        if self._sender is not None and self._sender.is_alive():
+        if self.sender is not None and self.sender.is_alive():
             with suppress(queue.Full):
                 self._waiting.put_nowait(values)
 
     def close(self) -> None:
         """Wait until the queue is sent, for at most twice FINISH_SECONDS."""
-        if self._sender is not None and self._sender.is_alive():
+        if self.sender is not None and self.sender.is_alive():
             with suppress(queue.Full):
                 self._waiting.put(None, timeout=FINISH_SECONDS)
-            self._sender.join(FINISH_SECONDS)
-            if self._sender.is_alive():
+            self.sender.join(FINISH_SECONDS)
+            if self.sender.is_alive():
                 log.warning("Weights & Biases does not end; ending without it")
 
     def _send_all(self, run: Any) -> None:

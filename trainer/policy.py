@@ -201,7 +201,7 @@ class _TokenLogprobs(torch.autograd.Function):
         logprobs = states.new_empty(len(states), dtype=torch.float32)
         totals, entropy = torch.empty_like(logprobs), torch.empty_like(logprobs)
         for part in _parts(len(states), chunk):
-            logits = _logits(states[part], head, temperature)  # float32 [chunk, vocabulary]
+            logits = scaled_logits(states[part], head, temperature)  # float32 [chunk, vocabulary]
             totals[part] = logits.logsumexp(-1)  # float32 [chunk]
             logprobs[part] = logits.gather(-1, targets[part, None])[:, 0] - totals[part]
             logits -= totals[part, None]  # log-probabilities of the whole vocabulary
@@ -220,7 +220,7 @@ class _TokenLogprobs(torch.autograd.Function):
         to_states = torch.empty_like(states)
         to_head = torch.zeros_like(head, dtype=torch.float32) if ctx.needs_input_grad[1] else None
         for part in _parts(len(states), chunk):
-            logits = _logits(states[part], head, temperature)
+            logits = scaled_logits(states[part], head, temperature)
             logits -= totals[part, None]  # log p, float32 [chunk, vocabulary]
             slope = logits.exp()  # d loss / d logits, in place over p
             if entropy_gradient:
@@ -241,7 +241,7 @@ class _TokenLogprobs(torch.autograd.Function):
         return to_states, None if to_head is None else to_head.to(head.dtype), None, None, None, None
 
 
-def _logits(states: torch.Tensor, head: torch.Tensor, temperature: float) -> torch.Tensor:
+def scaled_logits(states: torch.Tensor, head: torch.Tensor, temperature: float) -> torch.Tensor:
     """Return the logits over the temperature: float32 [tokens, vocabulary]."""
     return (states @ head.t()).float().div_(temperature)
 

@@ -145,8 +145,8 @@ class Trainer:
 
     async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
         log.info("ready", run=self.settings.run, step=learner.step)
-        await self._hand_off_older(learner)
-        while not self._finished(learner.metadata):
+        await self.hand_off_older(learner)
+        while not self.finished(learner.metadata):
             handoff = StepHandoff()
             await run_together(
                 self._hand_off(learner, learner.metadata, handoff), self._one_step(learner, tasks, handoff)
@@ -156,7 +156,7 @@ class Trainer:
         log.info("finished", step=learner.step)
         ended.set()
 
-    def _finished(self, metadata: CheckpointMetadata) -> bool:
+    def finished(self, metadata: CheckpointMetadata) -> bool:
         return 0 < self.options.max_steps <= metadata.updates
 
     # Training
@@ -177,9 +177,9 @@ class Trainer:
         self.accepted_work.forget(metadata.batch, oldest_step=metadata.step - self.terms.async_level)
         shown = {name: round(metadata.metrics[name], 4) for name in ("reward", "mismatch_kl", "grad_norm", "entropy")}
         log.info("updated", step=metadata.step, files=len(files), **shown)
-        self._warn(metadata)
+        self.warn(metadata)
 
-    def _warn(self, metadata: CheckpointMetadata) -> None:
+    def warn(self, metadata: CheckpointMetadata) -> None:
         """Warn where the samplers' log-probabilities are far from the trainer's."""
         left_out = metadata.metrics["dropped_rollouts"] / max(1.0, metadata.metrics["rollouts"])
         if metadata.metrics["mismatch_kl"] > self.options.mismatch_alarm or left_out > LEFT_OUT:
@@ -193,7 +193,7 @@ class Trainer:
 
     async def _score(self, learner: Learner, tasks: TaskSet, handoff: StepHandoff) -> None:
         """Measure the held-out score of this step if one is due."""
-        if not (tasks.held_out and self._evaluates(learner.metadata)):
+        if not (tasks.held_out and self.evaluates(learner.metadata)):
             return handoff.score.set_result(None)
         started = time.monotonic()
         budgets = sorted({budget for work_class in self.terms.classes for budget in work_class.budgets})
@@ -202,7 +202,7 @@ class Trainer:
         log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
         return handoff.score.set_result(HeldOutScore(metrics, time.monotonic() - started))
 
-    def _evaluates(self, metadata: CheckpointMetadata) -> bool:
+    def evaluates(self, metadata: CheckpointMetadata) -> bool:
         """Return whether to score a step: the first, every `eval_every`th update, and the last three.
 
         The mean of the last three is the run's result. Republished weights have their score already.
@@ -229,14 +229,14 @@ class Trainer:
         # 3. Reported; a second time with its score, or to say that training is finished.
         stages = {**metadata.stages, "write": written - started, "publish": time.monotonic() - written}
         await self.publisher.report(metadata, metadata.metrics, stages, self.accepted_work.refused, finished=False)
-        score, metrics, finished = await handoff.score, dict(metadata.metrics), self._finished(metadata)
+        score, metrics, finished = await handoff.score, dict(metadata.metrics), self.finished(metadata)
         if score is not None:
             stages["evaluate"] = score.seconds
             metrics |= score.metrics
         if score is not None or finished:
             await self.publisher.report(metadata, metrics, stages, self.accepted_work.refused, finished=finished)
 
-    async def _hand_off_older(self, learner: Learner) -> None:
+    async def hand_off_older(self, learner: Learner) -> None:
         """Publish and report older steps on disk: the process may have been killed before it did."""
         for step in learner.checkpoints.steps():
             if step >= learner.step:

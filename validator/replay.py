@@ -70,41 +70,41 @@ class Replayer:
         self.temperature = temperature
         self.threads = threads
         self._codec = CODECS[profile.codec]
-        self._model = load_model(model_dir, dtype=getattr(torch, profile.dtype)).eval()
-        if getattr(self._model.config, "final_logit_softcapping", None):
+        self.model = load_model(model_dir, dtype=getattr(torch, profile.dtype)).eval()
+        if getattr(self.model.config, "final_logit_softcapping", None):
             raise ConfigError(f"{model_dir} caps its logits, which replay does not know", hint="choose another model")
         self._keep = keep
-        self._weights: OrderedDict[tuple, dict[str, torch.Tensor]] = OrderedDict()
+        self.weights: OrderedDict[tuple, dict[str, torch.Tensor]] = OrderedDict()
         self._loaded: tuple | None = None
 
     @property
     def vocabulary(self) -> int:
         """Return the number of tokens the model knows."""
-        return self._model.config.vocab_size
+        return self.model.config.vocab_size
 
     def load_weights(self, model_dir: Path) -> None:
         """Replay with this checkpoint from now on. Raises MalformedError when it does not fit the model."""
         key = tuple((str(file), file.stat().st_mtime_ns) for file in sorted(model_dir.resolve().glob("*.safetensors")))
         if key == self._loaded:
             return
-        if key not in self._weights:
-            self._weights[key] = dict(read_weights(model_dir))
-            while len(self._weights) > self._keep:
-                self._weights.popitem(last=False)
-        self._weights.move_to_end(key)
+        if key not in self.weights:
+            self.weights[key] = dict(read_weights(model_dir))
+            while len(self.weights) > self._keep:
+                self.weights.popitem(last=False)
+        self.weights.move_to_end(key)
         self._loaded = None
-        self._assign(self._weights[key], model_dir)
+        self._assign(self.weights[key], model_dir)
         self._loaded = key
 
     def _assign(self, weights: dict[str, torch.Tensor], model_dir: Path) -> None:
-        tied = {"lm_head.weight"} if self._model.config.tie_word_embeddings else set()
+        tied = {"lm_head.weight"} if self.model.config.tie_word_embeddings else set()
         try:
-            result = self._model.load_state_dict(weights, strict=False)
+            result = self.model.load_state_dict(weights, strict=False)
         except RuntimeError as error:
             raise MalformedError(f"the weights in {model_dir} do not fit the model: {error}") from error
         if wrong := [*result.unexpected_keys, *(set(result.missing_keys) - tied)]:
             raise MalformedError(f"{model_dir} lacks weights or has others than the model: {', '.join(sorted(wrong))}")
-        embedding, head = self._model.get_input_embeddings(), self._model.get_output_embeddings()
+        embedding, head = self.model.get_input_embeddings(), self.model.get_output_embeddings()
         if tied and getattr(head, "weight", None) is not getattr(embedding, "weight", None):
             # A head left as it was allocated would condemn every honest rollout.
             raise MusterError("the model's head is not tied to its embedding", hint="restart the validator")
@@ -152,7 +152,7 @@ class Replayer:
             # Padding on the right needs no mask, causal attention never reads it; the last token is only predicted.
             sequence = np.concatenate([rollout.prompt_tokens, rollout.completion_tokens[:-1]])
             ids[row, : len(sequence)] = sequence
-        hidden = self._model.base_model(input_ids=torch.from_numpy(ids), use_cache=False).last_hidden_state
+        hidden = self.model.base_model(input_ids=torch.from_numpy(ids), use_cache=False).last_hidden_state
         rows = np.repeat(np.arange(len(rollouts)) * width + starts, lengths) + _counting(lengths)
         return hidden.flatten(0, 1)[torch.from_numpy(rows)]
 
@@ -163,7 +163,7 @@ class Replayer:
         tokens = torch.from_numpy(np.concatenate([rollout.completion_tokens for rollout in rollouts]).astype(np.int64))
         seeds = torch.from_numpy(np.repeat(np.array([rollout.seed for rollout in rollouts], dtype=np.int64), lengths))
         positions = torch.from_numpy(_counting(lengths))
-        head = cast(torch.nn.Module, self._model.get_output_embeddings())
+        head = cast(torch.nn.Module, self.model.get_output_embeddings())
         at_once = max(1, _LOGITS_AT_ONCE // self.vocabulary)
         token_gaps, logprobs = torch.empty(len(tokens)), torch.empty(len(tokens))
         for part in range(0, len(tokens), at_once):

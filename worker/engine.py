@@ -120,7 +120,7 @@ class Engine:
         self.limits = limits
         self.stop_tokens = sorted(ModelFacts.read(model_dir).stop_tokens)
         _set_threads(limits.threads)
-        self._engine = start_vllm(model_dir, plain_arguments(model_dir, profile, limits) | _own_arguments(limits))
+        self.llm = start_vllm(model_dir, plain_arguments(model_dir, profile, limits) | _own_arguments(limits))
         self._calls = 0
         self._stopped = False
 
@@ -134,11 +134,11 @@ class Engine:
         _set_threads(self.limits.threads)  # of the calling thread, which need not be the one that made the engine
         for request in requests:
             self._check(request)
-        self._engine.collective_rpc("muster_begin")
+        self.llm.collective_rpc("muster_begin")
         outputs = self._run(requests)
         lengths = [len(output.token_ids) for output in outputs]
         seeds = [request.seed for request in requests]
-        proofs, logprobs = self._engine.collective_rpc("muster_collect", args=(self.profile.codec, seeds, lengths))[0]
+        proofs, logprobs = self.llm.collective_rpc("muster_collect", args=(self.profile.codec, seeds, lengths))[0]
         return [
             Generation(
                 tokens=np.asarray(output.token_ids, dtype=np.int32),
@@ -158,12 +158,12 @@ class Engine:
         """
         _set_threads(self.limits.threads)
         try:
-            self._engine.collective_rpc("muster_load", args=(str(model_dir),))
+            self.llm.collective_rpc("muster_load", args=(str(model_dir),))
         except Exception as error:
             raise EngineError(
                 f"the weights in {model_dir} could not be loaded: {error}", hint="start the worker again"
             ) from error
-        if not self._engine.reset_prefix_cache():
+        if not self.llm.reset_prefix_cache():
             raise EngineError("the prefix cache is in use while weights are loaded")
 
     def stop(self) -> None:
@@ -172,7 +172,7 @@ class Engine:
 
     def close(self) -> None:
         """Stop the engine and free its memory."""
-        self._engine.engine_core.shutdown()
+        self.llm.engine_core.shutdown()
 
     def _check(self, request: GenerationRequest) -> None:
         prompt, limits = len(request.prompt_tokens), self.limits
@@ -190,18 +190,18 @@ class Engine:
         try:
             for slot, request in enumerate(requests):
                 prompt: TokensPrompt = {"prompt_token_ids": request.prompt_tokens.tolist()}
-                self._engine.add_request(names[slot], prompt, self._params(request, slot))
-            while self._engine.has_unfinished_requests():
+                self.llm.add_request(names[slot], prompt, self.sampling_params(request, slot))
+            while self.llm.has_unfinished_requests():
                 if self._stopped:
                     raise EngineError("the engine was stopped")
-                for finished in cast("list[RequestOutput]", self._engine.step()):
+                for finished in cast("list[RequestOutput]", self.llm.step()):
                     outputs[finished.request_id] = finished.outputs[0]
         finally:
-            if self._engine.has_unfinished_requests():
-                self._engine.abort_request(names)
+            if self.llm.has_unfinished_requests():
+                self.llm.abort_request(names)
         return [outputs[name] for name in names]
 
-    def _params(self, request: GenerationRequest, slot: int) -> SamplingParams:
+    def sampling_params(self, request: GenerationRequest, slot: int) -> SamplingParams:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

@@ -183,7 +183,7 @@ class TxSender:
             fees = fees.times(factor) if factor > 1 else fees
             self._require_funds(call, balance, gas * fees.max_fee + call.value)
             sent = await asyncio.to_thread(
-                self.journal.reserve, count, taken, lambda nonce, fees=fees: self._sign(call, nonce, gas, fees)
+                self.journal.reserve, count, taken, lambda nonce, fees=fees: self.sign(call, nonce, gas, fees)
             )
             try:
                 landing = await self._broadcast(sent)
@@ -202,7 +202,7 @@ class TxSender:
             hint="is another program sending with this key? stop it and try again",
         )
 
-    def _sign(self, call: TxRequest, nonce: int, gas: int, fees: Fees) -> Sent:
+    def sign(self, call: TxRequest, nonce: int, gas: int, fees: Fees) -> Sent:
         transaction: dict[str, Any] = {
             "type": 2,
             "chainId": self.chain_id,
@@ -301,7 +301,7 @@ class TxSender:
         if balance < sent.gas * fees.max_fee + sent.value:
             return sent
         call = TxRequest(sent.to, sent.data, sent.label, sent.value)
-        signed = self._sign(call, sent.nonce, sent.gas, fees)
+        signed = self.sign(call, sent.nonce, sent.gas, fees)
         signed = replace(signed, hashes=(*sent.hashes, *signed.hashes))
         if not await asyncio.to_thread(self.journal.replace, sent, signed):
             return await self._reload(sent)

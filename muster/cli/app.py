@@ -64,7 +64,7 @@ def root(
 
 
 @cache
-def _add_nouns() -> None:
+def add_nouns() -> None:
     for noun in NOUNS:
         module = import_module(f"muster.cli.{noun}")
         if noun in ("doctor", "faucet", "eval"):
@@ -75,6 +75,6 @@ def _add_nouns() -> None:
 
 def run() -> None:
     """Parse the command line and run it. Ends the process."""
-    _add_nouns()
+    add_nouns()
     with handled(Options(json="--json" in sys.argv)):
         app()

@@ -38,7 +38,7 @@ class RolloutReader:
         self.cpu_seconds = cpu_seconds
         self.wall_seconds = wall_seconds
         self._lock = asyncio.Lock()
-        self._server: asyncio.subprocess.Process | None = None
+        self.server: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -69,7 +69,7 @@ class RolloutReader:
 
     async def close(self) -> None:
         """End the server process."""
-        server, self._server = self._server, None
+        server, self.server = self.server, None
         if server is None:
             return
         assert server.stdin is not None
@@ -100,8 +100,8 @@ class RolloutReader:
     @asynccontextmanager
     async def _running_server(self) -> AsyncIterator[asyncio.subprocess.Process]:
         """Yield the server, started when needed. Kill it if the exchange fails: its pipes would be out of step."""
-        if self._server is None or self._server.returncode is not None:
-            self._server = await asyncio.create_subprocess_exec(
+        if self.server is None or self.server.returncode is not None:
+            self.server = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-P",
                 "-m",
@@ -112,7 +112,7 @@ class RolloutReader:
                 env={name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ}
                 | {"ARROW_DEFAULT_MEMORY_POOL": "system", "OMP_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"},
             )
-        server = self._server
+        server = self.server
         try:
             yield server
         except BaseException:

@@ -97,13 +97,17 @@ def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_second
         _parse_and_exit(data, limits, cpu_seconds, write_end)
     os.close(write_end)
     try:
-        body = _read_all(read_end, limits.decoded_bytes + PACKED_OVERHEAD, time.monotonic() + wall_seconds)
+        body = read_until_closed(read_end, limits.decoded_bytes + PACKED_OVERHEAD, time.monotonic() + wall_seconds)
     finally:
         os.close(read_end)
     if isinstance(body, ParseRefusal):
         os.kill(pid, signal.SIGKILL)
     _, ending = os.waitpid(pid, 0)
-    return (body.status, body.why.encode()) if isinstance(body, ParseRefusal) else _judge(ending, body, cpu_seconds)
+    return (
+        (body.status, body.why.encode())
+        if isinstance(body, ParseRefusal)
+        else status_at_exit(ending, body, cpu_seconds)
+    )
 
 
 def _parse_and_exit(data: bytes, limits: FileLimits, cpu_seconds: float, write_end: int) -> NoReturn:
@@ -145,7 +149,7 @@ class ParseRefusal:
     why: str
 
 
-def _read_all(read_end: int, room: int, deadline: float) -> bytes | ParseRefusal:
+def read_until_closed(read_end: int, room: int, deadline: float) -> bytes | ParseRefusal:
     """Read everything the fork writes until it closes its end."""
     body = bytearray()
     while True:
@@ -160,7 +164,7 @@ def _read_all(read_end: int, room: int, deadline: float) -> bytes | ParseRefusal
             return ParseRefusal(ParseStatus.MALFORMED, f"the file decodes to more than {room} bytes")
 
 
-def _judge(ending: int, body: bytes, cpu_seconds: float) -> tuple[ParseStatus, bytes]:
+def status_at_exit(ending: int, body: bytes, cpu_seconds: float) -> tuple[ParseStatus, bytes]:
     """Return what a fork's exit status says about the file."""
     if os.WIFEXITED(ending):
         code = os.WEXITSTATUS(ending)

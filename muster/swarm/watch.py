@@ -89,7 +89,7 @@ class LiveView:
         self._lines: deque[str] = deque(maxlen=LINES)
         self._document: Mapping[str, Any] = {}
         self._participants: Sequence[Participant] = ()
-        self._live = Live(console=console, get_renderable=self._render, refresh_per_second=2, transient=True)
+        self._live = Live(console=console, get_renderable=self.render, refresh_per_second=2, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -110,7 +110,7 @@ class LiveView:
     def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
         self._document, self._participants = document, participants
 
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
         seconds = int(time.monotonic() - self._started)
         head = Text.assemble((f"{seconds // 60}:{seconds % 60:02d}  ", "bold"), self._stage)
         parts: list[RenderableType] = [head, Text()]

@@ -63,9 +63,9 @@ def tight_engine(other_dir: Path) -> Iterator[Engine]:
 @pytest.fixture
 def preemptions(tight_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the requests that vLLM preempts."""
-    scheduler = tight_engine._engine.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
+    scheduler = tight_engine.llm.engine_core.engine_core.scheduler  # type: ignore[attr-defined]
     seen: list[str] = []
-    original = scheduler._preempt_request
+    original = scheduler._preempt_request  # noqa: SLF001  (vLLM has no other way to force one)
 
     def note(request, *args, **kwargs):
         seen.append(request.request_id)
@@ -79,14 +79,14 @@ def preemptions(tight_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[s
 def cached_tokens(tight_engine: Engine, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Prompt tokens that each finished request found in the prefix cache."""
     seen: list[int] = []
-    original = tight_engine._engine.step
+    original = tight_engine.llm.step
 
     def note():
         outputs = original()
         seen.extend(output.num_cached_tokens for output in outputs)
         return outputs
 
-    monkeypatch.setattr(tight_engine._engine, "step", note)
+    monkeypatch.setattr(tight_engine.llm, "step", note)
     return seen
 
 
@@ -181,14 +181,14 @@ def test_sampling_that_cannot_be_replayed_is_refused(
 
     requests = requests_for(2, seed=14)
     before = engine.generate(requests)
-    plain = engine._params
+    plain = engine.sampling_params
 
     def params(request: GenerationRequest, slot: int):
         chosen = plain(request, slot)
         own = {"temperature": 0.0, "max_tokens": 8, "extra_args": chosen.extra_args}
         return type(chosen)(**(own | settings))
 
-    monkeypatch.setattr(engine, "_params", params)
+    monkeypatch.setattr(engine, "sampling_params", params)
     with pytest.raises(VLLMValidationError, match=f"{next(iter(settings))} = .* cannot be replayed"):
         engine.generate(requests)
     monkeypatch.undo()
@@ -278,7 +278,7 @@ def test_what_two_versions_share_is_read_once(
         save_file(tensors, checkpoint / "model.safetensors")
         manifest = publish(checkpoint, tmp_path / "published", 1, step, shard_bytes=4096)
         steps.append(version_path(tmp_path / "published", manifest.root))
-    load, requests = engine._engine.collective_rpc, requests_for(8, seed=10)
+    load, requests = engine.llm.collective_rpc, requests_for(8, seed=10)
 
     def read(folder: Path) -> int:
         return load("muster_load", args=(str(folder),))[0]
@@ -288,7 +288,7 @@ def test_what_two_versions_share_is_read_once(
         before = engine.generate(requests)
         assert read(steps[1]) == sum(name.startswith("model.layers.1.") for name in tensors)
         assert read(steps[1]) == 0
-        engine._engine.reset_prefix_cache()
+        engine.llm.reset_prefix_cache()
         partly = engine.generate(requests)
         engine.load_weights(tmp_path / "checkpoint-1")  # no version: all of it is read
         assert same(partly, engine.generate(requests))
@@ -321,14 +321,14 @@ def test_a_failed_call_leaves_a_working_engine(
     requests = requests_for(16, seed=12)
     before = engine.generate(requests)
     steps = iter(range(3))
-    original: Callable = engine._engine.step
+    original: Callable = engine.llm.step
 
     def fail_later():
         if next(steps, None) is None:
             raise RuntimeError("out of luck")
         return original()
 
-    monkeypatch.setattr(engine._engine, "step", fail_later)
+    monkeypatch.setattr(engine.llm, "step", fail_later)
     with pytest.raises(RuntimeError, match="out of luck"):
         engine.generate(requests)
     monkeypatch.undo()

@@ -53,7 +53,7 @@ def test_weights_are_swapped_and_only_the_last_few_are_kept(
     for folder in [model_dir, *noisy_dirs]:
         own.load_weights(folder)
         expected[folder] = own.replay(honest[:8])
-        assert len(own._weights) <= 2
+        assert len(own.weights) <= 2
     assert judge(expected[model_dir], CPU_FP32) is None
     assert judge(expected[noisy_dirs[0]], CPU_FP32) is not None
     for folder in [noisy_dirs[2], model_dir, noisy_dirs[0]]:

@@ -20,6 +20,6 @@ def test_a_head_that_is_not_tied_is_noticed(tmp_path: Path) -> None:
     replayer.load_weights(tmp_path)
 
     fresh = Replayer(tmp_path, PROFILES["cpu-fp32-projection-v1"], 1.0)
-    fresh._model.lm_head.weight = torch.nn.Parameter(torch.randn_like(fresh._model.lm_head.weight))
+    fresh.model.lm_head.weight = torch.nn.Parameter(torch.randn_like(fresh.model.lm_head.weight))
     with pytest.raises(MusterError, match="not tied"):
         fresh.load_weights(tmp_path)

@@ -113,7 +113,7 @@ async def test_a_gap_below_journalled_transactions_is_filled(start_anvil: Start,
     to = Signer.random()
     async with opened(anvil, signer, tmp_path) as sender:
         fees = Fees(3 * GWEI, GWEI)
-        left = sender.journal.reserve(2, (), lambda nonce: sender._sign(payment(to), nonce, 21_000, fees))
+        left = sender.journal.reserve(2, (), lambda nonce: sender.sign(payment(to), nonce, 21_000, fees))
         assert left.nonce == 2
         (settled,) = await sender.await_pending()
         assert settled.nonce == 2
@@ -264,7 +264,7 @@ async def test_a_nonce_that_another_program_took_is_an_error_and_not_a_second_tr
         background(sender.send(payment(to))) as sending,
     ):
         await until(pooled(anvil, 1))
-        other = sender._sign(payment(thief), 0, 21_000, Fees(50 * GWEI, 20 * GWEI))
+        other = sender.sign(payment(thief), 0, 21_000, Fees(50 * GWEI, 20 * GWEI))
         await sender.web3.eth.send_raw_transaction(other.raw)
         anvil.request("evm_mine")
         with pytest.raises(ChainError, match=r"another transaction of .* took nonce 0"):
@@ -301,7 +301,7 @@ async def test_a_stale_estimate_is_made_again_once(start_anvil: Start, tmp_path:
         anvil.request("evm_setAutomine", False)
         async with background(sender.send(TxRequest(contract, b"", "burn"))) as burning:
             await until(pooled(anvil, 1))
-            raising = other._sign(
+            raising = other.sign(
                 TxRequest(contract, (500).to_bytes(32, "big"), "raise"), 0, 100_000, Fees(90 * GWEI, 50 * GWEI)
             )
             await other.web3.eth.send_raw_transaction(raising.raw)
@@ -350,7 +350,7 @@ async def test_a_transaction_that_was_mined_and_reverted_raises_the_decoded_erro
             await until(pooled(anvil, 1))
             assert rival.sender is not None
             theft = rival.request_for(token.transfer_from(signer.address, thief.address, amount))
-            first = rival.sender._sign(theft, 0, 200_000, Fees(90 * GWEI, 50 * GWEI))
+            first = rival.sender.sign(theft, 0, 200_000, Fees(90 * GWEI, 50 * GWEI))
             await rival.web3.eth.send_raw_transaction(first.raw)
             await until(pooled(anvil, 2))
             anvil.request("evm_mine")

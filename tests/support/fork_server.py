@@ -271,8 +271,8 @@ def run(request: dict[str, Any], streams: list[int], added: dict[str, str]) -> N
 
 def _leave(status: int) -> NoReturn:
     """End as an interpreter ends, without taking apart what was imported: that takes a second."""
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
+    threading._shutdown()  # type: ignore[attr-defined]  # noqa: SLF001
+    atexit._run_exitfuncs()  # noqa: SLF001
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):
             stream.flush()

@@ -243,7 +243,7 @@ def tempered(engine: Engine, temperature: float) -> Iterator[None]:
         def change(worker: Any) -> None:
             worker._muster_sampler().temperature = value
 
-        engine._engine.collective_rpc(change)
+        engine.llm.collective_rpc(change)
 
     set_temperature(temperature)
     try:

@@ -249,7 +249,7 @@ class _Connection:
         try:
             owned.append(os.dup(sock.fileno()))
             owned.append(os.dup(file))
-            doing = self._threads.submit(_send, owned[0], owned[1], position, size, self._limits.stall_seconds)
+            doing = self._threads.submit(send_file, owned[0], owned[1], position, size, self._limits.stall_seconds)
         except (OSError, RuntimeError) as error:  # the connection is gone, or there are no descriptors or threads left
             _close_all(owned)
             raise ConnectionAbortedError(str(error)) from error
@@ -269,7 +269,7 @@ def _close_all(descriptors: list[int]) -> None:
         os.close(descriptor)
 
 
-def _send(descriptor: int, file: int, position: int, size: int, stall: float) -> int:
+def send_file(descriptor: int, file: int, position: int, size: int, stall: float) -> int:
     """Send bytes of a file into a socket that does not block; return how many, fewer where the file ends. Blocks.
 
     Raises TimeoutError when the other side takes longer than `stall` seconds to receive PIECE_BYTES, ConnectionError
@@ -277,14 +277,14 @@ def _send(descriptor: int, file: int, position: int, size: int, stall: float) ->
     """
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
-    sent, received = 0, -_unsent(descriptor)  # what is left of the run before goes first
+    sent, received = 0, -unsent_bytes(descriptor)  # what is left of the run before goes first
     deadline = time.monotonic() + stall
     while sent < size:
         try:
             count = os.sendfile(descriptor, file, position + sent, size - sent)
         except BlockingIOError:
             # Room in the buffer shows only when a good part of it is free: what has left it is asked for by itself.
-            if (now := sent - _unsent(descriptor)) - received >= PIECE_BYTES:
+            if (now := sent - unsent_bytes(descriptor)) - received >= PIECE_BYTES:
                 received, deadline = now, time.monotonic() + stall
             if (left := deadline - time.monotonic()) <= 0:
                 raise TimeoutError("an answer is read too slowly") from None
@@ -296,7 +296,7 @@ def _send(descriptor: int, file: int, position: int, size: int, stall: float) ->
     return sent
 
 
-def _unsent(descriptor: int) -> int:
+def unsent_bytes(descriptor: int) -> int:
     """Return the bytes in a socket's buffer that the other side has not acknowledged."""
     return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
 

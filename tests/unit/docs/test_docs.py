@@ -34,7 +34,7 @@ def shown(page: Path) -> list[str]:
 
 
 def the_command() -> click.Command:
-    cli._add_nouns()
+    cli.add_nouns()
     return typer.main.get_command(cli.app)
 
 

@@ -85,7 +85,7 @@ class Crowd:
         self.recognised: Owner | None = None
         self.table = ConnectionTable(1000)
         self.admission = Admission(self._app, self._recognise, self.table)
-        self.admission._slots_by_kind = {kind: Slots(1, 0, share=1.0) for kind in self.admission._slots_by_kind}
+        self.admission.slots_by_kind = {kind: Slots(1, 0, share=1.0) for kind in self.admission.slots_by_kind}
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
         if scope["path"] not in ALWAYS:
@@ -152,18 +152,18 @@ async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> No
     crowd = Crowd()
     connection, crowd.recognised = crowd.connection("proxy", proxied=True), MEMBER
     signed = {"muster_signature": "0x", "x_forwarded_for": "203.0.113.1"}
-    assert await crowd.admission._party(scope_of(connection, **signed)) == ("member", MEMBER.address)
+    assert await crowd.admission.party(scope_of(connection, **signed)) == ("member", MEMBER.address)
     assert connection.owner is None, "a stranger's request may be the next on this connection"
     forwarded = scope_of(connection, x_forwarded_for="10.0.0.1, 203.0.113.9")
-    assert await crowd.admission._party(forwarded) == ("stranger", "203.0.113.9")
+    assert await crowd.admission.party(forwarded) == ("stranger", "203.0.113.9")
     added = scope_of(connection, x_forwarded_for="192.0.2.7")
     added["headers"].append((b"x-forwarded-for", b"203.0.113.9"))
-    assert await crowd.admission._party(added) == ("stranger", "203.0.113.9"), "HAProxy adds a line of its own"
-    assert await crowd.admission._party(scope_of(connection)) == ("stranger", "proxy")
+    assert await crowd.admission.party(added) == ("stranger", "203.0.113.9"), "HAProxy adds a line of its own"
+    assert await crowd.admission.party(scope_of(connection)) == ("stranger", "proxy")
     reading = scope_of(connection) | {"path": "/v1/files/0x00"}
-    assert await crowd.admission._party(reading) == ("reader", "proxy"), "slow readers of files hold up no questions"
+    assert await crowd.admission.party(reading) == ("reader", "proxy"), "slow readers of files hold up no questions"
     direct = scope_of(crowd.connection("a"), x_forwarded_for="203.0.113.9")
-    assert await crowd.admission._party(direct) == ("stranger", "a"), "who is not trusted names no address"
+    assert await crowd.admission.party(direct) == ("stranger", "a"), "who is not trusted names no address"
 
 
 def scope_of(connection: Any, **headers: str) -> Any:

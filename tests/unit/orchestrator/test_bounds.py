@@ -62,13 +62,13 @@ def test_evidence_that_no_verdict_names_is_bounded(verdicts: Verdicts) -> None:
 async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verdicts) -> None:
     tip = keccak(keccak(bytes(32)))
     with pytest.raises(RefusedError, match="is not link 65535") as refused:
-        await verdicts._check_link(verdict(ANNE, DRAW_CHAIN_LENGTH - 1, bytes(32)), (-1, hex_hash(tip)))
+        await verdicts.check_link(verdict(ANNE, DRAW_CHAIN_LENGTH - 1, bytes(32)), (-1, hex_hash(tip)))
     assert refused.value.status == 409
     with pytest.raises(RefusedError, match="was wrong a moment ago") as refused:
-        await verdicts._check_link(verdict(ANNE, 1, bytes(32)), (-1, hex_hash(tip)))
+        await verdicts.check_link(verdict(ANNE, 1, bytes(32)), (-1, hex_hash(tip)))
     assert refused.value.status == 429
-    await verdicts._check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
-    await verdicts._check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
+    await verdicts.check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
+    await verdicts.check_link(verdict(BERT, 1, bytes(32)), (-1, hex_hash(tip)))
 
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
 
     def take(address: str) -> asyncio.Task:
         request: Any = Slow()
-        return asyncio.create_task(uploads._take(request, caller(address, role="worker"), NOTHING, 0, NOTHING))
+        return asyncio.create_task(uploads.take(request, caller(address, role="worker"), NOTHING, 0, NOTHING))
 
     first = take(ANNE)
     await Slow.started.wait()

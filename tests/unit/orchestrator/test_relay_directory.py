@@ -146,7 +146,7 @@ async def test_the_owner_s_relay_is_never_hidden(directory: RelayDirectory) -> N
 async def test_a_report_is_kept_with_its_signature_and_told(directory: RelayDirectory) -> None:
     directory.offer(caller(ANNE), 1, offer())
     await directory.report(caller(BERT), 1, lie())
-    rows = await directory._database.read(lambda connection: connection.execute(select(events)).all())
+    rows = await directory.database.read(lambda connection: connection.execute(select(events)).all())
     (told,) = [json.loads(row.data) for row in rows if row.kind == "relay misbehaved"]
     assert (told["relay"], told["by"], told["root"]) == (HER_RELAY, BERT, ROOT)
     kept = SignedMisbehaviourReport.model_validate_json(await directory.copies.get(told["evidence"], 1 << 20))

@@ -217,9 +217,9 @@ def test_training_ends_when_weights_and_biases_does_not(tmp_path: Path, monkeypa
         for helper in helpers:
             helper.resume()
     assert [line["event"] for line in said] == ["Weights & Biases does not end; ending without it"]
-    assert metrics._wandb is not None
-    assert metrics._wandb._sender is not None
-    metrics._wandb._sender.join(20)
+    assert metrics.wandb is not None
+    assert metrics.wandb.sender is not None
+    metrics.wandb.sender.join(20)
 
 
 @pytest.mark.usefixtures("service")

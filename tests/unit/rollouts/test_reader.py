@@ -18,7 +18,7 @@ from muster.errors import MalformedError, UnreachableError
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.reader import RolloutReader
-from muster.rollouts.sandbox import ParseRefusal, ParseStatus, _judge, _read_all
+from muster.rollouts.sandbox import ParseRefusal, ParseStatus, read_until_closed, status_at_exit
 from muster.rollouts.schema import SCHEMA
 from tests.support.rollout_samples import make_row, parquet, table_of
 
@@ -105,11 +105,11 @@ async def test_a_late_answer_is_nobodys_fault() -> None:
 
 async def test_a_killed_server_is_replaced(reader: RolloutReader) -> None:
     await assert_reads_on(reader)
-    assert reader._server is not None
-    first = reader._server.pid
+    assert reader.server is not None
+    first = reader.server.pid
     os.kill(first, signal.SIGKILL)
     await assert_reads_on(reader)
-    assert reader._server.pid != first
+    assert reader.server.pid != first
 
 
 async def test_a_cancelled_read_leaves_no_answer_for_the_next(reader: RolloutReader) -> None:
@@ -124,15 +124,15 @@ async def test_a_cancelled_read_leaves_no_answer_for_the_next(reader: RolloutRea
 
 
 def test_a_parser_that_is_killed_from_outside_is_nobodys_fault() -> None:
-    assert _judge(signal.SIGKILL, b"", 1)[0] == ParseStatus.FAILED
-    assert _judge(signal.SIGSEGV, b"", 1) == (ParseStatus.MALFORMED, b"the parser died of SIGSEGV")
-    assert _judge(signal.SIGXCPU, b"", 1)[0] == ParseStatus.MALFORMED
+    assert status_at_exit(signal.SIGKILL, b"", 1)[0] == ParseStatus.FAILED
+    assert status_at_exit(signal.SIGSEGV, b"", 1) == (ParseStatus.MALFORMED, b"the parser died of SIGSEGV")
+    assert status_at_exit(signal.SIGXCPU, b"", 1)[0] == ParseStatus.MALFORMED
 
 
 def test_output_is_bounded() -> None:
     read_end, write_end = os.pipe()
     os.write(write_end, bytes(1000))
-    refusal = _read_all(read_end, 999, time.monotonic() + 5)
+    refusal = read_until_closed(read_end, 999, time.monotonic() + 5)
     os.close(write_end)
     assert refusal == ParseRefusal(ParseStatus.MALFORMED, "the file decodes to more than 999 bytes")
     os.close(read_end)

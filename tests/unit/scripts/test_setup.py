@@ -46,7 +46,7 @@ def test_a_step_is_done_while_inputs_and_product_are_the_same(set_up: ModuleType
 
 
 def test_what_pip_was_told_holds_for_uv(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_up, "_pip_setting", lambda key: {"find-links": "/a /b"}.get(key, ""))
+    monkeypatch.setattr(set_up, "pip_setting", lambda key: {"find-links": "/a /b"}.get(key, ""))
     for name in ("PIP_FIND_LINKS", "UV_FIND_LINKS", "PIP_INDEX_URL", "UV_DEFAULT_INDEX"):
         monkeypatch.delenv(name, raising=False)
     assert set_up.uv_environment()["UV_FIND_LINKS"] == "/a,/b"
@@ -68,10 +68,10 @@ def test_a_missing_program_is_an_error_with_a_next_step(set_up: ModuleType) -> N
 
 
 def test_node_is_asked_for_by_version(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(set_up, "_node_version", lambda: 18)
+    monkeypatch.setattr(set_up, "node_version", lambda: 18)
     with pytest.raises(set_up.SetupError, match="Node 18 is too old"):
         set_up.install_node_packages()
-    monkeypatch.setattr(set_up, "_node_version", lambda: 0)
+    monkeypatch.setattr(set_up, "node_version", lambda: 0)
     with pytest.raises(set_up.SetupError, match="Node is missing"):
         set_up.install_node_packages()
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from muster.errors import ConfigError
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
-from muster.shardcast.serve.http_server import PIECE_BYTES, FileServer, ServerLimits, _send, _unsent
+from muster.shardcast.serve.http_server import PIECE_BYTES, FileServer, ServerLimits, send_file, unsent_bytes
 from muster.shardcast.serve.origin import Origin
 from muster.shardcast.serve.reply import FileProblem, FileRequest, Reply, requested_range
 from muster.shardcast.serve.routes import WeightRoutes
@@ -261,8 +261,8 @@ def test_who_takes_each_piece_in_time_gets_every_run(tmp_path: Path) -> None:
             writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, run // 2)
             reading = threads.submit(read)
             for position in (0, run):
-                assert _send(writer.fileno(), file.fileno(), position, run, stall) == run
-                assert _unsent(writer.fileno()) > 4 * PIECE_BYTES  # which is what the next run finds before it
+                assert send_file(writer.fileno(), file.fileno(), position, run, stall) == run
+                assert unsent_bytes(writer.fileno()) > 4 * PIECE_BYTES  # which is what the next run finds before it
         reading.result(30)
     assert bytes(received) == path.read_bytes()
 

@@ -107,7 +107,7 @@ def test_the_live_view_shows_step_reward_nodes_and_the_last_events() -> None:
     view.summary(DOCUMENT, PARTICIPANTS)
     view.process_event(ProcessEvent("started", "[worker-1]"))
     with console.capture() as captured:
-        console.print(view._render())
+        console.print(view.render())
     text = captured.get()
     for part in ("training", "0.500", "12 groups", "publish 0.2 s", "cheater", "jailed", "3 sampling_mismatch", "500"):
         assert part in text
@@ -122,7 +122,7 @@ def test_the_live_view_draws_before_anything_is_known() -> None:
         view.stage("starting")
         view.summary({}, [])
         with console.capture() as captured:
-            console.print(view._render())
+            console.print(view.render())
     assert "starting" in captured.get()
 
 
@@ -142,5 +142,5 @@ def test_why_nothing_moves_is_said_once_and_in_the_live_view() -> None:
     console = Console(file=out, width=200, force_terminal=True)
     live = LiveView(console)
     live.summary(blocked, PARTICIPANTS)
-    console.print(live._render())
+    console.print(live.render())
     assert "waiting: all commitments of this hour are made" in out.getvalue()

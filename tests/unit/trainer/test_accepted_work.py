@@ -166,7 +166,7 @@ async def test_a_file_that_storage_lost_is_refused_after_a_while_and_until_then_
 
     clock = [0.0]
     monkeypatch.setattr("trainer.accepted_work.time", SimpleNamespace(monotonic=lambda: clock[0]))
-    monkeypatch.setattr(accepted_work, "_check_claim", fine)
+    monkeypatch.setattr(accepted_work, "check_claim", fine)
     for answer, now in ((missing, 0), (missing, 299), (busy, 300), (missing, 301), (missing, 600)):
         client.get_file, clock[0] = answer, now
         assert (await accepted_work.poll(0, ())).refused == (), now

@@ -111,7 +111,7 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     monkeypatch.setattr("trainer.batcher.COMPLETE_SECONDS", 60 if changes.get("patient") else 0.05)
 
     async def accept(*_: object) -> PollResult:
-        accepted_work._files[file.ref.file_hash] = file
+        accepted_work.by_hash[file.ref.file_hash] = file
         return PollResult(1, ())
 
     accepted_work.poll = accept
@@ -194,7 +194,7 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     solved = work_file([1, 1, 1, 1], step=STEP)
 
     async def accept(*_: object) -> PollResult:
-        accepted_work._files[solved.ref.file_hash] = solved
+        accepted_work.by_hash[solved.ref.file_hash] = solved
         return PollResult(1, ())
 
     accepted_work.poll = accept
@@ -215,9 +215,9 @@ def test_weights_that_are_published_once_more_are_no_updates(accepted_work: Acce
     begun, idle = CheckpointMetadata(0, NO_BATCH), CheckpointMetadata(9, NO_BATCH, updates=0)
     learnt = [CheckpointMetadata(9 + updates, root, updates=updates) for updates in range(1, 9)]
     again = [CheckpointMetadata(30 + updates, NO_BATCH, updates=updates) for updates in range(1, 8)]
-    assert [trainer._finished(metadata) for metadata in (begun, idle, *learnt[:-1], *again)] == [False] * 16
-    assert trainer._finished(learnt[-1])
-    assert [metadata.updates for metadata in (begun, idle, *learnt, *again) if trainer._evaluates(metadata)] == [
+    assert [trainer.finished(metadata) for metadata in (begun, idle, *learnt[:-1], *again)] == [False] * 16
+    assert trainer.finished(learnt[-1])
+    assert [metadata.updates for metadata in (begun, idle, *learnt, *again) if trainer.evaluates(metadata)] == [
         0,
         3,
         6,

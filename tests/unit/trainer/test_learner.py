@@ -295,10 +295,10 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
     trainer = Trainer(
         Settings(), cast(Any, Publisher()), cast(Any, SimpleNamespace(refused=[])), terms_of(initial), SingleProcess()
     )
-    await trainer._hand_off_older(learner_at(initial, tmp_path))
+    await trainer.hand_off_older(learner_at(initial, tmp_path))
     assert calls == [("publish", 1), ("report", 1)]
     next(learner.checkpoints.state(1).glob("*.distcp")).unlink()
-    await trainer._hand_off_older(learner_at(initial, tmp_path))
+    await trainer.hand_off_older(learner_at(initial, tmp_path))
     assert len(calls) == 2  # what cannot be read is told, and left to the chain
 
 

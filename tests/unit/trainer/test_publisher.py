@@ -135,7 +135,7 @@ def test_samplers_that_disagree_are_told(tmp_path: Path, mismatch_kl: float, lef
     trainer = Trainer(settings, cast(Any, None), cast(Any, None), rules().terms, SingleProcess())
     metrics = {"mismatch_kl": mismatch_kl, "rollouts": 100.0, "dropped_rollouts": 100 * left_out}
     with structlog.testing.capture_logs() as said:
-        trainer._warn(CheckpointMetadata(step=3, batch_root=NO_BATCH, metrics=metrics))
+        trainer.warn(CheckpointMetadata(step=3, batch_root=NO_BATCH, metrics=metrics))
     assert [line["log_level"] for line in said] == ["warning"] * warns
 
 

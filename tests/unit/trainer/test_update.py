@@ -19,7 +19,7 @@ from muster.models.init import ModelShape, make_model, make_tokenizer
 from muster.settings.recipes import Normaliser
 from trainer.loss import LossTerms
 from trainer.packing import Sample, collate, completion_tokens, first_fit, share_out
-from trainer.policy import ATTENTION, HEAD_BYTES, Policy, _logits, check_model, token_logprobs
+from trainer.policy import ATTENTION, HEAD_BYTES, Policy, check_model, scaled_logits, token_logprobs
 from trainer.update import UpdateTerms, make_optimizer, token_batch, update
 
 TOKENIZER = make_tokenizer()
@@ -169,18 +169,18 @@ def test_a_model_that_attends_in_another_way_is_refused(monkeypatch: pytest.Monk
     monkeypatch.setattr("transformers.models.qwen2.modeling_qwen2.eager_attention_forward", sharpened)
     with pytest.raises(ConfigError, match="attends in a way that cannot be packed"):
         check_model(policy)
-    assert policy.model.config._attn_implementation == ATTENTION  # as it was before it was asked
+    assert policy.model.config._attn_implementation == ATTENTION  # noqa: SLF001  (as it was before it was asked)
 
 
 def test_logits_of_a_large_vocabulary_never_exist_all_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
 
     def counted(*arguments: Any) -> torch.Tensor:
-        logits = _logits(*arguments)
+        logits = scaled_logits(*arguments)
         sizes.append(logits.numel() * logits.element_size())
         return logits
 
-    monkeypatch.setattr("trainer.policy._logits", counted)
+    monkeypatch.setattr("trainer.policy.scaled_logits", counted)
     vocabulary, tokens = 152_000, 250
     states, head = torch.randn(tokens, 4, requires_grad=True), torch.randn(vocabulary, 4, requires_grad=True)
     logprobs, _ = token_logprobs(states, head, torch.arange(tokens))
