@@ -103,11 +103,9 @@ def parse_apart(data: bytes, limits: FileLimits, cpu_seconds: float, wall_second
     if isinstance(body, ParseRefusal):
         os.kill(pid, signal.SIGKILL)
     _, ending = os.waitpid(pid, 0)
-    return (
-        (body.status, body.why.encode())
-        if isinstance(body, ParseRefusal)
-        else status_at_exit(ending, body, cpu_seconds)
-    )
+    if isinstance(body, ParseRefusal):
+        return body.status, body.why.encode()
+    return status_at_exit(ending, body, cpu_seconds)
 
 
 def _parse_and_exit(data: bytes, limits: FileLimits, cpu_seconds: float, write_end: int) -> NoReturn:
