@@ -24,7 +24,7 @@ def start(
     return (subprocess.Popen if forked else exec_process)(
         [*command, "--report", str(folder / "report.html")],
         cwd=folder,
-        env={**kept, "PYTHONPATH": os.getcwd(), **(environment or {})},
+        env={**kept, **(environment or {})},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

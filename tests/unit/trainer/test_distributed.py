@@ -56,7 +56,7 @@ def taken(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Taken]:
         done = subprocess.run(
             [*command, *SCRIPT, str(folder), *arguments],
             cwd=ROOT,
-            env=os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"},
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
             timeout=200,
             capture_output=True,
             text=True,
