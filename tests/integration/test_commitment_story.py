@@ -52,6 +52,7 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
             await two_validators_accept(world)
             cheater.start()
             await the_cheater_is_convicted(world, cheater, juror)
+            await anybody_can_check(world)
             await the_hour_is_sealed(world)
     finally:
         for process in (worker, cheater, juror):
