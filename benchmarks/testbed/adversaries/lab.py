@@ -192,7 +192,7 @@ class AdversaryLab:
         replayer.load_weights(self.checkpoints[job.commitment.step])
         states = replayer._states(rows, lengths)
         tokens = torch.from_numpy(np.concatenate([row.completion_tokens for row in rows]).astype(np.int64))
-        logits = cast(torch.nn.Module, replayer._model.get_output_embeddings())(states)
+        logits = cast(torch.nn.Module, replayer.model.get_output_embeddings())(states)
         logprobs = chosen_logprobs(scale(logits, self.rules.terms.temperature), tokens).numpy()
         ends = np.cumsum(lengths)[:-1]
         proofs = CODECS[self.profile.codec].encode_batch(states.tensor_split(ends.tolist()), [row.seed for row in rows])
