@@ -31,7 +31,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, 
     """A demo of a few steps: its folder, its document, and what it said on stderr."""
     folder = tmp_path_factory.mktemp("demo")
     words = ("--steps", str(STEPS), "--seed", "1", "--json", "--picture", str(folder / "run.svg"))
-    process = start(folder, *words, forked=False)
+    process = start(folder, *words)
     return folder, *to_the_end(process, DEMO_SECONDS)
 
 
@@ -132,7 +132,7 @@ def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> N
 @pytest.mark.parametrize("moment", ["chain started", "deploying the contracts", "training for"])
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None:
-    with start(tmp_path) as process:
+    with start(tmp_path, forked=moment != "deploying the contracts") as process:
         wait_for(process, moment)
         assert processes_of(tmp_path)
         process.send_signal(signal.SIGINT)

@@ -15,7 +15,7 @@ import pytest
 from muster.runtime.failpoints import POINTS
 from tests.support.demo_process import TOKEN, processes_of, start, to_the_end
 
-STEPS = 6
+STEPS = 4
 SECONDS = 1200
 
 

@@ -112,6 +112,7 @@ def serve_and_train(machine: Machine) -> None:
         while machine.json("run", "show", "1")["steps"] == 0:
             assert [process.poll() for process in processes] == [None] * 3, logs(folder)
             assert time.monotonic() < deadline, logs(folder)
+            time.sleep(0.5)
         fetched = machine.json("weights", "fetch", "--out", "fetched", "--config", "trainer.toml")
         (there,) = (folder / "fetched").rglob("model.safetensors")
         assert (fetched["step"], there.read_bytes()) == (0, (folder / "model" / "model.safetensors").read_bytes())

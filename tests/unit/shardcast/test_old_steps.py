@@ -130,7 +130,7 @@ def histories(draw: st.DrawFn) -> tuple[Publisher, int]:
     return publisher, steps - 1
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=30)
 @given(histories(), st.sets(st.integers(0, 299), max_size=6), st.data())
 def test_whatever_is_owed_can_be_made_by_everybody(
     history: tuple[Publisher, int], holdings: set[int], data: st.DataObject
