@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command, get_group
+from typer.main import get_group
 
 from muster.cli.session import ConfigOption, DryRunOption, JsonOption, Options, YesOption, handled
 from muster.errors import EXIT_CODES
@@ -65,9 +65,9 @@ def noun_command(noun: str) -> Any:
     """Import a noun's module; return its group, or its one command where that is called like the noun."""
     nouns = import_module(f"muster.cli.{noun}").app
     nouns.rich_markup_mode = None
-    if nouns.registered_commands[0].name == noun:
-        return get_command(nouns)
     group = get_group(nouns)
+    if noun in group.commands:
+        return group.commands[noun]
     group.name, group.help, group.no_args_is_help = noun, NOUNS[noun], True
     return group
 
