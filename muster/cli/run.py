@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import runs, token
 from muster.contracts.abi import CONTRACTS
+from muster.contracts.codec import Transaction
 from muster.contracts.runs import EscrowWithdrawn, RunCreated
 from muster.errors import ConfigError, MismatchError
 from muster.models.files import context_of, model_hash, tokenizer_hash
@@ -179,8 +181,17 @@ async def withdraw(
     wei, number = parse_tokens(amount), run or session.settings.run
     async with session.operator() as chain:
         info = await chain.call(runs.run_info(number))
-        notice = await _notice(chain, number, info.withdrawal_at if info.withdrawal == wei else 0)
-        if notice.left == 0:
+        ready = await _noticed(
+            session,
+            chain,
+            f"Announce that {Tokens(wei)} will be withdrawn from run {number}",
+            runs.announce_withdrawal(number, wei),
+            {"run": number, "withdrawn": False},
+            info.withdrawal_at if info.withdrawal == wei else 0,
+            again=f"muster run withdraw {amount} {number}",
+            stake={"instead of": f"{Tokens(info.withdrawal)}"} if info.withdrawal else {},
+        )
+        if ready:
             back = min(wei, await chain.call(runs.withdrawable(number)))
             await session.spend(
                 chain,
@@ -190,71 +201,59 @@ async def withdraw(
                 {"run": number, "withdrawn": True},
                 outcome=lambda receipt: {"amount": Tokens(event_of(receipt, EscrowWithdrawn).amount)},
             )
-        elif notice.left is not None:
-            session.result({"run": number, "withdrawn": False, "wait_seconds": Duration(notice.left)})
-        else:
-            instead = {"instead of": f"{Tokens(info.withdrawal)}"} if info.withdrawal else {}
-            await session.spend(
-                chain,
-                f"Announce that {Tokens(wei)} will be withdrawn from run {number}",
-                {**instead, "notice": notice.sentence(f"muster run withdraw {amount} {number}")},
-                runs.announce_withdrawal(number, wei),
-                {"run": number, "withdrawn": False, "notice_seconds": Duration(notice.seconds)},
-            )
 
 
 @command(app, "close", operator=True)
-async def close(
-    session: Session,
-    run: RunArgument = None,
-) -> None:
+async def close(session: Session, run: RunArgument = None) -> None:
     """Close a run to new work: announce it first, type it again once the notice has passed."""
     number = run or session.settings.run
     async with session.operator() as chain:
-        info = await chain.call(runs.run_info(number))
-        notice = await _notice(chain, number, info.close_at)
-        if notice.left == 0:
+        close_at = (await chain.call(runs.run_info(number))).close_at
+        ready = await _noticed(
+            session,
+            chain,
+            f"Announce that run {number} will close",
+            runs.announce_close(number),
+            {"run": number, "closed": False},
+            close_at,
+            again=f"muster run close {number}",
+            waits={"close_at": Moment(close_at)},
+        )
+        if ready:
             back = Tokens(await chain.call(runs.withdrawable(number)))
             title, document = f"Close run {number}", {"run": number, "closed": True}
             await session.spend(chain, title, {"back": back}, runs.close(number), document)
-        elif notice.left is not None:
-            waits = {"close_at": Moment(info.close_at), "wait_seconds": Duration(notice.left)}
-            session.result({"run": number, "closed": False, **waits})
-        else:
-            await session.spend(
-                chain,
-                f"Announce that run {number} will close",
-                {"notice": notice.sentence(f"muster run close {number}")},
-                runs.announce_close(number),
-                {"run": number, "closed": False, "notice_seconds": Duration(notice.seconds)},
-            )
 
 
-@dataclass(frozen=True)
-class _Notice:
-    """How long an owner must wait between an announcement and the act, and how long the act stays possible."""
+async def _noticed(
+    session: Session,
+    chain: Chain,
+    title: str,
+    announce: Transaction,
+    document: Mapping[str, Any],
+    announced: int,
+    *,
+    again: str,
+    stake: Mapping[str, object] = MappingProxyType({}),
+    waits: Mapping[str, object] = MappingProxyType({}),
+) -> bool:
+    """Return whether the notice of what was announced is over; else print how long it runs still, or announce it.
 
-    seconds: int
-    lapses: int
-    """Seconds after its end."""
-    left: int | None
-    """Seconds of the one that runs, 0 once it is over; None where nothing was announced, or it has lapsed."""
-
-    def sentence(self, again: str) -> str:
-        """Return what announcing means, for the preview."""
-        return f"{Duration(self.seconds)}, in which work goes on; then, within {Duration(self.lapses)}: {again}"
-
-
-async def _notice(chain: Chain, run: int, announced: int) -> _Notice:
-    """Return the notice of what was announced for the second `announced`; 0 where nothing was.
-
-    As in `Escrow._requireNoticed`, a notice starts over after a pause.
+    announced: the second that the act was announced for, 0 where it was not. As in `Escrow._requireNoticed`, a notice
+    starts over after a pause, and lapses some time after its end. again: the command that acts.
     """
-    calls = [runs.notice_period(run), runs.notice_lapses(), runs.paused_until()]
+    calls = [runs.notice_period(document["run"]), runs.notice_lapses(), runs.paused_until()]
     seconds, lapses, paused = await chain.call_all(calls)
     now, ready_at = (await chain.head()).timestamp, max(announced, paused + seconds)
-    stands = announced and now < ready_at + lapses
-    return _Notice(seconds, lapses, max(0, ready_at - now) if stands else None)
+    if not announced or now >= ready_at + lapses:
+        notice = f"{Duration(seconds)}, in which work goes on; then, within {Duration(lapses)}: {again}"
+        document = {**document, "notice_seconds": Duration(seconds)}
+        await session.spend(chain, title, {**stake, "notice": notice}, announce, document)
+    elif now < ready_at:
+        session.result({**document, **waits, "wait_seconds": Duration(ready_at - now)})
+    else:
+        return True
+    return False
 
 
 @command(app, "admit", operator=True)
