@@ -39,7 +39,7 @@ from muster.swarm.report import write_report
 from muster.swarm.state import check_free
 from muster.swarm.summary import Participant, SwarmFacts, summarise
 from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, check_ports
-from muster.swarm.watch import View
+from muster.swarm.watch import PlainView
 
 QUIET_SECONDS: Final = 180.0
 """Longest time without progress before the demo ends with an error."""
@@ -54,28 +54,14 @@ POLL_SECONDS: Final = 1.0
 
 
 @dataclass
-class Clock:
-    """Seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = time.monotonic() - begun
-
-
-@dataclass
 class Swarm:
     """A swarm: it is prepared, started, watched and ended."""
 
     request: SwarmRequest
     supervisor: Supervisor
-    view: View
-    clock: Clock = field(default_factory=Clock)
+    view: PlainView
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By stage."""
     keys: dict[str, Signer] = field(default_factory=dict)
     run: int = 0
     participants: Sequence[Participant] = ()
@@ -86,12 +72,21 @@ class Swarm:
     def layout(self) -> Layout:
         return Layout(self.request.folder)
 
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Keep the seconds of a stage."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - begun
+
     # Making
 
     async def prepare(self) -> None:
         """Prepare chain, model, contracts, run and nodes."""
         self.view.stage("starting a chain, making tasks and a model")
-        with self.clock.measure("prepare"):
+        with self.measure("prepare"):
             self.keys = await asyncio.to_thread(stage.make_keys, self.request)
             task_set = await asyncio.to_thread(stage.make_tasks, self.request)
             model = asyncio.create_task(self.supervisor.run(model_process(self.request)))
@@ -112,7 +107,7 @@ class Swarm:
 
     async def start(self) -> None:
         """Services, trainer, validators, workers."""
-        with self.clock.measure("start"):
+        with self.measure("start"):
             self.view.stage("starting orchestrator and relays")
             await self.supervisor.start_all([process(self.request, name) for name in ("orchestrator", "origin")])
             await self.supervisor.start(process(self.request, "relay"))
@@ -177,10 +172,10 @@ class Swarm:
     async def train(self, chain: Chain) -> dict[str, Any]:
         """Wait until the trainer has done its steps, and every cheater is convicted or CASE_SECONDS have passed."""
         self.view.stage(f"training for {self.request.steps} steps")
-        with self.clock.measure("train"):
+        with self.measure("train"):
             await self.watch(chain, lambda document: bool(document.get("finished")), QUIET_SECONDS)
         self.view.stage("waiting for cases to end")
-        with self.clock.measure("judge"):
+        with self.measure("judge"):
             return await self._judged(chain)
 
     async def _judged(self, chain: Chain) -> dict[str, Any]:
@@ -199,7 +194,7 @@ class Swarm:
     async def claim_all(self, chain: Chain) -> None:
         """Move the clock past the window and claim for every worker's operator."""
         self.view.stage("moving the clock over the 24-hour window, claiming")
-        with self.clock.measure("claim"):
+        with self.measure("claim"):
             workers = [who.name for who in self.participants if who.role == "worker"]
             for name in workers:
                 if self.supervisor.keeps(name):
@@ -244,29 +239,25 @@ class Swarm:
         async with self.client(chain) as client:
             relays = await client.relays(self.run)
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
-        lines = {line["address"]: line for line in document["nodes"]}
-        pay = {who.node: agreed.pay_of(0) for who in self.participants}
         return SwarmFacts(
             participants=self.participants,
             positions=agreed.positions,
-            committed=facts.committed(events, times, pay),
-            settled=facts.settled(events, times, {who.node: who.operator for who in self.participants}),
+            committed=facts.committed(events, times, agreed.pay_of(0)),
+            settled=facts.settled(events, times),
             case_results=facts.case_results(events),
             updates=facts.updates(document),
-            accepted={address: line["accepted"] for address, line in lines.items()},
-            rejected={address: line["rejected"] for address, line in lines.items()},
-            used={address: line["used"] for address, line in lines.items()},
-            balances=await facts.balances(chain),
-            published=await facts.published(events, self.layout.shards),
+            lines={line["address"]: line for line in document["nodes"]},
+            solvency=await chain.solvency(),
+            checkpoints=await facts.checkpoints(events, self.layout.shards),
             bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
-            stage_seconds=self.clock.seconds,
+            stage_seconds=self.seconds,
             seals=facts.seal_pay(events),
             escrow_kept=info.kept,
             run=self.run,
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
-            weight_fetches=facts.weight_fetches(
+            weights=facts.weight_fetches(
                 {who.name: self.layout.log(who.name) for who in self.participants if who.role == "worker"}
             ),
         )
@@ -287,7 +278,7 @@ def model_process(request: SwarmRequest) -> ProcessSpec:
 
 
 async def run_demo(
-    request: SwarmRequest, view: View, *, report: Path, picture: Path | None = None, keep: bool = False
+    request: SwarmRequest, view: PlainView, *, report: Path, picture: Path | None = None, keep: bool = False
 ) -> dict[str, Any]:
     """Run the whole demo and return its summary.
 
@@ -315,7 +306,7 @@ async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
         return await swarm.collect(chain, document, time.monotonic() - begun)
 
 
-async def run_up(request: SwarmRequest, view: View, *, keep: bool = False) -> None:
+async def run_up(request: SwarmRequest, view: PlainView, *, keep: bool = False) -> None:
     """Keep a swarm running until the task is cancelled, also when its trainer has done its steps.
 
     Then only logs and settings stay in its folder; with `keep`, or after a failure, everything does.
@@ -345,7 +336,7 @@ async def _run_until_cancelled(swarm: Swarm) -> None:
 
 
 @asynccontextmanager
-async def _open_swarm(request: SwarmRequest, view: View) -> AsyncIterator[Swarm]:
+async def _open_swarm(request: SwarmRequest, view: PlainView) -> AsyncIterator[Swarm]:
     """Yield a swarm in a fresh folder; at the end, end everything that was started."""
     check_ports(request.ports.all())
     check_free(request.folder)
