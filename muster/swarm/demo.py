@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,19 +25,11 @@ from muster.contracts import runs
 from muster.contracts.runs import WorkCommitted
 from muster.errors import MusterError, UnreachableError
 from muster.swarm import facts, stage
-from muster.swarm.plan import (
-    BUDGETS,
-    CHILD_ENVIRONMENT,
-    Layout,
-    SwarmRequest,
-    chain_process,
-    nodes,
-    process,
-)
+from muster.swarm.plan import SwarmRequest, chain_process, model_process, nodes, process
 from muster.swarm.report import write_report
 from muster.swarm.state import check_free
 from muster.swarm.summary import Participant, SwarmFacts, summarise
-from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, check_ports
+from muster.swarm.supervisor import ProcessEvent, Supervisor, check_ports
 from muster.swarm.watch import PlainView
 
 QUIET_SECONDS: Final = 180.0
@@ -67,10 +58,6 @@ class Swarm:
     participants: Sequence[Participant] = ()
     last_event: int = 0
     """Number of the orchestrator's last event that was shown."""
-
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.request.folder)
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
@@ -101,7 +88,7 @@ class Swarm:
                 model.cancel()
                 await asyncio.gather(model, return_exceptions=True)
             self.view.stage("creating the run, registering its nodes")
-            await asyncio.to_thread(stage.fill_run_folder, self.layout)
+            await asyncio.to_thread(stage.fill_run_folder, self.request.layout)
             self.run, self.participants = await stage.open_run(self.request, self.keys, tips, task_set)
             await asyncio.to_thread(stage.write_settings, self.request, self.run)
 
@@ -154,7 +141,7 @@ class Swarm:
         after = "since the start" if step is None else f"after step {step}"
         return UnreachableError(
             f"nothing new for {seconds:.0f} s {after}" + (f"; {died}" if died else ""),
-            hint=f"read NAME/output.log in {self.layout.folder}",
+            hint=f"read NAME/output.log in {self.request.layout.folder}",
         )
 
     async def _story(self, client: OrchestratorClient) -> None:
@@ -248,7 +235,7 @@ class Swarm:
             updates=facts.updates(document),
             lines={line["address"]: line for line in document["nodes"]},
             solvency=await chain.solvency(),
-            checkpoints=await facts.checkpoints(events, self.layout.shards),
+            checkpoints=await facts.checkpoints(events, self.request.layout.shards),
             bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
             stage_seconds=self.seconds,
@@ -258,23 +245,9 @@ class Swarm:
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
             weights=facts.weight_fetches(
-                {who.name: self.layout.log(who.name) for who in self.participants if who.role == "worker"}
+                {who.name: self.request.layout.log(who.name) for who in self.participants if who.role == "worker"}
             ),
         )
-
-
-def model_process(request: SwarmRequest) -> ProcessSpec:
-    """Return how the model is made and warmed up, in a process of its own because torch is large."""
-    layout = Layout(request.folder)
-    budgets = ",".join(map(str, BUDGETS))
-    command = (sys.executable, "-m", "muster", "model", "init", str(layout.model), "--tasks", str(layout.tasks))
-    return ProcessSpec(
-        name="make-model",
-        command=(*command, "--seed", str(request.seed), "--budgets", budgets),
-        log=layout.output("make-model"),
-        environment=CHILD_ENVIRONMENT,
-        ready_seconds=300,
-    )
 
 
 async def run_demo(
@@ -330,7 +303,7 @@ def _clean_up(folder: Path, keep: bool) -> Iterator[None]:
 async def _run_until_cancelled(swarm: Swarm) -> None:
     await swarm.prepare()
     await swarm.start()
-    swarm.view.stage(f"running; settings of every process are in {swarm.layout.folder}; Ctrl-C ends it")
+    swarm.view.stage(f"running; settings of every process are in {swarm.request.layout.folder}; Ctrl-C ends it")
     async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
         await swarm.watch(chain, lambda _: False, float("inf"))
 
@@ -338,7 +311,7 @@ async def _run_until_cancelled(swarm: Swarm) -> None:
 @asynccontextmanager
 async def _open_swarm(request: SwarmRequest, view: PlainView) -> AsyncIterator[Swarm]:
     """Yield a swarm in a fresh folder; at the end, end everything that was started."""
-    check_ports(request.ports.all())
+    check_ports(astuple(request.ports))
     check_free(request.folder)
     await asyncio.to_thread(stage.fresh_folder, request.folder)
     async with Supervisor(request.folder, view.process_event) as supervisor:
