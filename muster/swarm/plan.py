@@ -18,6 +18,7 @@ from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.process import STOP_SECONDS
+from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessSpec
 from muster.verification.profiles import profile_hash
 
@@ -88,15 +89,6 @@ class SwarmRequest:
 
 
 @dataclass(frozen=True)
-class NodePlan:
-    """A worker or validator of the swarm."""
-
-    name: str
-    role: str
-    honest: bool = True
-
-
-@dataclass(frozen=True)
 class Layout:
     """Paths in a swarm's folder."""
 
@@ -142,13 +134,12 @@ class Layout:
         return self.folder / name / "output.log"
 
 
-def nodes(request: SwarmRequest) -> list[NodePlan]:
+def nodes(request: SwarmRequest) -> list[Participant]:
     """List the nodes, validators first: a run takes no work before four of them exist."""
-    found = [NodePlan(f"validator-{i + 1}", "validator") for i in range(request.validators)]
-    found += [NodePlan(f"worker-{i + 1}", "worker") for i in range(request.workers)]
-    many = request.cheaters > 1
-    found += [NodePlan(f"cheater-{i + 1}" if many else "cheater", "worker", False) for i in range(request.cheaters)]
-    return found
+    found = [Participant(f"validator-{i + 1}", "validator") for i in range(request.validators)]
+    found += [Participant(f"worker-{i + 1}", "worker") for i in range(request.workers)]
+    cheaters = ["cheater"] if request.cheaters == 1 else [f"cheater-{i + 1}" for i in range(request.cheaters)]
+    return found + [Participant(name, "worker", honest=False) for name in cheaters]
 
 
 def step_interval(request: SwarmRequest) -> int:

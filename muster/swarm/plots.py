@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from muster.constants import TOKEN
 from muster.plots.charts import BAD, GOOD, STYLE, lines_behind, svg_text, title
-from muster.plots.training import line_chart
+from muster.plots.training import StepMetrics, line_chart
 from muster.swarm.summary import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD, SwarmFacts, claims
 
 
@@ -26,7 +26,7 @@ def _by_step(metrics: Mapping[str, str], label: str, top: float | None = None) -
     chart = line_chart(metrics, label, limits=(0, top))
 
     def plot(axes: Axes, facts: SwarmFacts) -> None:
-        chart(axes, facts.updates)
+        chart(axes, [StepMetrics(one.step, one.metrics) for one in facts.updates])
         axes.set_xlabel("step")
         lines_behind(axes)
 

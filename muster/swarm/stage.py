@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from muster.chain.anvil import LocalChain
@@ -26,7 +27,7 @@ from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, model_hash, tokenizer_hash
 from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
-from muster.swarm.plan import ESCROW, Layout, NodePlan, SwarmRequest, local_terms, nodes, settings_of, terms
+from muster.swarm.plan import ESCROW, Layout, SwarmRequest, local_terms, nodes, settings_of, terms
 from muster.swarm.summary import Participant
 from muster.tasks import TaskSet, make_task_set, save_task_set
 
@@ -165,11 +166,11 @@ async def open_run(
 
 
 async def join(
-    request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], node: NodePlan, run: int
+    request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], node: Participant, run: int
 ) -> Participant:
     """Register one node by its operator, with the node's consent."""
     hot, cold = keys[node.name], keys[operator_of(node.name)]
     role = Role.VALIDATOR if node.name in tips else Role.WORKER
     async with await Chain.connect(chain_settings(request), cold) as chain:
         await chain.join(hot, run, role, draw_tip=tips.get(node.name, bytes(32)))
-    return Participant(node.name, node.role, hot.address, cold.address, node.honest)
+    return replace(node, node=hot.address, operator=cold.address)

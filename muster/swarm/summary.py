@@ -25,12 +25,14 @@ LENGTH_ERROR, HELD_OUT_LENGTH_ERROR = "completions/length_error", "held_out/leng
 
 @dataclass(frozen=True)
 class Participant:
-    """A node and the operator who is paid for it."""
+    """A worker or validator of the swarm, and the operator who is paid for it."""
 
     name: str
     role: str
-    node: str
-    operator: str
+    node: str = ""
+    """Address of its key, once it has one."""
+    operator: str = ""
+    """Address of its operator's."""
     honest: bool = True
 
 

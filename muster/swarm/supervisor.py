@@ -21,7 +21,7 @@ from typing import Final, Self, TypeVar
 import httpx2
 
 from muster.errors import ConfigError, MusterError, UnreachableError
-from muster.swarm.processes import Child, Leader, leader
+from muster.swarm.processes import Child, leader
 from muster.swarm.state import SwarmState, check_free, remove_state
 
 BACK_OFF: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -165,10 +165,6 @@ class Supervisor:
         """Return whether this supervisor started a process of that name and keeps it running."""
         return name in self._keepers
 
-    def leader_of(self, name: str) -> Leader:
-        """Return the process that currently runs under a name. Raises KeyError when none does."""
-        return self._running[name].name
-
     async def guard(self, work: Awaitable[T]) -> T:
         """Await `work`, ending it with SwarmError as soon as a process cannot be kept running."""
         task = asyncio.ensure_future(work)
@@ -278,10 +274,8 @@ async def interruptible(work: Coroutine[object, object, T]) -> T:
 
 
 async def _is_ready(spec: ProcessSpec) -> bool:
-    if spec.ready_port and not await _accepts(spec.ready_port):
-        return False
     if not spec.ready_url:
-        return True
+        return await _accepts(spec.ready_port)
     try:
         async with httpx2.AsyncClient(timeout=2, trust_env=False) as client:
             return (await client.get(spec.ready_url)).status_code == 200
