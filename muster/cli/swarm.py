@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +16,7 @@ from muster.swarm.processes import is_alive, session_members
 from muster.swarm.report import terminal_summary
 from muster.swarm.state import end_swarm, read_state
 from muster.swarm.summary import problems
-from muster.swarm.supervisor import check_ports, free_ports, interruptible
+from muster.swarm.supervisor import free_ports, interruptible
 from muster.swarm.watch import watcher
 
 app = typer.Typer()
@@ -35,20 +34,8 @@ DEFAULT_FOLDER = Path(".muster/swarm")
 DEFAULT_PORT = 8545
 
 
-def _request(
-    folder: Path, seed: int, steps: int, port: int, workers: int, validators: int, cheaters: int
-) -> SwarmRequest:
-    ports = [port, *range(port + 1, port + 4)] if port else free_ports(4)
-    check_ports(ports)
-    return SwarmRequest(
-        folder=folder.absolute(),
-        ports=Ports(*ports),
-        seed=seed,
-        steps=steps,
-        workers=workers,
-        validators=validators,
-        cheaters=cheaters,
-    )
+def _ports(first: int) -> Ports:
+    return Ports(*(range(first, first + 4) if first else free_ports(4)))
 
 
 @command(app, "demo")
@@ -72,7 +59,7 @@ def demo(
     Starts Anvil, deploys, and runs orchestrator, relays, trainer, validators and workers as processes of their own.
     Exit code 3 when something did not go as it must.
     """
-    request = _request(folder, seed, steps, port, workers, validators, cheaters)
+    request = SwarmRequest(folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators)
     view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
     summary = asyncio.run(interruptible(run_demo(request, view, report=report, picture=picture, keep=keep)))
     session.result(summary, terminal_summary(summary))
@@ -103,7 +90,7 @@ def up(
     Runs for days: it takes a step every few seconds, and no more than its workers may commit in an hour.
     At the end logs and settings stay in its folder.
     """
-    request = replace(_request(folder, seed, steps, port, workers, validators, cheaters), lasting=True)
+    request = SwarmRequest(folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators, lasting=True)
     view = watcher(session.stderr, plain=not sys.stdout.isatty())
     asyncio.run(interruptible(run_up(request, view, keep=keep)))
 

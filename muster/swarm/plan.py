@@ -88,32 +88,17 @@ class SwarmRequest:
         return GROUPS_PER_BATCH // self.groups_per_commitment
 
 
-@dataclass(frozen=True)
 class Layout:
     """Paths in a swarm's folder."""
 
-    folder: Path
-
-    @property
-    def addresses(self) -> Path:
-        return self.folder / "addresses.json"
-
-    @property
-    def run_folder(self) -> Path:
-        """Return the folder of what a newcomer needs: task set, tokenizer, model configuration."""
-        return self.folder / "run"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model"
-
-    @property
-    def tasks(self) -> Path:
-        return self.folder / "tasks.jsonl"
-
-    @property
-    def shards(self) -> Path:
-        return self.folder / "origin"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.addresses = folder / "addresses.json"
+        self.run_folder = folder / "run"
+        """What a newcomer needs: task set, tokenizer, model configuration."""
+        self.model = folder / "model"
+        self.tasks = folder / "tasks.jsonl"
+        self.shards = folder / "origin"
 
     def key(self, name: str) -> Path:
         """Return the path of a raw key, which only Anvil accepts."""

@@ -21,6 +21,7 @@ from typing import Final, Self, TypeVar
 import httpx2
 
 from muster.errors import ConfigError, MusterError, UnreachableError
+from muster.runtime.process import run_together
 from muster.swarm.processes import Child, leader
 from muster.swarm.state import SwarmState, check_free, remove_state
 
@@ -117,13 +118,7 @@ class Supervisor:
 
     async def start_all(self, specs: Sequence[ProcessSpec]) -> None:
         """Start processes that need not wait for each other."""
-        starts = [asyncio.create_task(self.start(spec)) for spec in specs]
-        try:
-            await asyncio.gather(*starts)
-        finally:
-            for task in starts:
-                task.cancel()
-            await asyncio.gather(*starts, return_exceptions=True)
+        await run_together(*(self.start(spec) for spec in specs))
 
     async def run(self, spec: ProcessSpec) -> None:
         """Run one process to its end. Raises SwarmError unless it ends with status 0, all within `ready_seconds`."""
