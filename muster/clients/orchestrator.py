@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -58,14 +57,6 @@ INTRODUCE_SECONDS = 60.0
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class _Body:
-    """The body of a request, and its content hash."""
-
-    data: bytes
-    hash: str
 
 
 class OrchestratorClient:
@@ -238,9 +229,9 @@ class OrchestratorClient:
         seconds = self.timeout + file_bytes / SLOWEST_BYTES_PER_SECOND
         url = self.url + target
         try:
-            sent = None if body is None else _Body(body, body_hash or content_hash(body))
+            signed = NOTHING_HASH if body is None else body_hash or content_hash(body)
             return await retry(
-                lambda again: self._attempt(method, url, sent, max_bytes, again=again),
+                lambda again: self._attempt(method, url, body, signed, max_bytes, again=again),
                 attempts=self.attempts,
                 seconds=seconds,
             )
@@ -249,11 +240,12 @@ class OrchestratorClient:
             hint = getattr(error, "hint", "") or f"is the orchestrator up? curl {self.url}/readyz"
             raise UnreachableError(f"{method} {url}: {reason}", hint=hint) from error
 
-    async def _attempt(self, method: str, url: str, body: _Body | None, max_bytes: int, *, again: bool) -> bytes:
-        headers = self._headers(method, url, body, again=again)
+    async def _attempt(
+        self, method: str, url: str, body: bytes | None, body_hash: str, max_bytes: int, *, again: bool
+    ) -> bytes:
+        headers = self._headers(method, url, body_hash, again=again)
         try:
-            content = body.data if body else None
-            async with self._client.stream(method, url, content=content, headers=headers) as reply:
+            async with self._client.stream(method, url, content=body, headers=headers) as reply:
                 data = await _read(reply, max_bytes if reply.is_success else MAX_PROBLEM_BYTES)
         except httpx2.TransportError as error:
             raise self._try_again(method, url, str(error) or type(error).__name__) from error
@@ -277,24 +269,23 @@ class OrchestratorClient:
         service = f"the orchestrator at {self.url}"
         return TryAgainError(reason, service=service, request=request, hint=hint, wait=wait)
 
-    def _headers(self, method: str, url: str, body: _Body | None, *, again: bool) -> dict[str, str]:
+    def _headers(self, method: str, url: str, body_hash: str, *, again: bool) -> dict[str, str]:
         """Return a request's headers. Writes must be signed.
 
         Reads need no signature. One is added every INTRODUCE_SECONDS, and after an attempt that failed, so that a busy
         orchestrator answers this client as a member.
         """
         headers = {"Accept-Encoding": "identity"}
-        if body is None:
+        if method == "GET":
             due = time.monotonic() - self._last_signed >= INTRODUCE_SECONDS
-            return headers | self._sign(method, url, NOTHING_HASH) if self.signer and (due or again) else headers
-        headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"
-        return headers | self._sign(method, url, body.hash)
-
-    def _sign(self, method: str, url: str, body_hash: str) -> dict[str, str]:
+            if not self.signer or not (due or again):
+                return headers
+        else:
+            headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"
         if self.signer is None:
             raise ConfigError(f"{method} {url} must be signed, and there is no key", hint="set keys.keystore")
         self._last_signed = time.monotonic()
-        return sign_request(self.signer, self.domain, method, url, body_hash, now=time.time())
+        return headers | sign_request(self.signer, self.domain, method, url, body_hash, now=time.time())
 
 
 async def _read(reply: httpx2.Response, limit: int) -> bytes:
