@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -124,7 +125,7 @@ async def _right(session: Session, request: EvalRequest, journal: AnswerJournal)
     if known:
         session.note(f"{len(known)} of {request.count} tasks were answered before")
     try:
-        async with aclosing(sample_tasks(session, request.starting_at(len(known)))) as answers:
+        async with aclosing(sample_tasks(session, replace(request, first=len(known)))) as answers:
             async for one in answers:
                 journal.add(one)
                 right.append(one.right)
