@@ -7,10 +7,11 @@ does.
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -35,7 +36,7 @@ def main() -> int:
         with _own_stdout() as results:
             try:
                 for answers in serve(EvalRequest.from_line(sys.stdin.readline())):
-                    print(answers.to_line(), file=results, flush=True)
+                    print(json.dumps(asdict(answers)), file=results, flush=True)
             except MusterError as error:
                 print(refusal_line(error), file=results, flush=True)
                 return error.exit_code

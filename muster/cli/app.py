@@ -1,40 +1,54 @@
-"""The root of the command line: the nouns, and the options that may stand before them."""
+"""The root of the command line: the nouns, and the options that may stand before them.
+
+A noun's module is imported when the noun is typed, so no command waits for the libraries of another.
+"""
 
 from __future__ import annotations
 
 import sys
-from functools import cache
 from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_group
 
 from muster.cli.session import ConfigOption, DryRunOption, JsonOption, Options, YesOption, handled
 from muster.errors import EXIT_CODES
 
-NOUNS: Final = (
-    "doctor",
-    "swarm",
-    "wallet",
-    "faucet",
-    "config",
-    "worker",
-    "validator",
-    "run",
-    "slash",
-    "weights",
-    "tasks",
-    "model",
-    "eval",
-    "trainer",
-    "orchestrator",
-    "chain",
-)
-"""In the order of --help; each is a module of this package."""
+NOUNS: Final = {
+    "doctor": "Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong.",
+    "swarm": "A swarm on this machine: every process of a run, on a chain of its own.",
+    "wallet": "Keys. The cold operator key owns stake and earnings; each node has a hot session key of its own.",
+    "faucet": "Draw test tokens to a wallet. They are worth nothing, and can be drawn once a day.",
+    "config": "Settings: what holds, where it came from, and a first file.",
+    "worker": "Workers: generate rollouts for a run and be paid for them.",
+    "validator": "Validators: inspect strangers' work, open cases, vote on others' cases.",
+    "run": "Runs: what is trained, by which terms, with whose money.",
+    "slash": "Cases: who was accused of what, and whether it holds.",
+    "weights": "Weights: every shard is checked against the root on chain.",
+    "tasks": "Task sets.",
+    "model": "Models.",
+    "eval": "Measure pass@k of a checkpoint on held-out tasks, with 95 % confidence intervals.",
+    "trainer": "The trainer: batches, updates, checkpoints.",
+    "orchestrator": "The orchestrator: uploads, verdicts, demand.",
+    "chain": "The contracts: deploy them, look at a deployment.",
+}
+"""What --help says, in its order. Each is a module of this package with an `app`."""
+
+
+class Nouns(TyperGroup):
+    """The root group: it shows a line for each noun, and imports the one that is typed."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, noun_command(name) if name in NOUNS else command, rest
+
 
 app = typer.Typer(
     name="muster",
+    cls=Nouns,
     help="Train one language model with strangers' GPUs, and inspect every piece of work before it counts or pays.",
     epilog=EXIT_CODES,
     no_args_is_help=True,
@@ -43,6 +57,19 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for _noun, _line in NOUNS.items():
+    app.command(_noun, help=_line)(lambda: None)
+
+
+def noun_command(noun: str) -> Any:
+    """Import a noun's module; return its group, or its one command where that is called like the noun."""
+    nouns = import_module(f"muster.cli.{noun}").app
+    nouns.rich_markup_mode = None
+    group = get_group(nouns)
+    if noun in group.commands:
+        return group.commands[noun]
+    group.name, group.help, group.no_args_is_help = noun, NOUNS[noun], True
+    return group
 
 
 def _version(value: bool) -> None:
@@ -63,18 +90,7 @@ def root(
     context.obj = Options(config, json, dry_run, yes)
 
 
-@cache
-def add_nouns() -> None:
-    for noun in NOUNS:
-        module = import_module(f"muster.cli.{noun}")
-        if noun in ("doctor", "faucet", "eval"):
-            module.add_to(app)
-        else:
-            app.add_typer(module.app, name=noun)
-
-
 def run() -> None:
     """Parse the command line and run it. Ends the process."""
-    add_nouns()
     with handled(Options(json="--json" in sys.argv)):
         app()

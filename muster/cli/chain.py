@@ -6,23 +6,19 @@ from dataclasses import asdict
 
 import typer
 
+from muster.chain.deploy import deploy as deploy_contracts
+from muster.chain.deploy import plan_deployment, verify_deployment
 from muster.cli.session import Session, command
-from muster.cli.spend import OperatorOption, OperatorPassword
 from muster.runtime.units import Moment, Tokens
 
-app = typer.Typer(help="The contracts: deploy them, look at a deployment.", no_args_is_help=True)
+app = typer.Typer()
 
 
-@command(app, "deploy", spends=True)
-async def deploy(
-    session: Session, operator: OperatorOption = None, operator_password_file: OperatorPassword = None
-) -> None:
+@command(app, "deploy", operator=True)
+async def deploy(session: Session) -> None:
     """Deploy token, registry, runs and court; write the address book; check what is on chain."""
-    from muster.chain.deploy import deploy as deploy_contracts
-    from muster.chain.deploy import plan_deployment
-
     settings = session.settings.chain
-    signer = await session.signer(operator, operator_password_file)
+    signer = await session.signer(session.options.operator, session.options.password_file)
     plan = await plan_deployment(settings, signer.address)
     if not session.preview(f"Deploy to chain {settings.chain_id}\n{plan}", {"book": settings.addresses}):
         session.result({"dry_run": True, **asdict(plan)}, "nothing was sent")
@@ -34,8 +30,6 @@ async def deploy(
 @command(app, "show")
 async def show(session: Session) -> None:
     """Show the deployment: addresses, code checked against this build, and whether the books are covered."""
-    from muster.chain.deploy import verify_deployment
-
     async with session.chain() as chain:
         await verify_deployment(chain.web3, chain.addresses)
         head = await chain.head()

@@ -14,7 +14,7 @@ from muster.settings.schema import Settings
 from muster.settings.sources import URL_KEYS, known_keys, mask, url_beside, value_of
 from muster.settings.toml import toml_value
 
-app = typer.Typer(help="Settings: what holds, where it came from, and a first file.", no_args_is_help=True)
+app = typer.Typer()
 
 Network = Literal["local", "base-sepolia"]
 PRESETS: dict[str, dict[str, object]] = {

@@ -14,16 +14,21 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
 
+import httpx2
 import typer
 from rich.table import Table
 
-from muster.cli.nodes import address_of
+from muster.chain.anvil import find_anvil
 from muster.cli.session import EXIT_CHECK, Session, command
+from muster.clients.storage_probe import probe
 from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
+from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import MusterError
 
 MIN_DISK_BYTES: Final = 5 * 10**9
 MIN_MEMORY_BYTES: Final = 4 * 10**9
+
+app = typer.Typer()
 
 State = Literal["ok", "warn", "fail", "skip"]
 
@@ -38,18 +43,13 @@ class Check:
     fix: str = ""
 
 
-def add_to(app: typer.Typer) -> None:
-    command(app, "doctor")(doctor)
-
-
+@command(app, "doctor")
 async def doctor(session: Session) -> None:
     """Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong."""
-    checks = [python(), packages(), contracts(), foundry(), disk(), memory()]
-    settings = read(session)
-    checks.append(settings)
-    if settings.state == "ok":
-        for name, probe in PROBES.items():
-            checks.append(await _guarded(name, probe, session))
+    checks = [python(), packages(), await _guarded("contracts", contracts, session), foundry(), disk(), memory()]
+    checks.append(await _guarded("settings", settings, session))
+    if checks[-1].state == "ok":
+        checks += [await _guarded(name, probe, session) for name, probe in PROBES.items()]
     failed = any(check.state == "fail" for check in checks)
     session.result([asdict(check) for check in checks], _table(checks))
     if failed:
@@ -99,21 +99,14 @@ def _version(name: str) -> str:
         return ""
 
 
-def contracts() -> Check:
-    from muster.contracts.abi import CONTRACTS, artifact
-
-    try:
-        for name in CONTRACTS:
-            artifact(name)
-    except MusterError as error:
-        return Check("contracts", "fail", str(error), error.hint or "make setup")
+async def contracts(_: Session) -> Check:
+    for name in CONTRACTS:
+        artifact(name)
     return Check("contracts", "ok", f"{len(CONTRACTS)} built")
 
 
 def foundry() -> Check:
     """Check for Anvil, which only a local chain needs."""
-    from muster.chain.anvil import find_anvil
-
     try:
         return Check("anvil", "ok", str(find_anvil()))
     except MusterError as error:
@@ -137,11 +130,8 @@ def memory() -> Check:
 # --- Settings, chain, key, orchestrator
 
 
-def read(session: Session) -> Check:
-    try:
-        _ = session.settings
-    except MusterError as error:
-        return Check("settings", "fail", str(error), error.hint)
+async def settings(session: Session) -> Check:
+    _ = session.settings
     return Check("settings", "ok", str(session.config_path or "defaults (muster config init writes a file)"))
 
 
@@ -158,8 +148,7 @@ async def chain(session: Session) -> Check:
 
 
 async def key(session: Session) -> Check:
-    keys = session.settings.keys
-    path = keys.keystore or keys.raw_key_file
+    path = _key_file(session)
     if path is None:
         return Check("key", "skip", "no key in the settings", "muster wallet new NAME, then set keys.keystore")
     if not path.exists():
@@ -169,10 +158,16 @@ async def key(session: Session) -> Check:
     return Check("key", "ok", str(path))
 
 
+def _key_file(session: Session) -> Path | None:
+    keys = session.settings.keys
+    return keys.keystore or keys.raw_key_file
+
+
 async def gas(session: Session) -> Check:
     """Check that the session key can pay for its own transactions."""
-    keys = session.settings.keys
-    path = keys.keystore or keys.raw_key_file
+    from muster.cli.nodes import address_of  # needs the contracts, which may not be built
+
+    path = _key_file(session)
     if path is None or not path.exists():
         return Check("gas", "skip", "no key in the settings")
     address = await address_of(session, None)
@@ -185,8 +180,6 @@ async def gas(session: Session) -> Check:
 
 async def orchestrator(session: Session) -> Check:
     """Check that the orchestrator is ready, and that its clock is close to ours: a signed request lasts a minute."""
-    import httpx2
-
     url = session.settings.orchestrator.url.rstrip("/") + "/readyz"
     try:
         async with httpx2.AsyncClient(timeout=5) as client:
@@ -208,8 +201,6 @@ async def storage(session: Session) -> Check:
     """Check that an orchestrator's storage creates once, reads ranges, lists, deletes, and that its clock is right."""
     if session.loaded.source("orchestrator.storage_url") == "default":
         return Check("storage", "skip", "no orchestrator.storage_url in the settings; only an orchestrator needs it")
-    from muster.clients.storage_probe import probe
-
     url = session.settings.orchestrator.storage_url
     found = await probe(url)
     if found.skewed:

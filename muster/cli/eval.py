@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 from rich.console import Group
@@ -28,11 +28,16 @@ from muster.cli.sampling import (
     sampling_document,
 )
 from muster.cli.session import Session, as_table, command, parse_numbers, to_json
+from muster.cli.weights import checkpoint_of
+from muster.clients.relays import Relays
+from muster.clients.run_data import CheckpointFetcher, fetch_task_set, task_set_path
 from muster.errors import UsageError
+from muster.evaluation.pass_at_k import mean_pass_at_k
+from muster.evaluation.request import EvalRequest, Sampling, TaskResult, part_of
+from muster.runtime.files import write_durably
+from muster.tasks import TaskSet, load_task_set
 
-if TYPE_CHECKING:
-    from muster.evaluation.request import Sampling, TaskResult
-    from muster.tasks import TaskSet
+app = typer.Typer()
 
 DEFAULT_K: Final = (1, 4, 8)
 RUN_FOLDER: Final = Path(".muster/eval")
@@ -56,10 +61,7 @@ class Subject:
     of_run: dict[str, int] = field(default_factory=dict)
 
 
-def add_to(app: typer.Typer) -> None:
-    command(app, "eval")(evaluate)
-
-
+@command(app, "eval")
 async def evaluate(
     session: Session,
     model: Annotated[Path | None, typer.Argument(help="Checkpoint folder; not with --run.")] = None,
@@ -81,8 +83,7 @@ async def evaluate(
 
     Of a run, budgets, temperature, length limit and profile are those of its terms where they are not given.
     """
-    from muster.evaluation.request import EvalRequest, part_of
-
+    # 1. Check the options, find the model and its tasks.
     ks = parse_ks(k, samples)
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         what = "is a folder" if out.is_dir() else "is in no folder that is there"
@@ -93,6 +94,8 @@ async def evaluate(
         if model is not None:
             raise UsageError("--run has a model and tasks of its own", hint="leave out MODEL and TASKS, or --run")
         subject = await _of_run(session, run, step)
+
+    # 2. Ask.
     sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile, subject.defaults)
     hashes = await asyncio.to_thread(model_hashes, subject.model)
     count = len(part_of(subject.task_set, part.value))
@@ -106,6 +109,8 @@ async def evaluate(
     )
     begun = time.monotonic()
     answers = [one async for one in sample_tasks(session, request)]
+
+    # 3. Print, and write, what it came to.
     document = {
         "model": str(subject.model),
         **hashes,
@@ -120,7 +125,8 @@ async def evaluate(
     }
     session.result(document, _for_people(document))
     if out is not None:
-        _write(out, document, answers)
+        document["right"] = [one.right for one in answers]
+        write_durably(out, (to_json(document) + "\n").encode())
 
 
 def parse_ks(text: str | None, samples: int) -> tuple[int, ...]:
@@ -140,8 +146,6 @@ def parse_ks(text: str | None, samples: int) -> tuple[int, ...]:
 
 def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int]) -> dict[str, Any]:
     """Return pass@k with its interval, the mean length of answers, and how many ended by themselves."""
-    from muster.evaluation.pass_at_k import mean_pass_at_k
-
     right = [one.right for one in answers]
     estimates = [(k, mean_pass_at_k(right, sampling.samples, k)) for k in ks]
     total = sampling.samples * len(answers)
@@ -153,8 +157,6 @@ def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int
 
 
 def _of_files(model: Path | None, tasks: Path | None, step: int | None) -> Subject:
-    from muster.tasks import load_task_set
-
     if step is not None:
         raise UsageError("--step names a step of a run", hint="add --run")
     if model is None or tasks is None:
@@ -164,10 +166,6 @@ def _of_files(model: Path | None, tasks: Path | None, step: int | None) -> Subje
 
 async def _of_run(session: Session, run: int, step: int | None) -> Subject:
     """Fetch a step's weights and the run's tasks, both checked against the chain."""
-    from muster.cli.weights import checkpoint_of
-    from muster.clients.relays import Relays
-    from muster.clients.run_data import CheckpointFetcher, fetch_task_set, task_set_path
-
     folder = RUN_FOLDER / f"run-{run}"
     async with session.chain() as chain, session.orchestrator(chain) as client:
         checkpoint = await checkpoint_of(chain, run, step)
@@ -183,13 +181,6 @@ async def _of_run(session: Session, run: int, step: int | None) -> Subject:
         SamplingDefaults.from_terms(terms),
         {"run": run, "step": checkpoint.step},
     )
-
-
-def _write(path: Path, document: dict[str, Any], answers: Sequence[TaskResult]) -> None:
-    from muster.runtime.files import write_durably
-
-    right = [one.right for one in answers]
-    write_durably(path, (to_json(document | {"right": right}) + "\n").encode())
 
 
 def _for_people(document: dict[str, Any]) -> Group:

@@ -6,31 +6,28 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+from eth_utils.address import is_address, to_checksum_address
 
+from muster.chain.anvil import LocalChain
+from muster.chain.provider import connected
 from muster.cli.nodes import address_of
 from muster.cli.session import Session, command
-from muster.cli.spend import spend
 from muster.constants import CHAIN_ANVIL, TOKEN
+from muster.contracts import token
 from muster.errors import UsageError
 from muster.runtime.units import Ether, Tokens
+
+app = typer.Typer()
 
 LOCAL_ETHER: Final = TOKEN
 """Wei that `muster faucet --ether` gives: on Anvil, gas for thousands of transactions."""
 
 
-def add_to(app: typer.Typer) -> None:
-    command(app, "faucet", spends=True)(faucet)
-
-
+@command(app, "faucet", spends=True)
 async def faucet(
     session: Session,
-    wallet: Annotated[
-        str | None, typer.Option("--wallet", help="A path or a name; else the key of the settings.")
-    ] = None,
-    password_file: Annotated[
-        Path | None,
-        typer.Option("--password-file", help="File (mode 0600) with the wallet's password."),
-    ] = None,
+    wallet: Annotated[str | None, typer.Option(help="A path or a name; else the key of the settings.")] = None,
+    password_file: Annotated[Path | None, typer.Option(help="File (mode 0600) with the wallet's password.")] = None,
     ether: Annotated[bool, typer.Option("--ether", help="Local ether for gas instead of tokens.")] = False,
     to: Annotated[str | None, typer.Option("--to", help="With --ether: the address that gets it.")] = None,
 ) -> None:
@@ -38,8 +35,6 @@ async def faucet(
 
     --ether gives ether for gas instead, on a local chain, to the wallet's address or to --to.
     """
-    from muster.contracts import token
-
     if ether:
         await _give_ether(session, await address_of(session, wallet) if to is None else to)
         return
@@ -47,8 +42,7 @@ async def faucet(
         raise UsageError("tokens are drawn to a wallet", hint="muster faucet --wallet NAME")
     signer = await session.signer(wallet, password_file)
     async with session.chain(signer) as chain:
-        await spend(
-            session,
+        await session.spend(
             chain,
             "Draw test tokens",
             {"to": signer.address, "amount": Tokens(await chain.call(token.faucet_amount()))},
@@ -59,11 +53,6 @@ async def faucet(
 
 async def _give_ether(session: Session, address: str) -> None:
     """Add LOCAL_ETHER to what an address holds on Anvil. Raises UsageError on any other chain."""
-    from eth_utils.address import is_address, to_checksum_address
-
-    from muster.chain.anvil import LocalChain
-    from muster.chain.provider import connected
-
     if not is_address(address):
         raise UsageError(f"{address!r} is no address", hint="muster wallet show prints those of your wallets")
     chain_id = session.settings.chain.chain_id

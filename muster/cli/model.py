@@ -9,7 +9,7 @@ import typer
 
 from muster.cli.session import Session, command, parse_numbers
 
-app = typer.Typer(help="Models.", no_args_is_help=True)
+app = typer.Typer()
 
 
 @command(app, "init")

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from eth_utils.address import is_address, to_checksum_address
 
+from muster.chain.client import NO_TIP, Chain
+from muster.chain.keys import Signer
+from muster.chain.types import TxRequest
 from muster.cli.session import Session, parse_tokens, wallet_keys
-from muster.cli.spend import OperatorOption, OperatorPassword, spend
 from muster.cli.wallet import read_address
+from muster.contracts import registry, runs, token
+from muster.contracts.registry import Node, Role
 from muster.errors import ConfigError, MusterError, UsageError
+from muster.protocol.messages import NodeReport
 from muster.runtime.units import Ether, Moment, Tokens
-
-if TYPE_CHECKING:
-    from muster.chain.client import Chain
-    from muster.chain.keys import Signer
-    from muster.contracts.registry import Node, Role
-    from muster.protocol.messages import NodeReport
 
 NodeOption = Annotated[
     str | None, typer.Option("--node", help="Address, wallet name or path of the node; else the key of the settings.")
@@ -29,8 +28,6 @@ RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run;
 
 async def address_of(session: Session, node: str | None) -> str:
     """Return a node's address, without asking for a password."""
-    from eth_utils.address import is_address, to_checksum_address
-
     if node is not None and is_address(node):
         return to_checksum_address(node)
     keys = session.settings.keys if node is None else wallet_keys(node)
@@ -40,37 +37,31 @@ async def address_of(session: Session, node: str | None) -> str:
 
 
 async def join(
-    session: Session,
-    role: Role,
-    *,
-    operator: str | None,
-    operator_password: Path | None,
-    node: str | None,
-    gas: str,
-    work_class: int = 0,
-    draw_tip: bytes = bytes(32),
+    session: Session, role: Role, node: str | None, gas: str, *, work_class: int = 0, draw_tip: bytes = NO_TIP
 ) -> None:
     """Lock a stake for a node and register it, with its consent; top up its gas.
 
-    The operator's password comes from `operator_password` or is asked for first; the node's comes from
-    `keys.password_file`, as for `muster worker run`, or is asked for next.
+    The operator's password is asked for first, where no file has it; the node's comes from `keys.password_file`, as for
+    `muster worker run`, or is asked for next.
     """
-    from muster.contracts import registry, runs, token
-
-    if operator is None:
+    # 1. Unlock both keys.
+    if session.options.operator is None:
         hint = "add --operator NAME; muster wallet new NAME makes a wallet, muster faucet --wallet NAME fills it"
         raise UsageError("joining needs the operator's wallet: the cold key that owns stake and earnings", hint=hint)
-    cold = await session.signer(operator, operator_password)
-    hot = await session.signer(node, session.settings.keys.password_file if node else None)
     run, wanted = session.settings.run, parse_tokens(gas)
-    async with session.chain(cold) as chain:
+    async with session.operator() as chain:
+        cold, hot = chain.signer, await session.signer(node, session.settings.keys.password_file if node else None)
+
+        # 2. Check that the operator can pay the stake, and find what the node's key lacks for gas.
         terms = await chain.terms(run)
         stake = terms.worker_stake if role.name == "WORKER" else terms.validator_stake
         held = await chain.call(registry.free_balance(cold.address)) + await chain.call(token.balance_of(cold.address))
         if held < stake:
-            hint = f"muster faucet --wallet {operator}"
+            hint = f"muster faucet --wallet {session.options.operator}"
             raise UsageError(f"the stake is {Tokens(stake)} and {cold.address} has {Tokens(held)}", hint=hint)
         short = max(0, wanted - await chain.eth_balance(hot.address))
+
+        # 3. Show what is at stake, ask, register.
         at_stake = {
             "node": hot.address,
             "stake": f"{Tokens(stake)}, of which a conviction takes {terms.slash_bps / 100:g}%",
@@ -79,8 +70,7 @@ async def join(
             "gas": f"{Ether(short)} to the node's key",
         }
         document = {"run": run, "role": role.name.lower(), "node": hot.address, "operator": cold.address}
-        done = await spend(
-            session,
+        done = await session.spend(
             chain,
             f"Join run {run} as a {role.name.lower()}",
             at_stake,
@@ -88,13 +78,13 @@ async def join(
             document | {"stake": Tokens(stake)},
             sends=short,
         )
+
+        # 4. Send the gas.
         if done is not None and short:
             await _send_gas(session, chain, hot, short)
 
 
 async def _send_gas(session: Session, chain: Chain, node: Signer, wei: int) -> None:
-    from muster.chain.types import TxRequest
-
     assert chain.sender is not None
     mined = await chain.sender.send(TxRequest(node.address, b"", "gas for the node", wei))
     session.note(f"sent {Ether(wei)} to {node.address} in 0x{mined.hash.hex()}")
@@ -102,8 +92,6 @@ async def _send_gas(session: Session, chain: Chain, node: Signer, wei: int) -> N
 
 async def registered(chain: Chain, address: str) -> Node:
     """Return the node on chain. Raises ConfigError when the key never joined."""
-    from muster.contracts import registry
-
     found = await chain.call(registry.node(address))
     if found.status.name == "NONE":
         raise ConfigError(f"{address} has joined no run", hint="muster worker join, or muster validator join")
@@ -120,21 +108,12 @@ async def report_of(session: Session, chain: Chain, address: str) -> NodeReport 
         return None
 
 
-async def retire(
-    session: Session,
-    node: NodeOption = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
+async def retire(session: Session, node: NodeOption = None) -> None:
     """Leave the run for good; the stake can be withdrawn after unbonding. A worker's pay is claimed as usual."""
-    from muster.contracts import registry
-
     address = await address_of(session, node)
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
+    async with session.operator() as chain:
         found = await registered(chain, address)
-        await spend(
-            session,
+        await session.spend(
             chain,
             f"Retire {address}",
             {
@@ -147,21 +126,12 @@ async def retire(
         )
 
 
-async def withdraw(
-    session: Session,
-    node: NodeOption = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
+async def withdraw(session: Session, node: NodeOption = None) -> None:
     """Get the stake of a retired node back, once unbonding is over."""
-    from muster.contracts import registry
-
     address = await address_of(session, node)
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
+    async with session.operator() as chain:
         found = await registered(chain, address)
-        await spend(
-            session,
+        await session.spend(
             chain,
             f"Withdraw the stake of {address}",
             {"amount": Tokens(found.lock), "to": found.operator},
@@ -172,8 +142,6 @@ async def withdraw(
 
 async def base_status(session: Session, chain: Chain, address: str) -> dict[str, Any]:
     """Return the status that workers and validators have in common; warn of little gas."""
-    from muster.contracts import registry
-
     found = await registered(chain, address)
     withdrawable_at = await chain.call(registry.withdrawable_at(address))
     gas = await chain.gas_balance(address)

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import typer
 
-from muster.cli.execute import become
 from muster.cli.session import Session, command
 
-app = typer.Typer(help="The orchestrator: uploads, verdicts, demand.", no_args_is_help=True)
+app = typer.Typer()
 
 
 @command(app, "run")
 def run(session: Session) -> None:
     """Serve until interrupted. Its database can be deleted: it is rebuilt from chain and storage."""
-    become(session, "orchestrator")
+    session.become("orchestrator")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-if TYPE_CHECKING:
-    from muster.protocol.messages import Reason
+from muster.protocol.messages import Reason
 
 EXPLANATIONS: Final[dict[Reason, str]] = {
     "malformed": "the file is not a rollout file, or breaks its limits",

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import MappingProxyType
+from typing import Annotated, Any
 
 import typer
 
+from muster.chain.client import Chain, event_of
+from muster.chain.deploy import verify_deployment
+from muster.chain.provider import connected
+from muster.chain.types import AddressBook, TxReceipt
 from muster.cli.session import Session, command, parse_numbers, parse_tokens
-from muster.cli.spend import OperatorOption, OperatorPassword, spend
-from muster.errors import ConfigError, MismatchError, UsageError
+from muster.cli.wallet import require_tokens
+from muster.clients.orchestrator import OrchestratorClient
+from muster.constants import CHAIN_ANVIL
+from muster.contracts import runs, token
+from muster.contracts.abi import CONTRACTS
+from muster.contracts.codec import Transaction
+from muster.contracts.runs import EscrowWithdrawn, RunCreated
+from muster.errors import ConfigError, MismatchError
+from muster.models.files import context_of, model_hash, tokenizer_hash
+from muster.protocol.terms import Terms, WorkClass, check_context
+from muster.protocol.terms_file import (
+    LOCAL_DEFAULTS,
+    NOBODY,
+    PUBLIC_DEFAULTS,
+    fit_context,
+    read_terms,
+    terms_document,
+    write_terms,
+)
 from muster.runtime.units import Duration, Moment, Tokens
+from muster.tasks import load_task_set
+from muster.verification.profiles import PROFILES, profile_hash
 
-if TYPE_CHECKING:
-    from muster.chain.client import Chain
-    from muster.chain.types import AddressBook, TxReceipt
-    from muster.protocol.terms import Terms
-
-app = typer.Typer(help="Runs: what is trained, by which terms, with whose money.", no_args_is_help=True)
+app = typer.Typer()
 
 RunArgument = Annotated[int | None, typer.Argument(help="Number of the run; else that of the settings.")]
 
@@ -35,13 +54,6 @@ def template(
     out: Annotated[Path | None, typer.Option("--out", help="File to write; else standard output.")] = None,
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
-    from muster.constants import CHAIN_ANVIL
-    from muster.models.files import context_of, model_hash, tokenizer_hash
-    from muster.protocol.terms import Terms, WorkClass, check_context
-    from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS, fit_context, write_terms
-    from muster.tasks import load_task_set
-    from muster.verification.profiles import PROFILES, profile_hash
-
     task_set = load_task_set(tasks)
     local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
     terms = Terms(
@@ -67,13 +79,6 @@ def template(
 @command(app, "follow")
 async def follow(session: Session) -> None:
     """Write the address book of a run's contracts, named by its orchestrator and checked on chain."""
-    from muster.chain.deploy import verify_deployment
-    from muster.chain.provider import connected
-    from muster.chain.types import AddressBook
-    from muster.clients.orchestrator import OrchestratorClient
-    from muster.contracts.abi import CONTRACTS
-    from muster.protocol.terms_file import NOBODY
-
     chain, url = session.settings.chain, session.settings.orchestrator.url
     async with OrchestratorClient(
         url, chain_id=chain.chain_id, registry=NOBODY, timeout=chain.timeout_seconds
@@ -97,8 +102,6 @@ async def follow(session: Session) -> None:
 
 def _keep(book: AddressBook, path: Path) -> None:
     """Write a book where there is none yet, or the same. Raises ConfigError rather than lose another one."""
-    from muster.chain.types import AddressBook
-
     if path.exists():
         known = AddressBook.load(path)
         if (known.chain_id, known.runs) == (book.chain_id, book.runs):
@@ -111,30 +114,21 @@ def _keep(book: AddressBook, path: Path) -> None:
     book.save(path)
 
 
-@command(app, "create", spends=True)
+@command(app, "create", operator=True)
 async def create(
     session: Session,
     terms_file: Annotated[Path, typer.Argument(metavar="TERMS", help="TOML file (muster run template).")],
     model: Annotated[Path | None, typer.Option(help="Folder of the run's model: check that the terms fit it.")] = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
 ) -> None:
     """Create a run. Its terms can never be changed; fund it afterwards."""
-    from muster.chain.client import event_of
-    from muster.contracts import runs
-    from muster.contracts.runs import RunCreated
-    from muster.protocol.terms_file import read_terms
-
     terms = read_terms(terms_file)
     if model is not None:
         _check_model(terms, model)
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
-        await spend(
-            session,
+    async with session.operator() as chain:
+        await session.spend(
             chain,
             "Create a run",
-            {"owner": signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": _admits(terms)},
+            {"owner": chain.signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": _admits(terms)},
             runs.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
@@ -142,9 +136,6 @@ async def create(
 
 def _check_model(terms: Terms, model: Path) -> None:
     """Check that a run with these terms can be trained from this model. Raises ConfigError."""
-    from muster.models.files import context_of, model_hash, tokenizer_hash
-    from muster.protocol.terms import check_context
-
     for what, named, actual in (
         ("model", terms.model_hash, model_hash(model)),
         ("tokenizer", terms.tokenizer_hash, tokenizer_hash(model)),
@@ -157,58 +148,52 @@ def _check_model(terms: Terms, model: Path) -> None:
     check_context(terms, context_of(model))
 
 
-@command(app, "fund", spends=True)
+@command(app, "fund", operator=True)
 async def fund(
     session: Session,
     amount: Annotated[str, typer.Argument(help="Tokens to add to the escrow.")],
     run: RunArgument = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
 ) -> None:
     """Add tokens to a run's escrow. Work is paid from it; what is reserved for work cannot be taken back."""
-    from muster.contracts import runs, token
-
     wei, number = parse_tokens(amount), run or session.settings.run
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
-        held = await chain.call(token.balance_of(signer.address))
-        if held < wei:
-            raise UsageError(f"{signer.address} holds {Tokens(held)}", hint="muster faucet")
+    async with session.operator() as chain:
+        await require_tokens(chain, wei)
 
         async def act(chain: Chain) -> TxReceipt:
             # A dry run does not see the allowance of a dry run, so it ends after that.
-            if await chain.call(token.allowance(signer.address, chain.addresses.runs)) < wei:
+            if await chain.call(token.allowance(chain.signer.address, chain.addresses.runs)) < wei:
                 approval = await chain.send(token.approve(chain.addresses.runs, wei))
                 if not approval.hash:
                     return approval
             return await chain.send(runs.fund(number, wei))
 
         title = f"Add {Tokens(wei)} to the escrow of run {number}"
-        await spend(session, chain, title, {"amount": Tokens(wei)}, act, {"run": number, "amount": Tokens(wei)})
+        await session.spend(chain, title, {"amount": Tokens(wei)}, act, {"run": number, "amount": Tokens(wei)})
 
 
-@command(app, "withdraw", spends=True)
+@command(app, "withdraw", operator=True)
 async def withdraw(
     session: Session,
     amount: Annotated[str, typer.Argument(help="Tokens to take out of the escrow.")],
     run: RunArgument = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
 ) -> None:
     """Take tokens out of a run's escrow: announce it first, type it again once the notice has passed."""
-    from muster.chain.client import event_of
-    from muster.contracts import runs
-    from muster.contracts.runs import EscrowWithdrawn
-
     wei, number = parse_tokens(amount), run or session.settings.run
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
+    async with session.operator() as chain:
         info = await chain.call(runs.run_info(number))
-        notice = await _notice(chain, number, info.withdrawal_at if info.withdrawal == wei else 0)
-        if notice.left == 0:
+        ready = await _noticed(
+            session,
+            chain,
+            f"Announce that {Tokens(wei)} will be withdrawn from run {number}",
+            runs.announce_withdrawal(number, wei),
+            {"run": number, "withdrawn": False},
+            info.withdrawal_at if info.withdrawal == wei else 0,
+            again=f"muster run withdraw {amount} {number}",
+            stake={"instead of": f"{Tokens(info.withdrawal)}"} if info.withdrawal else {},
+        )
+        if ready:
             back = min(wei, await chain.call(runs.withdrawable(number)))
-            await spend(
-                session,
+            await session.spend(
                 chain,
                 f"Withdraw from the escrow of run {number}",
                 {"back": f"{Tokens(back)}"},
@@ -216,99 +201,72 @@ async def withdraw(
                 {"run": number, "withdrawn": True},
                 outcome=lambda receipt: {"amount": Tokens(event_of(receipt, EscrowWithdrawn).amount)},
             )
-        elif notice.left is not None:
-            session.result({"run": number, "withdrawn": False, "wait_seconds": Duration(notice.left)})
-        else:
-            instead = {"instead of": f"{Tokens(info.withdrawal)}"} if info.withdrawal else {}
-            await spend(
-                session,
-                chain,
-                f"Announce that {Tokens(wei)} will be withdrawn from run {number}",
-                {**instead, "notice": notice.sentence(f"muster run withdraw {amount} {number}")},
-                runs.announce_withdrawal(number, wei),
-                {"run": number, "withdrawn": False, "notice_seconds": Duration(notice.seconds)},
-            )
 
 
-@command(app, "close", spends=True)
-async def close(
-    session: Session,
-    run: RunArgument = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
+@command(app, "close", operator=True)
+async def close(session: Session, run: RunArgument = None) -> None:
     """Close a run to new work: announce it first, type it again once the notice has passed."""
-    from muster.contracts import runs
-
     number = run or session.settings.run
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
-        info = await chain.call(runs.run_info(number))
-        notice = await _notice(chain, number, info.close_at)
-        if notice.left == 0:
+    async with session.operator() as chain:
+        close_at = (await chain.call(runs.run_info(number))).close_at
+        ready = await _noticed(
+            session,
+            chain,
+            f"Announce that run {number} will close",
+            runs.announce_close(number),
+            {"run": number, "closed": False},
+            close_at,
+            again=f"muster run close {number}",
+            waits={"close_at": Moment(close_at)},
+        )
+        if ready:
             back = Tokens(await chain.call(runs.withdrawable(number)))
             title, document = f"Close run {number}", {"run": number, "closed": True}
-            await spend(session, chain, title, {"back": back}, runs.close(number), document)
-        elif notice.left is not None:
-            waits = {"close_at": Moment(info.close_at), "wait_seconds": Duration(notice.left)}
-            session.result({"run": number, "closed": False, **waits})
-        else:
-            await spend(
-                session,
-                chain,
-                f"Announce that run {number} will close",
-                {"notice": notice.sentence(f"muster run close {number}")},
-                runs.announce_close(number),
-                {"run": number, "closed": False, "notice_seconds": Duration(notice.seconds)},
-            )
+            await session.spend(chain, title, {"back": back}, runs.close(number), document)
 
 
-@dataclass(frozen=True)
-class _Notice:
-    """How long an owner must wait between an announcement and the act, and how long the act stays possible."""
+async def _noticed(
+    session: Session,
+    chain: Chain,
+    title: str,
+    announce: Transaction,
+    document: Mapping[str, Any],
+    announced: int,
+    *,
+    again: str,
+    stake: Mapping[str, object] = MappingProxyType({}),
+    waits: Mapping[str, object] = MappingProxyType({}),
+) -> bool:
+    """Return whether the notice of what was announced is over; else print how long it runs still, or announce it.
 
-    seconds: int
-    lapses: int
-    """Seconds after its end."""
-    left: int | None
-    """Seconds of the one that runs, 0 once it is over; None where nothing was announced, or it has lapsed."""
-
-    def sentence(self, again: str) -> str:
-        """Return what announcing means, for the preview."""
-        return f"{Duration(self.seconds)}, in which work goes on; then, within {Duration(self.lapses)}: {again}"
-
-
-async def _notice(chain: Chain, run: int, announced: int) -> _Notice:
-    """Return the notice of what was announced for the second `announced`; 0 where nothing was.
-
-    As in `Escrow._requireNoticed`, a notice starts over after a pause.
+    announced: the second that the act was announced for, 0 where it was not. As in `Escrow._requireNoticed`, a notice
+    starts over after a pause, and lapses some time after its end. again: the command that acts.
     """
-    from muster.contracts import runs
-
-    calls = [runs.notice_period(run), runs.notice_lapses(), runs.paused_until()]
+    calls = [runs.notice_period(document["run"]), runs.notice_lapses(), runs.paused_until()]
     seconds, lapses, paused = await chain.call_all(calls)
     now, ready_at = (await chain.head()).timestamp, max(announced, paused + seconds)
-    stands = announced and now < ready_at + lapses
-    return _Notice(seconds, lapses, max(0, ready_at - now) if stands else None)
+    if not announced or now >= ready_at + lapses:
+        notice = f"{Duration(seconds)}, in which work goes on; then, within {Duration(lapses)}: {again}"
+        document = {**document, "notice_seconds": Duration(seconds)}
+        await session.spend(chain, title, {**stake, "notice": notice}, announce, document)
+    elif now < ready_at:
+        session.result({**document, **waits, "wait_seconds": Duration(ready_at - now)})
+    else:
+        return True
+    return False
 
 
-@command(app, "admit", spends=True)
+@command(app, "admit", operator=True)
 async def admit(
     session: Session,
     validator_operator: Annotated[str, typer.Argument(help="Operator address to put on the list.")],
     run: RunArgument = None,
     remove: Annotated[bool, typer.Option("--remove", help="Take it off the list instead.")] = False,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
 ) -> None:
     """Let an operator register a validator in a run whose terms name you as admitter."""
-    from muster.contracts import runs
-
     number = run or session.settings.run
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
-        await spend(
-            session,
+    async with session.operator() as chain:
+        await session.spend(
             chain,
             f"{'Remove' if remove else 'Admit'} {validator_operator} as a validator of run {number}",
             {},
@@ -324,8 +282,6 @@ async def show(
     terms: Annotated[bool, typer.Option("--terms", help="Print the terms as a TOML file instead.")] = False,
 ) -> None:
     """Show terms, escrow, steps and validators of a run, from the chain."""
-    from muster.protocol.terms_file import terms_document, write_terms
-
     number = run or session.settings.run
     async with session.chain() as chain:
         agreed = await chain.terms(number)
@@ -338,16 +294,12 @@ async def show(
 @command(app, "list")
 async def list_(session: Session) -> None:
     """List the runs of this deployment."""
-    from muster.contracts import runs
-
     async with session.chain() as chain:
         rows = [await _row(chain, run) for run in range(1, await chain.call(runs.run_count()) + 1)]
         session.result(rows)
 
 
 async def _row(chain: Chain, run: int) -> dict[str, Any]:
-    from muster.contracts import runs
-
     state, info = await chain.call(runs.run_state(run)), await chain.call(runs.run_info(run))
     agreed = await chain.terms(run)
     return {
@@ -363,9 +315,6 @@ async def _row(chain: Chain, run: int) -> dict[str, Any]:
 
 async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
     """Return what `muster run show` prints; with `exact`, all terms too."""
-    from muster.contracts import runs
-    from muster.protocol.terms_file import terms_document
-
     agreed, info = await chain.terms(run), await chain.call(runs.run_info(run))
     latest = await chain.latest_checkpoint(run)
     return {
@@ -390,6 +339,4 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
 
 
 def _admits(terms: Terms) -> str:
-    from muster.protocol.terms_file import NOBODY
-
     return "anyone who locks a stake" if terms.admitter == NOBODY else f"whom {terms.admitter} lists"

@@ -6,16 +6,19 @@ from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import aclosing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from muster.cli.session import Session, parse_numbers
 from muster.errors import ConfigError
-
-if TYPE_CHECKING:
-    from muster.evaluation.request import EvalRequest, Sampling, TaskResult
-    from muster.protocol.terms import Terms
+from muster.evaluation.client import ask
+from muster.evaluation.request import EvalRequest, Sampling, TaskResult
+from muster.models.files import model_hash, tokenizer_hash
+from muster.protocol.terms import Terms
+from muster.verification.checks import ModelFacts
+from muster.verification.profiles import profile_by_hash, profile_hash
 
 SamplesOption = Annotated[int, typer.Option(min=1, help="Answers to each task.")]
 BudgetsOption = Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")]
@@ -44,8 +47,6 @@ class SamplingDefaults:
     @classmethod
     def from_terms(cls, terms: Terms) -> SamplingDefaults:
         """Return how a run's workers sample."""
-        from muster.verification.profiles import profile_by_hash
-
         budgets = sorted({budget for work_class in terms.classes for budget in work_class.budgets})
         name = profile_by_hash(terms.profile).name
         return cls(tuple(budgets), terms.temperature, name, terms.max_completion_tokens)
@@ -61,9 +62,6 @@ def make_sampling(
     defaults: SamplingDefaults = SamplingDefaults(),
 ) -> Sampling:
     """Return what the options say, completed by the defaults. Raises UsageError or ConfigError."""
-    from muster.evaluation.request import Sampling
-    from muster.verification.profiles import profile_hash
-
     lengths = defaults.budgets if budgets is None else parse_numbers(budgets)
     name = defaults.profile if profile is None else profile
     profile_hash(name)
@@ -79,9 +77,6 @@ def make_sampling(
 
 def model_hashes(model: Path) -> dict[str, bytes]:
     """Return the hashes that a checkpoint's answers follow from. Raises ConfigError when the folder is none."""
-    from muster.models.files import model_hash, tokenizer_hash
-    from muster.verification.checks import ModelFacts
-
     if not model.is_dir():
         raise ConfigError(
             f"there is no checkpoint folder at {model}",
@@ -95,8 +90,6 @@ def model_hashes(model: Path) -> dict[str, bytes]:
 
 async def sample_tasks(session: Session, request: EvalRequest) -> AsyncGenerator[TaskResult]:
     """Yield each task's answers, by an engine as the settings have it, with progress on stderr."""
-    from muster.evaluation.client import ask
-
     engine = session.settings.worker
     request = replace(request, ranks=engine.tensor_parallel, cache_bytes=engine.cache_bytes)
     todo = request.count - request.first
@@ -112,8 +105,6 @@ async def sample_tasks(session: Session, request: EvalRequest) -> AsyncGenerator
 @contextmanager
 def progress(session: Session, total: int, begun: int) -> Iterator[Callable[[int], None]]:
     """Show a bar on a terminal's stderr, elsewhere a line now and then; yield a function that takes the tasks done."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     console = session.stderr
     shown_percent = begun * 100 // total
     with Progress(

@@ -12,31 +12,36 @@ import inspect
 import json
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+import traceback
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from muster.errors import MusterError, RevertError, UsageError
-from muster.runtime.units import parse_amount
+from muster.errors import ConfigError, MusterError, RevertError, UsageError
+from muster.runtime.units import Ether, parse_amount
 from muster.settings.schema import KeySettings, Settings
 from muster.settings.sources import LoadedSettings, read_settings
 
 if TYPE_CHECKING:
     from muster.chain.client import Chain
     from muster.chain.keys import Signer
+    from muster.chain.types import TxReceipt
     from muster.clients.orchestrator import OrchestratorClient
+    from muster.contracts.codec import Transaction
 
 EXIT_UNEXPECTED, EXIT_CHECK, EXIT_INTERRUPTED = 1, 3, 130
 PLAIN_WIDTH = 200
 """Columns where stdout is no terminal."""
 
+TRANSFER_GAS: Final = 21_000
 DEFAULT_CONFIG = Path("muster.toml")
 
 ConfigOption = Annotated[
@@ -45,6 +50,13 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+OperatorOption = Annotated[
+    str | None,
+    typer.Option("--operator", help="Wallet of the cold operator key: a path or a name. Else the key of the settings."),
+]
+OperatorPassword = Annotated[
+    Path | None, typer.Option("--password-file", help="File (mode 0600) with the operator wallet's password.")
+]
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,8 @@ class Options:
     json: bool = False
     dry_run: bool = False
     yes: bool = False
+    operator: str | None = None
+    password_file: Path | None = None
 
 
 @dataclass
@@ -98,20 +112,23 @@ class Session:
         """Yield a connection to the chain of the settings."""
         from muster.chain.client import Chain
 
-        chain = await Chain.connect(self.settings.chain, signer=signer)
-        try:
+        async with await Chain.connect(self.settings.chain, signer) as chain:
             yield chain
-        finally:
-            await chain.close()
 
     @asynccontextmanager
-    async def orchestrator(self, chain: Chain, signer: Signer | None = None) -> AsyncIterator[OrchestratorClient]:
-        """Yield a client of the orchestrator of the settings."""
+    async def operator(self) -> AsyncIterator[Chain]:
+        """Yield a connection that sends with the key of --operator, else with that of the settings."""
+        signer = await self.signer(self.options.operator, self.options.password_file)
+        async with self.chain(signer) as chain:
+            yield chain
+
+    def orchestrator(self, chain: Chain) -> OrchestratorClient:
+        """Return a client of the orchestrator of the settings, to be used as a context manager."""
         from muster.clients.orchestrator import OrchestratorClient
 
-        url, timeout = self.settings.orchestrator.url, self.settings.chain.timeout_seconds
-        async with OrchestratorClient.on_chain(url, chain, signer, timeout=timeout) as client:
-            yield client
+        return OrchestratorClient.on_chain(
+            self.settings.orchestrator.url, chain, timeout=self.settings.chain.timeout_seconds
+        )
 
     async def signer(self, wallet: str | None = None, password_file: Path | None = None) -> Signer:
         """Return the key of a wallet (a path, or a name in the wallet folder); without one, that of the settings."""
@@ -151,6 +168,52 @@ class Session:
                 raise UsageError("this needs a confirmation, and there is no terminal to ask on", hint="add --yes")
             typer.confirm("Go on?", abort=True, err=True)
         return True
+
+    async def spend(
+        self,
+        chain: Chain,
+        title: str,
+        stake: Mapping[str, object],
+        transaction: Transaction | Callable[[Chain], Awaitable[TxReceipt]],
+        document: Mapping[str, Any] = MappingProxyType({}),
+        outcome: Callable[[TxReceipt], Mapping[str, Any]] = lambda _: {},
+        *,
+        sends: int = 0,
+    ) -> TxReceipt | None:
+        """Dry-run `transaction`; then, unless only that is wanted, ask, send it and print the result.
+
+        `transaction` is one of `muster.contracts`, or a function that sends several. The dry run raises RevertError,
+        and UnfundedError when the key cannot pay for the gas and for `sends`: wei that it will send besides. `document`
+        is what the result says besides the transaction; `outcome` adds what only the receipt knows.
+        """
+
+        async def do(chain: Chain) -> TxReceipt:
+            return await (transaction(chain) if callable(transaction) else chain.send(transaction))
+
+        dry_run = await do(chain.dry_run())
+        cost = await chain.require_funds(title, dry_run.gas_used + (TRANSFER_GAS if sends else 0), sends)
+        fee = {"fee": f"at most {Ether(cost)} for gas", "key": chain.signer.address}
+        if not self.preview(title, {**stake, **fee}):
+            self.result({"dry_run": True, **document, "gas": dry_run.gas_used}, "nothing was sent")
+            return None
+        receipt = await do(chain)
+        sent = {"transaction": receipt.hash, "block": receipt.block, "gas": receipt.gas_used}
+        self.result({**document, **outcome(receipt), **sent})
+        return receipt
+
+    def become(self, module: str, *arguments: str) -> NoReturn:
+        """Replace this process by `python -m module --config FILE arguments`, after checking the settings.
+
+        The command line never imports worker, validator, trainer or orchestrator: it becomes them. Modules in the
+        current directory are not imported (-P).
+        """
+        if self.config_path is None:
+            raise ConfigError("no settings file", hint="muster config init, or name one with --config")
+        _ = self.settings
+        command = [sys.executable, "-P", "-m", module, "--config", str(self.config_path), *arguments]
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execv(sys.executable, command)
 
 
 def wallet_folder() -> Path:
@@ -236,15 +299,20 @@ def parse_numbers(text: str) -> tuple[int, ...]:
         raise UsageError(f"{text!r} is no list of numbers", hint="write it like 8,12,16") from error
 
 
-def command(app: typer.Typer, name: str, *, spends: bool = False) -> Callable[[Callable], Callable]:
-    """Register a function as a command of `app`. Its docstring is the help; `spends` adds --dry-run and --yes."""
+def command(
+    app: typer.Typer, name: str, *, spends: bool = False, operator: bool = False
+) -> Callable[[Callable], Callable]:
+    """Register a function as a command of `app`. Its docstring is the help.
+
+    `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file.
+    """
+    shared: dict[str, tuple[Any, object]] = {"config": (ConfigOption, None), "json": (JsonOption, False)}
+    if operator:
+        shared |= {"operator": (OperatorOption, None), "password_file": (OperatorPassword, None)}
+    if spends or operator:
+        shared |= {"dry_run": (DryRunOption, False), "yes": (YesOption, False)}
 
     def register(function: Callable) -> Callable:
-        own = inspect.signature(function, eval_str=True).parameters
-        shared: dict[str, tuple[Any, object]] = {"config": (ConfigOption, None), "json": (JsonOption, False)}
-        if spends:
-            shared |= {"dry_run": (DryRunOption, False), "yes": (YesOption, False)}
-
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
             given = {key: values.pop(key) for key in shared}
@@ -257,8 +325,9 @@ def command(app: typer.Typer, name: str, *, spends: bool = False) -> Callable[[C
                     asyncio.run(outcome)
 
         keyword = inspect.Parameter.KEYWORD_ONLY
+        own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
-        parameters += [p.replace(kind=keyword) for p in list(own.values())[1:]]
+        parameters += [parameter.replace(kind=keyword) for parameter in own]
         parameters += [
             inspect.Parameter(key, keyword, annotation=hint, default=default) for key, (hint, default) in shared.items()
         ]
@@ -278,23 +347,17 @@ def _log_errors() -> None:
     telemetry.configure("muster", level="debug" if os.environ.get("MUSTER_DEBUG") else "error")
 
 
-class handled:  # noqa: N801 - reads as a verb: with handled(options)
+@contextmanager
+def handled(options: Options) -> Iterator[None]:
     """Turn an error inside into a message that says what, why and what next, and an exit code."""
-
-    def __init__(self, options: Options) -> None:
-        self.options = options
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        if error is None or isinstance(error, (typer.Exit, SystemExit)):
-            return
+    try:
+        yield
+    except (typer.Exit, SystemExit):
+        raise
+    except BaseException as error:
         if os.environ.get("MUSTER_DEBUG"):
-            import traceback
-
             traceback.print_exception(error)
-        fail(unpack(error), self.options)
+        raise SystemExit(report(unpack(error), options)) from error
 
 
 def unpack(error: BaseException) -> BaseException:
@@ -304,11 +367,11 @@ def unpack(error: BaseException) -> BaseException:
     return error
 
 
-def fail(error: BaseException, options: Options) -> NoReturn:
-    """Print an error for a person on stderr, as a document on stdout with --json, and exit with its code."""
+def report(error: BaseException, options: Options) -> int:
+    """Print an error for a person on stderr, as a document on stdout with --json; return its exit code."""
     if isinstance(error, (KeyboardInterrupt, typer.Abort, asyncio.CancelledError)):
         print("interrupted", file=sys.stderr)
-        raise SystemExit(EXIT_INTERRUPTED) from error
+        return EXIT_INTERRUPTED
     if isinstance(error, MusterError):
         code, what, hint = error.exit_code, str(error), error.hint
     else:
@@ -322,4 +385,4 @@ def fail(error: BaseException, options: Options) -> NoReturn:
         if isinstance(error, RevertError):
             document |= {"revert": error.name, "values": {name: str(value) for name, value in error.values.items()}}
         print(to_json(document))
-    raise SystemExit(code) from error
+    return code

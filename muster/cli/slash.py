@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from muster.cli.execute import become
 from muster.cli.session import Session, command
+from muster.contracts import court
 from muster.errors import CheckError
 from muster.runtime.units import Moment, Tokens
 
-app = typer.Typer(help="Cases: who was accused of what, and whether it holds.", no_args_is_help=True)
+app = typer.Typer()
 
 CaseArgument = Annotated[int, typer.Argument(metavar="ID", help="Number of the case.", min=1)]
 
@@ -20,14 +20,12 @@ CaseArgument = Annotated[int, typer.Argument(metavar="ID", help="Number of the c
 @command(app, "verify")
 def verify(session: Session, case: CaseArgument) -> None:
     """Fetch a case's evidence and re-run it here. Exit code 0 when the evidence holds, 3 when it does not."""
-    become(session, "validator", "case", str(case), *(["--json"] if session.options.json else []))
+    session.become("validator", "case", str(case), *(["--json"] if session.options.json else []))
 
 
 @command(app, "show")
 async def show(session: Session, case: CaseArgument) -> None:
     """Show a case as the chain has it."""
-    from muster.contracts import court
-
     async with session.chain() as chain:
         if case > await chain.call(court.case_count()):
             raise CheckError(f"there is no case {case}", hint="muster slash list")
@@ -37,8 +35,6 @@ async def show(session: Session, case: CaseArgument) -> None:
 @command(app, "list")
 async def list_(session: Session) -> None:
     """List the cases of this deployment."""
-    from muster.contracts import court
-
     async with session.chain() as chain:
         numbers = range(1, await chain.call(court.case_count()) + 1)
         found = list(zip(numbers, await chain.call_all([court.case_of(number) for number in numbers]), strict=True))

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from muster.cli.session import EXIT_CHECK, Session, command
+from muster.swarm.demo import run_demo, run_up
+from muster.swarm.plan import Ports, SwarmRequest
+from muster.swarm.processes import is_alive, session_members
+from muster.swarm.report import terminal_summary
+from muster.swarm.state import end_swarm, read_state
+from muster.swarm.summary import problems
+from muster.swarm.supervisor import free_ports, interruptible
+from muster.swarm.watch import watcher
 
-if TYPE_CHECKING:
-    from muster.swarm.plan import SwarmRequest
-
-app = typer.Typer(help="A swarm on this machine: every process of a run, on a chain of its own.", no_args_is_help=True)
+app = typer.Typer()
 
 FolderOption = Annotated[Path, typer.Option("--folder", help="Where the swarm keeps everything.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Fixes model and tasks; draws follow the chain.")]
@@ -30,23 +34,8 @@ DEFAULT_FOLDER = Path(".muster/swarm")
 DEFAULT_PORT = 8545
 
 
-def _request(
-    folder: Path, seed: int, steps: int, port: int, workers: int, validators: int, cheaters: int
-) -> SwarmRequest:
-    from muster.swarm.plan import Ports, SwarmRequest
-    from muster.swarm.supervisor import check_ports, free_ports
-
-    ports = [port, *range(port + 1, port + 4)] if port else free_ports(4)
-    check_ports(ports)
-    return SwarmRequest(
-        folder=folder.absolute(),
-        ports=Ports(*ports),
-        seed=seed,
-        steps=steps,
-        workers=workers,
-        validators=validators,
-        cheaters=cheaters,
-    )
+def _ports(first: int) -> Ports:
+    return Ports(*(range(first, first + 4) if first else free_ports(4)))
 
 
 @command(app, "demo")
@@ -70,13 +59,7 @@ def demo(
     Starts Anvil, deploys, and runs orchestrator, relays, trainer, validators and workers as processes of their own.
     Exit code 3 when something did not go as it must.
     """
-    from muster.swarm.demo import run_demo
-    from muster.swarm.report import terminal_summary
-    from muster.swarm.summary import problems
-    from muster.swarm.supervisor import interruptible
-    from muster.swarm.watch import watcher
-
-    request = _request(folder, seed, steps, port, workers, validators, cheaters)
+    request = SwarmRequest(folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators)
     view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
     summary = asyncio.run(interruptible(run_demo(request, view, report=report, picture=picture, keep=keep)))
     session.result(summary, terminal_summary(summary))
@@ -107,11 +90,7 @@ def up(
     Runs for days: it takes a step every few seconds, and no more than its workers may commit in an hour.
     At the end logs and settings stay in its folder.
     """
-    from muster.swarm.demo import run_up
-    from muster.swarm.supervisor import interruptible
-    from muster.swarm.watch import watcher
-
-    request = replace(_request(folder, seed, steps, port, workers, validators, cheaters), lasting=True)
+    request = SwarmRequest(folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators, lasting=True)
     view = watcher(session.stderr, plain=not sys.stdout.isatty())
     asyncio.run(interruptible(run_up(request, view, keep=keep)))
 
@@ -119,8 +98,6 @@ def up(
 @command(app, "down")
 def down(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
     """End a swarm that was left running, and no other process."""
-    from muster.swarm.state import end_swarm
-
     ended = asyncio.run(end_swarm(folder.absolute()))
     session.result({"ended": ended}, f"ended {', '.join(ended)}" if ended else "no swarm was running")
 
@@ -128,9 +105,6 @@ def down(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
 @command(app, "status")
 def status(session: Session, folder: FolderOption = DEFAULT_FOLDER) -> None:
     """Show which processes of a swarm are running. Exit code 3 when none is."""
-    from muster.swarm.processes import is_alive, session_members
-    from muster.swarm.state import read_state
-
     state = read_state(folder.absolute())
     if state is None:
         session.result([], "no swarm is running")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
@@ -26,13 +27,12 @@ from muster.cli.sampling import (
 )
 from muster.cli.session import Session, as_table, command, parse_numbers
 from muster.errors import CheckError, ConfigError, UsageError
+from muster.evaluation.cache import AnswerJournal
+from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
+from muster.evaluation.request import EvalRequest
+from muster.tasks import load_task_set, make_task_set, save_task_set
 
-if TYPE_CHECKING:
-    from muster.evaluation.cache import AnswerJournal
-    from muster.evaluation.pass_at_k import Band, FilteredTasks
-    from muster.evaluation.request import EvalRequest
-
-app = typer.Typer(help="Task sets.", no_args_is_help=True)
+app = typer.Typer()
 
 BAR_WIDTH = 40
 """Columns of the longest bar of a histogram."""
@@ -49,8 +49,6 @@ def make(
     held_out: Annotated[int, typer.Option("--held-out", help="Tasks kept for measuring.")] = 640,
 ) -> None:
     """Make a task set from a seed: training tasks, and held-out tasks that are never trained on."""
-    from muster.tasks import make_task_set, save_task_set
-
     task_set = make_task_set(seed, family=family, levels=parse_numbers(levels), train=train, held_out=held_out)
     save_task_set(task_set, path)
     session.result({"path": str(path), "root": task_set.root, "train": train, "held_out": held_out})
@@ -76,11 +74,7 @@ async def filter_(
     Held-out tasks stay as they are. Answers are kept in OUT.answers: an interrupted filter goes on where it was, and
     another band of the same answers takes no time.
     """
-    from muster.evaluation.cache import AnswerJournal
-    from muster.evaluation.pass_at_k import Band, sift
-    from muster.evaluation.request import EvalRequest
-    from muster.tasks import load_task_set, save_task_set
-
+    # 1. Check the options and the files.
     band = Band(low, high)
     band.check_reachable(samples)
     sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile)
@@ -91,12 +85,16 @@ async def filter_(
     request = EvalRequest(
         model=model, tasks=tasks, root=task_set.root, part="train", count=task_set.size, sampling=sampling
     )
+
+    # 2. Ask, and sort the tasks by their pass rates.
     begun = time.monotonic()
     with AnswerJournal(out.with_name(out.name + ".answers"), identity) as journal:
         right = await _right(session, request, journal)
     sifted = sift(right, samples, band)
     if not sifted.kept:
         raise _nothing_left(sifted, band)
+
+    # 3. Write those that are kept.
     kept = task_set.choose(sifted.kept)
     save_task_set(kept, out)
     document = {
@@ -110,7 +108,10 @@ async def filter_(
         "too_easy": sifted.too_easy,
         "low": low,
         "high": high,
-        "histogram": _histogram(sifted, samples, band),
+        "histogram": [
+            {"pass_rate": right / samples, "tasks": count, "kept": right / samples in band}
+            for right, count in enumerate(sifted.histogram)
+        ],
         **identity,
         "seconds": round(time.monotonic() - begun, 1),
     }
@@ -124,7 +125,7 @@ async def _right(session: Session, request: EvalRequest, journal: AnswerJournal)
     if known:
         session.note(f"{len(known)} of {request.count} tasks were answered before")
     try:
-        async with aclosing(sample_tasks(session, request.starting_at(len(known)))) as answers:
+        async with aclosing(sample_tasks(session, replace(request, first=len(known)))) as answers:
             async for one in answers:
                 journal.add(one)
                 right.append(one.right)
@@ -154,13 +155,6 @@ def _nothing_left(sifted: FilteredTasks, band: Band) -> CheckError:
         f"{sifted.too_hard} are too hard, {sifted.too_easy} too easy",
         hint=f"{hint}; the answers are kept, so another band takes no time",
     )
-
-
-def _histogram(sifted: FilteredTasks, samples: int, band: Band) -> list[dict[str, Any]]:
-    return [
-        {"pass_rate": right / samples, "tasks": tasks, "kept": right / samples in band}
-        for right, tasks in enumerate(sifted.histogram)
-    ]
 
 
 def _for_people(document: dict[str, Any]) -> Group:

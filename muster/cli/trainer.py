@@ -7,16 +7,15 @@ from typing import Annotated
 
 import typer
 
-from muster.cli.execute import become
 from muster.cli.session import Session, command
 
-app = typer.Typer(help="The trainer: batches, updates, checkpoints.", no_args_is_help=True)
+app = typer.Typer()
 
 
 @command(app, "run")
 def run(session: Session) -> None:
     """Train until the run's steps are done; picks up where it was."""
-    become(session, "trainer")
+    session.become("trainer")
 
 
 @command(app, "plot")

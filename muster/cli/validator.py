@@ -4,65 +4,44 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
+from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.cli import nodes
-from muster.cli.execute import become
 from muster.cli.nodes import GasOption, NodeOption, RunOption
 from muster.cli.session import Session, as_table, command
-from muster.cli.spend import OperatorOption, OperatorPassword
+from muster.contracts.court import CaseOpened, CaseResolved
+from muster.contracts.registry import Role
+from muster.contracts.runs import HourSealed
+from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows
 
-if TYPE_CHECKING:
-    from muster.verification.sample_policy import SamplePolicy
-
-app = typer.Typer(help="Validators: inspect strangers' work, open cases, vote on others' cases.", no_args_is_help=True)
+app = typer.Typer()
 
 FALSE_SHARES: Final = (1.0, 0.1, 0.01)
 """Shares of false rows in the work of the cheater of `muster validator policy`; at least one row."""
 
 
-@command(app, "join", spends=True)
-async def join(
-    session: Session,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-    node: NodeOption = None,
-    run: RunOption = None,
-    gas: GasOption = "0.02",
-) -> None:
+@command(app, "join", operator=True)
+async def join(session: Session, node: NodeOption = None, run: RunOption = None, gas: GasOption = "0.02") -> None:
     """Lock a stake and register this machine's key as a validator. Makes the draw secret if there is none."""
-    from muster.chain.draw_secret import create_draw_secret, draw_tip
-    from muster.contracts.registry import Role
-
     session.set("run", run)
     folder = session.settings.validator.state_dir
     secret = await asyncio.to_thread(create_draw_secret, folder)
     session.note(f"the draw secret is in {folder}: back it up with the key; without it this validator cannot inspect")
-    await nodes.join(
-        session,
-        Role.VALIDATOR,
-        operator=operator,
-        operator_password=operator_password_file,
-        node=node,
-        gas=gas,
-        draw_tip=await asyncio.to_thread(draw_tip, secret),
-    )
+    await nodes.join(session, Role.VALIDATOR, node, gas, draw_tip=await asyncio.to_thread(draw_tip, secret))
 
 
 @command(app, "run")
 def run(session: Session) -> None:
     """Inspect until interrupted; picks up where it was."""
-    become(session, "validator")
+    session.become("validator")
 
 
 @command(app, "status")
 async def status(session: Session, node: NodeOption = None) -> None:
     """Show what a validator has at stake, what it sealed, and the cases it opened."""
-    from muster.contracts.court import CaseOpened, CaseResolved
-    from muster.contracts.runs import HourSealed
-
     address = await nodes.address_of(session, node)
     async with session.chain() as chain:
         document = await nodes.base_status(session, chain, address)
@@ -88,7 +67,7 @@ def verify(
     commitment: Annotated[str, typer.Argument(metavar="ID", help="NODE:INDEX of a commitment of the run.")],
 ) -> None:
     """Inspect one commitment here, and print what was found without reporting it. Exit code 3 when it is bad."""
-    become(session, "validator", "verify", commitment, *(["--json"] if session.options.json else []))
+    session.become("validator", "verify", commitment, *(["--json"] if session.options.json else []))
 
 
 @command(app, "policy")
@@ -101,8 +80,6 @@ def policy(
     ] = 1.0,
 ) -> None:
     """Show how much this validator re-runs, and the chance that it finds somebody whose rows are in part false."""
-    from muster.verification.sample_policy import SamplePolicy
-
     policy = SamplePolicy.from_settings(session.settings.validator)
     found = _detection(policy, rows, commitments, seen)
     lines = [
@@ -126,8 +103,6 @@ _NAMES: Final = {"fraction": "sample_fraction", "minimum": "sample_minimum"}
 
 def _detection(policy: SamplePolicy, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:
     """Return the chances in one commitment and in a day's, for each kind of node and each share of false rows."""
-    from muster.verification.sample_policy import detection, detection_over, false_rows
-
     nodes = {"known": (policy.newcomer_commitments, False), "new": (0, False)}
     nodes["rejected before"] = (policy.newcomer_commitments, True)
     found = []
@@ -148,5 +123,5 @@ def _detection(policy: SamplePolicy, rows: int, commitments: int, seen: float) -
     return found
 
 
-command(app, "retire", spends=True)(nodes.retire)
-command(app, "withdraw", spends=True)(nodes.withdraw)
+command(app, "retire", operator=True)(nodes.retire)
+command(app, "withdraw", operator=True)(nodes.withdraw)

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from eth_utils.address import to_checksum_address
 
+from muster.chain.client import Chain
+from muster.chain.keys import Signer, create_keystore, import_keystore, read_password, read_secret
 from muster.cli.session import Session, command, parse_tokens, wallet_folder, wallet_path
-from muster.cli.spend import OperatorOption, OperatorPassword, spend
+from muster.contracts import registry, token
 from muster.errors import ConfigError, UnreachableError, UsageError
 from muster.runtime.units import Ether, Tokens
 
-app = typer.Typer(
-    help="Keys. The cold operator key owns stake and earnings; each node has a hot session key of its own.",
-    no_args_is_help=True,
-)
+app = typer.Typer()
 
 Wallet = Annotated[str, typer.Argument(help="A path, or a name: NAME means ~/.muster/keys/NAME.json.")]
 PasswordFile = Annotated[
@@ -29,8 +29,6 @@ PasswordFile = Annotated[
 @command(app, "new")
 def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
     """Make a new key and keep it encrypted."""
-    from muster.chain.keys import create_keystore
-
     path = _new_path(wallet)
     signer = create_keystore(path, _new_password(password_file))
     session.result(
@@ -42,8 +40,6 @@ def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) ->
 @command(app, "import")
 def import_(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
     """Encrypt an existing key: 64 hex digits, asked for without echo or read from standard input."""
-    from muster.chain.keys import Signer, import_keystore
-
     path = _new_path(wallet)
     text = getpass.getpass("Private key: ") if sys.stdin.isatty() else sys.stdin.read(1024)
     signer = Signer.from_key(text.strip())
@@ -68,61 +64,50 @@ async def show(
     session.result(rows[0] if wallet else rows)
 
 
-@command(app, "deposit", spends=True)
-async def deposit(
-    session: Session,
-    amount: Annotated[str, typer.Argument(help="Tokens to move.")],
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
-) -> None:
+@command(app, "deposit", operator=True)
+async def deposit(session: Session, amount: Annotated[str, typer.Argument(help="Tokens to move.")]) -> None:
     """Move tokens into the operator's free balance, from which stakes, case fees and jury deposits are taken."""
-    from muster.contracts import registry, token
-
     wei = parse_tokens(amount)
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
-        held = await chain.call(token.balance_of(signer.address))
-        if held < wei:
-            raise UsageError(f"{signer.address} holds {Tokens(held)}", hint="muster faucet")
-        await spend(
-            session,
+    async with session.operator() as chain:
+        await require_tokens(chain, wei)
+        operator = chain.signer.address
+        await session.spend(
             chain,
             f"Move {Tokens(wei)} into the free balance",
-            {"free after": f"{Tokens(await chain.call(registry.free_balance(signer.address)) + wei)}"},
+            {"free after": f"{Tokens(await chain.call(registry.free_balance(operator)) + wei)}"},
             lambda chain: chain.deposit_with_permit(wei),
-            {"operator": signer.address, "amount": Tokens(wei)},
+            {"operator": operator, "amount": Tokens(wei)},
         )
 
 
-@command(app, "withdraw", spends=True)
+async def require_tokens(chain: Chain, wei: int) -> None:
+    """Raise UsageError where the key that sends holds fewer tokens."""
+    held = await chain.call(token.balance_of(chain.signer.address))
+    if held < wei:
+        raise UsageError(f"{chain.signer.address} holds {Tokens(held)}", hint="muster faucet")
+
+
+@command(app, "withdraw", operator=True)
 async def withdraw(
-    session: Session,
-    amount: Annotated[str | None, typer.Argument(help="Tokens to move; else all.")] = None,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
+    session: Session, amount: Annotated[str | None, typer.Argument(help="Tokens to move; else all.")] = None
 ) -> None:
     """Move tokens out of the operator's free balance: bounties, shares of fees, deposits that came back."""
-    from muster.contracts import registry
-
-    signer = await session.signer(operator, operator_password_file)
-    async with session.chain(signer) as chain:
-        free = await chain.call(registry.free_balance(signer.address))
+    async with session.operator() as chain:
+        operator = chain.signer.address
+        free = await chain.call(registry.free_balance(operator))
         wei = free if amount is None else parse_tokens(amount)
         if not 0 < wei <= free:
-            raise UsageError(f"{signer.address} has {Tokens(free)} free in the registry")
-        await spend(
-            session,
+            raise UsageError(f"{operator} has {Tokens(free)} free in the registry")
+        await session.spend(
             chain,
             f"Move {Tokens(wei)} out of the free balance",
             {"free after": f"{Tokens(free - wei)}, for case fees and jury deposits"},
             registry.withdraw_free(wei),
-            {"operator": signer.address, "amount": Tokens(wei)},
+            {"operator": operator, "amount": Tokens(wei)},
         )
 
 
 async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
-    from muster.contracts import registry, token
-
     async with session.chain() as chain:
         for row in rows:
             row["gas"] = Ether(await chain.eth_balance(row["address"]))
@@ -133,8 +118,6 @@ async def _with_balances(session: Session, rows: list[dict]) -> list[dict]:
 
 def read_address(path: Path) -> str:
     """Return the address that a keystore file names, without decrypting it."""
-    from eth_utils.address import to_checksum_address
-
     try:
         return to_checksum_address("0x" + json.loads(path.read_text())["address"].removeprefix("0x"))
     except FileNotFoundError as error:
@@ -151,8 +134,6 @@ def _new_path(wallet: str) -> Path:
 
 
 def _new_password(password_file: Path | None) -> str:
-    from muster.chain.keys import read_password, read_secret
-
     if password_file is not None:
         return read_secret(password_file)
     if not sys.stdin.isatty():

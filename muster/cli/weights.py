@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
-from muster.cli.execute import become
+from muster.chain.client import Chain
+from muster.chain.types import PolicyStep
 from muster.cli.session import EXIT_CHECK, Session, command
+from muster.clients.relays import Relays
+from muster.contracts import runs
 from muster.errors import CheckError
+from muster.shardcast.fetch.catch_up import fetch_step
+from muster.shardcast.fetch.fetch import limits_of
+from muster.shardcast.format.store import read_manifest, verify_folder
 
-if TYPE_CHECKING:
-    from muster.chain.client import Chain
-    from muster.chain.types import PolicyStep
-
-app = typer.Typer(help="Weights: every shard is checked against the root on chain.", no_args_is_help=True)
+app = typer.Typer()
 
 StepOption = Annotated[int | None, typer.Option("--step", help="Policy step; else the newest.", min=0)]
 
@@ -30,10 +33,6 @@ async def fetch(
     out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
 ) -> None:
     """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
-    from muster.clients.relays import Relays
-    from muster.shardcast.fetch.catch_up import fetch_step
-    from muster.shardcast.fetch.fetch import limits_of
-
     run = session.settings.run
     async with session.chain() as chain:
         checkpoint = await checkpoint_of(chain, run, step)
@@ -71,7 +70,7 @@ async def fetch(
 @command(app, "serve")
 def serve(session: Session) -> None:
     """Serve weights until interrupted: an origin or a relay, as shardcast.role says."""
-    become(session, "muster.shardcast")
+    session.become("muster.shardcast")
 
 
 @command(app, "verify")
@@ -81,8 +80,6 @@ async def verify(
     step: StepOption = None,
 ) -> None:
     """Hash a folder of weights and compare it with the root on chain. Exit code 3 when it is something else."""
-    from muster.shardcast.format.store import read_manifest, verify_folder
-
     async with session.chain() as chain:
         checkpoint = await checkpoint_of(chain, session.settings.run, step)
     hashed = 0
@@ -107,8 +104,6 @@ async def verify(
 @contextmanager
 def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
     """Show a progress bar on a terminal's stderr; yield a function that takes bytes done and in all."""
-    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
-
     columns = (BarColumn(), DownloadColumn(binary_units=True), TransferSpeedColumn(), TimeRemainingColumn())
     console = session.stderr
     with Progress(
@@ -120,8 +115,6 @@ def bar(session: Session, what: str) -> Iterator[Callable[[int, int], None]]:
 
 async def checkpoint_of(chain: Chain, run: int, step: int | None) -> PolicyStep:
     """Return a step's checkpoint, the newest without one. Raises CheckError when the run has not published it."""
-    from muster.contracts import runs
-
     if step is None:
         latest = await chain.latest_checkpoint(run)
         if latest is None:

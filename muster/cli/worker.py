@@ -2,60 +2,47 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Group
 from rich.text import Text
 
+from muster.chain.client import Chain
 from muster.cli import nodes
-from muster.cli.execute import become
 from muster.cli.nodes import GasOption, NodeOption, RunOption
 from muster.cli.reasons import ADVICE, EXPLANATIONS
 from muster.cli.session import Session, as_table, command
-from muster.cli.spend import OperatorOption, OperatorPassword, spend
+from muster.clients.orchestrator import OrchestratorClient
+from muster.contracts import court, runs
+from muster.contracts.court import CaseOpened
+from muster.contracts.registry import Role
 from muster.errors import CheckError
+from muster.protocol.messages import Verdict
 from muster.runtime.units import Moment, Tokens
 
-if TYPE_CHECKING:
-    from muster.chain.client import Chain
-    from muster.clients.orchestrator import OrchestratorClient
-    from muster.protocol.messages import Verdict
-
-app = typer.Typer(help="Workers: generate rollouts for a run and be paid for them.", no_args_is_help=True)
+app = typer.Typer()
 
 MAX_VERDICT_PAGES = 1_000
 
 
-@command(app, "join", spends=True)
+@command(app, "join", operator=True)
 async def join(
     session: Session,
-    operator: OperatorOption = None,
-    operator_password_file: OperatorPassword = None,
     node: NodeOption = None,
     run: RunOption = None,
     work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0,
     gas: GasOption = "0.02",
 ) -> None:
     """Lock a stake and register this machine's key as a worker."""
-    from muster.contracts.registry import Role
-
     session.set("run", run)
-    await nodes.join(
-        session,
-        Role.WORKER,
-        operator=operator,
-        operator_password=operator_password_file,
-        node=node,
-        gas=gas,
-        work_class=work_class,
-    )
+    await nodes.join(session, Role.WORKER, node, gas, work_class=work_class)
 
 
 @command(app, "run")
 def run(session: Session) -> None:
     """Work until interrupted; picks up where it was."""
-    become(session, "worker")
+    session.become("worker")
 
 
 @command(app, "status")
@@ -73,8 +60,6 @@ async def status(session: Session, node: NodeOption = None) -> None:
 
 
 async def _earnings(session: Session, chain: Chain, address: str) -> dict[str, Any]:
-    from muster.contracts import runs
-
     work = await chain.call(runs.work(address))
     _, claimable = await chain.call(runs.claimable(address))
     document: dict[str, Any] = {
@@ -97,8 +82,6 @@ async def why(
     node: NodeOption = None,
 ) -> None:
     """Show what validators said about a commitment, what it means, and what to check."""
-    from muster.contracts import runs
-
     address = await nodes.address_of(session, node)
     async with session.chain() as chain:
         found = await nodes.registered(chain, address)
@@ -143,9 +126,6 @@ def _explained(verdict: Verdict) -> dict[str, Any]:
 
 
 async def _cases(chain: Chain, address: str, index: int) -> list[dict[str, Any]]:
-    from muster.contracts import court
-    from muster.contracts.court import CaseOpened
-
     opened = await chain.events([CaseOpened], chain.addresses.from_block, (await chain.head()).number)
     ids = [one.case_id for one in opened if isinstance(one, CaseOpened) and (one.node, one.index) == (address, index)]
     rows = []
@@ -172,8 +152,6 @@ def _why_for_people(document: dict[str, Any]) -> Group:
 @command(app, "claim", spends=True)
 async def claim(session: Session, node: NodeOption = None) -> None:
     """Claim the pay of every matured commitment for the operator. Anyone may call it."""
-    from muster.contracts import runs
-
     address = await nodes.address_of(session, node)
     signer = await session.signer()
     async with session.chain(signer) as chain:
@@ -184,8 +162,7 @@ async def claim(session: Session, node: NodeOption = None) -> None:
             reason = await _why_nothing(chain, address)
             session.result(document, f"nothing to claim: {reason}")
             return
-        await spend(
-            session,
+        await session.spend(
             chain,
             f"Claim for {address}",
             {"amount": Tokens(amount), "to": found.operator, "through": through},
@@ -195,8 +172,6 @@ async def claim(session: Session, node: NodeOption = None) -> None:
 
 
 async def _why_nothing(chain: Chain, address: str) -> str:
-    from muster.contracts import runs
-
     work = await chain.call(runs.work(address))
     if work.next == work.settled:
         return "everything is settled"
@@ -206,5 +181,5 @@ async def _why_nothing(chain: Chain, address: str) -> str:
     return f"the next commitment matures at {Moment(await chain.call(runs.matures_at(address, work.settled)))}"
 
 
-command(app, "retire", spends=True)(nodes.retire)
-command(app, "withdraw", spends=True)(nodes.withdraw)
+command(app, "retire", operator=True)(nodes.retire)
+command(app, "withdraw", operator=True)(nodes.withdraw)

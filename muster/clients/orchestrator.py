@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -58,15 +56,7 @@ INTRODUCE_SECONDS = 60.0
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
-Model = TypeVar("Model", bound=BaseModel)
-
-
-@dataclass(frozen=True)
-class _Body:
-    """The body of a request, and its content hash."""
-
-    data: bytes
-    hash: str
+T = TypeVar("T")
 
 
 class OrchestratorClient:
@@ -133,7 +123,7 @@ class OrchestratorClient:
 
         Check it with `muster.protocol.receipts.check_upload` and `check_receipt` before holding it against anybody.
         """
-        return _parse(Upload, await self._call("GET", f"/v1/runs/{run}/uploads/{node}/{index}/{hex_hash(root)}"))
+        return await self._get(Upload, f"/v1/runs/{run}/uploads/{node}/{index}/{hex_hash(root)}")
 
     async def get_file(self, name: bytes | str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return a file by its content hash, verified."""
@@ -163,43 +153,42 @@ class OrchestratorClient:
 
     async def post_verdict(self, verdict: Verdict) -> None:
         """Report a verdict. Reporting the same one again changes nothing."""
-        await self._call("POST", "/v1/verdicts", _dump(verdict))
+        await self._post("/v1/verdicts", verdict)
 
     async def verdicts(self, run: int, after: str | None = None) -> tuple[list[Verdict], str]:
         """Return verdicts in order of arrival after a cursor (None: from the first), and the next cursor."""
-        page = _parse(VerdictPage, await self._call("GET", f"/v1/runs/{run}/verdicts", query={"after": after}))
+        page = await self._get(VerdictPage, f"/v1/runs/{run}/verdicts", after=after)
         return page.verdicts, page.cursor
 
     async def accepted(self, run: int, min_step: int = 0) -> list[AcceptedCommitment]:
         """Return commitments fit for training, of `min_step` and later."""
-        answer = await self._call("GET", f"/v1/runs/{run}/accepted", query={"min_step": min_step})
-        return _adapt(TypeAdapter(Many[AcceptedCommitment]), answer)
+        return await self._get(Many[AcceptedCommitment], f"/v1/runs/{run}/accepted", min_step=min_step)  # type: ignore[arg-type]
 
     async def demand(self, run: int) -> Demand:
         """Return whether more work is wanted now."""
-        return _parse(Demand, await self._call("GET", f"/v1/runs/{run}/demand"))
+        return await self._get(Demand, f"/v1/runs/{run}/demand")
 
     async def post_step(self, report: StepReport) -> None:
         """Report an update; signed by the run's trainer."""
-        await self._call("POST", f"/v1/runs/{report.run}/steps", _dump(report))
+        await self._post(f"/v1/runs/{report.run}/steps", report)
 
     async def offer_relay(self, offer: RelayOffer) -> None:
         """Offer this node as a source of weights; to be repeated every few minutes."""
-        await self._call("POST", f"/v1/runs/{offer.run}/relays", _dump(offer))
+        await self._post(f"/v1/runs/{offer.run}/relays", offer)
 
     async def report_misbehaviour(self, report: MisbehaviourReport) -> None:
         """Report a source of weights that sent other bytes than the anchored root names."""
-        await self._call("POST", f"/v1/runs/{report.run}/misbehaviour", _dump(report))
+        await self._post(f"/v1/runs/{report.run}/misbehaviour", report)
 
     # Reads
 
     async def node(self, address: str) -> NodeReport:
         """Return what became of a node's work."""
-        return _parse(NodeReport, await self._call("GET", f"/v1/nodes/{address}"))
+        return await self._get(NodeReport, f"/v1/nodes/{address}")
 
     async def run_info(self, run: int) -> RunDescription:
         """Return terms, addresses, relays and files of a run: all a newcomer needs."""
-        return _parse(RunDescription, await self._call("GET", f"/v1/runs/{run}"))
+        return await self._get(RunDescription, f"/v1/runs/{run}")
 
     async def relays(self, run: int) -> list[str]:
         """Return base URLs that serve the run's weights."""
@@ -207,20 +196,20 @@ class OrchestratorClient:
 
     async def summary(self, run: int) -> dict[str, Any]:
         """Return everything a live view shows. Schema: the orchestrator's OpenAPI document."""
-        return _json(await self._call("GET", f"/v1/runs/{run}/summary"))
+        return await self._get(dict[str, Any], f"/v1/runs/{run}/summary")
 
     async def events(self, run: int, after: int = 0) -> dict[str, Any]:
         """Return events after number `after`, oldest first: {"events": [...], "cursor": number to go on from}."""
-        return _json(await self._call("GET", f"/v1/runs/{run}/events", query={"after": after}))
-
-    async def ready(self) -> bool:
-        """Return whether the orchestrator says that it is ready; False after one attempt without an answer."""
-        try:
-            return (await self._client.get(f"{self.url}/readyz")).status_code == 200
-        except httpx2.TransportError:
-            return False
+        return await self._get(dict[str, Any], f"/v1/runs/{run}/events", after=after)
 
     # Transport
+
+    async def _get(self, kind: type[T], target: str, **query: object) -> T:
+        given = {name: value for name, value in query.items() if value is not None}
+        return _parse(kind, await self._call("GET", target + (f"?{urlencode(given)}" if given else "")))
+
+    async def _post(self, target: str, message: BaseModel) -> None:
+        await self._call("POST", target, message.model_dump_json().encode())
 
     async def _call(
         self,
@@ -229,7 +218,6 @@ class OrchestratorClient:
         body: bytes | None = None,
         *,
         body_hash: str | None = None,
-        query: Mapping[str, object] | None = None,
         max_bytes: int = MAX_JSON_BYTES,
         file_bytes: int = 0,
     ) -> bytes:
@@ -239,12 +227,11 @@ class OrchestratorClient:
         that passes, or the largest that may.
         """
         seconds = self.timeout + file_bytes / SLOWEST_BYTES_PER_SECOND
-        given = {name: value for name, value in (query or {}).items() if value is not None}
-        url = self.url + target + (f"?{urlencode(given)}" if given else "")
+        url = self.url + target
         try:
-            sent = None if body is None else _Body(body, body_hash or content_hash(body))
+            signed = NOTHING_HASH if body is None else body_hash or content_hash(body)
             return await retry(
-                lambda again: self._attempt(method, url, sent, max_bytes, again=again),
+                lambda again: self._attempt(method, url, body, signed, max_bytes, again=again),
                 attempts=self.attempts,
                 seconds=seconds,
             )
@@ -253,11 +240,12 @@ class OrchestratorClient:
             hint = getattr(error, "hint", "") or f"is the orchestrator up? curl {self.url}/readyz"
             raise UnreachableError(f"{method} {url}: {reason}", hint=hint) from error
 
-    async def _attempt(self, method: str, url: str, body: _Body | None, max_bytes: int, *, again: bool) -> bytes:
-        headers = self._headers(method, url, body, again=again)
+    async def _attempt(
+        self, method: str, url: str, body: bytes | None, body_hash: str, max_bytes: int, *, again: bool
+    ) -> bytes:
+        headers = self._headers(method, url, body_hash, again=again)
         try:
-            content = body.data if body else None
-            async with self._client.stream(method, url, content=content, headers=headers) as reply:
+            async with self._client.stream(method, url, content=body, headers=headers) as reply:
                 data = await _read(reply, max_bytes if reply.is_success else MAX_PROBLEM_BYTES)
         except httpx2.TransportError as error:
             raise self._try_again(method, url, str(error) or type(error).__name__) from error
@@ -281,24 +269,23 @@ class OrchestratorClient:
         service = f"the orchestrator at {self.url}"
         return TryAgainError(reason, service=service, request=request, hint=hint, wait=wait)
 
-    def _headers(self, method: str, url: str, body: _Body | None, *, again: bool) -> dict[str, str]:
+    def _headers(self, method: str, url: str, body_hash: str, *, again: bool) -> dict[str, str]:
         """Return a request's headers. Writes must be signed.
 
         Reads need no signature. One is added every INTRODUCE_SECONDS, and after an attempt that failed, so that a busy
         orchestrator answers this client as a member.
         """
         headers = {"Accept-Encoding": "identity"}
-        if body is None:
+        if method == "GET":
             due = time.monotonic() - self._last_signed >= INTRODUCE_SECONDS
-            return headers | self._sign(method, url, NOTHING_HASH) if self.signer and (due or again) else headers
-        headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"
-        return headers | self._sign(method, url, body.hash)
-
-    def _sign(self, method: str, url: str, body_hash: str) -> dict[str, str]:
+            if not self.signer or not (due or again):
+                return headers
+        else:
+            headers["Content-Type"] = "application/octet-stream" if method == "PUT" else "application/json"
         if self.signer is None:
             raise ConfigError(f"{method} {url} must be signed, and there is no key", hint="set keys.keystore")
         self._last_signed = time.monotonic()
-        return sign_request(self.signer, self.domain, method, url, body_hash, now=time.time())
+        return headers | sign_request(self.signer, self.domain, method, url, body_hash, now=time.time())
 
 
 async def _read(reply: httpx2.Response, limit: int) -> bytes:
@@ -323,22 +310,11 @@ def _problem(reply: httpx2.Response, data: bytes) -> Problem:
     return Problem(title=f"{reply.status_code} {reply.reason_phrase}", status=reply.status_code)
 
 
-def _json(data: bytes) -> dict[str, Any]:
-    return _adapt(TypeAdapter(dict[str, Any]), data)
-
-
-def _parse(model: type[Model], data: bytes) -> Model:
-    return _adapt(TypeAdapter(model), data)
-
-
-def _adapt(adapter: TypeAdapter, data: bytes) -> Any:
+def _parse(kind: type[T], data: bytes) -> T:
+    """Return the JSON document as a `kind`. Raises MalformedError."""
     try:
-        return adapter.validate_json(data)
+        return TypeAdapter(kind).validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
         raise MalformedError(f"the orchestrator's answer does not parse: {where}: {first['msg']}") from error
-
-
-def _dump(message: BaseModel) -> bytes:
-    return message.model_dump_json().encode()

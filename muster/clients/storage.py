@@ -94,15 +94,12 @@ class ContentStore:
 
     async def exists(self, name: str) -> bool:
         """Return whether a file of this name is kept."""
-        return await self.size(name) is not None
-
-    async def size(self, name: str) -> int | None:
-        """Return the bytes of the file, or None when there is none."""
         head = obstore.head_async(self._store, self._key(name))
         try:
-            return (await self._answer(head, f"cannot look for {name}", may_lack=True))["size"]
+            await self._answer(head, f"cannot look for {name}", may_lack=True)
         except FileNotFoundError:
-            return None
+            return False
+        return True
 
     async def get(self, name: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
         """Return the file's bytes, at most `max_bytes`, found to hash to `name`.
@@ -110,8 +107,11 @@ class ContentStore:
         Raises StorageError when there is no such file, MalformedError when it is larger, MismatchError when what is
         kept is not what the name says.
         """
+        file = await self.open(name)
+        if file is None:
+            raise StorageError(f"no file {name} in {self.url}", hint="check the hash; it may never have arrived")
         data = bytearray()
-        async for chunk in self.stream(name):
+        async for chunk in file.chunks:
             data += chunk
             if len(data) > max_bytes:
                 raise MalformedError(f"{name} is larger than {max_bytes} bytes")
@@ -139,14 +139,6 @@ class ContentStore:
         while chunk:
             yield chunk
             chunk = bytes(await self._answer(anext(rest, b""), what))
-
-    async def stream(self, name: str) -> AsyncIterator[bytes]:
-        """Yield the file's bytes in chunks, unchecked: for passing on to a reader that checks them."""
-        found = await self.open(name)
-        if found is None:
-            raise StorageError(f"no file {name} in {self.url}", hint="check the hash; it may never have arrived")
-        async for chunk in found.chunks:
-            yield chunk
 
     async def names(self) -> AsyncIterator[str]:
         """Yield the names of all files of this kind, in no order: for rebuilding what was derived from them."""

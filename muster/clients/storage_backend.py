@@ -160,34 +160,24 @@ def explain(error: Exception, what: str, url: str, seconds: float = ANSWER_SECON
 
 
 def _explain_s3(error: Exception, what: str, url: str) -> StorageError:
-    text = str(error)
-    code = _code(error)
+    code, bucket = _code(error), urlsplit(url).netloc
     if code == "NoSuchBucket":
-        bucket = urlsplit(url).netloc
-        return StorageConfigError(
-            f"{what}: there is no bucket {bucket} at this endpoint",
-            hint=f"create it, or check orchestrator.storage_url, AWS_ENDPOINT_URL and AWS_REGION: aws s3 mb s3://{bucket}",
-        )
+        hint = f"create it, or check orchestrator.storage_url, AWS_ENDPOINT_URL and AWS_REGION: aws s3 mb s3://{bucket}"
+        return StorageConfigError(f"{what}: there is no bucket {bucket} at this endpoint", hint=hint)
     if code == "RequestTimeTooSkewed":
-        return StorageConfigError(
-            f"{what} in {url}: this machine's clock and the storage's differ too much",
-            hint="set this machine's clock (NTP)",
-        )
-    if code in _WRONG_KEY or isinstance(error, UnauthenticatedError):
-        return StorageConfigError(
-            f"{what} in {url}: the storage does not accept these credentials ({code or 'not authenticated'})",
-            hint=f"check {_VARIABLES}, and AWS_SESSION_TOKEN where one is needed",
-        )
-    if isinstance(error, PermissionDeniedError) or code == "AccessDenied":
-        return StorageConfigError(
-            f"{what} in {url}: the storage refuses this key ({code or 'permission denied'})",
-            hint=f"check {_VARIABLES}; the key needs to get, put, list and delete in this bucket",
-        )
-    if "builder error" in text:
-        return StorageConfigError(
-            f"{what} in {url}: the endpoint cannot be used", hint="check AWS_ENDPOINT_URL and AWS_ALLOW_HTTP"
-        )
-    return StorageError(f"{what} in {url}: {_first_line(error)}", hint="check AWS_ENDPOINT_URL; is the storage up?")
+        reason, hint = "this machine's clock and the storage's differ too much", "set this machine's clock (NTP)"
+    elif code in _WRONG_KEY or isinstance(error, UnauthenticatedError):
+        reason = f"the storage does not accept these credentials ({code or 'not authenticated'})"
+        hint = f"check {_VARIABLES}, and AWS_SESSION_TOKEN where one is needed"
+    elif isinstance(error, PermissionDeniedError) or code == "AccessDenied":
+        reason = f"the storage refuses this key ({code or 'permission denied'})"
+        hint = f"check {_VARIABLES}; the key needs to get, put, list and delete in this bucket"
+    elif "builder error" in str(error):
+        reason, hint = "the endpoint cannot be used", "check AWS_ENDPOINT_URL and AWS_ALLOW_HTTP"
+    else:
+        reason = _first_line(error)
+        return StorageError(f"{what} in {url}: {reason}", hint="check AWS_ENDPOINT_URL; is the storage up?")
+    return StorageConfigError(f"{what} in {url}: {reason}", hint=hint)
 
 
 def _has_credentials(environment: Mapping[str, str]) -> bool:

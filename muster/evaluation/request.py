@@ -10,8 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -88,9 +87,6 @@ class EvalRequest:
         """Load the tasks from `first` on. Raises as `load_task_set`."""
         return part_of(load_task_set(self.tasks, self.root), self.part)[self.first : self.count]
 
-    def starting_at(self, first: int) -> EvalRequest:
-        return replace(self, first=first)
-
     def to_line(self) -> str:
         """Return one line of ASCII, whatever bytes the names of the files are."""
         document = asdict(self) | {"model": str(self.model), "tasks": str(self.tasks), "root": self.root.hex()}
@@ -123,13 +119,6 @@ class TaskResult:
     """Answers that ended before they were cut off."""
     tokens: int
     """Length of all answers together, EOS included."""
-
-    def to_line(self) -> str:
-        return json.dumps(asdict(self))
-
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> TaskResult:
-        return cls(**document)
 
 
 def part_of(task_set: TaskSet, part: Part) -> tuple[Task, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -35,15 +35,6 @@ class StepMetrics:
     metrics: Mapping[str, float] = field(default_factory=dict)
     stages: Mapping[str, float] = field(default_factory=dict)
     """Seconds."""
-
-
-class StepLike(Protocol):
-    """What a chart needs of a step."""
-
-    @property
-    def step(self) -> int: ...
-    @property
-    def metrics(self) -> Mapping[str, float]: ...
 
 
 def read_steps(path: Path) -> list[StepMetrics]:
@@ -103,10 +94,10 @@ def line_chart(
     *,
     log: bool = False,
     limits: tuple[float | None, float | None] | None = None,
-) -> Callable[[Axes, Sequence[StepLike]], None]:
+) -> Callable[[Axes, Sequence[StepMetrics]], None]:
     """Return a chart of some metrics over the steps: {metric: its label}. `limits`: of the vertical axis."""
 
-    def draw(axes: Axes, steps: Sequence[StepLike]) -> None:
+    def draw(axes: Axes, steps: Sequence[StepMetrics]) -> None:
         for (metric, name), colour in zip(metrics.items(), (GOOD, INK, QUIET), strict=False):
             points = [(one.step, one.metrics[metric]) for one in steps if metric in one.metrics]
             if points:

@@ -17,7 +17,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
 
-from pydantic import SecretStr, ValidationError
+from pydantic import ValidationError
 from pydantic.fields import FieldInfo
 
 from muster.errors import ConfigError
@@ -144,8 +144,6 @@ def value_of(settings: Settings, key: str) -> object:
 
 def mask(value: object) -> str:
     """Return a value as a person may see it: user names, passwords, queries and long path parts of URLs are hidden."""
-    if isinstance(value, SecretStr):
-        return "…"
     if isinstance(value, list):
         return "[" + ", ".join(mask(item) for item in value) + "]"
     text = "" if value is None else str(value)

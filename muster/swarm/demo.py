@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,20 +25,12 @@ from muster.contracts import runs
 from muster.contracts.runs import WorkCommitted
 from muster.errors import MusterError, UnreachableError
 from muster.swarm import facts, stage
-from muster.swarm.plan import (
-    BUDGETS,
-    CHILD_ENVIRONMENT,
-    Layout,
-    SwarmRequest,
-    chain_process,
-    nodes,
-    process,
-)
+from muster.swarm.plan import SwarmRequest, chain_process, model_process, nodes, process
 from muster.swarm.report import write_report
 from muster.swarm.state import check_free
 from muster.swarm.summary import Participant, SwarmFacts, summarise
-from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, check_ports
-from muster.swarm.watch import View
+from muster.swarm.supervisor import ProcessEvent, Supervisor, check_ports
+from muster.swarm.watch import PlainView
 
 QUIET_SECONDS: Final = 180.0
 """Longest time without progress before the demo ends with an error."""
@@ -54,44 +45,35 @@ POLL_SECONDS: Final = 1.0
 
 
 @dataclass
-class Clock:
-    """Seconds by stage."""
-
-    seconds: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def measure(self, name: str) -> Iterator[None]:
-        begun = time.monotonic()
-        try:
-            yield
-        finally:
-            self.seconds[name] = time.monotonic() - begun
-
-
-@dataclass
 class Swarm:
     """A swarm: it is prepared, started, watched and ended."""
 
     request: SwarmRequest
     supervisor: Supervisor
-    view: View
-    clock: Clock = field(default_factory=Clock)
+    view: PlainView
+    seconds: dict[str, float] = field(default_factory=dict)
+    """By stage."""
     keys: dict[str, Signer] = field(default_factory=dict)
     run: int = 0
     participants: Sequence[Participant] = ()
     last_event: int = 0
     """Number of the orchestrator's last event that was shown."""
 
-    @property
-    def layout(self) -> Layout:
-        return Layout(self.request.folder)
+    @contextmanager
+    def measure(self, name: str) -> Iterator[None]:
+        """Keep the seconds of a stage."""
+        begun = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = time.monotonic() - begun
 
     # Making
 
     async def prepare(self) -> None:
         """Prepare chain, model, contracts, run and nodes."""
         self.view.stage("starting a chain, making tasks and a model")
-        with self.clock.measure("prepare"):
+        with self.measure("prepare"):
             self.keys = await asyncio.to_thread(stage.make_keys, self.request)
             task_set = await asyncio.to_thread(stage.make_tasks, self.request)
             model = asyncio.create_task(self.supervisor.run(model_process(self.request)))
@@ -106,13 +88,13 @@ class Swarm:
                 model.cancel()
                 await asyncio.gather(model, return_exceptions=True)
             self.view.stage("creating the run, registering its nodes")
-            await asyncio.to_thread(stage.fill_run_folder, self.layout)
+            await asyncio.to_thread(stage.fill_run_folder, self.request.layout)
             self.run, self.participants = await stage.open_run(self.request, self.keys, tips, task_set)
             await asyncio.to_thread(stage.write_settings, self.request, self.run)
 
     async def start(self) -> None:
         """Services, trainer, validators, workers."""
-        with self.clock.measure("start"):
+        with self.measure("start"):
             self.view.stage("starting orchestrator and relays")
             await self.supervisor.start_all([process(self.request, name) for name in ("orchestrator", "origin")])
             await self.supervisor.start(process(self.request, "relay"))
@@ -159,7 +141,7 @@ class Swarm:
         after = "since the start" if step is None else f"after step {step}"
         return UnreachableError(
             f"nothing new for {seconds:.0f} s {after}" + (f"; {died}" if died else ""),
-            hint=f"read NAME/output.log in {self.layout.folder}",
+            hint=f"read NAME/output.log in {self.request.layout.folder}",
         )
 
     async def _story(self, client: OrchestratorClient) -> None:
@@ -177,10 +159,10 @@ class Swarm:
     async def train(self, chain: Chain) -> dict[str, Any]:
         """Wait until the trainer has done its steps, and every cheater is convicted or CASE_SECONDS have passed."""
         self.view.stage(f"training for {self.request.steps} steps")
-        with self.clock.measure("train"):
+        with self.measure("train"):
             await self.watch(chain, lambda document: bool(document.get("finished")), QUIET_SECONDS)
         self.view.stage("waiting for cases to end")
-        with self.clock.measure("judge"):
+        with self.measure("judge"):
             return await self._judged(chain)
 
     async def _judged(self, chain: Chain) -> dict[str, Any]:
@@ -199,7 +181,7 @@ class Swarm:
     async def claim_all(self, chain: Chain) -> None:
         """Move the clock past the window and claim for every worker's operator."""
         self.view.stage("moving the clock over the 24-hour window, claiming")
-        with self.clock.measure("claim"):
+        with self.measure("claim"):
             workers = [who.name for who in self.participants if who.role == "worker"]
             for name in workers:
                 if self.supervisor.keeps(name):
@@ -244,50 +226,32 @@ class Swarm:
         async with self.client(chain) as client:
             relays = await client.relays(self.run)
         agreed, info = await chain.terms(self.run), await chain.call(runs.run_info(self.run))
-        lines = {line["address"]: line for line in document["nodes"]}
-        pay = {who.node: agreed.pay_of(0) for who in self.participants}
         return SwarmFacts(
             participants=self.participants,
             positions=agreed.positions,
-            committed=facts.committed(events, times, pay),
-            settled=facts.settled(events, times, {who.node: who.operator for who in self.participants}),
+            committed=facts.committed(events, times, agreed.pay_of(0)),
+            settled=facts.settled(events, times),
             case_results=facts.case_results(events),
             updates=facts.updates(document),
-            accepted={address: line["accepted"] for address, line in lines.items()},
-            rejected={address: line["rejected"] for address, line in lines.items()},
-            used={address: line["used"] for address, line in lines.items()},
-            balances=await facts.balances(chain),
-            published=await facts.published(events, self.layout.shards),
+            lines={line["address"]: line for line in document["nodes"]},
+            solvency=await chain.solvency(),
+            checkpoints=await facts.checkpoints(events, self.request.layout.shards),
             bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
-            stage_seconds=self.clock.seconds,
+            stage_seconds=self.seconds,
             seals=facts.seal_pay(events),
             escrow_kept=info.kept,
             run=self.run,
             seed=self.request.seed,
             restarts=self.supervisor.restarts,
-            weight_fetches=facts.weight_fetches(
-                {who.name: self.layout.log(who.name) for who in self.participants if who.role == "worker"}
+            weights=facts.weight_fetches(
+                {who.name: self.request.layout.log(who.name) for who in self.participants if who.role == "worker"}
             ),
         )
 
 
-def model_process(request: SwarmRequest) -> ProcessSpec:
-    """Return how the model is made and warmed up, in a process of its own because torch is large."""
-    layout = Layout(request.folder)
-    budgets = ",".join(map(str, BUDGETS))
-    command = (sys.executable, "-m", "muster", "model", "init", str(layout.model), "--tasks", str(layout.tasks))
-    return ProcessSpec(
-        name="make-model",
-        command=(*command, "--seed", str(request.seed), "--budgets", budgets),
-        log=layout.output("make-model"),
-        environment=CHILD_ENVIRONMENT,
-        ready_seconds=300,
-    )
-
-
 async def run_demo(
-    request: SwarmRequest, view: View, *, report: Path, picture: Path | None = None, keep: bool = False
+    request: SwarmRequest, view: PlainView, *, report: Path, picture: Path | None = None, keep: bool = False
 ) -> dict[str, Any]:
     """Run the whole demo and return its summary.
 
@@ -315,7 +279,7 @@ async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
         return await swarm.collect(chain, document, time.monotonic() - begun)
 
 
-async def run_up(request: SwarmRequest, view: View, *, keep: bool = False) -> None:
+async def run_up(request: SwarmRequest, view: PlainView, *, keep: bool = False) -> None:
     """Keep a swarm running until the task is cancelled, also when its trainer has done its steps.
 
     Then only logs and settings stay in its folder; with `keep`, or after a failure, everything does.
@@ -339,15 +303,15 @@ def _clean_up(folder: Path, keep: bool) -> Iterator[None]:
 async def _run_until_cancelled(swarm: Swarm) -> None:
     await swarm.prepare()
     await swarm.start()
-    swarm.view.stage(f"running; settings of every process are in {swarm.layout.folder}; Ctrl-C ends it")
+    swarm.view.stage(f"running; settings of every process are in {swarm.request.layout.folder}; Ctrl-C ends it")
     async with await Chain.connect(stage.chain_settings(swarm.request)) as chain:
         await swarm.watch(chain, lambda _: False, float("inf"))
 
 
 @asynccontextmanager
-async def _open_swarm(request: SwarmRequest, view: View) -> AsyncIterator[Swarm]:
+async def _open_swarm(request: SwarmRequest, view: PlainView) -> AsyncIterator[Swarm]:
     """Yield a swarm in a fresh folder; at the end, end everything that was started."""
-    check_ports(request.ports.all())
+    check_ports(astuple(request.ports))
     check_free(request.folder)
     await asyncio.to_thread(stage.fresh_folder, request.folder)
     async with Supervisor(request.folder, view.process_event) as supervisor:

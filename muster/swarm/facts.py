@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import httpx2
@@ -20,15 +22,7 @@ from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, Void
 from muster.errors import CheckError, StorageError
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.shardcast.format.store import verify_folder, version_path
-from muster.swarm.summary import (
-    CaseResult,
-    CommitmentLine,
-    ContractBalance,
-    Payment,
-    PublishedStep,
-    Update,
-    WeightFetches,
-)
+from muster.swarm.summary import CaseResult, Payment, Update
 
 KINDS = (
     CaseOpened,
@@ -61,33 +55,28 @@ async def block_times(chain: Chain, events: Sequence[Event]) -> dict[int, int]:
     return {number: block["timestamp"] for number, block in zip(numbers, blocks, strict=True)}
 
 
-def committed(events: Sequence[Event], times: Mapping[int, int], pay: Mapping[str, int]) -> list[CommitmentLine]:
-    """Return the commitments in order; `pay` is per commitment, by node."""
-    return [
-        CommitmentLine(one.node, one.index, one.step, pay[one.node], times[one.at.block])
-        for one in events
-        if isinstance(one, WorkCommitted)
-    ]
+def committed(events: Sequence[Event], times: Mapping[int, int], pay: int) -> list[Payment]:
+    """Return the commitments in order; `pay` is that of each."""
+    return [Payment(one.node, pay, times[one.at.block]) for one in events if isinstance(one, WorkCommitted)]
 
 
-def settled(events: Sequence[Event], times: Mapping[int, int], operators: Mapping[str, str]) -> list[Payment]:
+def settled(events: Sequence[Event], times: Mapping[int, int]) -> list[Payment]:
     """Return pay that left the window: claimed, or voided by a conviction."""
     found: list[Payment] = []
     for one in events:
-        time = times[one.at.block]
         if isinstance(one, Claimed):
-            found.append(Payment(one.node, one.operator, one.paid, False, time))
+            found.append(Payment(one.node, one.paid, times[one.at.block]))
         elif isinstance(one, Voided):
-            found.append(Payment(one.node, operators.get(one.node, ""), one.amount, True, time))
+            found.append(Payment(one.node, one.amount, times[one.at.block], voided=True))
     return found
 
 
 def seal_pay(events: Sequence[Event]) -> dict[str, int]:
     """Return what validators were paid for sealing."""
-    paid: dict[str, int] = {}
+    paid: Counter[str] = Counter()
     for one in events:
         if isinstance(one, HourSealed):
-            paid[one.validator] = paid.get(one.validator, 0) + one.paid
+            paid[one.validator] += one.paid
     return paid
 
 
@@ -139,22 +128,13 @@ def updates(document: Mapping[str, Any]) -> list[Update]:
     ]
 
 
-async def balances(chain: Chain) -> list[ContractBalance]:
-    """Return the tokens that each contract holds and owes."""
-    found = await chain.solvency()
-    return [
-        ContractBalance("Registry", found.registry_tokens, found.registry_books),
-        ContractBalance("Runs", found.runs_tokens, found.runs_books),
-    ]
-
-
-async def published(events: Sequence[Event], shards: Path) -> list[PublishedStep]:
+async def checkpoints(events: Sequence[Event], shards: Path) -> list[dict[str, Any]]:
     """Return every checkpoint's root on chain, and the root computed from the bytes that the origin serves."""
     found = []
     for one in events:
         if isinstance(one, CheckpointPublished):
             root = await asyncio.to_thread(root_of_files, version_path(shards, one.manifest_root))
-            found.append(PublishedStep(one.step, "0x" + one.manifest_root.hex(), root))
+            found.append({"step": one.step, "root_on_chain": "0x" + one.manifest_root.hex(), "root_of_files": root})
     return found
 
 
@@ -169,15 +149,26 @@ def root_of_files(version: Path) -> str:
     return verification.problems[0] if verification.problems else "0x" + verification.manifest.root.hex()
 
 
-def weight_fetches(logs: Mapping[str, Path]) -> list[WeightFetches]:
-    """Return how each worker fetched weights, from its log."""
+def weight_fetches(logs: Mapping[str, Path]) -> list[dict[str, Any]]:
+    """Return, from each worker's log, its seconds of fetching, the share in which it generated, and its median pause.
+
+    Its first fetch does not count: before it there is nothing to generate with.
+    """
     found = []
     for name, path in logs.items():
         lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
         arrived = [line for line in lines if line["event"] == WEIGHTS_ARRIVED][1:]
         pauses = [line["seconds"] for line in lines if line["event"] == WEIGHTS_LOADED]
-        seconds, generating = ([line[key] for line in arrived] for key in ("seconds", "generating"))
-        found.append(WeightFetches(name, seconds, generating, pauses))
+        seconds, generating = (sum(line[key] for line in arrived) for key in ("seconds", "generating"))
+        found.append(
+            {
+                "node": name,
+                "fetches": len(arrived),
+                "seconds": round(seconds, 2),
+                "generating": round(generating / seconds, 3) if seconds else None,
+                "pause_seconds": round(median(pauses), 3) if pauses else None,
+            }
+        )
     return found
 
 

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.process import STOP_SECONDS
+from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessSpec
 from muster.verification.profiles import profile_hash
 
@@ -58,9 +60,6 @@ class Ports:
     origin: int
     relay: int
 
-    def all(self) -> tuple[int, ...]:
-        return (self.chain, self.orchestrator, self.origin, self.relay)
-
 
 @dataclass(frozen=True)
 class SwarmRequest:
@@ -77,6 +76,10 @@ class SwarmRequest:
     """Runs for days (`swarm up`) instead of some minutes (`swarm demo`)."""
 
     @property
+    def layout(self) -> Layout:
+        return Layout(self.folder)
+
+    @property
     def groups_per_commitment(self) -> int:
         return LASTING_GROUPS if self.lasting else LOCAL_DEFAULTS["groups_per_commitment"]
 
@@ -85,41 +88,17 @@ class SwarmRequest:
         return GROUPS_PER_BATCH // self.groups_per_commitment
 
 
-@dataclass(frozen=True)
-class NodePlan:
-    """A worker or validator of the swarm."""
-
-    name: str
-    role: str
-    honest: bool = True
-
-
-@dataclass(frozen=True)
 class Layout:
     """Paths in a swarm's folder."""
 
-    folder: Path
-
-    @property
-    def addresses(self) -> Path:
-        return self.folder / "addresses.json"
-
-    @property
-    def run_folder(self) -> Path:
-        """Return the folder of what a newcomer needs: task set, tokenizer, model configuration."""
-        return self.folder / "run"
-
-    @property
-    def model(self) -> Path:
-        return self.folder / "model"
-
-    @property
-    def tasks(self) -> Path:
-        return self.folder / "tasks.jsonl"
-
-    @property
-    def shards(self) -> Path:
-        return self.folder / "origin"
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.addresses = folder / "addresses.json"
+        self.run_folder = folder / "run"
+        """What a newcomer needs: task set, tokenizer, model configuration."""
+        self.model = folder / "model"
+        self.tasks = folder / "tasks.jsonl"
+        self.shards = folder / "origin"
 
     def key(self, name: str) -> Path:
         """Return the path of a raw key, which only Anvil accepts."""
@@ -140,13 +119,12 @@ class Layout:
         return self.folder / name / "output.log"
 
 
-def nodes(request: SwarmRequest) -> list[NodePlan]:
+def nodes(request: SwarmRequest) -> list[Participant]:
     """List the nodes, validators first: a run takes no work before four of them exist."""
-    found = [NodePlan(f"validator-{i + 1}", "validator") for i in range(request.validators)]
-    found += [NodePlan(f"worker-{i + 1}", "worker") for i in range(request.workers)]
-    many = request.cheaters > 1
-    found += [NodePlan(f"cheater-{i + 1}" if many else "cheater", "worker", False) for i in range(request.cheaters)]
-    return found
+    found = [Participant(f"validator-{i + 1}", "validator") for i in range(request.validators)]
+    found += [Participant(f"worker-{i + 1}", "worker") for i in range(request.workers)]
+    cheaters = ["cheater"] if request.cheaters == 1 else [f"cheater-{i + 1}" for i in range(request.cheaters)]
+    return found + [Participant(name, "worker", honest=False) for name in cheaters]
 
 
 def step_interval(request: SwarmRequest) -> int:
@@ -188,106 +166,96 @@ def terms(
     )
 
 
+@dataclass(frozen=True)
+class Role:
+    """How the processes of one role run."""
+
+    module: str
+    """Runs under `python -m`."""
+    nice: int = 0
+    """Everybody waits for the trainer; validators come before workers, or cases would queue behind new work."""
+    final: tuple[int, ...] = ()
+    """0: nothing is left to do (steps done, retired, run closed); 3 of a worker: its key was convicted."""
+
+
+ROLES: Final = {
+    "orchestrator": Role("orchestrator"),
+    "origin": Role("muster.shardcast"),
+    "relay": Role("muster.shardcast"),
+    "trainer": Role("trainer", final=(0,)),
+    "validator": Role("validator", nice=3, final=(0,)),
+    "worker": Role("worker", nice=5, final=(0, 3)),
+    "cheater": Role("adversary", nice=5, final=(0, 3)),
+}
+
+
+def role_of(name: str) -> str:
+    """Return the role of a process, by its name: worker-2 is a worker."""
+    return name.rpartition("-")[0] or name
+
+
 def settings_of(request: SwarmRequest, name: str, run: int) -> dict[str, object]:
     """Return the settings of one process, by dotted key."""
-    layout = Layout(request.folder)
-    ports = request.ports
-    role = name.rpartition("-")[0] or name
-    common: dict[str, object] = {
+    layout = request.layout
+    return {
         "run": run,
         "name": name,
         "log.file": layout.log(name),
-        "chain.rpc_url": f"http://127.0.0.1:{ports.chain}",
+        "chain.rpc_url": f"http://127.0.0.1:{request.ports.chain}",
         "chain.chain_id": CHAIN_ANVIL,
         "chain.addresses": layout.addresses,
         "chain.poll_seconds": 0.5,
         "keys.raw_key_file": layout.key(name),
-        "orchestrator.url": f"http://127.0.0.1:{ports.orchestrator}",
+        "orchestrator.url": f"http://127.0.0.1:{request.ports.orchestrator}",
+        **_settings_of_role(request, layout.state(name), role_of(name)),
     }
-    return common | _ROLES.get(role, _worker)(request, layout, name)
 
 
-def _worker(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
+def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str, object]:
+    layout, ports = request.layout, request.ports
+    match role:
+        case "validator":
+            return {"validator.state_dir": state}
+        case "trainer":
+            # The report compares every checkpoint's files with its root on chain.
+            kept = min(request.steps + 2, 10_000)
+            every = {"shardcast.published_versions": kept, "shardcast.whole_versions": kept}
+            return {
+                "trainer.state_dir": state,
+                "trainer.model": layout.model,
+                "trainer.max_steps": request.steps,
+                "trainer.batch_groups": GROUPS_PER_BATCH,
+                "trainer.max_files": request.files_per_batch,
+                "shardcast.dir": layout.shards,
+                **({"shardcast.kept_hours": LASTING_KEPT_HOURS} if request.lasting else every),
+            }
+        case "orchestrator":
+            return {
+                "orchestrator.port": ports.orchestrator,
+                "orchestrator.state_dir": state,
+                "orchestrator.database_url": f"sqlite:///{state}/orchestrator.db",
+                "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
+                "orchestrator.run_folder": layout.run_folder,
+                "orchestrator.batch_groups": GROUPS_PER_BATCH,
+                "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else 2,
+                "shardcast.relays": relay_urls(request),
+            }
+        case "origin":
+            return {"shardcast.role": "origin", "shardcast.port": ports.origin, "shardcast.dir": layout.shards}
+        case "relay":
+            return {
+                "shardcast.role": "relay",
+                "shardcast.port": ports.relay,
+                "shardcast.dir": state,
+                "shardcast.upstreams": [f"http://127.0.0.1:{ports.origin}"],
+                "shardcast.check_chain": True,
+            }
     return {
-        "worker.state_dir": layout.state(name),
+        "worker.state_dir": state,
         "worker.poll_seconds": 0.5,
         "shardcast.share": True,
         "shardcast.port": 0,
     }
-
-
-def _validator(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
-    return {"validator.state_dir": layout.state(name)}
-
-
-def _trainer(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
-    return {
-        "trainer.state_dir": layout.state(name),
-        "trainer.model": layout.model,
-        "trainer.max_steps": request.steps,
-        "trainer.batch_groups": GROUPS_PER_BATCH,
-        "trainer.max_files": request.files_per_batch,
-        "shardcast.dir": layout.shards,
-        **_kept_steps(request),
-    }
-
-
-def _kept_steps(request: SwarmRequest) -> dict[str, object]:
-    """Return what the trainer keeps of the steps it published."""
-    if request.lasting:
-        return {"shardcast.kept_hours": LASTING_KEPT_HOURS}
-    # The report compares every checkpoint's files with its root on chain.
-    kept = min(request.steps + 2, 10_000)
-    return {"shardcast.published_versions": kept, "shardcast.whole_versions": kept}
-
-
-def _orchestrator(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
-    return {
-        "orchestrator.port": request.ports.orchestrator,
-        "orchestrator.state_dir": layout.state(name),
-        "orchestrator.database_url": f"sqlite:///{layout.state(name)}/orchestrator.db",
-        "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
-        "orchestrator.run_folder": layout.run_folder,
-        "orchestrator.batch_groups": GROUPS_PER_BATCH,
-        "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else 2,
-        "shardcast.relays": relay_urls(request),
-    }
-
-
-def _origin(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
-    return {"shardcast.role": "origin", "shardcast.port": request.ports.origin, "shardcast.dir": layout.shards}
-
-
-def _relay(request: SwarmRequest, layout: Layout, name: str) -> dict[str, object]:
-    return {
-        "shardcast.role": "relay",
-        "shardcast.port": request.ports.relay,
-        "shardcast.dir": layout.state(name),
-        "shardcast.upstreams": [f"http://127.0.0.1:{request.ports.origin}"],
-        "shardcast.check_chain": True,
-    }
-
-
-_ROLES: Final = {
-    "worker": _worker,
-    "cheater": _worker,
-    "validator": _validator,
-    "trainer": _trainer,
-    "orchestrator": _orchestrator,
-    "origin": _origin,
-    "relay": _relay,
-}
-
-MODULES: Final = {
-    "orchestrator": "orchestrator",
-    "origin": "muster.shardcast",
-    "relay": "muster.shardcast",
-    "trainer": "trainer",
-    "validator": "validator",
-    "worker": "worker",
-    "cheater": "adversary",
-}
-"""Module that runs under `python -m`, by role."""
 
 
 def relay_urls(request: SwarmRequest) -> list[str]:
@@ -295,44 +263,46 @@ def relay_urls(request: SwarmRequest) -> list[str]:
     return [f"http://127.0.0.1:{request.ports.relay}", f"http://127.0.0.1:{request.ports.origin}"]
 
 
-FINAL: Final = {"trainer": (0,), "worker": (0, 3), "cheater": (0, 3), "validator": (0,)}
-"""0: nothing is left to do (steps done, retired, run closed); 3 of a worker: its key was convicted."""
-
-NICE: Final = {"trainer": 0, "orchestrator": 0, "origin": 0, "relay": 0, "worker": 5, "cheater": 5, "validator": 3}
-"""Everybody waits for the trainer; validators come before workers, or cases would queue behind new work."""
-
-
 def process(request: SwarmRequest, name: str) -> ProcessSpec:
     """Return how one of our processes is started, by its name."""
-    layout = Layout(request.folder)
-    role = name.rpartition("-")[0] or name
-    ports = {"orchestrator": request.ports.orchestrator, "origin": request.ports.origin, "relay": request.ports.relay}
-    ready = f"http://127.0.0.1:{ports[role]}/readyz" if role in ports else ""
+    role, layout = ROLES[role_of(name)], request.layout
+    port = getattr(request.ports, name, 0)  # those with a port of their own are called by their role
     return ProcessSpec(
         name=name,
-        command=(sys.executable, "-P", "-m", MODULES[role], "--config", str(layout.config(name))),
+        command=(sys.executable, "-P", "-m", role.module, "--config", str(layout.config(name))),
         log=layout.output(name),
         environment=CHILD_ENVIRONMENT,
-        ready_url=ready,
-        ready_port=ports.get(role, 0),
-        stop_seconds=20 if role == "trainer" else 2 * STOP_SECONDS,
-        nice=NICE[role],
-        final_statuses=FINAL.get(role, ()),
-        essential=role != "cheater",
+        ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",
+        ready_port=port,
+        stop_seconds=20 if name == "trainer" else 2 * STOP_SECONDS,
+        nice=role.nice,
+        final_statuses=role.final,
+        essential=role_of(name) != "cheater",
+    )
+
+
+def model_process(request: SwarmRequest) -> ProcessSpec:
+    """Return how the model is made and warmed up, in a process of its own because torch is large."""
+    layout, budgets = request.layout, ",".join(map(str, BUDGETS))
+    command = (sys.executable, "-m", "muster", "model", "init", str(layout.model), "--tasks", str(layout.tasks))
+    return ProcessSpec(
+        name="make-model",
+        command=(*command, "--seed", str(request.seed), "--budgets", budgets),
+        log=layout.output("make-model"),
+        environment=CHILD_ENVIRONMENT,
+        ready_seconds=300,
     )
 
 
 def chain_process(request: SwarmRequest) -> ProcessSpec:
     """Return how Anvil is started: it makes a block every second, and mines nothing otherwise."""
-    from muster.chain.anvil import anvil_command
-
-    states = Layout(request.folder).state("chain")
+    states = request.layout.state("chain")
     # A demo's report asks about a block that is some seconds old.
     command = anvil_command(request.ports.chain, block_time=BLOCK_SECONDS, states=states, latest_only=request.lasting)
     return ProcessSpec(
         name="chain",
         command=tuple(command),
-        log=Layout(request.folder).output("chain"),
+        log=request.layout.output("chain"),
         ready_port=request.ports.chain,
         restarts=0,
     )

@@ -11,8 +11,8 @@ from matplotlib.figure import Figure
 
 from muster.constants import TOKEN
 from muster.plots.charts import BAD, GOOD, STYLE, lines_behind, svg_text, title
-from muster.plots.training import line_chart
-from muster.swarm.summary import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD, SwarmFacts, paid
+from muster.plots.training import StepMetrics, line_chart
+from muster.swarm.summary import HELD_OUT, HELD_OUT_LENGTH_ERROR, LENGTH, LENGTH_ERROR, REWARD, SwarmFacts, claims
 
 
 def draw(axes: Axes, facts: SwarmFacts, which: str) -> None:
@@ -26,7 +26,7 @@ def _by_step(metrics: Mapping[str, str], label: str, top: float | None = None) -
     chart = line_chart(metrics, label, limits=(0, top))
 
     def plot(axes: Axes, facts: SwarmFacts) -> None:
-        chart(axes, facts.updates)
+        chart(axes, [StepMetrics(one.step, one.metrics) for one in facts.updates])
         axes.set_xlabel("step")
         lines_behind(axes)
 
@@ -35,7 +35,7 @@ def _by_step(metrics: Mapping[str, str], label: str, top: float | None = None) -
 
 def window(facts: SwarmFacts) -> list[tuple[float, float]]:
     """Return the pay in the reward window over time: (minutes of chain time since the first commitment, tokens)."""
-    changes = [(one.time, one.pay) for one in facts.committed] + [(one.time, -one.amount) for one in facts.settled]
+    changes = [(one.time, one.amount) for one in facts.committed] + [(one.time, -one.amount) for one in facts.settled]
     if not changes:
         return []
     start, total, points = min(time for time, _ in changes), 0, []
@@ -65,14 +65,10 @@ def _window(axes: Axes, facts: SwarmFacts) -> None:
 
 
 def _earned(axes: Axes, facts: SwarmFacts) -> None:
-    workers = [who for who in facts.participants if who.role == "worker"]
-    names = [who.name for who in workers]
-    earned = [paid(facts.settled, node=who.node) / TOKEN for who in workers]
-    voided = [
-        sum(one.amount for one in facts.settled if one.voided and one.node == who.node) / TOKEN for who in workers
-    ]
+    rows = claims(facts)
+    names, earned = [row["name"] for row in rows], [row["paid"] / TOKEN for row in rows]
     axes.barh(names, earned, color=GOOD, label="paid")
-    axes.barh(names, voided, left=earned, color=BAD, label="voided")
+    axes.barh(names, [row["voided"] / TOKEN for row in rows], left=earned, color=BAD, label="voided")
     axes.invert_yaxis()
     axes.set_xlabel("tokens")
     axes.legend(frameon=False, fontsize=8, loc="lower right")

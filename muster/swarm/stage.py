@@ -10,6 +10,7 @@ import asyncio
 import secrets
 import shutil
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from muster.chain.anvil import LocalChain
@@ -26,7 +27,7 @@ from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, model_hash, tokenizer_hash
 from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
-from muster.swarm.plan import ESCROW, Layout, NodePlan, SwarmRequest, local_terms, nodes, settings_of, terms
+from muster.swarm.plan import ESCROW, Layout, SwarmRequest, local_terms, nodes, settings_of, terms
 from muster.swarm.summary import Participant
 from muster.tasks import TaskSet, make_task_set, save_task_set
 
@@ -64,13 +65,12 @@ def keep_logs(folder: Path) -> None:
 
 def make_keys(request: SwarmRequest) -> dict[str, Signer]:
     """Make a key for every role, in 0600 files: nodes, their operators, owner, trainer, orchestrator."""
-    layout = Layout(request.folder)
     names = ["owner", *SERVICES]
     for node in nodes(request):
         names += [node.name, operator_of(node.name)]
     keys: dict[str, Signer] = {}
     for name in names:
-        path = layout.key(name)
+        path = request.layout.key(name)
         write_secret(path, secrets.token_hex(32))
         keys[name] = load_raw_key(path, CHAIN_ANVIL)
     return keys
@@ -84,7 +84,7 @@ def operator_of(node: str) -> str:
 def make_tasks(request: SwarmRequest) -> TaskSet:
     """Make the run's tasks from the seed."""
     task_set = make_task_set(request.seed)
-    save_task_set(task_set, Layout(request.folder).tasks)
+    save_task_set(task_set, request.layout.tasks)
     return task_set
 
 
@@ -99,9 +99,8 @@ def fill_run_folder(layout: Layout) -> None:
 
 def write_settings(request: SwarmRequest, run: int) -> None:
     """Write one settings file per process."""
-    layout = Layout(request.folder)
     for name in (*SERVICES, *(node.name for node in nodes(request))):
-        path = layout.config(name)
+        path = request.layout.config(name)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(to_toml(settings_of(request, name, run)), encoding="utf-8")
 
@@ -111,7 +110,7 @@ def chain_settings(request: SwarmRequest) -> ChainSettings:
     return ChainSettings(
         rpc_url=f"http://127.0.0.1:{request.ports.chain}",
         chain_id=CHAIN_ANVIL,
-        addresses=Layout(request.folder).addresses,
+        addresses=request.layout.addresses,
         poll_seconds=0.25,
     )
 
@@ -142,24 +141,22 @@ async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None
 
 def make_draw_tips(request: SwarmRequest) -> dict[str, bytes]:
     """Make the draw secret of every validator, in its folder; return what each registers of it, by name."""
-    layout = Layout(request.folder)
     judges = [node.name for node in nodes(request) if node.role == "validator"]
-    return {name: draw_tip(create_draw_secret(layout.state(name))) for name in judges}
+    return {name: draw_tip(create_draw_secret(request.layout.state(name))) for name in judges}
 
 
 async def open_run(
     request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], task_set: TaskSet
 ) -> tuple[int, Sequence[Participant]]:
     """Create and fund the run and register every node; return the run's number and the participants."""
-    layout = Layout(request.folder)
     agreed = terms(
         chosen=local_terms(request),
         trainer=keys["trainer"].address,
         storage_key=keys["orchestrator"].address,
         task_count=task_set.size,
         task_root=task_set.root,
-        model=model_hash(layout.model),
-        tokenizer=tokenizer_hash(layout.model),
+        model=model_hash(request.layout.model),
+        tokenizer=tokenizer_hash(request.layout.model),
     )
     async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
         run = event_of(await chain.send(runs.create_run(agreed.to_chain())), RunCreated).run
@@ -169,11 +166,11 @@ async def open_run(
 
 
 async def join(
-    request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], node: NodePlan, run: int
+    request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], node: Participant, run: int
 ) -> Participant:
     """Register one node by its operator, with the node's consent."""
     hot, cold = keys[node.name], keys[operator_of(node.name)]
     role = Role.VALIDATOR if node.name in tips else Role.WORKER
     async with await Chain.connect(chain_settings(request), cold) as chain:
         await chain.join(hot, run, role, draw_tip=tips.get(node.name, bytes(32)))
-    return Participant(node.name, node.role, hot.address, cold.address, node.honest)
+    return replace(node, node=hot.address, operator=cold.address)

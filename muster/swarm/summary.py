@@ -6,11 +6,13 @@ The facts come from the chain's events and views, the orchestrator's reports and
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from statistics import fmean, median
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any, Final
 
+from muster.chain.types import Solvency
 from muster.runtime.units import Tokens
 
 LAST_CHECKPOINTS: Final = 3
@@ -23,36 +25,26 @@ LENGTH_ERROR, HELD_OUT_LENGTH_ERROR = "completions/length_error", "held_out/leng
 
 @dataclass(frozen=True)
 class Participant:
-    """A node and the operator who is paid for it."""
+    """A worker or validator of the swarm, and the operator who is paid for it."""
 
     name: str
     role: str
-    node: str
-    operator: str
+    node: str = ""
+    """Address of its key, once it has one."""
+    operator: str = ""
+    """Address of its operator's."""
     honest: bool = True
 
 
 @dataclass(frozen=True)
-class CommitmentLine:
-    """A commitment on chain."""
+class Payment:
+    """Pay that came into the window with a commitment, or left it: claimed, or voided by a conviction."""
 
     node: str
-    index: int
-    step: int
-    pay: int
+    amount: int
     time: int
     """Seconds since the epoch, by the chain's clock."""
-
-
-@dataclass(frozen=True)
-class Payment:
-    """Pay that left the window: claimed, or voided by a conviction."""
-
-    node: str
-    operator: str
-    amount: int
-    voided: bool
-    time: int
+    voided: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,53 +76,21 @@ class Update:
 
 
 @dataclass(frozen=True)
-class ContractBalance:
-    """The tokens that one contract holds, and those that it owes by its own state."""
-
-    contract: str
-    balance: int
-    owed: int
-
-
-@dataclass(frozen=True)
-class PublishedStep:
-    """A checkpoint's root on chain and the root computed from the files that were served."""
-
-    step: int
-    root_on_chain: str
-    root_of_files: str
-
-
-@dataclass(frozen=True)
-class WeightFetches:
-    """How one worker fetched weights."""
-
-    name: str
-    seconds: Sequence[float]
-    """Seconds of every fetch but the first, before which there is nothing to generate with."""
-    generating: Sequence[float]
-    """Seconds of each fetch in which the engine generated."""
-    pauses: Sequence[float]
-    """Seconds for which the engine stopped to load them."""
-
-
-@dataclass(frozen=True)
 class SwarmFacts:
     """Everything the summary is made of."""
 
     participants: Sequence[Participant]
     positions: int
     """Rollouts per commitment."""
-    committed: Sequence[CommitmentLine]
+    committed: Sequence[Payment]
     settled: Sequence[Payment]
     case_results: Sequence[CaseResult]
     updates: Sequence[Update]
-    accepted: Mapping[str, int]
-    """Accepted commitments by node."""
-    rejected: Mapping[str, Mapping[str, int]]
-    """Rejected commitments by node and reason."""
-    balances: Sequence[ContractBalance]
-    published: Sequence[PublishedStep]
+    lines: Mapping[str, Mapping[str, Any]]
+    """The orchestrator's line about each node, by address: commitments accepted, rejected and used."""
+    solvency: Solvency
+    checkpoints: Sequence[Mapping[str, Any]]
+    """Each one's root on chain, and the root computed from the files that were served."""
     bytes_broadcast: int
     wall_seconds: float
     stage_seconds: Mapping[str, float]
@@ -140,16 +100,20 @@ class SwarmFacts:
     """Voided pay that stays in the run's escrow."""
     run: int = 1
     seed: int = 0
-    used: Mapping[str, int] = field(default_factory=dict)
-    """Commitments that went into a batch, by node."""
     restarts: Mapping[str, int] = field(default_factory=dict)
-    weight_fetches: Sequence[WeightFetches] = ()
+    weights: Sequence[Mapping[str, Any]] = ()
+    """How each worker fetched weights."""
 
 
 def summarise(facts: SwarmFacts) -> dict[str, Any]:
     """Return the document that `muster swarm demo --json` prints."""
     updates = sorted(facts.updates, key=lambda update: update.step)
     trained = [update for update in updates if update.step > 0]
+    held = facts.solvency
+    contracts = (
+        ("Registry", held.registry_tokens, held.registry_books),
+        ("Runs", held.runs_tokens, held.runs_books),
+    )
     return {
         "run": facts.run,
         "seed": facts.seed,
@@ -169,26 +133,14 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         "claims": claims(facts),
         "voided": sum(one.amount for one in facts.settled if one.voided),
         "escrow_kept": facts.escrow_kept,
-        "solvent": all(one.balance >= one.owed for one in facts.balances),
-        "balances": sum(one.balance for one in facts.balances),
-        "owed": sum(one.owed for one in facts.balances),
-        "contracts": [asdict(one) for one in facts.balances],
-        "checkpoints": [asdict(one) for one in facts.published],
+        "solvent": held.solvent,
+        "balances": held.registry_tokens + held.runs_tokens,
+        "owed": held.registry_books + held.runs_books,
+        "contracts": [{"contract": name, "balance": tokens, "owed": books} for name, tokens, books in contracts],
+        "checkpoints": list(facts.checkpoints),
         "bytes_broadcast": facts.bytes_broadcast,
-        "weights": [weight_row(fetches) for fetches in facts.weight_fetches],
+        "weights": list(facts.weights),
         "restarts": dict(facts.restarts),
-    }
-
-
-def weight_row(fetches: WeightFetches) -> dict[str, Any]:
-    """Return a worker's seconds spent fetching, the share of them in which it generated, and its median pause."""
-    total = sum(fetches.seconds)
-    return {
-        "node": fetches.name,
-        "fetches": len(fetches.seconds),
-        "seconds": round(total, 2),
-        "generating": round(sum(fetches.generating) / total, 3) if total else None,
-        "pause_seconds": round(median(fetches.pauses), 3) if fetches.pauses else None,
     }
 
 
@@ -231,18 +183,19 @@ def held_out(updates: Sequence[Update]) -> dict[str, Any]:
 
 def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
     """Return what a node did and earned."""
-    mine = [one for one in facts.committed if one.node == who.node]
+    commitments = sum(one.node == who.node for one in facts.committed)
+    line = facts.lines.get(who.node, {})
     return {
         "name": who.name,
         "role": who.role,
         "honest": who.honest,
         "address": who.node,
-        "commitments": len(mine),
-        "rollouts": len(mine) * facts.positions,
-        "accepted": facts.accepted.get(who.node, 0),
-        "rejected": dict(facts.rejected.get(who.node, {})),
-        "used": facts.used.get(who.node, 0),
-        "earned": paid(facts.settled, node=who.node) + facts.seals.get(who.node, 0),
+        "commitments": commitments,
+        "rollouts": commitments * facts.positions,
+        "accepted": line.get("accepted", 0),
+        "rejected": dict(line.get("rejected", {})),
+        "used": line.get("used", 0),
+        "earned": _total(facts.settled, who, voided=False) + facts.seals.get(who.node, 0),
     }
 
 
@@ -263,27 +216,21 @@ def slash_row(facts: SwarmFacts, case: CaseResult) -> dict[str, Any]:
 
 def claims(facts: SwarmFacts) -> list[dict[str, Any]]:
     """Return what each worker's operator was paid, and the pay of its commitments and of those voided."""
-    rows = []
-    for who in facts.participants:
-        if who.role != "worker":
-            continue
-        committed = sum(one.pay for one in facts.committed if one.node == who.node)
-        voided = sum(one.amount for one in facts.settled if one.voided and one.node == who.node)
-        rows.append(
-            {
-                "name": who.name,
-                "operator": who.operator,
-                "committed": committed,
-                "voided": voided,
-                "paid": paid(facts.settled, node=who.node),
-            }
-        )
-    return rows
+    return [
+        {
+            "name": who.name,
+            "operator": who.operator,
+            "committed": _total(facts.committed, who, voided=False),
+            "voided": _total(facts.settled, who, voided=True),
+            "paid": _total(facts.settled, who, voided=False),
+        }
+        for who in facts.participants
+        if who.role == "worker"
+    ]
 
 
-def paid(settled: Iterable[Payment], *, node: str) -> int:
-    """Return the token wei that claims for a node paid out."""
-    return sum(one.amount for one in settled if one.node == node and not one.voided)
+def _total(payments: Iterable[Payment], who: Participant, *, voided: bool) -> int:
+    return sum(one.amount for one in payments if one.node == who.node and one.voided == voided)
 
 
 def name_of(facts: SwarmFacts, node: str) -> str:
@@ -292,8 +239,7 @@ def name_of(facts: SwarmFacts, node: str) -> str:
 
 
 def _total_stages(updates: Iterable[Update]) -> dict[str, float]:
-    total: dict[str, float] = {}
+    total: Counter[str] = Counter()
     for update in updates:
-        for name, seconds in update.stages.items():
-            total[name] = total.get(name, 0.0) + seconds
-    return total
+        total.update(update.stages)
+    return dict(total)

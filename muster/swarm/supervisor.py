@@ -21,7 +21,8 @@ from typing import Final, Self, TypeVar
 import httpx2
 
 from muster.errors import ConfigError, MusterError, UnreachableError
-from muster.swarm.processes import Child, Leader, leader
+from muster.runtime.process import run_together
+from muster.swarm.processes import Child, leader
 from muster.swarm.state import SwarmState, check_free, remove_state
 
 BACK_OFF: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
@@ -117,13 +118,7 @@ class Supervisor:
 
     async def start_all(self, specs: Sequence[ProcessSpec]) -> None:
         """Start processes that need not wait for each other."""
-        starts = [asyncio.create_task(self.start(spec)) for spec in specs]
-        try:
-            await asyncio.gather(*starts)
-        finally:
-            for task in starts:
-                task.cancel()
-            await asyncio.gather(*starts, return_exceptions=True)
+        await run_together(*(self.start(spec) for spec in specs))
 
     async def run(self, spec: ProcessSpec) -> None:
         """Run one process to its end. Raises SwarmError unless it ends with status 0, all within `ready_seconds`."""
@@ -164,10 +159,6 @@ class Supervisor:
     def keeps(self, name: str) -> bool:
         """Return whether this supervisor started a process of that name and keeps it running."""
         return name in self._keepers
-
-    def leader_of(self, name: str) -> Leader:
-        """Return the process that currently runs under a name. Raises KeyError when none does."""
-        return self._running[name].name
 
     async def guard(self, work: Awaitable[T]) -> T:
         """Await `work`, ending it with SwarmError as soon as a process cannot be kept running."""
@@ -278,10 +269,8 @@ async def interruptible(work: Coroutine[object, object, T]) -> T:
 
 
 async def _is_ready(spec: ProcessSpec) -> bool:
-    if spec.ready_port and not await _accepts(spec.ready_port):
-        return False
     if not spec.ready_url:
-        return True
+        return await _accepts(spec.ready_port)
     try:
         async with httpx2.AsyncClient(timeout=2, trust_env=False) as client:
             return (await client.get(spec.ready_url)).status_code == 200

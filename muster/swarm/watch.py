@@ -6,7 +6,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,32 +22,13 @@ LINES: Final = 10
 """Events that the live view keeps in sight."""
 
 
-class View(Protocol):
-    """Shows what happens in a swarm."""
-
-    def __enter__(self) -> Self: ...
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None): ...
-
-    def stage(self, text: str) -> None:
-        """Show that a stage of the work begins."""
-
-    def process_event(self, event: ProcessEvent) -> None:
-        """Show an event of a process."""
-
-    def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
-        """Show events of the run, as the orchestrator lists them."""
-
-    def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
-        """Show the state of the run, from the orchestrator's summary."""
-
-
-def watcher(console: Console, *, plain: bool = False) -> View:
+def watcher(console: Console, *, plain: bool = False) -> PlainView:
     """Return a live view on a terminal, lines otherwise."""
     return PlainView(console) if plain or not console.is_terminal else LiveView(console)
 
 
 class PlainView:
-    """One line per event."""
+    """Shows what happens in a swarm: one line per event."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -61,16 +42,20 @@ class PlainView:
         pass
 
     def stage(self, text: str) -> None:
+        """Show that a stage of the work begins."""
         self._line(text)
 
     def process_event(self, event: ProcessEvent) -> None:
+        """Show an event of a process."""
         self._line(process_line(event))
 
     def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
+        """Show events of the run, as the orchestrator lists them."""
         for event in events:
             self._line(run_event_line(event, participants))
 
     def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
+        """Show the state of the run, from the orchestrator's summary."""
         blocked = document.get("blocked", "")
         if blocked and blocked != self._blocked:
             self._line(f"waiting: {blocked}")
@@ -80,11 +65,11 @@ class PlainView:
         self._console.print(f"{time.monotonic() - self._started:7.1f} s  {text}", markup=False, soft_wrap=True)
 
 
-class LiveView:
+class LiveView(PlainView):
     """The run on one screen, redrawn twice a second."""
 
     def __init__(self, console: Console) -> None:
-        self._started = time.monotonic()
+        super().__init__(console)
         self._stage = ""
         self._lines: deque[str] = deque(maxlen=LINES)
         self._document: Mapping[str, Any] = {}
@@ -101,14 +86,11 @@ class LiveView:
     def stage(self, text: str) -> None:
         self._stage = text
 
-    def process_event(self, event: ProcessEvent) -> None:
-        self._lines.append(process_line(event))
-
-    def run_events(self, events: Sequence[Mapping[str, Any]], participants: Sequence[Participant]) -> None:
-        self._lines.extend(run_event_line(event, participants) for event in events)
-
     def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
         self._document, self._participants = document, participants
+
+    def _line(self, text: str) -> None:
+        self._lines.append(text)
 
     def render(self) -> RenderableType:
         seconds = int(time.monotonic() - self._started)

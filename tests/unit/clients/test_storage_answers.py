@@ -61,7 +61,7 @@ async def test_every_operation_fails_with_an_error_of_ours(reply: bytes, monkeyp
     async with answering(reply, monkeypatch) as url:
         store = ContentStore(url)
         operations: list[Callable[[], Awaitable[object]]] = [
-            lambda: store.size(NAME),
+            lambda: store.exists(NAME),
             lambda: store.open(NAME),
             lambda: store.get(NAME),
             lambda: listed(store),

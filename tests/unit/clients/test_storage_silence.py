@@ -53,7 +53,7 @@ async def test_nothing_waits_longer_than_its_bound(moto_server, use_s3):
             time_to_fail(ours.put(b"small")),
             time_to_fail(ours.put(big + b"another")),
             time_to_fail(ours.get(name)),
-            time_to_fail(ours.size(name)),
+            time_to_fail(ours.exists(name)),
             time_to_fail(ours.check()),
             time_to_fail(anext(ours.names())),
             time_to_fail(_through(silent, bucket, use_s3, url)),

@@ -130,7 +130,7 @@ def test_questions_travel_whatever_the_files_are_called(name: str) -> None:
 def test_questions_are_the_tasks_that_are_left_of_the_right_file(tasks_file: Path, task_set: TaskSet) -> None:
     questions = EvalRequest(Path("model"), tasks_file, task_set.root, "train", 30, SAMPLING)
     assert questions.load() == task_set.train[:30]
-    assert questions.starting_at(28).load() == task_set.train[28:30]
+    assert replace(questions, first=28).load() == task_set.train[28:30]
     assert replace(questions, part="held-out", count=5).load() == task_set.held_out[:5]
     with pytest.raises(MismatchError):
         replace(questions, root=bytes(32)).load()

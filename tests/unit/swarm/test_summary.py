@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import re
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
+from muster.chain.types import Solvency
+from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.units import Tokens
+from muster.swarm.facts import weight_fetches
 from muster.swarm.plots import PLOTS, picture, svg, window
 from muster.swarm.report import html, lead, terminal_summary
 from muster.swarm.summary import (
     CaseResult,
-    CommitmentLine,
-    ContractBalance,
     Participant,
     Payment,
-    PublishedStep,
     SwarmFacts,
     Update,
-    WeightFetches,
     held_out,
     problems,
     summarise,
@@ -36,6 +37,10 @@ def update(step: int, score: float | None, reward: float = 0.0) -> Update:
     return Update(step, metrics, {"update": 1.25, "wait": 0.5})
 
 
+def published(step: int, root_on_chain: str, root_of_files: str) -> dict[str, object]:
+    return {"step": step, "root_on_chain": root_on_chain, "root_of_files": root_of_files}
+
+
 def facts(**changes: object) -> SwarmFacts:
     values: dict[str, object] = {
         "participants": [
@@ -45,30 +50,31 @@ def facts(**changes: object) -> SwarmFacts:
             Participant("owner", "owner", "0x" + "a4" * 20, "0x" + "a4" * 20),
         ],
         "positions": 128,
-        "committed": [CommitmentLine(HONEST, i, 0, PAY, 100 + i) for i in range(3)]
-        + [CommitmentLine(CHEAT, i, 0, PAY, 105 + i) for i in range(2)],
+        "committed": [Payment(HONEST, PAY, 100 + i) for i in range(3)]
+        + [Payment(CHEAT, PAY, 105 + i) for i in range(2)],
         "settled": [
-            Payment(CHEAT, "0x" + "a2" * 20, 2 * PAY, True, 200),
-            Payment(HONEST, "0x" + "a1" * 20, 3 * PAY, False, 90_000),
+            Payment(CHEAT, 2 * PAY, 200, voided=True),
+            Payment(HONEST, 3 * PAY, 90_000),
         ],
         "case_results": [
             CaseResult(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, 2, 3, 3, JUDGE),
             CaseResult(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, 0, 0, 3, JUDGE),
         ],
         "updates": [update(2, 0.75, 0.5), update(0, 0.5), update(1, 0.625, 0.25)],
-        "accepted": {HONEST: 3},
-        "used": {HONEST: 2},
-        "rejected": {CHEAT: {"activation_mismatch": 2}},
-        "balances": [ContractBalance("Registry", 500, 500), ContractBalance("Runs", 1_000, 990)],
-        "published": [PublishedStep(0, "0x01", "0x01"), PublishedStep(1, "0x02", "0x02")],
+        "lines": {
+            HONEST: {"accepted": 3, "rejected": {}, "used": 2},
+            CHEAT: {"accepted": 0, "rejected": {"activation_mismatch": 2}, "used": 0},
+        },
+        "solvency": Solvency(500, 500, 1_000, 990),
+        "checkpoints": [published(0, "0x01", "0x01"), published(1, "0x02", "0x02")],
         "bytes_broadcast": 12_345,
         "wall_seconds": 123.456,
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,
         "seals": {JUDGE: 7},
-        "weight_fetches": [
-            WeightFetches("worker-1", [0.5, 1.5], [0.25, 1.25], [0.02, 0.08, 0.04]),
-            WeightFetches("cheater", [], [], []),
+        "weights": [
+            {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
+            {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
         ],
     }
     return SwarmFacts(**(values | changes))  # type: ignore[arg-type]
@@ -165,6 +171,20 @@ def test_the_whole_document() -> None:
     }
 
 
+def test_fetches_of_weights_are_counted_in_a_log_from_the_second_on(tmp_path: Path) -> None:
+    arrived = [(9.0, 0.0), (0.5, 0.25), (1.5, 1.25)]
+    lines: list[dict[str, object]] = [
+        {"event": WEIGHTS_ARRIVED, "seconds": seconds, "generating": generating} for seconds, generating in arrived
+    ]
+    lines += [{"event": WEIGHTS_LOADED, "seconds": seconds} for seconds in (0.02, 0.08, 0.04)]
+    log = tmp_path / "log.jsonl"
+    log.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert weight_fetches({"worker-1": log, "cheater": tmp_path / "absent"}) == [
+        {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
+        {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
+    ]
+
+
 def test_all_is_well() -> None:
     assert problems(summarise(facts()), steps=2) == []
 
@@ -174,15 +194,18 @@ def test_all_is_well() -> None:
     [
         ({"updates": []}, "0 of 2 steps were trained"),
         ({"case_results": []}, "cheater cheats and was not slashed"),
-        ({"used": {CHEAT: 1}}, "1 files of cheater, who cheats, were trained on"),
-        ({"rejected": {HONEST: {"malformed": 1}}}, "worker-1 is honest, and work of it was rejected: {'malformed': 1}"),
+        ({"lines": {CHEAT: {"used": 1}}}, "1 files of cheater, who cheats, were trained on"),
+        (
+            {"lines": {HONEST: {"rejected": {"malformed": 1}}}},
+            "worker-1 is honest, and work of it was rejected: {'malformed': 1}",
+        ),
         ({"settled": []}, f"worker-1 was paid 0 MUST for {Tokens(3 * PAY)} less 0 MUST voided"),
         (
-            {"balances": [ContractBalance("Runs", 9, 10**18)]},
+            {"solvency": Solvency(0, 0, 9, 10**18)},
             "the contracts hold 0.000000000000000009 MUST and owe 1 MUST",
         ),
         (
-            {"published": [PublishedStep(4, "0x01", "0x02")]},
+            {"checkpoints": [published(4, "0x01", "0x02")]},
             "the files of steps [4] do not hash to their roots on chain",
         ),
     ],
@@ -213,7 +236,7 @@ def test_before_is_the_first_model_or_nothing() -> None:
 
 
 def test_one_short_contract_is_insolvency_even_if_the_sums_agree() -> None:
-    document = summarise(facts(balances=[ContractBalance("Registry", 499, 500), ContractBalance("Runs", 1_001, 1_000)]))
+    document = summarise(facts(solvency=Solvency(499, 500, 1_001, 1_000)))
     assert (document["solvent"], document["balances"], document["owed"]) == (False, 1_500, 1_500)
 
 

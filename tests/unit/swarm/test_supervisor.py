@@ -47,6 +47,13 @@ async def until(condition: Callable[[], object], seconds: float = 20) -> None:
         await asyncio.sleep(0.02)
 
 
+def leader_of(folder: Path, name: str) -> Leader:
+    """Return the process that currently runs under a name, as the state file says."""
+    state = read_state(folder)
+    assert state is not None
+    return state.processes[name]
+
+
 def bystander() -> subprocess.Popen[bytes]:
     """Start a process of somebody else's."""
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"], start_new_session=True)
@@ -76,7 +83,7 @@ async def test_ending_reaches_grandchildren_and_the_stubborn(tmp_path: Path) -> 
         async with Supervisor(tmp_path, told.append) as swarm:
             await swarm.start(spec(tmp_path, "parent", PARENT))
             await swarm.start(spec(tmp_path, "stubborn", STUBBORN, stop_seconds=0.3))
-            parent, stubborn = swarm.leader_of("parent"), swarm.leader_of("stubborn")
+            parent, stubborn = leader_of(tmp_path, "parent"), leader_of(tmp_path, "stubborn")
             await until(lambda: len(session_members(parent)) == 2)
             await until(lambda: (tmp_path / "stubborn.log").read_text() == "up\n")
         assert session_members(parent) == session_members(stubborn) == []
@@ -95,10 +102,10 @@ async def test_a_process_that_dies_is_restarted(tmp_path: Path) -> None:
     told: list[ProcessEvent] = []
     async with Supervisor(tmp_path, told.append) as swarm:
         await swarm.start(spec(tmp_path, "worker", "import time; time.sleep(600)"))
-        before = swarm.leader_of("worker")
+        before = leader_of(tmp_path, "worker")
         os.kill(before.pid, signal.SIGKILL)
         await until(lambda: [event.kind for event in told] == ["started", "died", "started", "restarted"])
-        after = swarm.leader_of("worker")
+        after = leader_of(tmp_path, "worker")
         assert after != before
         assert is_alive(after)
         state = read_state(tmp_path)
@@ -112,7 +119,7 @@ async def test_a_death_takes_what_the_dead_left_behind(tmp_path: Path) -> None:
     """A worker's engine must not outlive the worker and hold its memory beside the next one's."""
     async with Supervisor(tmp_path) as swarm:
         await swarm.start(spec(tmp_path, "parent", PARENT))
-        before = swarm.leader_of("parent")
+        before = leader_of(tmp_path, "parent")
         await until(lambda: len(session_members(before)) == 2)
         os.kill(before.pid, signal.SIGKILL)
         await until(lambda: session_members(before) == [])
@@ -225,7 +232,7 @@ async def test_environment_reaches_the_process_and_not_its_command_line(tmp_path
     async with Supervisor(tmp_path) as swarm:
         await swarm.start(spec(tmp_path, "x", code, environment={"COLOUR": "blue"}, nice=3))
         await until(lambda: (tmp_path / "x.log").read_text() == "blue\n")
-        pid = swarm.leader_of("x").pid
+        pid = leader_of(tmp_path, "x").pid
         assert b"blue" not in Path(f"/proc/{pid}/cmdline").read_bytes()
         expected = min(19, os.getpriority(os.PRIO_PROCESS, 0) + 3)
         assert os.getpriority(os.PRIO_PROCESS, pid) == expected
