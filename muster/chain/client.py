@@ -23,7 +23,7 @@ from muster.chain.provider import Web3
 from muster.chain.reads import ChainReader, open_book
 from muster.chain.sender import GAS_HEADROOM, TxSender
 from muster.chain.types import AddressBook, PendingOutcome, TxReceipt, TxRequest
-from muster.contracts import court, registry, runs, token
+from muster.contracts import court, registry, token
 from muster.contracts.codec import Event, Transaction
 from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Permit, Registration, Role
@@ -141,10 +141,6 @@ class Chain(ChainReader):
         """Return a transaction as the sender takes it."""
         return TxRequest(getattr(self.addresses, transaction.contract), transaction.encode(), transaction.label)
 
-    async def simulate(self, transaction: Transaction[T]) -> T:
-        """Return what a transaction's function would return now; send nothing. Raises RevertError."""
-        return transaction.decode(await self._require_sender().simulate(self.request_for(transaction)))
-
     async def send(self, transaction: Transaction) -> TxReceipt:
         """Send a transaction and wait until it is mined; in a dry run, estimate its gas instead."""
         request, sender = self.request_for(transaction), self._require_sender()
@@ -159,12 +155,6 @@ class Chain(ChainReader):
         return self.sender
 
     # Operations of several calls
-
-    async def approve_and_fund(self, run: int, amount: int) -> TxReceipt:
-        """Add to a run's escrow, with the allowance it needs."""
-        if await self.call(token.allowance(self.signer.address, self.addresses.runs)) < amount:
-            await self.send(token.approve(self.addresses.runs, amount))
-        return await self.send(runs.fund(run, amount))
 
     async def deposit_with_permit(self, amount: int) -> TxReceipt:
         """Move tokens from the wallet to the free balance, with a permit signed here instead of an allowance."""

@@ -117,13 +117,6 @@ class TxSender:
         async with self._lock:
             return await self._await_pending()
 
-    async def simulate(self, call: TxRequest) -> bytes:
-        """Return what the call would return now; send nothing. Raises RevertError."""
-        try:
-            return bytes(await self.web3.eth.call(self._parameters(call), "pending"))
-        except RpcError as error:
-            raise self._refusal(call, error) from error
-
     async def estimate(self, call: TxRequest) -> int:
         """Return the gas that the call would use now. Raises RevertError."""
         try:

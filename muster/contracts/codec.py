@@ -80,7 +80,7 @@ class Call(_Bound[R]):
 
 
 class Transaction(_Bound[R]):
-    """A transaction: `await chain.send(transaction)`. `R` is what its function returns to `Chain.simulate`."""
+    """A transaction: `await chain.send(transaction)`. `R` is what its function returns."""
 
 
 @dataclass(frozen=True)

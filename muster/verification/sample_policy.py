@@ -68,13 +68,3 @@ def detection(positions: int, false: int, sample: int, per_row: float = 1.0) -> 
 def detection_over(chances: Iterable[float]) -> float:
     """Return the probability that at least one of several commitments is caught, each with its own probability."""
     return 1 - math.prod(1 - chance for chance in chances)
-
-
-def rows_needed(per_row: float, wanted: float = 0.99) -> int | None:
-    """Return how many rows to re-run, all of them false, to detect one with probability `wanted`.
-
-    None where no number suffices.
-    """
-    if per_row <= 0:
-        return None
-    return 1 if per_row >= wanted else math.ceil(math.log(1 - wanted) / math.log(1 - per_row))

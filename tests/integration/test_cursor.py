@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.anvil import Anvil
 from muster.chain import reads
-from muster.chain.anvil import Anvil, LocalChain
+from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
 from muster.chain.cursor import REMEMBERED_BLOCKS, EventBatch, EventCursor
 from muster.chain.events import decode_logs

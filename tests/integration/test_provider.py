@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 import pytest
 from eth_utils.address import to_checksum_address
 
+from benchmarks.testbed.anvil import Anvil
 from muster.chain import provider as provider_module
-from muster.chain.anvil import Anvil
 from muster.chain.provider import BoundedProvider, RpcError, connect, connected, in_one_trip
 from muster.errors import MalformedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.chain.anvil import Anvil
+from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.keys import Signer, write_secret
 from muster.chain.sender import GAS_HEADROOM

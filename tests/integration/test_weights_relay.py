@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.run_fixture import terms_of
-from muster.chain.anvil import free_port
 from muster.chain.client import Chain, event_of
 from muster.chain.keys import Signer
 from muster.contracts import runs

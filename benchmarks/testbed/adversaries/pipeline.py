@@ -31,7 +31,7 @@ from muster.settings.schema import ValidatorSettings
 from muster.verification.checks import CommittedWork, Finding, check_rows
 from muster.verification.evidence import Inspection, VerificationContext
 from muster.verification.profiles import Limit
-from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows, rows_needed
+from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows
 from validator.inspector import from_replay, from_static, inspect_file
 from validator.model import Model
 from validator.replay import Measurement, judge
@@ -319,3 +319,13 @@ def describe(outcome: Outcome) -> dict[str, Any]:
         "tenth": outcome.caught_tenth / outcome.samples,
         "tenth_predicted": outcome.predicted_tenth,
     }
+
+
+def rows_needed(per_row: float, wanted: float = 0.99) -> int | None:
+    """Return how many rows to re-run, all of them false, to detect one with probability `wanted`.
+
+    None where no number suffices.
+    """
+    if per_row <= 0:
+        return None
+    return 1 if per_row >= wanted else math.ceil(math.log(1 - wanted) / math.log(1 - per_row))
