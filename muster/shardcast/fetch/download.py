@@ -247,7 +247,7 @@ class Download:
     async def _stream(self, version: PartialVersion, source: Source) -> None:
         """Fetch shard after shard from one source over one connection, until it is dropped."""
         stream = Stream(source)
-        while not source.dropped:
+        while not source.report.dropped:
             if source.backoff:
                 await asyncio.sleep(source.backoff)
                 continue
