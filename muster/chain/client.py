@@ -10,8 +10,9 @@ chain for rehearsals: it estimates transactions and sends nothing.
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
@@ -19,8 +20,8 @@ from eth_utils.crypto import keccak
 from muster.chain.consent import CONSENT_SECONDS, sign_consent, sign_permit
 from muster.chain.events import decode_logs
 from muster.chain.keys import Signer
-from muster.chain.provider import Web3
-from muster.chain.reads import ChainReader, open_book
+from muster.chain.provider import Web3, connected
+from muster.chain.reads import ChainReader, find_deployment
 from muster.chain.sender import GAS_HEADROOM, TxSender
 from muster.chain.types import AddressBook, PendingOutcome, TxReceipt, TxRequest
 from muster.contracts import court, registry, token
@@ -68,10 +69,23 @@ def event_of(receipt: TxReceipt, kind: type[E]) -> E:
 class Chain(ChainReader):
     """A deployment and, where it sends, one key. Make it with `connect`, and `close` it."""
 
-    def __init__(self, web3: Web3, book: AddressBook, settings: ChainSettings, sender: TxSender | None = None) -> None:
+    def __init__(
+        self, web3: Web3, book: AddressBook, settings: ChainSettings, sender: TxSender | None, resources: AsyncExitStack
+    ) -> None:
         super().__init__(web3, book, settings)
         self.sender = sender
+        self._resources = resources
+        """What `close` closes: the connection and the journal; of a dry run, nothing."""
         self._is_dry_run = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._resources.aclose()
 
     @classmethod
     async def connect(
@@ -87,28 +101,19 @@ class Chain(ChainReader):
         `book` replaces the one at `settings.addresses`; journals are beside that file unless `journal_folder` says
         otherwise. Raises WrongChainError, UnreachableError, ConfigError.
         """
-        web3, book = await open_book(settings, book)
-        if signer is None:
-            return cls(web3, book, settings)
-        try:
-            folder = journal_folder or settings.addresses.parent / "journals"
-            sender = await TxSender.open(web3, signer, folder, settings)
-        except BaseException:
-            await web3.provider.disconnect()
-            raise
-        return cls(web3, book, settings, sender)
-
-    async def close(self) -> None:
-        """Close the connection and the journal; of a dry run, nothing."""
-        if self._is_dry_run:
-            return
-        if self.sender is not None:
-            self.sender.close()
-        await super().close()
+        async with AsyncExitStack() as resources:
+            web3 = await resources.enter_async_context(connected(settings))
+            book = await find_deployment(web3, settings, book)
+            sender = None
+            if signer is not None:
+                folder = journal_folder or settings.addresses.parent / "journals"
+                sender = await TxSender.open(web3, signer, folder, settings)
+                resources.callback(sender.close)
+            return cls(web3, book, settings, sender, resources.pop_all())
 
     def dry_run(self) -> Chain:
         """Return the same chain with a `send` that estimates and sends nothing. Closing it closes nothing."""
-        chain = Chain(self.web3, self.addresses, self.settings, self.sender)
+        chain = Chain(self.web3, self.addresses, self.settings, self.sender, AsyncExitStack())
         chain._is_dry_run = True
         return chain
 

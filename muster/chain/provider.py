@@ -159,29 +159,22 @@ class BoundedProvider(AsyncJSONBaseProvider):
 Web3: TypeAlias = AsyncWeb3[BoundedProvider]
 
 
-async def connect(settings: ChainSettings) -> Web3:
-    """Connect to the endpoint of the settings. Raises WrongChainError when it serves another chain."""
+@asynccontextmanager
+async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
+    """Connect to the endpoint of the settings for the length of a block.
+
+    Raises WrongChainError when it serves another chain.
+    """
     provider = BoundedProvider(settings.rpc_url, timeout=settings.timeout_seconds)
     # No default middleware: it would ask for gas prices and names behind our back. POA: blocks with longer extra data.
     web3 = AsyncWeb3(provider, middleware=[ExtraDataToPOAMiddleware], modules={"eth": AsyncEth})
-    try:
+    async with provider:
         served = await web3.eth.chain_id
         if served != settings.chain_id:
             raise WrongChainError(
                 f"{mask(settings.rpc_url)} serves chain {served}, and the settings name chain {settings.chain_id}",
                 hint=f"set chain.rpc_url to an endpoint of chain {settings.chain_id}, or chain.chain_id to {served}",
             )
-    except BaseException:
-        await provider.disconnect()
-        raise
-    return web3
-
-
-@asynccontextmanager
-async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
-    """Connect for the length of a block."""
-    web3 = await connect(settings)
-    async with web3.provider:
         yield web3
 
 

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
+from prometheus_client import start_http_server
+
 from muster.errors import EXIT_CODES, ConfigError, FinishedError, MusterError
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
@@ -166,7 +168,7 @@ def _metrics(port: int) -> Iterator[None]:
         yield
         return
     try:
-        server, thread = telemetry.serve_metrics("127.0.0.1", port)
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=telemetry.REGISTRY)
     except OSError as error:
         raise ConfigError(f"port {port} for metrics is taken", hint="set log.metrics_port to another") from error
     try:

@@ -16,13 +16,11 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
-import wsgiref.simple_server
 from pathlib import Path
 from typing import Final, TextIO
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from muster.runtime import retries
@@ -163,8 +161,3 @@ def gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
 def histogram(name: str, help_text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
     """Return a histogram `muster_<name>` with the given upper bounds."""
     return Histogram(f"muster_{name}", help_text, labels, buckets=buckets, registry=REGISTRY)
-
-
-def serve_metrics(host: str, port: int) -> tuple[wsgiref.simple_server.WSGIServer, threading.Thread]:
-    """Serve REGISTRY over HTTP for a process that is no HTTP service; the caller owns and shuts down the server."""
-    return start_http_server(port, addr=host, registry=REGISTRY)

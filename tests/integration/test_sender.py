@@ -129,16 +129,16 @@ SEND_AND_HANG = """
 import asyncio, sys
 from pathlib import Path
 from muster.chain.keys import load_raw_key
-from muster.chain.provider import connect
+from muster.chain.provider import connected
 from muster.chain.sender import TxSender
 from muster.chain.types import TxRequest
 from muster.settings.schema import ChainSettings
 
 async def main(url, key, folder, to):
     settings = ChainSettings(rpc_url=url)
-    web3 = await connect(settings)
-    sender = await TxSender.open(web3, load_raw_key(Path(key), 31337), Path(folder), settings)
-    await sender.send(TxRequest(to, b"", "pay 1", 1))
+    async with connected(settings) as web3:
+        sender = await TxSender.open(web3, load_raw_key(Path(key), 31337), Path(folder), settings)
+        await sender.send(TxRequest(to, b"", "pay 1", 1))
 
 asyncio.run(main(*sys.argv[1:]))
 """
