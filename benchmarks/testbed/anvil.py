@@ -71,7 +71,8 @@ class Anvil:
         for _ in range(1 if port else 3):  # a free port may be taken before Anvil gets to it
             try:
                 chosen = port or free_port()
-                command = anvil_command(chosen, block_time=block_time, mining=mining, chain_id=chain_id)
+                command = anvil_command(chosen, block_time=block_time, chain_id=chain_id)
+                command += [] if mining else ["--no-mining"]  # nothing is mined until a block is asked for
                 return cls._start_on(chosen, command, log)
             except UnreachableError as error:
                 last = error

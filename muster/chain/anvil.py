@@ -42,25 +42,22 @@ def anvil_command(
     port: int,
     *,
     block_time: float | None = None,
-    mining: bool = True,
     chain_id: int = CHAIN_ANVIL,
     states: Path | None = None,
     latest_only: bool = False,
 ) -> list[str]:
     """Return the command line of an Anvil on a port.
 
-    Without `block_time` every transaction is mined at once; with `mining=False` nothing is mined until a block is asked
-    for. Another `chain_id` rehearses another chain. `states`: folder for the states of older blocks, which Anvil
-    otherwise leaves in the home folder when it is killed. `latest_only`: keep the newest block's state alone. Every
-    state holds the hashes of all blocks, so keeping a number of states takes more memory with every block.
+    Without `block_time` every transaction is mined at once. Another `chain_id` rehearses another chain. `states`:
+    folder for the states of older blocks, which Anvil otherwise leaves in the home folder when it is killed.
+    `latest_only`: keep the newest block's state alone. Every state holds the hashes of all blocks, so keeping a number
+    of states takes more memory with every block.
     """
     command = [str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
     if states is not None:
         command += ["--cache-path", str(states)]
     if latest_only:
         command.append("--prune-history")
-    if not mining:
-        return [*command, "--no-mining"]
     return command if block_time is None else [*command, "--block-time", f"{block_time:g}"]
 
 

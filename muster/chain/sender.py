@@ -171,13 +171,17 @@ class TxSender:
         taken: set[int] = set()
         factor = 1.0
         for _ in range(NONCE_ATTEMPTS):
+            # 1. Price it.
             count, balance, fees = await self._market()
             self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
             fees = fees.times(factor) if factor > 1 else fees
-            self._require_funds(call, balance, gas * fees.max_fee + call.value)
+            if balance < (needed := gas * fees.max_fee + call.value):
+                raise self.unfunded(call.label, f"holds {Ether(balance)}, less than", needed)
+            # 2. Reserve a nonce and write the signed transaction down.
             sent = await asyncio.to_thread(
                 self.journal.reserve, count, taken, lambda nonce, fees=fees: self.sign(call, nonce, gas, fees)
             )
+            # 3. Broadcast it; what the endpoint refused is forgotten, and tried with another nonce or higher fees.
             try:
                 landing = await self._broadcast(sent)
             except ChainError:
@@ -256,10 +260,12 @@ class TxSender:
         while (waited := time.monotonic() - start) < self.timeout:
             sent = await self._reload(sent)
             try:
+                # 1. It is mined.
                 mined, count = await self._receipt(sent)
                 if mined is not None:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     return mined
+                # 2. Another transaction took its nonce.
                 lost = lost + 1 if count > sent.nonce else 0
                 if lost == LOST_POLLS:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
@@ -267,6 +273,7 @@ class TxSender:
                         f"{sent.label}: another transaction of {self.signer.address} took nonce {sent.nonce}",
                         hint="is another program sending with this key? stop it and try again",
                     )
+                # 3. It takes long: raise the fees, or see that the endpoint still knows it.
                 if waited > (bumps + 1) * self.timeout / (BUMPS + 1):
                     bumps += 1
                     sent = await self._bump(sent)
@@ -347,10 +354,6 @@ class TxSender:
         if "insufficient funds" in error.reason.lower():
             return self.unfunded(call.label, "does not hold", call.value)
         return ChainError(f"{call.label}: {error.reason}")
-
-    def _require_funds(self, call: TxRequest, balance: int, needed: int) -> None:
-        if balance < needed:
-            raise self.unfunded(call.label, f"holds {Ether(balance)}, less than", needed)
 
     def unfunded(self, label: str, holds: str, needed: int) -> UnfundedError:
         """Return the error for a key that cannot pay `needed` wei."""

@@ -103,4 +103,5 @@ def _row(sent: Sent) -> tuple[object, ...]:
 
 def _sent(row: sqlite3.Row) -> Sent:
     hashes = tuple(bytes.fromhex(text) for text in json.loads(row["hashes"]))
-    return Sent(*row[:4], int(row["value"]), *row[5:9], hashes)
+    stored = dict(row) | {"value": int(row["value"]), "hashes": hashes}
+    return Sent(to=stored.pop("recipient"), **stored)

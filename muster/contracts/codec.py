@@ -2,7 +2,7 @@
 
 A function of a generated module makes a `Call[T]` (a read) or a `Transaction[T]`; both are plain data, and
 `muster.chain.client.Chain` calls and sends them. Structs are frozen dataclasses, enums are IntEnums, several
-return values are a NamedTuple; `maker` gives what brings decoded words into that shape, `plain` brings arguments out of it.
+return values are a NamedTuple; a `maker` brings decoded words into that shape, `plain` brings arguments out of it.
 """
 
 from __future__ import annotations

@@ -204,6 +204,7 @@ def _sample_rows(
 ) -> _Rows:
     kernel = load("sampler")
     assert kernel is not None
+    # 1. What the kernel reads and writes.
     logits = logits.to(torch.float32)
     if logits.stride(1) != 1:
         logits = logits.contiguous()
@@ -227,6 +228,7 @@ def _sample_rows(
             *(None if array is None else _address(array[part]) for array in arrays),
         )
 
+    # 2. Slices of rows, one to a thread.
     parts = list(_parts(count, torch.get_num_threads()))
     if len(parts) == 1:
         take(parts[0])

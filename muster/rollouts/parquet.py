@@ -66,10 +66,6 @@ class Columns:
     lengths: dict[str, np.ndarray]
     values: dict[str, np.ndarray]
 
-    @property
-    def nbytes(self) -> int:
-        return self.fixed.nbytes + sum(values.nbytes for values in self.values.values())
-
     def pack(self) -> bytes:
         """Return bytes that `unpack` reads."""
         header = _HEADER.pack(_MAGIC, len(self.fixed), *(len(self.values[name]) for name in RAGGED))

@@ -65,6 +65,7 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
     """
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # 1. Python's loggers.
     handlers = [_console(stream or sys.stderr, level)]
     if log_file is not None:
         handlers.append(_json_file(log_file))
@@ -77,6 +78,7 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
     root.setLevel(logging.WARNING)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.DEBUG)
+    # 2. Ours, which end in them.
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,

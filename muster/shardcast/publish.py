@@ -82,6 +82,7 @@ def publish(
     Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
     process is publishing there.
     """
+    # 1. What is published.
     if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
         raise UsageError(f"shards of {shard_bytes} bytes; 1 to {MAX_SHARD_BYTES} are possible")
     names = _files_of(checkpoint_dir)
@@ -90,8 +91,10 @@ def publish(
         with locked(out_dir / _LOCK) as ours:
             if not ours:
                 raise StorageError(f"another process is publishing in {out_dir}", hint="one trainer, one folder")
+            # 2. The step, whole.
             manifest = _build(checkpoint_dir, names, out_dir / _BUILD, run, step, shard_bytes, link=link)
             _move_into_place(out_dir / _BUILD, version_path(out_dir, manifest.root), manifest)
+            # 3. Its difference, what is no longer needed, and the index.
             if deltas is None:
                 prune(out_dir, max(1, keep), protect=(manifest.root,))
             else:

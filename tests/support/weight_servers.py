@@ -164,8 +164,8 @@ class OddOrigin(Origin):
         self.opened.append(name)
         return self.bend(name, await super().open(root, name))
 
-    async def index(self) -> Index:
-        return self.advertise or await super().index()
+    async def index(self, page: int | None = None) -> Index:
+        return self.advertise or await super().index(page)
 
 
 class Gate(OpenFile):

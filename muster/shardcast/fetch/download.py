@@ -58,6 +58,7 @@ class DownloadPlan:
     def __init__(self, count: int) -> None:
         self.count = count
         self.have: set[int] = set()
+        """Shards on disk."""
         self._todo = list(range(count))
         self._flying: dict[int, _Flight] = {}
         self._usual = 0.0
@@ -65,10 +66,6 @@ class DownloadPlan:
     @property
     def finished(self) -> bool:
         return len(self.have) == self.count
-
-    def found(self, index: int) -> None:
-        """Note that a shard is on disk already."""
-        self.have.add(index)
 
     def take(self, source: Source, now: float) -> int | None:
         """Return the shard this source should fetch now; None when there is none for it at the moment."""
@@ -186,7 +183,7 @@ class Download:
         self.notify()
 
     def _found(self, manifest: Manifest, shard: Shard) -> None:
-        self._plan.found(shard.index)
+        self._plan.have.add(shard.index)
         self.found_bytes += shard.size
         self._report(manifest)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -167,8 +167,7 @@ class Source:
         connection = self.connect()
 
         def receive() -> bytes:
-            answer = self.get(connection, target)
-            self.check_status(answer, 200)
+            answer = self.get(connection, target, (200,))
             if answer.length > limit:
                 raise MalformedError(f"{self.url}{target} is longer than {limit} bytes")
             data = bytearray(answer.length)
@@ -183,17 +182,19 @@ class Source:
             connection.close()
             self._connections.discard(connection)
 
-    def get(self, connection: Connection, target: str, headers: dict[str, str] | None = None) -> Answer:
-        """Send a GET request, and note the answer's status. Blocks. Raises UnreachableError, MalformedError."""
+    def get(
+        self, connection: Connection, target: str, wanted: Collection[int], headers: dict[str, str] | None = None
+    ) -> Answer:
+        """Send a GET request, and note the answer's status. Blocks.
+
+        Raises UnreachableError, also for a status that is not `wanted`, MalformedError.
+        """
         self.last_status = None
         answer = connection.get(target, headers)
         self.last_status = answer.status
-        return answer
-
-    def check_status(self, answer: Answer, *wanted: int) -> None:
-        """Raise UnreachableError for any other status."""
         if answer.status not in wanted:
             raise UnreachableError(f"{self.url} answers {answer.status} {answer.reason}".rstrip())
+        return answer
 
     def delivered(self, size: int, seconds: float) -> None:
         """Note a shard that was what it should be."""
@@ -262,8 +263,8 @@ class Stream:
         """Fill `view` with the shard, hashing what has come while the rest comes. Blocks."""
         source = self._source
         asked = f"bytes={shard.offset}-{shard.end - 1}"
-        answer = source.get(connection, target, {"Range": asked})
-        source.check_status(answer, 206, *([200] if shard.size == file_size else []))
+        wanted = (200, 206) if shard.size == file_size else (206,)
+        answer = source.get(connection, target, wanted, {"Range": asked})
         expected = f"{asked.replace('=', ' ')}/{file_size}"
         if answer.status == 206 and answer.range != expected:
             raise MalformedError(f"asked {source.url} for {expected}, got {answer.range[:60]!r}")

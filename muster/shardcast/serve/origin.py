@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from muster.errors import MalformedError
@@ -35,25 +36,15 @@ class Origin:
     async def open(self, root: bytes, name: str) -> OpenFile:
         return open_file(version_path(self.folder, root), name)
 
-    async def index(self) -> Index:
-        try:
-            return await asyncio.to_thread(self._index)
-        except FileNotFoundError:
-            return Index(versions=[])
+    async def index(self, page: int | None = None) -> Index:
+        """See `VersionStore`; all of the index where it has no pages."""
+        return await asyncio.to_thread(self._read, page)
 
-    async def page(self, number: int) -> Index:
-        """Return one page of the index; all of it where it has no pages."""
-        try:
-            return await asyncio.to_thread(self._read, page_name(number))
-        except FileNotFoundError:
-            return await self.index()
-
-    def _index(self) -> Index:
-        return self._read(INDEX_NAME)
-
-    def _read(self, name: str) -> Index:
-        with (self.folder / name).open("rb") as file:
-            return parse_index(file.read(MAX_INDEX_BYTES + 1))
+    def _read(self, page: int | None) -> Index:
+        for name in (*([] if page is None else [page_name(page)]), INDEX_NAME):
+            with suppress(FileNotFoundError), (self.folder / name).open("rb") as file:
+                return parse_index(file.read(MAX_INDEX_BYTES + 1))
+        return Index(versions=[])
 
     async def unready(self) -> list[str]:
         try:
@@ -66,5 +57,5 @@ class Origin:
 class LocalVersions(Origin):
     """The same over a folder that a node fetches into, where nobody writes an index."""
 
-    def _index(self) -> Index:
+    def _read(self, page: int | None) -> Index:
         return index_of([entry_of(manifest) for _, manifest in described(self.folder)])

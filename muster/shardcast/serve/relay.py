@@ -189,23 +189,17 @@ class Relay:
         opened = open_file(path, name)
         return IncomingFile(opened, manifest.covering(name, 0, opened.size), pull)
 
-    async def index(self) -> Index:
-        return index_of(self._entries())
-
-    def _entries(self) -> list[IndexEntry]:
-        return [
-            entry_of(m)
-            for pull in self._pulls.values()
-            if (m := pull.download.manifest) is not None and not pull.failure
-        ]
-
-    async def page(self, number: int) -> Index:
-        """Return a page of the versions that are here and of those that upstreams list.
+    async def index(self, page: int | None = None) -> Index:
+        """Return the index of what is here, or a page of that and of what upstreams list.
 
         A client that asks for one that is not here gets it by way of this relay.
         """
+        manifests = [pull.download.manifest for pull in self._pulls.values() if not pull.failure]
+        entries = [entry_of(manifest) for manifest in manifests if manifest is not None]
+        if page is None:
+            return index_of(entries)
         steps = [entry.step for index in self._indexes.values() for entry in index.versions]
-        return await self._upstream_pages.page(number, self._entries(), max(steps, default=None))
+        return await self._upstream_pages.page(page, entries, max(steps, default=None))
 
     async def unready(self) -> list[str]:
         return [] if self.upstream_answers else ["no upstream has answered"]
