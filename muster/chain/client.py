@@ -23,7 +23,7 @@ from muster.chain.keys import Signer
 from muster.chain.provider import Web3, connected
 from muster.chain.reads import ChainReader, find_deployment
 from muster.chain.sender import GAS_HEADROOM, TxSender
-from muster.chain.types import AddressBook, PendingOutcome, TxReceipt, TxRequest
+from muster.chain.types import AddressBook, TxReceipt, TxRequest
 from muster.contracts import court, registry, token
 from muster.contracts.codec import Event, Transaction
 from muster.contracts.court import CaseOpened
@@ -122,9 +122,9 @@ class Chain(ChainReader):
         """Return the key that sends. Raises ConfigError when there is none."""
         return self._require_sender().signer
 
-    async def await_pending(self) -> list[PendingOutcome]:
+    async def await_pending(self) -> None:
         """Wait for the transactions that the journal names as open; the first `send` does it too."""
-        return await self._require_sender().await_pending()
+        await self._require_sender().await_pending()
 
     # Gas
 

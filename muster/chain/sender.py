@@ -24,7 +24,7 @@ from muster.chain.gas import GasBalance, price_of, refill
 from muster.chain.keys import Signer
 from muster.chain.provider import RpcError, Web3, in_one_trip
 from muster.chain.tx_journal import Sent, TxJournal
-from muster.chain.types import Fees, Mined, PendingOutcome, TxRequest, mined_from
+from muster.chain.types import Fees, Mined, TxRequest, mined_from
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
 from muster.runtime.retries import Repeats
 from muster.runtime.telemetry import logger
@@ -112,10 +112,10 @@ class TxSender:
             hint="try again",
         )
 
-    async def await_pending(self) -> list[PendingOutcome]:
+    async def await_pending(self) -> None:
         """Wait for everything that was left open. `send` does so by itself."""
         async with self._lock:
-            return await self._await_pending()
+            await self._await_pending()
 
     async def estimate(self, call: TxRequest) -> int:
         """Return the gas that the call would use now. Raises RevertError."""
@@ -126,9 +126,9 @@ class TxSender:
 
     # What was left open
 
-    async def _await_pending(self) -> list[PendingOutcome]:
+    async def _await_pending(self) -> None:
         if self._pending_done:
-            return []
+            return
         left = await asyncio.to_thread(self.journal.pending)
         if left:
             self._log.info("waiting for what was left open", transactions=[sent.label for sent in left])
@@ -136,19 +136,15 @@ class TxSender:
             await self._broadcast(sent)
         for filler in await self._fill_gaps():
             await self._watch(filler)
-        outcomes = [await self._await_one(sent) for sent in left]
+        for sent in left:
+            try:
+                mined = await self._watch(sent)
+            except _LostError as error:
+                self._log.warning(str(error))
+                continue
+            if not mined.ok:
+                self._log.warning("an earlier transaction reverted", call=sent.label, hash="0x" + mined.hash.hex())
         self._pending_done = True
-        return outcomes
-
-    async def _await_one(self, sent: Sent) -> PendingOutcome:
-        try:
-            mined = await self._watch(sent)
-        except _LostError as error:
-            self._log.warning(str(error))
-            return PendingOutcome(sent.nonce, sent.label, None)
-        if not mined.ok:
-            self._log.warning("an earlier transaction reverted", call=sent.label, hash="0x" + mined.hash.hex())
-        return PendingOutcome(sent.nonce, sent.label, mined)
 
     async def _fill_gaps(self) -> list[Sent]:
         """Use up nonces below ours that no transaction has, or ours would never be mined."""

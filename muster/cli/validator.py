@@ -115,9 +115,9 @@ def policy(
         "detection": found,
     }
     session.note(
-        f"{policy.sample_fraction:.1%} of the rows and at least {policy.sample_minimum}; {policy.newcomer_factor} times "
-        f"as many of the first {policy.newcomer_commitments} commitments of a node, {policy.suspect_factor} times if it "
-        "was rejected before"
+        f"{policy.sample_fraction:.1%} of the rows and at least {policy.sample_minimum}; "
+        f"{policy.newcomer_factor} times as many of the first {policy.newcomer_commitments} commitments of a node, "
+        f"{policy.suspect_factor} times if it was rejected before"
     )
     session.result(document, as_table(lines))
 

@@ -136,7 +136,8 @@ class Download:
         self._accept = accept
         self._progress = progress
         self._retry: Retry = retry
-        self._version: PartialVersion | None = None
+        self.version: PartialVersion | None = None
+        """Its manifest, and where its files are now, once the manifest is known and accepted."""
         self._plan = DownloadPlan(0)
         self._changed = asyncio.Event()
         self._last_good = 0.0
@@ -179,23 +180,13 @@ class Download:
 
     def _begin(self, version: PartialVersion) -> None:
         self._plan = DownloadPlan(len(version.manifest.shards))
-        self._version = version
+        self.version = version
         self.notify()
 
     def _found(self, manifest: Manifest, shard: Shard) -> None:
         self._plan.have.add(shard.index)
         self.found_bytes += shard.size
         self._report(manifest)
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """Return the manifest, once it is known and accepted."""
-        return self._version.manifest if self._version else None
-
-    @property
-    def path(self) -> Path | None:
-        """Return where the files are now."""
-        return self._version.path if self._version else None
 
     def has(self, shard: Shard) -> bool:
         """Return whether a shard is verified and on disk."""

@@ -117,10 +117,10 @@ async def fetch_version(
                     on_bad_source(report)
 
     # 3. Say what came from where.
-    assert download.manifest is not None
+    assert download.version is not None
     fetched = FetchedVersion(
         path=path,
-        manifest=download.manifest,
+        manifest=download.version.manifest,
         found_bytes=download.found_bytes,
         fetched_bytes=download.fetched_bytes,
         seconds=time.monotonic() - started,

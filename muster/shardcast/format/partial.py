@@ -136,11 +136,10 @@ class PartialVersion:
         except OSError as error:
             raise disk_error(f"cannot finish step {self.manifest.step}", self.path, error) from error
 
-    def finish(self) -> Path:
+    def finish(self) -> None:
         """Give the version its final name. Call after `sync`, with all shards written."""
         self.path.rename(self.final)
         self.path = self.final
-        return self.final
 
     def _open(self, name: str) -> int:
         return os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

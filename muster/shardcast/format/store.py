@@ -130,10 +130,6 @@ class Version:
     used: int
     """When it was last asked for here, in nanoseconds since the epoch."""
 
-    @property
-    def bytes_on_disk(self) -> int:
-        return folder_bytes(self.path)
-
 
 def version_path(folder: Path, root: bytes) -> Path:
     """Return where the version with this root lies once it is complete."""

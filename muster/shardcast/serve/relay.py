@@ -178,24 +178,22 @@ class Relay:
             if sum(other.running for other in self._pulls.values()) >= MAX_PULLS:
                 raise FileProblem(503, "too many versions are on their way", headers=RETRY_SOON)
             pull = self._start(root)
-        await pull.wait_until(lambda: pull.download.manifest is not None, "the manifest is")
-        manifest, path = pull.download.manifest, pull.download.path
-        assert manifest is not None
-        assert path is not None
+        await pull.wait_until(lambda: pull.download.version is not None, "the manifest is")
+        version = pull.download.version
+        assert version is not None
         if name == MANIFEST_NAME:
-            await asyncio.to_thread(touch, path)
-            path = pull.download.path or path  # a version that became complete meanwhile has moved
-            return open_file(path, name)
-        opened = open_file(path, name)
-        return IncomingFile(opened, manifest.covering(name, 0, opened.size), pull)
+            await asyncio.to_thread(touch, version.path)
+            return open_file(version.path, name)  # a version that became complete meanwhile has moved
+        opened = open_file(version.path, name)
+        return IncomingFile(opened, version.manifest.covering(name, 0, opened.size), pull)
 
     async def index(self, page: int | None = None) -> Index:
         """Return the index of what is here, or a page of that and of what upstreams list.
 
         A client that asks for one that is not here gets it by way of this relay.
         """
-        manifests = [pull.download.manifest for pull in self._pulls.values() if not pull.failure]
-        entries = [entry_of(manifest) for manifest in manifests if manifest is not None]
+        here = [pull.download.version for pull in self._pulls.values() if not pull.failure]
+        entries = [entry_of(version.manifest) for version in here if version is not None]
         if page is None:
             return index_of(entries)
         steps = [entry.step for index in self._indexes.values() for entry in index.versions]
@@ -259,7 +257,7 @@ class Relay:
         The download gets the rest. What goes wrong here costs some seconds, and no more.
         """
         stored = await asyncio.to_thread(versions, self.folder)
-        largest = max((version.bytes_on_disk for version in stored), default=0)
+        largest = max((folder_bytes(version.path) for version in stored), default=0)
         if not largest:
             return ()
         version = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.limits)
@@ -329,12 +327,12 @@ class Relay:
         idle = [version for version in versions(self.folder) if version.root not in busy]
         idle.sort(key=lambda version: version.root in self._newest_roots)
         coming = [path(self.folder, root) for root in busy - {manifest.root} for path in (partial_path, version_path)]
-        used = sum(folder_bytes(path) for path in coming) + sum(version.bytes_on_disk for version in idle)
+        used = sum(folder_bytes(path) for path in coming) + sum(folder_bytes(version.path) for version in idle)
         removed = []
         bytes_left, most = self.settings.cache_bytes - manifest.total_bytes, self.settings.relayed_versions
         while idle and (used > bytes_left or len(idle) + len(busy) > most):
             oldest = idle.pop(0)
-            used -= oldest.bytes_on_disk
+            used -= folder_bytes(oldest.path)
             remove_version(oldest.path)
             removed.append(oldest.root)
         if used > bytes_left:
