@@ -34,7 +34,7 @@ from muster.shardcast.format.store import (
     READ_BYTES,
     Version,
     described,
-    disk_error,
+    disk_errors,
     locked,
     prune,
     remove_leftovers,
@@ -86,7 +86,7 @@ def publish(
     if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
         raise UsageError(f"shards of {shard_bytes} bytes; 1 to {MAX_SHARD_BYTES} are possible")
     names = _files_of(checkpoint_dir)
-    try:
+    with disk_errors(f"cannot publish step {step}", out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         with locked(out_dir / _LOCK) as ours:
             if not ours:
@@ -102,8 +102,6 @@ def publish(
                 _publish_difference(out_dir, manifest, shard_bytes, adapter)
                 _remove_unneeded(out_dir, run, max(1, keep), deltas, initial=adapter is not None)
             write_index(out_dir)
-    except OSError as error:
-        raise disk_error(f"cannot publish step {step}", out_dir, error) from error
     return manifest
 
 

@@ -12,7 +12,7 @@ from muster.shardcast.format.store import (
     MAX_INDEX_BYTES,
     Index,
     described,
-    disk_error,
+    disk_errors,
     entry_of,
     index_of,
     page_name,
@@ -28,10 +28,8 @@ class Origin:
     def __init__(self, folder: Path) -> None:
         """Make the folder where it is missing. Raises StorageError when that fails."""
         self.folder = folder
-        try:
+        with disk_errors("cannot serve", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_error("cannot serve", folder, error) from error
 
     async def open(self, root: bytes, name: str) -> OpenFile:
         return open_file(version_path(self.folder, root), name)

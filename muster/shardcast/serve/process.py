@@ -50,14 +50,11 @@ async def _chain_anchor(settings: Settings) -> AsyncIterator[Anchor]:
     """
     from muster.chain.client import Chain
 
-    chain = await Chain.connect(settings.chain)
+    async with await Chain.connect(settings.chain) as chain:
 
-    async def check(manifest: Manifest) -> None:
-        checkpoint = await chain.checkpoint(settings.run, manifest.step)
-        if manifest.base_step is None and checkpoint.manifest_root != manifest.root:
-            raise MismatchError(f"{manifest.id} is not what the chain has for step {manifest.step}")
+        async def check(manifest: Manifest) -> None:
+            checkpoint = await chain.checkpoint(settings.run, manifest.step)
+            if manifest.base_step is None and checkpoint.manifest_root != manifest.root:
+                raise MismatchError(f"{manifest.id} is not what the chain has for step {manifest.step}")
 
-    try:
         yield check
-    finally:
-        await chain.close()

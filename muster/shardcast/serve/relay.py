@@ -26,7 +26,7 @@ from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
 from muster.shardcast.format.store import (
     Index,
     IndexEntry,
-    disk_error,
+    disk_errors,
     entry_of,
     folder_bytes,
     incomplete,
@@ -150,11 +150,9 @@ class Relay:
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Relay:
-        try:
+        with disk_errors("cannot relay", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             ours = self._stack.enter_context(locked(self.folder / _LOCK))
-        except OSError as error:
-            raise disk_error("cannot relay", self.folder, error) from error
         if not ours:
             raise ConfigError(f"another relay works in {self.folder}", hint="give each relay its own shardcast.dir")
         self.follower = asyncio.create_task(self._work())
