@@ -21,6 +21,7 @@ from typing import Final, TextIO
 
 import structlog
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from stamina.instrumentation import set_on_retry_hooks
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from muster.runtime import retries
@@ -91,7 +92,7 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    retries.install()
+    set_on_retry_hooks([retries.log_retry])
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(process=process)
 
