@@ -28,6 +28,7 @@ from benchmarks.testbed.adversaries.kinds import ADVERSARIES, Adversary
 from benchmarks.testbed.adversaries.lab import AdversaryLab, open_lab
 from benchmarks.testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, describe, make, outcome
 from muster.verification.profiles import CPU_FP32, PROFILES, Profile
+from muster.verification.sample_policy import sample_size
 
 ROWS = 256
 """Rollouts of each kind."""
@@ -123,7 +124,7 @@ def page(found: Mapping[str, Sequence[Found]]) -> str:
     """Write the part of docs/verification.md: the demo's profile in full, of others what depends on the profile."""
     first, *others = found
     plain = [one for one in found[first] if one["name"] not in SUBTLE]
-    sample = POLICY.count(128, index=KNOWN, suspect=False)
+    sample = sample_size(POLICY, 128, index=KNOWN, suspect=False)
     text = [
         f"### Under {first}",
         _table(found[first]),

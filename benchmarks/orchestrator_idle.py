@@ -33,8 +33,8 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 from benchmarks.report import figure, show  # noqa: E402
+from benchmarks.testbed.anvil import Anvil  # noqa: E402
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on  # noqa: E402
-from muster.chain.anvil import Anvil  # noqa: E402
 from muster.protocol.messages import StepReport  # noqa: E402
 
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")

@@ -93,7 +93,7 @@ class RaggedBatch:
 def make(folder: Path, shape: Shape = Shape(), groups: int = 64) -> tuple[Path, Path]:
     """Write a model's folder and a batch, and return their paths. Equal arguments give equal ones."""
     model_folder, file = folder / "model", folder / "batch.npz"
-    tokenizer = make_tokenizer("character")
+    tokenizer = make_tokenizer()
     model = make_model(tokenizer, shape)
     save_model(model, tokenizer, model_folder)
     make_batch(model, tokenizer, groups).save(file)

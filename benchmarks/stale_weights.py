@@ -30,7 +30,7 @@ from benchmarks.page import DOCS, rewrite, small, table
 from benchmarks.testbed.adversaries.lab import bare_rows
 from muster.models.files import load_tokenizer
 from muster.models.init import load_model, save_model
-from muster.proofs import CODECS
+from muster.proofs.projection import PROJECTIONS
 from muster.rollouts.schema import Rollout
 from muster.tasks import make_task_set
 from muster.verification.profiles import CPU_FP32
@@ -55,7 +55,7 @@ def measure(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
     their advantages noise.
     """
     make_models(folder)
-    tasks, bytes_per_token = make_task_set(0), int(CODECS[CPU_FP32.codec].bytes_per_token)
+    tasks, bytes_per_token = make_task_set(0), 2 * PROJECTIONS
     engines = []
     for name in MODELS:
         path, random = folder / name, Random(name)

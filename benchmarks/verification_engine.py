@@ -48,7 +48,7 @@ from muster.rollouts.parquet import read_rollouts, write_rollouts  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
 from muster.settings.schema import ValidatorSettings  # noqa: E402
 from muster.verification.profiles import CPU_FP32  # noqa: E402
-from muster.verification.sample_policy import SamplePolicy  # noqa: E402
+from muster.verification.sample_policy import sample_size  # noqa: E402
 from validator.replay import Replayer, judge  # noqa: E402
 from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
 
@@ -215,7 +215,7 @@ def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
     """Inspect a commitment of the default size with the default policy, against making it."""
     positions = PUBLIC_DEFAULTS["group_size"] * PUBLIC_DEFAULTS["groups_per_commitment"]
     defaults = ValidatorSettings()  # and a node that is no newcomer any more
-    sampled = SamplePolicy.from_settings(defaults).count(positions, index=defaults.newcomer_commitments, suspect=False)
+    sampled = sample_size(defaults, positions, index=defaults.newcomer_commitments, suspect=False)
     pairs = []
     for run in range(runs):
         requests = make_requests(positions, COMPLETION, seed=2000 + run)

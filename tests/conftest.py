@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import settings
 
-from muster.chain.anvil import Anvil
+from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
 from tests.support import fork_server
 from tests.support.chain import Deployment, deploy_on, funded_on

@@ -21,9 +21,10 @@ from muster.protocol.messages import Verdict
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
+from muster.settings.schema import ValidatorSettings
 from muster.verification.checks import REASONS, CommittedWork, Finding, check_file
 from muster.verification.evidence import Inspection, VerificationContext, finite, make_bundle
-from muster.verification.sample_policy import SamplePolicy
+from muster.verification.sample_policy import sample_size
 from validator.context import RunVerificationContext
 
 FEW_LEFT: Final = 0.8
@@ -98,7 +99,7 @@ class Inspector:
     """Inspects commitments of one run and signs verdicts with a validator's key."""
 
     def __init__(
-        self, context: RunVerificationContext, signer: Signer, links: Sequence[bytes], policy: SamplePolicy
+        self, context: RunVerificationContext, signer: Signer, links: Sequence[bytes], policy: ValidatorSettings
     ) -> None:
         """Take `links`, the preimages of the validator's hash chain in the order in which they are revealed."""
         self._context = context
@@ -120,7 +121,7 @@ class Inspector:
             node=commitment.node,
             index=commitment.index,
             positions=positions,
-            count=self._policy.count(positions, index=commitment.index, suspect=suspect),
+            count=sample_size(self._policy, positions, index=commitment.index, suspect=suspect),
         )
         return await inspect_commitment(self._context, commitment, sample, missing_counts=missing_counts)
 

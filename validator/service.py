@@ -28,7 +28,6 @@ from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import PollLoop
 from muster.runtime.process import run_together
 from muster.settings.schema import Settings
-from muster.verification.sample_policy import SamplePolicy
 from validator.challenger import Challenger
 from validator.context import RunVerificationContext, make_context
 from validator.inspector import Inspector
@@ -116,7 +115,7 @@ class Validator:
             self.journal.close()
 
     async def _loops(self, context: RunVerificationContext) -> None:
-        policy, stagger = SamplePolicy.from_settings(self.settings.validator), self.settings.validator.stagger_seconds
+        policy, stagger = self.settings.validator, self.settings.validator.stagger_seconds
         inspector = Inspector(context, self.chain.signer, self.links, policy)
         juror = Juror(self.chain, self.journal, context, stagger)
         challenger = Challenger(self.chain, self.journal, context, juror, stagger)

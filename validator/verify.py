@@ -13,7 +13,8 @@ from typing import Any
 
 from eth_utils.address import is_address, to_checksum_address
 
-from muster.chain.reads import ChainReader, open_book
+from muster.chain.client import Chain
+from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts.court import CaseOpened
 from muster.contracts.runs import WorkCommitted
@@ -91,9 +92,8 @@ async def verify_case(settings: Settings, case_id: int, *, as_json: bool) -> Non
 @asynccontextmanager
 async def _context(settings: Settings) -> AsyncIterator[RunVerificationContext]:
     """Yield what verification needs, in a folder beside that of a running validator."""
-    web3, book = await open_book(settings.chain)
     async with (
-        ChainReader(web3, book, settings.chain) as chain,
+        await Chain.connect(settings.chain) as chain,
         OrchestratorClient.on_chain(settings.orchestrator.url, chain) as client,
         RolloutReader() as reader,
     ):

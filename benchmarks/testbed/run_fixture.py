@@ -21,8 +21,9 @@ from typing import Any
 
 from eth_utils.crypto import keccak
 
+from benchmarks.testbed.anvil import Anvil, free_port
 from benchmarks.testbed.s3 import Endpoint, without_aws
-from muster.chain.anvil import Anvil, LocalChain, free_port
+from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, event_of
 from muster.chain.deploy import deploy
 from muster.chain.keys import Signer, write_secret
@@ -94,6 +95,13 @@ async def deploy_on(anvil: Anvil, folder: Path) -> ChainSettings:
     return settings
 
 
+async def approve_and_fund(chain: Chain, run: int, amount: int) -> None:
+    """Add to a run's escrow, with the allowance it needs."""
+    if await chain.call(token.allowance(chain.signer.address, chain.addresses.runs)) < amount:
+        await chain.send(token.approve(chain.addresses.runs, amount))
+    await chain.send(runs.fund(run, amount))
+
+
 @dataclass
 class RunFixture:
     """A run and everybody in it, by name: owner, trainer, storage, v1 to v4, workers, and "operator of" each node."""
@@ -122,7 +130,7 @@ class RunFixture:
                 await chain.send(token.faucet())
                 made = terms_of(house.key("trainer").address, house.key("storage").address, **terms)
                 house.run = event_of(await chain.send(runs.create_run(made.to_chain())), RunCreated).run
-                await chain.approve_and_fund(house.run, 5_000 * TOKEN)
+                await approve_and_fund(chain, house.run, 5_000 * TOKEN)
             for name, role in nodes.items():
                 await house.join(name, role)
             await dev.advance(10)

@@ -1,34 +1,23 @@
-"""A local Anvil: find the binary, start it on a free port in its own process group, end exactly that group.
+"""A local Anvil: its binary, its command line, and `LocalChain`, which moves its clock and gives ether.
 
-Used by tests, the swarm and whoever develops against a chain that needs no network. `LocalChain` moves its clock and
-gives ether.
+Used by the swarm and whoever develops against a chain that needs no network; `benchmarks.testbed.anvil` starts one.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import shutil
-import signal
-import socket
-import subprocess
-import time
-import urllib.error
-import urllib.request
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Final
 
 from muster.constants import CHAIN_ANVIL, TOKEN
-from muster.errors import ConfigError, UnreachableError
+from muster.errors import ConfigError
 
 if TYPE_CHECKING:
     from muster.chain.provider import Web3
 
-START_SECONDS: Final = 20.0
-STOP_SECONDS: Final = 5.0
-REQUEST_SECONDS: Final = 5.0
 _ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
@@ -53,126 +42,23 @@ def anvil_command(
     port: int,
     *,
     block_time: float | None = None,
-    mining: bool = True,
-    host: str = "127.0.0.1",
     chain_id: int = CHAIN_ANVIL,
     states: Path | None = None,
     latest_only: bool = False,
 ) -> list[str]:
     """Return the command line of an Anvil on a port.
 
-    Without `block_time` every transaction is mined at once; with `mining=False` nothing is mined until a block is asked
-    for. Another `chain_id` rehearses another chain. `states`: folder for the states of older blocks, which Anvil
-    otherwise leaves in the home folder when it is killed. `latest_only`: keep the newest block's state alone. Every
-    state holds the hashes of all blocks, so keeping a number of states takes more memory with every block.
+    Without `block_time` every transaction is mined at once. Another `chain_id` rehearses another chain. `states`:
+    folder for the states of older blocks, which Anvil otherwise leaves in the home folder when it is killed.
+    `latest_only`: keep the newest block's state alone. Every state holds the hashes of all blocks, so keeping a number
+    of states takes more memory with every block.
     """
-    command = [str(find_anvil()), "--host", host, "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
+    command = [str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
     if states is not None:
         command += ["--cache-path", str(states)]
     if latest_only:
         command.append("--prune-history")
-    if not mining:
-        return [*command, "--no-mining"]
     return command if block_time is None else [*command, "--block-time", f"{block_time:g}"]
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """Return a TCP port that nothing listens on right now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return probe.getsockname()[1]
-
-
-def require_free_port(port: int, host: str = "127.0.0.1") -> None:
-    """Raise ConfigError when something listens on the port."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError as error:
-            raise ConfigError(
-                f"port {port} on {host} is occupied",
-                hint=f"choose another port, or see who has it: ss -ltnp sport = :{port}",
-            ) from error
-
-
-class Anvil:
-    """A running Anvil. Use as a context manager, or call `stop`."""
-
-    def __init__(self, process: subprocess.Popen[bytes], port: int) -> None:
-        self._process = process
-        self.port = port
-        self.url = f"http://127.0.0.1:{port}"
-
-    @classmethod
-    def start(
-        cls,
-        *,
-        port: int = 0,
-        block_time: float | None = None,
-        mining: bool = True,
-        chain_id: int = CHAIN_ANVIL,
-        log: Path | None = None,
-    ) -> Anvil:
-        """Start one and wait until it answers. Port 0 takes any free one. Blocks for about 0.1 s.
-
-        Raises ConfigError when the port is occupied or the binary missing, UnreachableError when it does not come up.
-        """
-        if port:
-            require_free_port(port)
-        last: UnreachableError | None = None
-        for _ in range(1 if port else 3):  # a free port may be taken before Anvil gets to it
-            try:
-                chosen = port or free_port()
-                command = anvil_command(chosen, block_time=block_time, mining=mining, chain_id=chain_id)
-                return cls._start_on(chosen, command, log)
-            except UnreachableError as error:
-                last = error
-        assert last is not None
-        raise last
-
-    @classmethod
-    def _start_on(cls, port: int, command: list[str], log: Path | None) -> Anvil:
-        with open(log or os.devnull, "ab") as output:
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
-            )
-        anvil = cls(process, port)
-        deadline = time.monotonic() + START_SECONDS
-        while time.monotonic() < deadline and process.poll() is None:
-            if _answers(anvil.url) and process.poll() is None:
-                return anvil
-            time.sleep(0.02)
-        anvil.stop()
-        raise UnreachableError(
-            f"anvil on port {port} did not come up (exit code {process.returncode})", hint=" ".join(command)
-        )
-
-    @property
-    def pid(self) -> int:
-        """Return the process id, which is also the id of its process group."""
-        return self._process.pid
-
-    def request(self, method: str, *params: Any) -> Any:
-        """Make one JSON-RPC call without an event loop. Raises KeyError when it is refused."""
-        return _post(self.url, method, params)
-
-    def stop(self) -> None:
-        """End it and whatever it started; harmless when it has ended already."""
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if self._process.poll() is not None:
-                return
-            os.killpg(self._process.pid, number)
-            try:
-                self._process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                continue
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
 
 
 class LocalChain:
@@ -217,19 +103,3 @@ class LocalChain:
     async def reorg(self, depth: int) -> None:
         """Replace the last `depth` blocks by as many empty ones: their transactions are gone."""
         await self.request("anvil_reorg", depth, [])
-
-
-def _answers(url: str) -> bool:
-    try:
-        return bool(_post(url, "eth_chainId", []))
-    except (urllib.error.URLError, OSError, ValueError, KeyError):
-        return False
-
-
-def _post(url: str, method: str, params: Sequence[Any]) -> Any:
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(request, timeout=REQUEST_SECONDS) as reply:
-        answer = json.load(reply)
-    return answer["result"]

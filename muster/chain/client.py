@@ -10,8 +10,9 @@ chain for rehearsals: it estimates transactions and sends nothing.
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from eth_abi.abi import encode
 from eth_utils.crypto import keccak
@@ -19,11 +20,11 @@ from eth_utils.crypto import keccak
 from muster.chain.consent import CONSENT_SECONDS, sign_consent, sign_permit
 from muster.chain.events import decode_logs
 from muster.chain.keys import Signer
-from muster.chain.provider import Web3
-from muster.chain.reads import ChainReader, open_book
+from muster.chain.provider import Web3, connected
+from muster.chain.reads import ChainReader, find_deployment
 from muster.chain.sender import GAS_HEADROOM, TxSender
-from muster.chain.types import AddressBook, PendingOutcome, TxReceipt, TxRequest
-from muster.contracts import court, registry, runs, token
+from muster.chain.types import AddressBook, TxReceipt, TxRequest
+from muster.contracts import court, registry, token
 from muster.contracts.codec import Event, Transaction
 from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Permit, Registration, Role
@@ -68,10 +69,23 @@ def event_of(receipt: TxReceipt, kind: type[E]) -> E:
 class Chain(ChainReader):
     """A deployment and, where it sends, one key. Make it with `connect`, and `close` it."""
 
-    def __init__(self, web3: Web3, book: AddressBook, settings: ChainSettings, sender: TxSender | None = None) -> None:
+    def __init__(
+        self, web3: Web3, book: AddressBook, settings: ChainSettings, sender: TxSender | None, resources: AsyncExitStack
+    ) -> None:
         super().__init__(web3, book, settings)
         self.sender = sender
+        self._resources = resources
+        """What `close` closes: the connection and the journal; of a dry run, nothing."""
         self._is_dry_run = False
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._resources.aclose()
 
     @classmethod
     async def connect(
@@ -87,28 +101,19 @@ class Chain(ChainReader):
         `book` replaces the one at `settings.addresses`; journals are beside that file unless `journal_folder` says
         otherwise. Raises WrongChainError, UnreachableError, ConfigError.
         """
-        web3, book = await open_book(settings, book)
-        if signer is None:
-            return cls(web3, book, settings)
-        try:
-            folder = journal_folder or settings.addresses.parent / "journals"
-            sender = await TxSender.open(web3, signer, folder, settings)
-        except BaseException:
-            await web3.provider.disconnect()
-            raise
-        return cls(web3, book, settings, sender)
-
-    async def close(self) -> None:
-        """Close the connection and the journal; of a dry run, nothing."""
-        if self._is_dry_run:
-            return
-        if self.sender is not None:
-            self.sender.close()
-        await super().close()
+        async with AsyncExitStack() as resources:
+            web3 = await resources.enter_async_context(connected(settings))
+            book = await find_deployment(web3, settings, book)
+            sender = None
+            if signer is not None:
+                folder = journal_folder or settings.addresses.parent / "journals"
+                sender = await TxSender.open(web3, signer, folder, settings)
+                resources.callback(sender.close)
+            return cls(web3, book, settings, sender, resources.pop_all())
 
     def dry_run(self) -> Chain:
         """Return the same chain with a `send` that estimates and sends nothing. Closing it closes nothing."""
-        chain = Chain(self.web3, self.addresses, self.settings, self.sender)
+        chain = Chain(self.web3, self.addresses, self.settings, self.sender, AsyncExitStack())
         chain._is_dry_run = True
         return chain
 
@@ -117,9 +122,9 @@ class Chain(ChainReader):
         """Return the key that sends. Raises ConfigError when there is none."""
         return self._require_sender().signer
 
-    async def await_pending(self) -> list[PendingOutcome]:
+    async def await_pending(self) -> None:
         """Wait for the transactions that the journal names as open; the first `send` does it too."""
-        return await self._require_sender().await_pending()
+        await self._require_sender().await_pending()
 
     # Gas
 
@@ -141,10 +146,6 @@ class Chain(ChainReader):
         """Return a transaction as the sender takes it."""
         return TxRequest(getattr(self.addresses, transaction.contract), transaction.encode(), transaction.label)
 
-    async def simulate(self, transaction: Transaction[T]) -> T:
-        """Return what a transaction's function would return now; send nothing. Raises RevertError."""
-        return transaction.decode(await self._require_sender().simulate(self.request_for(transaction)))
-
     async def send(self, transaction: Transaction) -> TxReceipt:
         """Send a transaction and wait until it is mined; in a dry run, estimate its gas instead."""
         request, sender = self.request_for(transaction), self._require_sender()
@@ -159,12 +160,6 @@ class Chain(ChainReader):
         return self.sender
 
     # Operations of several calls
-
-    async def approve_and_fund(self, run: int, amount: int) -> TxReceipt:
-        """Add to a run's escrow, with the allowance it needs."""
-        if await self.call(token.allowance(self.signer.address, self.addresses.runs)) < amount:
-            await self.send(token.approve(self.addresses.runs, amount))
-        return await self.send(runs.fund(run, amount))
 
     async def deposit_with_permit(self, amount: int) -> TxReceipt:
         """Move tokens from the wallet to the free balance, with a permit signed here instead of an allowance."""

@@ -8,23 +8,16 @@ from __future__ import annotations
 from typing import Final
 
 from muster.contracts.registry import Permit, Registration
-from muster.protocol.eip712 import Domain, TypedSigner
+from muster.protocol.eip712 import Domain, Struct, TypedSigner
 
 CONSENT_SECONDS: Final = 3600
 """How long a consent or permit counts, on the chain's clock."""
 
 
-def _types(name: str, fields: str) -> dict[str, list[dict[str, str]]]:
-    """Return the EIP-712 types of one struct, from its fields as Solidity writes them."""
-    pairs = (field.split() for field in fields.split(", "))
-    return {name: [{"name": field, "type": kind} for kind, field in pairs]}
-
-
-CONSENT_TYPES: Final = _types(
-    "Consent",
-    "address operator, address node, uint32 run, uint8 role, uint8 workClass, bytes32 drawTip, uint256 deadline",
+CONSENT: Final = Struct.parse(
+    "Consent(address operator,address node,uint32 run,uint8 role,uint8 workClass,bytes32 drawTip,uint256 deadline)"
 )
-PERMIT_TYPES: Final = _types("Permit", "address owner, address spender, uint256 value, uint256 nonce, uint256 deadline")
+PERMIT: Final = Struct.parse("Permit(address owner,address spender,uint256 value,uint256 nonce,uint256 deadline)")
 
 
 def sign_consent(node: TypedSigner, registration: Registration, operator: str, chain_id: int, registry: str) -> bytes:
@@ -38,7 +31,7 @@ def sign_consent(node: TypedSigner, registration: Registration, operator: str, c
         "drawTip": registration.draw_tip,
         "deadline": registration.deadline,
     }
-    return node.sign_typed(Domain(chain_id, registry).as_dict(), CONSENT_TYPES, message)
+    return node.sign_typed(Domain(chain_id, registry).as_dict(), CONSENT.types, message)
 
 
 def sign_permit(
@@ -46,5 +39,5 @@ def sign_permit(
 ) -> Permit:
     """Sign that `spender` may take `amount` of the owner's tokens (ERC-2612), under the token's EIP-712 domain."""
     message = {"owner": owner.address, "spender": spender, "value": amount, "nonce": nonce, "deadline": deadline}
-    raw = owner.sign_typed(token_domain, PERMIT_TYPES, message)
+    raw = owner.sign_typed(token_domain, PERMIT.types, message)
     return Permit(amount, deadline, raw[64], raw[:32], raw[32:64])

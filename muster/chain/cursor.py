@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -113,31 +113,6 @@ class EventCursor:
         if len(batch) or batch.rewound_to is not None or batch.last >= self._written + IDLE_BLOCKS:
             await asyncio.to_thread(self._save, self._position)
             self._written = batch.last
-
-    async def follow(self, stop: asyncio.Event) -> AsyncIterator[EventBatch]:
-        """Yield batches that have events or follow a reorg, until `stop`. Taking the next one acknowledges the last.
-
-        A silent endpoint is waited for, with a line in the log each time.
-        """
-        while not stop.is_set():
-            try:
-                batch = await self.poll()
-            except UnreachableError as error:
-                self._log.warning("cannot reach the chain", cursor=self.name, error=str(error))
-                await self._pause(stop)
-                continue
-            if len(batch) or batch.rewound_to is not None:
-                yield batch
-            await self.ack()
-            if not batch.more:
-                await self._pause(stop)
-
-    async def _pause(self, stop: asyncio.Event) -> None:
-        try:
-            async with asyncio.timeout(self.chain.settings.poll_seconds):
-                await stop.wait()
-        except TimeoutError:
-            pass
 
     # Reading
 

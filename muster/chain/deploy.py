@@ -82,13 +82,14 @@ async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
     UnreachableError when the endpoint does not have the contracts within `settings.timeout_seconds`.
     """
     async with connected(settings) as web3, AsyncExitStack() as stack:
+        # 1. Nothing is deployed there yet, and nothing is on its way.
         await _refuse_existing(web3, settings)
         sender = await TxSender.open(web3, signer, settings.addresses.parent / "journals", settings)
         stack.callback(sender.close)
         await sender.await_pending()
         guardian = _guardian(settings, signer.address)
         addresses = await _foresee(web3, signer.address)
-        # All at once: the sender keeps the order, and they fit into one block.
+        # 2. Create all at once: the sender keeps the order, and they fit into one block.
         mined = await asyncio.gather(*(sender.send(_creation(web3, name, addresses, guardian)) for name in ARGUMENTS))
         for name, receipt in zip(ARGUMENTS, mined, strict=True):
             if receipt.contract is None or to_checksum_address(receipt.contract) != addresses[name]:
@@ -96,6 +97,7 @@ async def deploy(settings: ChainSettings, signer: Signer) -> AddressBook:
                     f"{CONTRACTS[name]} came to lie at {receipt.contract} and not at {addresses[name]}",
                     hint="something else sends with the deployer's key: stop it and deploy again",
                 )
+        # 3. Write the book down, and verify.
         first = min(receipt.block for receipt in mined)
         book = AddressBook(settings.chain_id, **addresses, from_block=first, code_hashes={}, guardian=guardian)
         await asyncio.to_thread(book.save, settings.addresses)

@@ -111,13 +111,11 @@ def load_keystore(path: Path, password: str) -> Signer:
         raise ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}") from error
     except OSError as error:
         raise ConfigError(f"the keystore {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError, NotImplementedError) as error:
         if "MAC mismatch" in str(error):
             raise ConfigError(
                 f"wrong password for {path}", hint="check keys.password_file, or --password-file"
             ) from None
-        raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
-    except (KeyError, TypeError, NotImplementedError):
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from None
     return Signer.from_key(bytes(key))
 

@@ -6,14 +6,12 @@ provider bounds neither the size of an answer nor the time of all its retries, a
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Self, TypeAlias
 
 import httpx2
-import stamina
 from web3 import AsyncWeb3
 from web3.eth import AsyncEth
 from web3.middleware import ExtraDataToPOAMiddleware
@@ -21,7 +19,7 @@ from web3.providers.async_base import AsyncJSONBaseProvider
 from web3.types import RPCEndpoint, RPCResponse
 
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
-from muster.runtime.retries import TryAgainError
+from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry
 from muster.settings.schema import ChainSettings
 from muster.settings.sources import mask
 
@@ -30,8 +28,6 @@ CONNECT_SECONDS: Final = 5.0
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 MAX_BATCH: Final = 10
 """Calls in one round trip; public endpoints refuse more."""
-
-_AGAIN: Final = frozenset({429, 502, 503, 504})
 
 
 class RpcError(ChainError):
@@ -111,21 +107,14 @@ class BoundedProvider(AsyncJSONBaseProvider):
     async def exchange(self, body: object) -> Any:
         """Post a JSON body and return the JSON answer; at most `timeout` seconds, retries included."""
         data = json.dumps(body, default=_hex).encode()
-        reason = f"no answer in {self.timeout:g} s"
         try:
-            async with asyncio.timeout(self.timeout):
-                async for attempt in stamina.retry_context(
-                    on=TryAgainError, attempts=ATTEMPTS, timeout=None, wait_initial=0.1, wait_max=2, wait_jitter=0.2
-                ):
-                    with attempt:
-                        return await self._attempt(data)
-        except TimeoutError:
-            pass
-        except TryAgainError as error:
-            reason = str(error)
-        raise UnreachableError(
-            f"the chain at {mask(self.url)} does not answer: {reason}", hint="check chain.rpc_url, or start one: anvil"
-        )
+            return await retry(lambda _: self._attempt(data), attempts=ATTEMPTS, seconds=self.timeout)
+        except (TimeoutError, TryAgainError) as error:
+            reason = str(error) or f"no answer in {self.timeout:g} s"
+            raise UnreachableError(
+                f"the chain at {mask(self.url)} does not answer: {reason}",
+                hint="check chain.rpc_url, or start one: anvil",
+            ) from error
 
     def _try_again(self, reason: str) -> TryAgainError:
         return TryAgainError(reason, service=f"the chain at {mask(self.url)}", request="JSON-RPC")
@@ -141,7 +130,7 @@ class BoundedProvider(AsyncJSONBaseProvider):
                         raise MalformedError(f"{mask(self.url)} sends more than {MAX_ANSWER_BYTES} bytes")
         except httpx2.TransportError as error:
             raise self._try_again(str(error) or type(error).__name__) from error
-        if reply.status_code in _AGAIN:
+        if reply.status_code in TRY_AGAIN_STATUSES:
             raise self._try_again(f"HTTP status {reply.status_code}")
         try:
             parsed = json.loads(answer)
@@ -159,29 +148,22 @@ class BoundedProvider(AsyncJSONBaseProvider):
 Web3: TypeAlias = AsyncWeb3[BoundedProvider]
 
 
-async def connect(settings: ChainSettings) -> Web3:
-    """Connect to the endpoint of the settings. Raises WrongChainError when it serves another chain."""
+@asynccontextmanager
+async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
+    """Connect to the endpoint of the settings for the length of a block.
+
+    Raises WrongChainError when it serves another chain.
+    """
     provider = BoundedProvider(settings.rpc_url, timeout=settings.timeout_seconds)
     # No default middleware: it would ask for gas prices and names behind our back. POA: blocks with longer extra data.
     web3 = AsyncWeb3(provider, middleware=[ExtraDataToPOAMiddleware], modules={"eth": AsyncEth})
-    try:
+    async with provider:
         served = await web3.eth.chain_id
         if served != settings.chain_id:
             raise WrongChainError(
                 f"{mask(settings.rpc_url)} serves chain {served}, and the settings name chain {settings.chain_id}",
                 hint=f"set chain.rpc_url to an endpoint of chain {settings.chain_id}, or chain.chain_id to {served}",
             )
-    except BaseException:
-        await provider.disconnect()
-        raise
-    return web3
-
-
-@asynccontextmanager
-async def connected(settings: ChainSettings) -> AsyncIterator[Web3]:
-    """Connect for the length of a block."""
-    web3 = await connect(settings)
-    async with web3.provider:
         yield web3
 
 

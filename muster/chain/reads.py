@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from typing import Any, Final, Literal, Self, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 from eth_utils.address import to_checksum_address
 from web3.exceptions import BlockNotFound
@@ -18,9 +18,10 @@ from web3.types import TxParams
 from muster.chain.error_messages import decode_revert
 from muster.chain.events import decode_logs
 from muster.chain.gas import GasBalance
-from muster.chain.provider import RpcError, Web3, connect, in_one_trip
+from muster.chain.provider import RpcError, Web3, in_one_trip
 from muster.chain.types import AddressBook, Block, PolicyStep, Solvency
 from muster.contracts import registry, runs, token
+from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Call, Event
 from muster.contracts.registry import Node, Registered, Role, Status
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
@@ -68,7 +69,7 @@ class OutageTimer:
 
 
 class ChainReader:
-    """A deployment, read through one endpoint. Make it with `connect`, and `close` it."""
+    """A deployment, read through one endpoint."""
 
     def __init__(self, web3: Web3, book: AddressBook, settings: ChainSettings) -> None:
         self.web3 = web3
@@ -80,15 +81,6 @@ class ChainReader:
         self._validators: dict[int, list[str]] = {}
         self._validators_seen: dict[int, int] = {}
         self._validators_lock = asyncio.Lock()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        await self.web3.provider.disconnect()
 
     # Calls
 
@@ -113,16 +105,13 @@ class ChainReader:
 
     async def head(self) -> Block:
         """Return the latest block."""
-        return await self._block("latest")
-
-    async def block(self, number: int) -> Block:
-        """Return a block by number. Raises ChainError when there is none yet."""
-        return await self._block(number)
+        return await self.block("latest")
 
     async def block_hash(self, number: int) -> bytes:
         return (await self.block(number)).hash
 
-    async def _block(self, which: int | Literal["latest"]) -> Block:
+    async def block(self, which: int | Literal["latest"]) -> Block:
+        """Return a block. Raises ChainError when there is none yet."""
         try:
             found = cast(Any, await self.web3.eth.get_block(which))
         except BlockNotFound as error:
@@ -231,26 +220,21 @@ class ChainReader:
         return Solvency(in_registry, sum(books), in_runs, sum(state.balance for state in states))
 
 
-async def open_book(settings: ChainSettings, book: AddressBook | None = None) -> tuple[Web3, AddressBook]:
-    """Return a connection and the address book, which belong to each other and to the settings."""
-    web3 = await connect(settings)
-    try:
-        book = book or AddressBook.load(settings.addresses)
-        if book.chain_id != settings.chain_id:
-            raise WrongChainError(
-                f"the address book {settings.addresses} is of chain {book.chain_id}, "
-                f"and the settings name chain {settings.chain_id}",
-                hint="set chain.addresses to the book of this chain",
+async def find_deployment(web3: Web3, settings: ChainSettings, book: AddressBook | None = None) -> AddressBook:
+    """Return the address book, or the one of the settings, when it belongs to the settings' chain and to `web3`."""
+    book = book or AddressBook.load(settings.addresses)
+    if book.chain_id != settings.chain_id:
+        raise WrongChainError(
+            f"the address book {settings.addresses} is of chain {book.chain_id}, "
+            f"and the settings name chain {settings.chain_id}",
+            hint="set chain.addresses to the book of this chain",
+        )
+    places = {name: getattr(book, name) for name in CONTRACTS}
+    codes = await in_one_trip(web3, *(web3.eth.get_code(address) for address in places.values()))
+    for (name, address), code in zip(places.items(), codes, strict=True):
+        if not code:
+            raise ConfigError(
+                f"there is no {name} contract at {address}: the address book is of another deployment",
+                hint=f"delete {settings.addresses} and deploy again, or get the book of this run",
             )
-        places = {name: getattr(book, name) for name in ("token", "registry", "runs", "court")}
-        codes = await in_one_trip(web3, *(web3.eth.get_code(address) for address in places.values()))
-        for (name, address), code in zip(places.items(), codes, strict=True):
-            if not code:
-                raise ConfigError(
-                    f"there is no {name} contract at {address}: the address book is of another deployment",
-                    hint=f"delete {settings.addresses} and deploy again, or get the book of this run",
-                )
-    except BaseException:
-        await web3.provider.disconnect()
-        raise
-    return web3, book
+    return book

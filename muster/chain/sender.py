@@ -24,7 +24,7 @@ from muster.chain.gas import GasBalance, price_of, refill
 from muster.chain.keys import Signer
 from muster.chain.provider import RpcError, Web3, in_one_trip
 from muster.chain.tx_journal import Sent, TxJournal
-from muster.chain.types import Fees, Mined, PendingOutcome, TxRequest, mined_from
+from muster.chain.types import Fees, Mined, TxRequest, mined_from
 from muster.errors import ChainError, MalformedError, RevertError, UnfundedError, UnreachableError
 from muster.runtime.retries import Repeats
 from muster.runtime.telemetry import logger
@@ -112,17 +112,10 @@ class TxSender:
             hint="try again",
         )
 
-    async def await_pending(self) -> list[PendingOutcome]:
+    async def await_pending(self) -> None:
         """Wait for everything that was left open. `send` does so by itself."""
         async with self._lock:
-            return await self._await_pending()
-
-    async def simulate(self, call: TxRequest) -> bytes:
-        """Return what the call would return now; send nothing. Raises RevertError."""
-        try:
-            return bytes(await self.web3.eth.call(self._parameters(call), "pending"))
-        except RpcError as error:
-            raise self._refusal(call, error) from error
+            await self._await_pending()
 
     async def estimate(self, call: TxRequest) -> int:
         """Return the gas that the call would use now. Raises RevertError."""
@@ -133,9 +126,9 @@ class TxSender:
 
     # What was left open
 
-    async def _await_pending(self) -> list[PendingOutcome]:
+    async def _await_pending(self) -> None:
         if self._pending_done:
-            return []
+            return
         left = await asyncio.to_thread(self.journal.pending)
         if left:
             self._log.info("waiting for what was left open", transactions=[sent.label for sent in left])
@@ -143,19 +136,15 @@ class TxSender:
             await self._broadcast(sent)
         for filler in await self._fill_gaps():
             await self._watch(filler)
-        outcomes = [await self._await_one(sent) for sent in left]
+        for sent in left:
+            try:
+                mined = await self._watch(sent)
+            except _LostError as error:
+                self._log.warning(str(error))
+                continue
+            if not mined.ok:
+                self._log.warning("an earlier transaction reverted", call=sent.label, hash="0x" + mined.hash.hex())
         self._pending_done = True
-        return outcomes
-
-    async def _await_one(self, sent: Sent) -> PendingOutcome:
-        try:
-            mined = await self._watch(sent)
-        except _LostError as error:
-            self._log.warning(str(error))
-            return PendingOutcome(sent.nonce, sent.label, None)
-        if not mined.ok:
-            self._log.warning("an earlier transaction reverted", call=sent.label, hash="0x" + mined.hash.hex())
-        return PendingOutcome(sent.nonce, sent.label, mined)
 
     async def _fill_gaps(self) -> list[Sent]:
         """Use up nonces below ours that no transaction has, or ours would never be mined."""
@@ -178,13 +167,17 @@ class TxSender:
         taken: set[int] = set()
         factor = 1.0
         for _ in range(NONCE_ATTEMPTS):
+            # 1. Price it.
             count, balance, fees = await self._market()
             self.warn(GasBalance(self.signer.address, self.chain_id, balance, price_of(fees)))
             fees = fees.times(factor) if factor > 1 else fees
-            self._require_funds(call, balance, gas * fees.max_fee + call.value)
+            if balance < (needed := gas * fees.max_fee + call.value):
+                raise self.unfunded(call.label, f"holds {Ether(balance)}, less than", needed)
+            # 2. Reserve a nonce and write the signed transaction down.
             sent = await asyncio.to_thread(
                 self.journal.reserve, count, taken, lambda nonce, fees=fees: self.sign(call, nonce, gas, fees)
             )
+            # 3. Broadcast it; what the endpoint refused is forgotten, and tried with another nonce or higher fees.
             try:
                 landing = await self._broadcast(sent)
             except ChainError:
@@ -263,10 +256,12 @@ class TxSender:
         while (waited := time.monotonic() - start) < self.timeout:
             sent = await self._reload(sent)
             try:
+                # 1. It is mined.
                 mined, count = await self._receipt(sent)
                 if mined is not None:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     return mined
+                # 2. Another transaction took its nonce.
                 lost = lost + 1 if count > sent.nonce else 0
                 if lost == LOST_POLLS:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
@@ -274,6 +269,7 @@ class TxSender:
                         f"{sent.label}: another transaction of {self.signer.address} took nonce {sent.nonce}",
                         hint="is another program sending with this key? stop it and try again",
                     )
+                # 3. It takes long: raise the fees, or see that the endpoint still knows it.
                 if waited > (bumps + 1) * self.timeout / (BUMPS + 1):
                     bumps += 1
                     sent = await self._bump(sent)
@@ -354,10 +350,6 @@ class TxSender:
         if "insufficient funds" in error.reason.lower():
             return self.unfunded(call.label, "does not hold", call.value)
         return ChainError(f"{call.label}: {error.reason}")
-
-    def _require_funds(self, call: TxRequest, balance: int, needed: int) -> None:
-        if balance < needed:
-            raise self.unfunded(call.label, f"holds {Ether(balance)}, less than", needed)
 
     def unfunded(self, label: str, holds: str, needed: int) -> UnfundedError:
         """Return the error for a key that cannot pay `needed` wei."""

@@ -11,15 +11,11 @@ import json
 import sqlite3
 import threading
 from collections.abc import Callable, Collection
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from muster.errors import StorageError
-
-LOCK_SECONDS: Final = 10.0
-"""Longest wait for another process that holds the journal; it holds it for milliseconds."""
+from muster.runtime.journal import Journal
 
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS sent (
@@ -51,73 +47,48 @@ class Sent:
     """Of every signed form, the latest last: whichever is mined, it is this transaction."""
 
 
-class TxJournal:
+class TxJournal(Journal):
     """The journal of one key on one chain. Its methods block for milliseconds: call them in a thread."""
 
     def __init__(self, path: Path, chain: str) -> None:
         """`chain` is the hash of the chain's first block, so that a fresh local chain starts with an empty journal."""
-        self.path = path
+        super().__init__(path, [_SCHEMA], one_thread=False)
         self._chain = chain
-        self._guard = threading.Lock()
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path, timeout=LOCK_SECONDS, isolation_level=None, check_same_thread=False)
-            self._database.execute("PRAGMA journal_mode = WAL")
-            self._database.execute("PRAGMA synchronous = FULL")
-            self._database.execute(_SCHEMA)
-        except (OSError, sqlite3.Error) as error:
-            raise StorageError(f"the journal {path} cannot be used: {error}", hint="check its folder") from error
+        self._guard = threading.RLock()
 
     def close(self) -> None:
         with self._guard:
-            self._database.close()
+            super().close()
 
     def pending(self) -> list[Sent]:
         """Return everything on its way, in order of nonces."""
         with self._guard:
-            return self._pending()
+            rows = self.rows(f"SELECT {_COLUMNS} FROM sent WHERE chain = ? ORDER BY nonce", self._chain)
+        return [_sent(row) for row in rows]
 
     def reserve(self, first: int, taken: Collection[int], sign: Callable[[int], Sent]) -> Sent:
         """Choose the lowest nonce from `first` on that is neither ours nor `taken`, sign for it and write it down."""
-        with self._guard:
-            self._execute("BEGIN IMMEDIATE")
-            try:
-                used = {sent.nonce for sent in self._pending()} | set(taken)
-                nonce = next(number for number in range(first, first + len(used) + 1) if number not in used)
-                sent = sign(nonce)
-                places = ", ".join("?" * 11)
-                self._execute(f"INSERT INTO sent (chain, {_COLUMNS}) VALUES ({places})", (self._chain, *_row(sent)))
-                self._execute("COMMIT")
-            except BaseException:
-                if self._database.in_transaction:  # a full disk ends it by itself
-                    self._execute("ROLLBACK")
-                raise
+        with self._guard, self.transaction():
+            used = {sent.nonce for sent in self.pending()} | set(taken)
+            nonce = next(number for number in range(first, first + len(used) + 1) if number not in used)
+            sent = sign(nonce)
+            places = ", ".join("?" * 11)
+            self.execute(f"INSERT INTO sent (chain, {_COLUMNS}) VALUES ({places})", self._chain, *_row(sent))
             return sent
 
     def replace(self, old: Sent, new: Sent) -> bool:
         """Write down a new signed form of `old`; False when somebody else changed it or saw it mined first."""
+        statement = (
+            "UPDATE sent SET max_fee = ?, tip = ?, raw = ?, hashes = ? WHERE chain = ? AND nonce = ? AND raw = ?"
+        )
         with self._guard:
-            cursor = self._execute(
-                "UPDATE sent SET max_fee = ?, tip = ?, raw = ?, hashes = ? WHERE chain = ? AND nonce = ? AND raw = ?",
-                (new.max_fee, new.tip, new.raw, _hashes(new), self._chain, old.nonce, old.raw),
-            )
-            return cursor.rowcount == 1
+            values = new.max_fee, new.tip, new.raw, _hashes(new), self._chain, old.nonce, old.raw
+            return self.execute(statement, *values) == 1
 
     def forget(self, nonce: int) -> None:
         """Delete what was mined or never left; harmless when it is deleted already."""
         with self._guard:
-            self._execute("DELETE FROM sent WHERE chain = ? AND nonce = ?", (self._chain, nonce))
-
-    def _pending(self) -> list[Sent]:
-        query = f"SELECT {_COLUMNS} FROM sent WHERE chain = ? ORDER BY nonce"
-        with closing(self._execute(query, (self._chain,))) as cursor:
-            return [_sent(row) for row in cursor.fetchall()]
-
-    def _execute(self, statement: str, values: tuple = ()) -> sqlite3.Cursor:
-        try:
-            return self._database.execute(statement, values)
-        except sqlite3.Error as error:
-            raise StorageError(f"the journal {self.path} fails: {error}", hint="is the disk full?") from error
+            self.execute("DELETE FROM sent WHERE chain = ? AND nonce = ?", self._chain, nonce)
 
 
 def _hashes(sent: Sent) -> str:
@@ -130,6 +101,7 @@ def _row(sent: Sent) -> tuple[object, ...]:
     return (sent.nonce, sent.label, sent.to, sent.data, value, *fees, sent.raw, _hashes(sent))
 
 
-def _sent(row: tuple) -> Sent:
-    hashes = tuple(bytes.fromhex(text) for text in json.loads(row[9]))
-    return Sent(row[0], row[1], row[2], row[3], int(row[4]), row[5], row[6], row[7], row[8], hashes)
+def _sent(row: sqlite3.Row) -> Sent:
+    hashes = tuple(bytes.fromhex(text) for text in json.loads(row["hashes"]))
+    stored = dict(row) | {"value": int(row["value"]), "hashes": hashes}
+    return Sent(to=stored.pop("recipient"), **stored)

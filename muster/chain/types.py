@@ -131,16 +131,6 @@ class Mined:
 
 
 @dataclass(frozen=True)
-class PendingOutcome:
-    """What became of a transaction that an earlier send or process left open."""
-
-    nonce: int
-    label: str
-    mined: Mined | None
-    """None when another transaction took its nonce."""
-
-
-@dataclass(frozen=True)
 class Fees:
     max_fee: int
     tip: int

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,7 +14,8 @@ from muster.cli.session import Session, as_table, command
 from muster.contracts.court import CaseOpened, CaseResolved
 from muster.contracts.registry import Role
 from muster.contracts.runs import HourSealed
-from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows
+from muster.settings.schema import ValidatorSettings
+from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
 
 app = typer.Typer()
 
@@ -80,7 +80,7 @@ def policy(
     ] = 1.0,
 ) -> None:
     """Show how much this validator re-runs, and the chance that it finds somebody whose rows are in part false."""
-    policy = SamplePolicy.from_settings(session.settings.validator)
+    policy = session.settings.validator
     found = _detection(policy, rows, commitments, seen)
     lines = [
         row
@@ -88,26 +88,31 @@ def policy(
         | {key: f"{row[key]:.2%}" for key in ("caught_in_one", "caught_in_a_day")}
         for row in found
     ]
-    document = asdict(policy) | {"rows": rows, "commitments": commitments, "seen": seen, "detection": found}
+    document = policy.model_dump(include=_POLICY) | {
+        "rows": rows,
+        "commitments": commitments,
+        "seen": seen,
+        "detection": found,
+    }
     session.note(
-        f"{policy.fraction:.1%} of the rows and at least {policy.minimum}; {policy.newcomer_factor} times as many of "
-        f"the first {policy.newcomer_commitments} commitments of a node, {policy.suspect_factor} times if it was "
-        "rejected before"
+        f"{policy.sample_fraction:.1%} of the rows and at least {policy.sample_minimum}; "
+        f"{policy.newcomer_factor} times as many of the first {policy.newcomer_commitments} commitments of a node, "
+        f"{policy.suspect_factor} times if it was rejected before"
     )
-    session.result({_NAMES.get(name, name): value for name, value in document.items()}, as_table(lines))
+    session.result(document, as_table(lines))
 
 
-_NAMES: Final = {"fraction": "sample_fraction", "minimum": "sample_minimum"}
-"""Fields of a policy that are called otherwise in the settings."""
+_POLICY: Final = {"sample_fraction", "sample_minimum", "newcomer_commitments", "newcomer_factor", "suspect_factor"}
+"""The settings that say how many rows are replayed."""
 
 
-def _detection(policy: SamplePolicy, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:
+def _detection(policy: ValidatorSettings, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:
     """Return the chances in one commitment and in a day's, for each kind of node and each share of false rows."""
     nodes = {"known": (policy.newcomer_commitments, False), "new": (0, False)}
     nodes["rejected before"] = (policy.newcomer_commitments, True)
     found = []
     for node, (first, suspect) in nodes.items():
-        samples = [policy.count(rows, index=first + i, suspect=suspect) for i in range(commitments)]
+        samples = [sample_size(policy, rows, index=first + i, suspect=suspect) for i in range(commitments)]
         for share in FALSE_SHARES:
             false = false_rows(rows, share)
             chances = {sample: detection(rows, false, sample, seen) for sample in set(samples)}

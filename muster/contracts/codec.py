@@ -2,7 +2,7 @@
 
 A function of a generated module makes a `Call[T]` (a read) or a `Transaction[T]`; both are plain data, and
 `muster.chain.client.Chain` calls and sends them. Structs are frozen dataclasses, enums are IntEnums, several
-return values are a NamedTuple; `fitted` brings decoded words into that shape, `plain` brings arguments out of it.
+return values are a NamedTuple; a `maker` brings decoded words into that shape, `plain` brings arguments out of it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class _Bound(Generic[R]):
         """Decode what was returned. Raises ConfigError when it does not decode."""
         try:
             values = decode(self.function.outputs, data)
-            return fitted(self.function.result, values if len(values) > 1 else values[0] if values else None)
+            return maker(self.function.result)(values if len(values) > 1 else values[0] if values else None)
         except (DecodingError, ValueError) as error:
             raise ConfigError(
                 f"{self.label} answers nothing that makes sense: is that contract at this address?",
@@ -80,7 +80,7 @@ class Call(_Bound[R]):
 
 
 class Transaction(_Bound[R]):
-    """A transaction: `await chain.send(transaction)`. `R` is what its function returns to `Chain.simulate`."""
+    """A transaction: `await chain.send(transaction)`. `R` is what its function returns."""
 
 
 @dataclass(frozen=True)
@@ -152,18 +152,13 @@ def plain(value: object) -> Any:
     return value
 
 
-def fitted(hint: Any, value: Any) -> Any:
-    """Return a decoded value as the type `hint`, member by member. Raises ValueError for no enum's value."""
-    return _maker(hint)(value)
-
-
 @cache
-def _maker(hint: Any) -> Callable[[Any], Any]:
-    """Return the function that makes a value of this type out of a decoded one."""
+def maker(hint: Any) -> Callable[[Any], Any]:
+    """Return the function that makes a value of this type out of a decoded one; it raises ValueError for no enum's."""
     if hint == Address:
         return to_checksum_address
     if get_origin(hint) is list:
-        each = _maker(get_args(hint)[0])
+        each = maker(get_args(hint)[0])
         return lambda values: [each(value) for value in values]
     if isinstance(hint, type) and issubclass(hint, IntEnum):
         return hint
@@ -178,4 +173,4 @@ def _makers(kind: type) -> dict[str, Callable[[Any], Any]]:
     """Return the makers of a dataclass's or NamedTuple's fields, by name and in order."""
     hints = get_type_hints(kind, include_extras=True)
     names = [field.name for field in fields(kind)] if is_dataclass(kind) else kind._fields  # type: ignore[attr-defined]
-    return {name: _maker(hints[name]) for name in names}
+    return {name: maker(hints[name]) for name in names}

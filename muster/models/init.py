@@ -8,13 +8,12 @@ any other Hugging Face checkpoint, by name or path.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from random import Random
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.nn import functional
@@ -28,8 +27,6 @@ from muster.tasks.rewards import THINK_END
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-TokenizerKind = Literal["character", "byte_pair"]
-
 CHAT_TEMPLATE: Final = (
     "{% for message in messages %}<|{{ message['role'] }}|>{{ message['content'] }}{% endfor %}"
     "{% if thinking_budget is defined %}<|budget|>{{ thinking_budget }}{% endif %}"
@@ -38,6 +35,9 @@ CHAT_TEMPLATE: Final = (
 PAD, EOS, UNKNOWN = "<|pad|>", "<|end|>", "<|unknown|>"
 SPECIAL_TOKENS: Final = (PAD, EOS, UNKNOWN, "<|system|>", "<|user|>", "<|budget|>", "<|assistant|>")
 THINK_TOKENS: Final = ("<think>", THINK_END)
+CHARACTERS: Final = ("\u010a", "\u0120", *(chr(code) for code in range(33, 127)))
+"""Newline, space and the printable ASCII characters, as byte-level BPE spells them."""
+
 CONTEXT: Final = 512
 """Longest sequence of a model made here, in tokens."""
 
@@ -45,21 +45,22 @@ CONTEXT: Final = 512
 # --- Tokenizers
 
 
-def make_tokenizer(kind: TokenizerKind = "character", corpus: Sequence[str] = ()) -> PreTrainedTokenizerBase:
+def make_tokenizer(
+    tokens: Sequence[str] = CHARACTERS, merges: Sequence[tuple[str, str]] = ()
+) -> PreTrainedTokenizerBase:
     """Make a fast tokenizer with a chat template that announces the thinking budget.
 
-    `character`: one token per printable ASCII character; others have none. `byte_pair`: byte-level BPE of up to 512
-    tokens learnt from `corpus`, which can spell any text. Both are of Qwen2's own class: for a folder with a Qwen2
-    config.json that is what AutoTokenizer makes of any tokenizer, and with another class's splitting of text it would
-    give other prompts than the ones the model was warmed up on.
+    By default one token per printable ASCII character; others have none. With tokens and merges of a byte-level BPE it
+    can spell any text. It is of Qwen2's own class: for a folder with a Qwen2 config.json that is what AutoTokenizer
+    makes of any tokenizer, and with another class's splitting of text it would give other prompts than the ones the
+    model was warmed up on.
     """
     from transformers import AddedToken, Qwen2Tokenizer
 
     special: list[str] = [*SPECIAL_TOKENS, *THINK_TOKENS]
-    learnt, merges = _characters() if kind == "character" else _byte_pairs(corpus)
     tokenizer = Qwen2Tokenizer(
-        vocab={token: i for i, token in enumerate(special + learnt)},
-        merges=merges,  # type: ignore[arg-type]
+        vocab={token: i for i, token in enumerate([*special, *tokens])},
+        merges=list(merges),  # type: ignore[arg-type]
         unk_token=UNKNOWN,
         eos_token=EOS,
         pad_token=PAD,
@@ -69,28 +70,6 @@ def make_tokenizer(kind: TokenizerKind = "character", corpus: Sequence[str] = ()
     for token in special:
         tokenizer.add_tokens(AddedToken(token, special=token in SPECIAL_TOKENS, normalized=False))
     return tokenizer
-
-
-def _characters() -> tuple[list[str], list[tuple[str, str]]]:
-    """Return newline, space and the printable ASCII characters as byte-level BPE spells them; no merges."""
-    return ["\u010a", "\u0120", *(chr(code) for code in range(33, 127))], []
-
-
-def _byte_pairs(corpus: Sequence[str]) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return tokens and merges learnt from a corpus."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, trainers
-
-    backend = Tokenizer(models.BPE())
-    backend.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
-    )
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    backend.train_from_iterator(
-        corpus, trainers.BpeTrainer(vocab_size=500, initial_alphabet=alphabet, show_progress=False)
-    )
-    learnt = json.loads(backend.to_str())["model"]
-    vocabulary: dict[str, int] = learnt["vocab"]
-    return sorted(vocabulary, key=vocabulary.__getitem__), [tuple(pair) for pair in learnt["merges"]]
 
 
 # --- Models
@@ -204,7 +183,6 @@ def init_model(
     seed: int = 0,
     target: float = WarmUp.target,
     budgets: Sequence[int] = WarmUp.budgets,
-    tokenizer_kind: TokenizerKind = "character",
     shape: ModelShape = ModelShape(),
 ) -> InitReport:
     """Make, warm up and save a model and its tokenizer. Equal arguments give equal bytes on one machine.
@@ -212,7 +190,7 @@ def init_model(
     Raises ConfigError when `target` is not reached within the step limit.
     """
     started = time.monotonic()
-    tokenizer = make_tokenizer(tokenizer_kind, [text for task in task_set.train for text in (task.prompt, task.answer)])
+    tokenizer = make_tokenizer()
     model = make_model(tokenizer, shape, seed)
     warm = WarmUp(target=target, budgets=tuple(budgets), max_tokens=2 * max(budgets))
     accuracy, steps = warm_up(model, tokenizer, task_set, warm, seed=seed)

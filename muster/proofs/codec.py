@@ -33,25 +33,12 @@ class Codec(Protocol):
     @property
     def name(self) -> str: ...
 
-    @property
-    def bytes_per_token(self) -> float:
-        """Size of a proof over the number of tokens, for long completions."""
-        ...
-
-    def encode(self, states: torch.Tensor, seed: int) -> bytes:
-        """Make the proof of one completion. Raises ValueError on states that are not finite."""
-        ...
-
     def encode_batch(self, states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[bytes]:
-        """Make the proofs of many completions of different lengths, in order."""
-        ...
-
-    def compare(self, proof: bytes, states: torch.Tensor, seed: int) -> Comparison:
-        """Compare a stranger's proof with recomputed states. Never raises on any `proof`."""
+        """Make the proofs of completions of different lengths, in order. Raises ValueError on states not finite."""
         ...
 
     def compare_batch(
         self, proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]
     ) -> list[Comparison]:
-        """`compare` for many completions."""
+        """Compare strangers' proofs with recomputed states, one by one. Never raises on any proof."""
         ...

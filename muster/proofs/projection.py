@@ -55,19 +55,12 @@ def _sign_words(seeds: Sequence[int], hidden: int, device: torch.device | str) -
 @dataclass(frozen=True)
 class Projection:
     name: str = "projection"
-    bytes_per_token: float = 2.0 * PROJECTIONS
-
-    def encode(self, states: torch.Tensor, seed: int) -> bytes:
-        return self.encode_batch([states], [seed])[0]
 
     def encode_batch(self, states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[bytes]:
         numbers = _project(states, seeds)
         if not all(np.isfinite(values).all() for values in numbers):
             raise ValueError("states are not finite")
         return [values.astype("<f2").tobytes() for values in numbers]
-
-    def compare(self, proof: bytes, states: torch.Tensor, seed: int) -> Comparison:
-        return self.compare_batch([proof], [states], [seed])[0]
 
     def compare_batch(
         self, proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]

@@ -17,7 +17,7 @@ and the noise, in float32:
     u          ((bits >> 9) + 0.5) * 2^-23        exact, in [2^-24, 1 - 2^-24]: neither logarithm sees 0
     gumbel     -log(-log(u))                      in [-2.82, 16.64]
 
-Integers are int32 in two's complement, so that the same lines run on numpy arrays and on torch tensors of any device;
+Integers are int32 in two's complement, so that the same lines run on tensors of any device;
 bits and `u` are identical everywhere, the noise up to the last bit of the logarithm. Changing anything here breaks
 replay: every honest worker of another version would be rejected. Mixer: https://github.com/skeeto/hash-prospector.
 
@@ -33,15 +33,10 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cache
-from typing import TypeVar
 
-import numpy as np
 import torch
 
 from muster.proofs.native import load
-
-Words = TypeVar("Words", np.ndarray, torch.Tensor)
-"""int32 words, as numpy or torch holds them."""
 
 
 def _signed(word: int) -> int:
@@ -55,7 +50,7 @@ _MULTIPLY_1 = 0x7FEB352D
 _MULTIPLY_2 = _signed(0x846CA68B)
 
 
-def _mix(x: Words, between: Words | None = None) -> Words:
+def _mix(x: torch.Tensor, between: torch.Tensor | None = None) -> torch.Tensor:
     """Scramble int32 words in place and return them; see the module's docstring."""
     x ^= (x >> 16) & 0xFFFF
     x *= _MULTIPLY_1
@@ -67,7 +62,7 @@ def _mix(x: Words, between: Words | None = None) -> Words:
     return x
 
 
-def _keys(low: Words, high: Words, positions: Words) -> tuple[Words, Words]:
+def _keys(low: torch.Tensor, high: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """Return the two keys of each row, from int32 words that this may overwrite."""
     low += _GOLDEN
     key = _mix(_mix(low) ^ high)
@@ -84,14 +79,6 @@ def noise_bits(seeds: torch.Tensor, positions: torch.Tensor, vocab: int) -> torc
     return _mix(tokens[None, :] + first[:, None], second[:, None])
 
 
-def noise_bits_numpy(seeds: np.ndarray, positions: np.ndarray, vocab: int) -> np.ndarray:
-    """`noise_bits` without torch: int32 [B, vocab]."""
-    words = np.ascontiguousarray(seeds, dtype="<i8").view("<i4").reshape(-1, 2)
-    first, second = _keys(words[:, 0].copy(), words[:, 1].copy(), positions.astype(np.int32))
-    tokens = np.arange(vocab, dtype=np.int32) * np.int32(_GOLDEN)
-    return _mix(tokens[None, :] + first[:, None], second[:, None])
-
-
 def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Tensor:
     """Noise for B rows: float32 [B, vocab].
 
@@ -102,13 +89,6 @@ def gumbel(seeds: torch.Tensor, positions: torch.Tensor, vocab: int) -> torch.Te
     bits &= 0x7FFFFF
     u = bits.to(torch.float32).add_(0.5).mul_(2.0**-23)
     return u.log_().neg_().log_().neg_()
-
-
-def gumbel_numpy(seeds: np.ndarray, positions: np.ndarray, vocab: int) -> np.ndarray:
-    """`gumbel` without torch; equal up to the last bit of the logarithm."""
-    bits = (noise_bits_numpy(seeds, positions, vocab) >> 9) & 0x7FFFFF
-    u = (bits.astype(np.float32) + np.float32(0.5)) * np.float32(2.0**-23)
-    return -np.log(-np.log(u))
 
 
 # --- Choosing, and measuring what was chosen
@@ -224,6 +204,7 @@ def _sample_rows(
 ) -> _Rows:
     kernel = load("sampler")
     assert kernel is not None
+    # 1. What the kernel reads and writes.
     logits = logits.to(torch.float32)
     if logits.stride(1) != 1:
         logits = logits.contiguous()
@@ -247,6 +228,7 @@ def _sample_rows(
             *(None if array is None else _address(array[part]) for array in arrays),
         )
 
+    # 2. Slices of rows, one to a thread.
     parts = list(_parts(count, torch.get_num_threads()))
     if len(parts) == 1:
         take(parts[0])

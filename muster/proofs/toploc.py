@@ -45,10 +45,6 @@ _MIDDLE: Final = (POINTS - 1) // 2
 @dataclass(frozen=True)
 class ToplocCodec:
     name: str = "toploc"
-    bytes_per_token: float = CHUNK_BYTES / CHUNK_TOKENS
-
-    def encode(self, states: torch.Tensor, seed: int) -> bytes:
-        return self.encode_batch([states], [seed])[0]
 
     def encode_batch(self, states: Sequence[torch.Tensor], seeds: Sequence[int]) -> list[bytes]:
         kept = largest(states)
@@ -57,9 +53,6 @@ class ToplocCodec:
         words = interpolate(kept.indices, kept.bits).astype(">u2")
         ends = np.cumsum([chunk_count(len(rows)) for rows in states])
         return [words[end - chunk_count(len(rows)) : end].tobytes() for rows, end in zip(states, ends, strict=True)]
-
-    def compare(self, proof: bytes, states: torch.Tensor, seed: int) -> Comparison:
-        return self.compare_batch([proof], [states], [seed])[0]
 
     def compare_batch(
         self, proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]

@@ -86,11 +86,3 @@ def chain_preimages(secret: bytes, length: int) -> list[bytes]:
     for _ in range(length - 1):
         links.append(keccak(links[-1]))
     return links[::-1]
-
-
-def verify_preimage(tip: bytes, preimage: bytes, index: int) -> bool:
-    """Return whether `preimage` is element `index` of the chain whose tip is keccak(element 0)."""
-    value = preimage
-    for _ in range(index + 1):
-        value = keccak(value)
-    return value == tip

@@ -54,6 +54,12 @@ class Struct:
     name: str
     fields: tuple[tuple[str, str], ...]
 
+    @classmethod
+    def parse(cls, text: str) -> Struct:
+        """Return the struct that EIP-712's encodeType writes as `text`."""
+        name, _, fields = text.removesuffix(")").partition("(")
+        return cls(name, tuple((field, kind) for kind, field in (part.split() for part in fields.split(","))))
+
     @cached_property
     def type_hash(self) -> bytes:
         return keccak(text=f"{self.name}({','.join(f'{kind} {name}' for name, kind in self.fields)})")
@@ -68,10 +74,7 @@ class Struct:
         return keccak(self.type_hash + b"".join(_encode(kind, values[name]) for name, kind in self.fields))
 
 
-DOMAIN: Final = Struct(
-    "EIP712Domain",
-    (("name", "string"), ("version", "string"), ("chainId", "uint256"), ("verifyingContract", "address")),
-)
+DOMAIN: Final = Struct.parse("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)")
 
 
 @dataclass(frozen=True)

@@ -25,20 +25,9 @@ from muster.protocol.terms import Terms
 from muster.rollouts.schema import FINISH_REASONS, SCHEMA, Rollout
 
 FIXED: Final = np.dtype(
-    [
-        ("run", "<u4"),
-        ("step", "<u4"),
-        ("position", "<u4"),
-        ("group", "<u4"),
-        ("sample", "<u4"),
-        ("task", "<u8"),
-        ("seed", "<u8"),
-        ("budget", "<u2"),
-        ("task_reward", "<i8"),
-        ("length_reward", "<i8"),
-        ("finish_reason", "u1"),
-    ]
-)
+    [(field.name, field.type.to_pandas_dtype()) for field in SCHEMA if pa.types.is_integer(field.type)]
+    + [("finish_reason", np.uint8)]
+).newbyteorder("<")
 """Columns of one width; `finish_reason` is an index into FINISH_REASONS."""
 
 RAGGED: Final = {"prompt_tokens": "<i4", "completion_tokens": "<i4", "logprobs": "<f4", "proof": "u1"}
@@ -76,10 +65,6 @@ class Columns:
     fixed: np.ndarray
     lengths: dict[str, np.ndarray]
     values: dict[str, np.ndarray]
-
-    @property
-    def nbytes(self) -> int:
-        return self.fixed.nbytes + sum(values.nbytes for values in self.values.values())
 
     def pack(self) -> bytes:
         """Return bytes that `unpack` reads."""
@@ -133,43 +118,13 @@ class Columns:
             for i, row in enumerate(self.fixed.tolist())
         ]
 
-    @classmethod
-    def from_rollouts(cls, rollouts: Sequence[Rollout]) -> Columns:
-        """Return the columns of rollouts. Raises OverflowError or KeyError for values that the schema cannot hold."""
-        names = FIXED.names or ()
-        finish = {reason: i for i, reason in enumerate(FINISH_REASONS)}
-        rows = [(*(getattr(r, name) for name in names[:-1]), finish[r.finish_reason]) for r in rollouts]
-        cells = {
-            name: [
-                np.frombuffer(r.proof, np.uint8) if name == "proof" else np.asarray(getattr(r, name), dtype=kind)
-                for r in rollouts
-            ]
-            for name, kind in RAGGED.items()
-        }
-        return cls(
-            fixed=np.array(rows, dtype=FIXED),
-            lengths={name: np.array([len(c) for c in column], dtype=np.int64) for name, column in cells.items()},
-            values={name: np.concatenate([np.zeros(0, RAGGED[name]), *column]) for name, column in cells.items()},
-        )
-
 
 def write_rollouts(rollouts: Sequence[Rollout]) -> bytes:
-    """Write the file of a commitment's rollouts, in the order given."""
-    columns = Columns.from_rollouts(rollouts)
-    arrays = []
-    for field in SCHEMA:
-        if field.name in RAGGED:
-            offsets = np.concatenate([[0], np.cumsum(columns.lengths[field.name])]).astype(np.int32)
-            values = pa.array(columns.values[field.name])
-            if field.name == "proof":
-                buffers = [None, pa.py_buffer(offsets), pa.py_buffer(columns.values["proof"])]
-                arrays.append(pa.Array.from_buffers(pa.binary(), len(rollouts), buffers))
-            else:
-                arrays.append(pa.ListArray.from_arrays(pa.array(offsets), values, type=field.type))
-        elif field.name == "finish_reason":
-            arrays.append(pa.array([rollout.finish_reason for rollout in rollouts], pa.string()))
-        else:
-            arrays.append(pa.array(np.ascontiguousarray(columns.fixed[field.name])))
+    """Write the file of a commitment's rollouts, in the order given.
+
+    Raises OverflowError or pyarrow's ArrowException for values that the schema cannot hold.
+    """
+    arrays = [pa.array([getattr(rollout, field.name) for rollout in rollouts], field.type) for field in SCHEMA]
     sink = pa.BufferOutputStream()
     pq.write_table(
         pa.Table.from_arrays(arrays, schema=SCHEMA),

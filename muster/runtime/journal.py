@@ -58,16 +58,21 @@ class FolderLock:
 class Journal:
     """A SQLite database whose changes are on disk when a call returns. Calls block for one write to disk."""
 
-    def __init__(self, path: Path, schema: Sequence[str], *, owner: str = "", setting: str = "") -> None:
+    def __init__(
+        self, path: Path, schema: Sequence[str], *, owner: str = "", setting: str = "", one_thread: bool = True
+    ) -> None:
         """Open it, or make it by `schema`: statements that make the tables, each with IF NOT EXISTS.
 
-        `owner` names whose journal it is (key, chain and contracts), and `setting` where its folder is set. Raises
-        StorageError when it cannot be used, ConfigError when it is another owner's.
+        `owner` names whose journal it is (key, chain and contracts), and `setting` where its folder is set. Without
+        `one_thread` any thread may call, one at a time. Raises StorageError when it cannot be used, ConfigError when it
+        is another owner's.
         """
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(path, timeout=_BUSY_SECONDS, isolation_level=None)
+            self._database = sqlite3.connect(
+                path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=one_thread
+            )
             self._database.row_factory = sqlite3.Row
             self._database.execute("PRAGMA journal_mode = WAL")
             self._database.execute("PRAGMA synchronous = FULL")

@@ -21,6 +21,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn, TypeVar
 
+from prometheus_client import start_http_server
+
 from muster.errors import EXIT_CODES, ConfigError, FinishedError, MusterError
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
@@ -51,6 +53,7 @@ def run_process(
     them, if the settings say so; of several processes with the same settings only one can. `stop_seconds`: longest
     time from a signal to the end of the process; None waits for every thread.
     """
+    # 1. Settings and logs.
     parser = argparse.ArgumentParser(prog=f"python -m {role}", description=what, epilog=EXIT_CODES)
     parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
     options = parser.parse_args(arguments)
@@ -58,8 +61,10 @@ def run_process(
     try:
         settings = load_settings(options.config)
         telemetry.configure(settings.name or role, log_file=settings.log.file, level=settings.log.level)
+        # 2. Run until the end or a signal.
         port = settings.log.metrics_port if metrics else 0
         stopped = asyncio.run(_run_until_signal(main, settings, port, stop_seconds))
+    # 3. Say how it ended.
     except FinishedError as end:
         log.info("finished", reason=str(end), next=end.hint, exit_code=end.exit_code)
         return end.exit_code
@@ -166,7 +171,7 @@ def _metrics(port: int) -> Iterator[None]:
         yield
         return
     try:
-        server, thread = telemetry.serve_metrics("127.0.0.1", port)
+        server, thread = start_http_server(port, addr="127.0.0.1", registry=telemetry.REGISTRY)
     except OSError as error:
         raise ConfigError(f"port {port} for metrics is taken", hint="set log.metrics_port to another") from error
     try:

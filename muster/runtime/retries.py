@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import stamina
 import structlog
-from stamina.instrumentation import RetryDetails, set_on_retry_hooks
+from stamina.instrumentation import RetryDetails
 
 TRY_AGAIN_STATUSES: Final = frozenset({429, 502, 503, 504})
 """HTTP statuses of a service that is busy or restarting."""
@@ -107,8 +107,3 @@ def log_retry(details: RetryDetails) -> None:
         return
     values = {"service": service, "request": request, "reason": reason, "times": times}
     structlog.get_logger("muster.runtime.retries").warning("trying again", **values)
-
-
-def install() -> None:
-    """Let stamina call `log_retry` instead of its own hooks."""
-    set_on_retry_hooks([log_retry])

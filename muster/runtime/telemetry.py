@@ -16,13 +16,12 @@ from __future__ import annotations
 import logging
 import os
 import sys
-import threading
-import wsgiref.simple_server
 from pathlib import Path
 from typing import Final, TextIO
 
 import structlog
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from stamina.instrumentation import set_on_retry_hooks
 from structlog.typing import EventDict, FilteringBoundLogger, Processor
 
 from muster.runtime import retries
@@ -67,6 +66,7 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
     """
     for name, value in _QUIET_ENVIRONMENT.items():
         os.environ.setdefault(name, value)
+    # 1. Python's loggers.
     handlers = [_console(stream or sys.stderr, level)]
     if log_file is not None:
         handlers.append(_json_file(log_file))
@@ -79,6 +79,7 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
     root.setLevel(logging.WARNING)
     for name in OURS:
         logging.getLogger(name).setLevel(logging.DEBUG)
+    # 2. Ours, which end in them.
     structlog.configure(
         processors=[
             structlog.stdlib.filter_by_level,
@@ -91,7 +92,7 @@ def configure(process: str, *, log_file: Path | None = None, level: str = "info"
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-    retries.install()
+    set_on_retry_hooks([retries.log_retry])
     structlog.contextvars.clear_contextvars()
     structlog.contextvars.bind_contextvars(process=process)
 
@@ -163,8 +164,3 @@ def gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> Gauge:
 def histogram(name: str, help_text: str, buckets: tuple[float, ...], labels: tuple[str, ...] = ()) -> Histogram:
     """Return a histogram `muster_<name>` with the given upper bounds."""
     return Histogram(f"muster_{name}", help_text, labels, buckets=buckets, registry=REGISTRY)
-
-
-def serve_metrics(host: str, port: int) -> tuple[wsgiref.simple_server.WSGIServer, threading.Thread]:
-    """Serve REGISTRY over HTTP for a process that is no HTTP service; the caller owns and shuts down the server."""
-    return start_http_server(port, addr=host, registry=REGISTRY)

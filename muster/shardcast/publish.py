@@ -34,7 +34,7 @@ from muster.shardcast.format.store import (
     READ_BYTES,
     Version,
     described,
-    disk_error,
+    disk_errors,
     locked,
     prune,
     remove_leftovers,
@@ -82,16 +82,19 @@ def publish(
     Raises UsageError when the folder holds what a checkpoint may not, StorageError when the disk refuses or another
     process is publishing there.
     """
+    # 1. What is published.
     if not 1 <= shard_bytes <= MAX_SHARD_BYTES:
         raise UsageError(f"shards of {shard_bytes} bytes; 1 to {MAX_SHARD_BYTES} are possible")
     names = _files_of(checkpoint_dir)
-    try:
+    with disk_errors(f"cannot publish step {step}", out_dir):
         out_dir.mkdir(parents=True, exist_ok=True)
         with locked(out_dir / _LOCK) as ours:
             if not ours:
                 raise StorageError(f"another process is publishing in {out_dir}", hint="one trainer, one folder")
+            # 2. The step, whole.
             manifest = _build(checkpoint_dir, names, out_dir / _BUILD, run, step, shard_bytes, link=link)
             _move_into_place(out_dir / _BUILD, version_path(out_dir, manifest.root), manifest)
+            # 3. Its difference, what is no longer needed, and the index.
             if deltas is None:
                 prune(out_dir, max(1, keep), protect=(manifest.root,))
             else:
@@ -99,8 +102,6 @@ def publish(
                 _publish_difference(out_dir, manifest, shard_bytes, adapter)
                 _remove_unneeded(out_dir, run, max(1, keep), deltas, initial=adapter is not None)
             write_index(out_dir)
-    except OSError as error:
-        raise disk_error(f"cannot publish step {step}", out_dir, error) from error
     return manifest
 
 

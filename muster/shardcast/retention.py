@@ -7,7 +7,7 @@ by which those who have the step before come to it.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS
@@ -102,25 +102,18 @@ class _Selection:
         They begin at a whole step that stays anyway, or else at the oldest within reach.
         """
         chain: list[HeldVersion] = []
-        best = 0
-        for delta in self._below(step):
+        best = cost = 0
+        while (delta := self._deltas.get(step)) is not None:
+            cost += delta.size
+            if len(chain) == MAX_CHAIN or cost > self._chain_bytes:
+                break
             chain.append(delta)
-            base = _base(delta)
-            if base in self._whole:
+            step = _base(delta)
+            if step in self._whole:
                 best = len(chain)
-                if self.stays_whole(base) or self._is_kept_whole(base):
+                if self.stays_whole(step) or self._is_kept_whole(step):
                     break
         return chain[:best]
-
-    def _below(self, step: int) -> Iterator[HeldVersion]:
-        """Yield the differences that lead down from a step, as many as a route may have."""
-        cost, count = 0, 0
-        while (delta := self._deltas.get(step)) is not None:
-            cost, count = cost + delta.size, count + 1
-            if count > MAX_CHAIN or cost > self._chain_bytes:
-                return
-            yield delta
-            step = _base(delta)
 
     def _is_kept_whole(self, step: int) -> bool:
         return (version := self._whole.get(step)) is not None and version.root in self.roots

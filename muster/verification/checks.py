@@ -19,7 +19,7 @@ import numpy as np
 
 from muster.constants import MAX_EVIDENCE_BYTES
 from muster.errors import ConfigError
-from muster.protocol.draws import Draw, draw_base, draw_commitment
+from muster.protocol.draws import Draw, GroupDraw, draw_base, draw_commitment
 from muster.protocol.messages import Reason
 from muster.protocol.prompts import completion_text, prompt_tokens
 from muster.protocol.terms import Terms
@@ -148,14 +148,9 @@ class CheckedRow:
         return self.rollout.position
 
     @property
-    def drawn_task(self) -> int:
-        """Return the task that was drawn for the position."""
-        return self.draw.groups[self.position // self.rules.terms.group_size].task
-
-    @property
-    def drawn_budget(self) -> int:
-        """Return the budget that was drawn for the position."""
-        return self.draw.groups[self.position // self.rules.terms.group_size].budget
+    def drawn(self) -> GroupDraw:
+        """Return the task and budget that were drawn for the position."""
+        return self.draw.groups[self.position // self.rules.terms.group_size]
 
     def finding(
         self, reason: Reason, detail: str, measured: float | None = None, threshold: float | None = None
@@ -208,7 +203,7 @@ def check_draw(row: CheckedRow) -> Finding | None:
     """Check that task, budget and seed are those of the draw."""
     r = row.rollout
     actual = (r.task, r.budget, r.seed)
-    expected = (row.drawn_task, row.drawn_budget, row.draw.seeds[row.position])
+    expected = (row.drawn.task, row.drawn.budget, row.draw.seeds[row.position])
     if actual == expected:
         return None
     return row.finding("wrong_draw", f"task, budget, seed {actual}, drawn were {expected}")
@@ -216,7 +211,7 @@ def check_draw(row: CheckedRow) -> Finding | None:
 
 def check_prompt(row: CheckedRow) -> Finding | None:
     """Check that the prompt is the drawn task's and announces the drawn budget."""
-    expected = row.rules.prompt(row.drawn_task, row.drawn_budget)
+    expected = row.rules.prompt(row.drawn.task, row.drawn.budget)
     if np.array_equal(row.rollout.prompt_tokens, expected):
         return None
     return row.finding("wrong_prompt", f"{len(row.rollout.prompt_tokens)} prompt tokens that are not the task's")
@@ -266,10 +261,10 @@ def check_termination(row: CheckedRow) -> Finding | None:
 def check_reward(row: CheckedRow) -> Finding | None:
     """Check that both rewards are what the task's own verifier and the length rule give."""
     r, rules = row.rollout, row.rules
-    expected = verify(rules.task(row.drawn_task), completion_text(rules.tokenizer, r.completion_tokens))
+    expected = verify(rules.task(row.drawn.task), completion_text(rules.tokenizer, r.completion_tokens))
     if r.task_reward != expected:
         return row.finding("wrong_reward", "the task reward is not the verifier's", r.task_reward, expected)
-    expected = length_reward(row.drawn_budget, len(r.completion_tokens))
+    expected = length_reward(row.drawn.budget, len(r.completion_tokens))
     if r.length_reward != expected:
         return row.finding("wrong_reward", "the length reward is not the rule's", r.length_reward, expected)
     return None

@@ -8,41 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from muster.settings.schema import ValidatorSettings
 
 
-@dataclass(frozen=True)
-class SamplePolicy:
-    """How many rows go through the replay checks. Of two reasons for a larger sample the stronger counts."""
+def sample_size(policy: ValidatorSettings, positions: int, *, index: int, suspect: bool) -> int:
+    """Return how many of the `positions` of a node's commitment number `index` (from 0) go through the replay checks.
 
-    fraction: float
-    minimum: int
-    newcomer_commitments: int = 0
-    """A node's first so many commitments are a newcomer's."""
-    newcomer_factor: int = 1
-    suspect_factor: int = 1
-
-    @classmethod
-    def from_settings(cls, settings: ValidatorSettings) -> SamplePolicy:
-        """Take the policy from the settings."""
-        return cls(
-            fraction=settings.sample_fraction,
-            minimum=settings.sample_minimum,
-            newcomer_commitments=settings.newcomer_commitments,
-            newcomer_factor=settings.newcomer_factor,
-            suspect_factor=settings.suspect_factor,
-        )
-
-    def count(self, positions: int, *, index: int, suspect: bool) -> int:
-        """Return how many of the `positions` of a node's commitment number `index` (from 0) are re-run.
-
-        suspect: whether the node was rejected before.
-        """
-        wanted = max(self.minimum, math.ceil(self.fraction * positions))
-        newcomer = self.newcomer_factor if index < self.newcomer_commitments else 1
-        return min(positions, wanted * max(newcomer, self.suspect_factor if suspect else 1))
+    suspect: whether the node was rejected before. Of two reasons for a larger sample the stronger counts.
+    """
+    wanted = max(policy.sample_minimum, math.ceil(policy.sample_fraction * positions))
+    newcomer = policy.newcomer_factor if index < policy.newcomer_commitments else 1
+    return min(positions, wanted * max(newcomer, policy.suspect_factor if suspect else 1))
 
 
 def false_rows(positions: int, share: float) -> int:
@@ -68,13 +45,3 @@ def detection(positions: int, false: int, sample: int, per_row: float = 1.0) -> 
 def detection_over(chances: Iterable[float]) -> float:
     """Return the probability that at least one of several commitments is caught, each with its own probability."""
     return 1 - math.prod(1 - chance for chance in chances)
-
-
-def rows_needed(per_row: float, wanted: float = 0.99) -> int | None:
-    """Return how many rows to re-run, all of them false, to detect one with probability `wanted`.
-
-    None where no number suffices.
-    """
-    if per_row <= 0:
-        return None
-    return 1 if per_row >= wanted else math.ceil(math.log(1 - wanted) / math.log(1 - per_row))

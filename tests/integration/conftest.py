@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from muster.chain.anvil import Anvil
+from benchmarks.testbed.anvil import Anvil
 from tests.support.machine import Machine, funded_run, furnished
 from tests.support.s3_servers import Endpoint
 

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from structlog.testing import capture_logs
 
-from muster.chain.anvil import Anvil, LocalChain
+from benchmarks.testbed.anvil import Anvil
+from muster.chain.anvil import LocalChain
 from muster.chain.gas import TRANSACTION_GAS
 from muster.chain.keys import Signer
 from muster.chain.provider import connected

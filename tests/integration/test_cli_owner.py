@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from muster.chain.anvil import Anvil
+from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
 from muster.contracts import runs

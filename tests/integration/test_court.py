@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import RunFixture
-from muster.chain.anvil import Anvil
 from muster.chain.client import Chain, event_of, vote_hash
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS

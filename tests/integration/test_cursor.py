@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import json
 import os
@@ -13,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.anvil import Anvil
 from muster.chain import reads
-from muster.chain.anvil import Anvil, LocalChain
+from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
 from muster.chain.cursor import REMEMBERED_BLOCKS, EventBatch, EventCursor
 from muster.chain.events import decode_logs
@@ -258,50 +258,16 @@ async def test_confirmations_hold_events_back(place: Deployment, tmp_path: Path)
         assert amounts(await cursor.poll()) == [1]
 
 
-async def test_following_acknowledges_what_the_loop_has_dealt_with(place: Deployment, tmp_path: Path) -> None:
-    async with depositor(place) as chain:
-        stop = asyncio.Event()
-        seen: list[int] = []
-
-        async def deal(until: int) -> None:
-            async for batch in cursor_on(chain, tmp_path).follow(stop):
-                seen.extend(amounts(batch))
-                if seen[-1:] == [until]:
-                    return  # as a crash would: not acknowledged
-
-        await chain.send(registry.deposit(1))
-        async with asyncio.timeout(20):
-            following = asyncio.create_task(deal(2))
-            while seen != [1]:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            await chain.send(registry.deposit(2))
-            await following
-            await chain.send(registry.deposit(3))
-            await deal(3)
-        assert seen == [1, 2, 2, 3]
-        stop.set()
-        assert [batch async for batch in cursor_on(chain, tmp_path).follow(stop)] == []
-
-
-async def test_following_survives_a_silent_endpoint(place: Deployment, tmp_path: Path) -> None:
+async def test_a_silent_endpoint_is_an_error_until_it_answers(place: Deployment, tmp_path: Path) -> None:
     impatient = ChainSettings.model_validate(place.settings.model_dump() | {"timeout_seconds": 0.3})
     async with depositor(place) as chain, await Chain.connect(impatient) as watcher:
         await chain.send(registry.deposit(1))
-        stop, seen = asyncio.Event(), []
-
-        async def deal() -> None:
-            async for batch in cursor_on(watcher, tmp_path).follow(stop):
-                seen.extend(amounts(batch))
-                stop.set()
-
+        cursor = cursor_on(watcher, tmp_path)
         os.kill(place.anvil.pid, signal.SIGSTOP)
-        following = asyncio.create_task(deal())
-        done, _ = await asyncio.wait([following], timeout=1)
+        with pytest.raises(UnreachableError, match="does not answer"):
+            await cursor.poll()
         os.kill(place.anvil.pid, signal.SIGCONT)
-        assert not done
-        async with asyncio.timeout(10):
-            await following
-        assert seen == [1]
+        assert amounts(await cursor.poll()) == [1]
 
 
 async def test_look_alikes_of_other_contracts_are_left_out(place: Deployment, tmp_path: Path) -> None:

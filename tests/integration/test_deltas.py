@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.chain.anvil import free_port
+from benchmarks.testbed.anvil import free_port
 from muster.errors import ChainError, UnreachableError
 from muster.shardcast import Manifest, publish, verify_folder
 from muster.shardcast.fetch.catch_up import fetch_step

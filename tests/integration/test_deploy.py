@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from muster.chain.anvil import Anvil, find_anvil, free_port
+from benchmarks.testbed.anvil import Anvil, free_port
+from muster.chain.anvil import find_anvil
 from muster.chain.client import Chain
 from muster.chain.deploy import deploy, plan_deployment, verify_deployment
 from muster.chain.keys import Signer

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import Connection, Table, delete, select
 
+from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import VALIDATORS, RunFixture, deploy_on
 from muster.chain import reads
-from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
 from muster.errors import StorageError, UnreachableError
 from orchestrator import chain_follower as follower

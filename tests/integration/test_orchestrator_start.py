@@ -18,8 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on, some_hash
-from muster.chain.anvil import Anvil
 from muster.chain.keys import create_keystore, write_secret
 from muster.contracts import runs
 from muster.errors import RefusedError, UnreachableError

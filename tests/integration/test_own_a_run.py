@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.chain.anvil import Anvil, free_port
+from benchmarks.testbed.anvil import Anvil, free_port
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from tests.support.machine import PASSWORD, Machine

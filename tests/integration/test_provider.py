@@ -11,16 +11,17 @@ from contextlib import asynccontextmanager
 import pytest
 from eth_utils.address import to_checksum_address
 
+from benchmarks.testbed.anvil import Anvil
 from muster.chain import provider as provider_module
-from muster.chain.anvil import Anvil
-from muster.chain.provider import BoundedProvider, RpcError, connect, connected, in_one_trip
+from muster.chain.client import Chain
+from muster.chain.provider import BoundedProvider, RpcError, connected, in_one_trip
 from muster.errors import MalformedError, UnreachableError, WrongChainError
 from muster.settings.schema import ChainSettings
 
 
 async def test_the_wrong_chain_is_refused(anvil: Anvil) -> None:
     with pytest.raises(WrongChainError, match="serves chain 31337, and the settings name chain 84532"):
-        await connect(ChainSettings(rpc_url=anvil.url, chain_id=84_532))
+        await Chain.connect(ChainSettings(rpc_url=anvil.url, chain_id=84_532))
 
 
 async def test_silence_is_an_error_after_a_bound(start_anvil: Callable[..., Anvil]) -> None:
@@ -28,7 +29,7 @@ async def test_silence_is_an_error_after_a_bound(start_anvil: Callable[..., Anvi
     anvil.stop()
     start = time.monotonic()
     with pytest.raises(UnreachableError, match="does not answer"):
-        await connect(ChainSettings(rpc_url=anvil.url))
+        await Chain.connect(ChainSettings(rpc_url=anvil.url))
     assert time.monotonic() - start < 10
 
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import RunFixture, deploy_on
-from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
 from muster.constants import HOUR_SECONDS
 from muster.contracts import registry, runs

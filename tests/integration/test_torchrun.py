@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
+from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from muster.chain.anvil import free_port
 from muster.contracts import runs
 from muster.shardcast.format.store import version_path
 from tests.support import fork_server

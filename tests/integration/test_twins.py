@@ -18,7 +18,7 @@ from eth_utils.crypto import keccak
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.chain.anvil import Anvil
+from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import charge_of
 from muster.constants import CHAIN_ANVIL, MAX_BUDGETS
 from muster.contracts import court

@@ -16,7 +16,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.staticfiles import StaticFiles
 
-from muster.chain.anvil import free_port
+from benchmarks.testbed.anvil import free_port
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.shardcast import Manifest, fetch_version, verify_folder
 from muster.shardcast.format.store import incomplete, version_path, versions

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.anvil import free_port
 from benchmarks.testbed.run_fixture import terms_of
-from muster.chain.anvil import free_port
 from muster.chain.client import Chain, event_of
 from muster.chain.keys import Signer
 from muster.contracts import runs
@@ -21,7 +21,7 @@ from muster.errors import MismatchError, UnreachableError
 from muster.shardcast import Manifest, fetch_version, verify_folder
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.format.store import Index, IndexEntry, incomplete, versions
-from muster.shardcast.serve.relay import Relay, RelayLimits
+from muster.shardcast.serve.relay import Relay
 from muster.shardcast.serve.store import OpenFile, Stats
 from tests.support.weight_servers import (
     QUICK,
@@ -34,6 +34,7 @@ from tests.support.weight_servers import (
     get,
     odd_source,
     publish_step,
+    relay_settings,
     relaying,
     until,
 )
@@ -99,8 +100,7 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
 
     async with odd_source(house / "published") as (upstream, shelf, _):
         shelf.bend = gate
-        limits = RelayLimits(hold_seconds=5, fetch=QUICK)
-        async with relaying(tmp_path / "relayed", upstream, limits=limits) as (url, _):
+        async with relaying(tmp_path / "relayed", upstream, hold_seconds=5) as (url, _):
             told: list[Progress] = []
             fetching = asyncio.create_task(
                 fetch_version(manifest.root, RUN, 3, [url], tmp_path / "client", limits=QUICK, progress=told.append)
@@ -139,9 +139,8 @@ async def steps(tmp_path: Path) -> AsyncIterator[tuple[str, list[Manifest]]]:
 
 async def test_a_relay_follows_upstream_and_keeps_few(steps: tuple[str, list[Manifest]], tmp_path: Path) -> None:
     upstream, made = steps
-    limits = RelayLimits(versions=2, poll_seconds=0.05, fetch=QUICK)
     folder = tmp_path / "relayed"
-    async with relaying(folder, upstream, limits=limits, follow=True) as (url, _):
+    async with relaying(folder, upstream, relayed_versions=2, follow=True) as (url, _):
         await until(lambda: [v.root for v in versions(folder)] == [made[1].root])
         for step in (3, 4):
             made.append(publish_step(tmp_path, step, model_bytes=100_000))
@@ -154,10 +153,9 @@ async def test_a_relay_follows_upstream_and_keeps_few(steps: tuple[str, list[Man
 async def test_a_relay_keeps_within_its_disk(steps: tuple[str, list[Manifest]], tmp_path: Path) -> None:
     upstream, made = steps
     room = made[0].total_bytes + 50_000
-    limits = RelayLimits(cache_bytes=room, hold_seconds=1, fetch=QUICK)
     huge = publish_step(tmp_path, 3, model_bytes=300_000)
     folder = tmp_path / "relayed"
-    async with relaying(folder, upstream, limits=limits) as (url, _):
+    async with relaying(folder, upstream, cache_bytes=room, hold_seconds=1) as (url, _):
         await get(made[0], tmp_path / "in", url)
         await get(made[1], tmp_path / "in", url)
         await until(lambda: [v.root for v in versions(folder)] == [made[1].root])
@@ -250,13 +248,14 @@ async def test_an_upstream_that_advertises_what_it_has_not_is_ignored(
 
 async def test_a_relay_is_ready_when_upstream_answers(house: Path, tmp_path: Path) -> None:
     stats, port = Stats(), free_port()
-    limits = RelayLimits(poll_seconds=0.05, fetch=QUICK)
-    async with Relay(tmp_path / "relayed", [f"http://127.0.0.1:{port}"], stats, limits=limits) as relay:
-        assert relay.reasons == ["no upstream has answered"]
+    settings = relay_settings(tmp_path / "relayed", f"http://127.0.0.1:{port}", hold_seconds=10, follow=True)
+    async with Relay(settings, stats) as relay:
+        assert await relay.unready() == ["no upstream has answered"]
         late = Server(tmp_path / "late", port=port, dir=house / "published")
         with ended(late):
             await asyncio.to_thread(late.start)
-            await until(lambda: relay.reasons == [])
+            await until(lambda: relay.upstream_answers)
+            assert await relay.unready() == []
 
 
 # The process

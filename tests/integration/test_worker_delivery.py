@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import RunFixture, some_hash
-from muster.chain.anvil import Anvil
 from muster.chain.client import Chain
 from muster.contracts import runs
 from muster.errors import ConfigError, UnreachableError

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from muster.chain.anvil import Anvil
+from benchmarks.testbed.anvil import Anvil
 from muster.chain.provider import BoundedProvider
 
 Pick = Callable[[str], bool]

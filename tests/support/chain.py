@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-from muster.chain.anvil import Anvil
+from benchmarks.testbed.anvil import Anvil
 from muster.chain.deploy import deploy
 from muster.chain.keys import Signer
 from muster.chain.types import AddressBook

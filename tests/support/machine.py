@@ -17,7 +17,8 @@ from unittest import mock
 
 import structlog
 
-from muster.chain.anvil import Anvil, LocalChain
+from benchmarks.testbed.anvil import Anvil
+from muster.chain.anvil import LocalChain
 from muster.chain.keys import Signer
 from muster.chain.provider import connected
 from muster.cli import main

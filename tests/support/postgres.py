@@ -22,7 +22,7 @@ from typing import Any
 import psycopg
 from psycopg import sql
 
-from muster.chain.anvil import free_port
+from benchmarks.testbed.anvil import free_port
 
 VERSION_FOLDER = "pginstall18"
 PASSWORD = "the:password of/muster?"

@@ -18,13 +18,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast import fetch_version, publish
 from muster.shardcast.fetch.sources import FetchLimits
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index
 from muster.shardcast.serve.http_server import FileServer, ServerLimits
 from muster.shardcast.serve.origin import Origin
-from muster.shardcast.serve.relay import Relay, RelayLimits
+from muster.shardcast.serve.relay import Anchor, Relay
 from muster.shardcast.serve.reply import FileProblem, FileRequest
 from muster.shardcast.serve.routes import WeightRoutes
 from muster.shardcast.serve.store import OpenFile, Stats
@@ -163,8 +164,8 @@ class OddOrigin(Origin):
         self.opened.append(name)
         return self.bend(name, await super().open(root, name))
 
-    async def index(self) -> Index:
-        return self.advertise or await super().index()
+    async def index(self, page: int | None = None) -> Index:
+        return self.advertise or await super().index(page)
 
 
 class Gate(OpenFile):
@@ -208,14 +209,20 @@ async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddOrigin, Stats]
         await server.close()
 
 
+def relay_settings(folder: Path, *upstreams: str, **changes: Any) -> ShardcastSettings:
+    """Return the settings of a relay that is as patient as QUICK and fetches what it is asked for."""
+    bounds = {"fetch_seconds": QUICK.timeout, "patience_seconds": QUICK.patience, "stall_seconds": QUICK.stall}
+    quick = {"hold_seconds": 2, "poll_seconds": 0.05, "follow": False}
+    return ShardcastSettings.model_validate({"dir": folder, "upstreams": upstreams, **bounds, **quick, **changes})
+
+
 @asynccontextmanager
 async def relaying(
-    folder: Path, *upstreams: str, limits: RelayLimits | None = None, follow: bool = False, **options: Any
+    folder: Path, *upstreams: str, run: int | None = None, anchor: Anchor | None = None, **settings: Any
 ) -> AsyncIterator[tuple[str, Stats]]:
     """Yield a relay in this process: its URL and its statistics."""
     stats = Stats()
-    bounds = limits or RelayLimits(hold_seconds=2, poll_seconds=0.05, fetch=QUICK)
-    async with Relay(folder, upstreams, stats, limits=bounds, follow=follow, **options) as relay:
+    async with Relay(relay_settings(folder, *upstreams, **settings), stats, run=run, anchor=anchor) as relay:
         server = FileServer(WeightRoutes("relay", relay, stats).handle, ServerLimits())
         port = await server.start("127.0.0.1", 0)
         try:
@@ -278,6 +285,7 @@ import asyncio, json, sys
 from pathlib import Path
 from muster.runtime import telemetry
 from muster.errors import MusterError
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast import fetch_version
 from muster.shardcast.fetch.sources import FetchLimits
 telemetry.configure("fetcher")

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import Orchestrator
-from muster.chain.anvil import Anvil
 from muster.clients.run_data import make_rules
 from muster.errors import MalformedError
 from muster.rollouts.leaves import rollout_tree

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from muster.constants import MICRO
-from muster.proofs import PROJECTION
+from muster.proofs.projection import PROJECTIONS
 from muster.proofs.toploc import CHUNK_BYTES
 from muster.rollouts.schema import Rollout
 
@@ -77,7 +77,7 @@ def shuffled_proofs(rows: Sequence[Rollout]) -> list[Rollout]:
     shuffled = []
     for row in rows:
         tokens = len(row.completion_tokens)
-        if len(row.proof) == PROJECTION.bytes_per_token * tokens:
+        if len(row.proof) == 2 * PROJECTIONS * tokens:
             moved = np.roll(np.frombuffer(row.proof, "<f2").reshape(tokens, -1), 1, axis=0)
         else:
             moved = np.frombuffer(row.proof, ">u2").reshape(-1, CHUNK_BYTES // 2).copy()

@@ -7,6 +7,7 @@ does not depend on its neighbours.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -31,12 +32,12 @@ from muster.settings.schema import ValidatorSettings
 from muster.verification.checks import CommittedWork, Finding, check_rows
 from muster.verification.evidence import Inspection, VerificationContext
 from muster.verification.profiles import Limit
-from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows, rows_needed
+from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
 from validator.inspector import from_replay, from_static, inspect_file
 from validator.model import Model
 from validator.replay import Measurement, judge
 
-POLICY = SamplePolicy.from_settings(ValidatorSettings())
+POLICY = ValidatorSettings()
 """The default one."""
 KNOWN = POLICY.newcomer_commitments
 """The commitment from which on a node is known: it gets the smallest sample."""
@@ -101,7 +102,7 @@ def lie_in_part(lies: Sequence[Rollout], honest: Sequence[Rollout], positions: S
 
 def sample_of(job: Job, number: int, positions: int) -> list[int]:
     """Sample number so-and-so of the default policy: each as if another block followed the commitment."""
-    count = POLICY.count(positions, index=max(KNOWN, job.commitment.index), suspect=False)
+    count = sample_size(POLICY, positions, index=max(KNOWN, job.commitment.index), suspect=False)
     return draw_sample(
         block_hash=number.to_bytes(32, "big"),
         preimage=bytes(32),
@@ -289,7 +290,7 @@ def _predicted(rows: Sequence[JudgedRow], positions: int, lies: int) -> float:
     """
     static = sum(1 for row in rows if row.static) / len(rows)
     replay = sum(1 for row in rows if row.replay) / len(rows)
-    sample = POLICY.count(positions, index=KNOWN, suspect=False)
+    sample = sample_size(POLICY, positions, index=KNOWN, suspect=False)
     missed = (1 - detection(positions, lies, positions, static)) * (1 - detection(positions, lies, sample, replay))
     return 1 - missed
 
@@ -319,3 +320,13 @@ def describe(outcome: Outcome) -> dict[str, Any]:
         "tenth": outcome.caught_tenth / outcome.samples,
         "tenth_predicted": outcome.predicted_tenth,
     }
+
+
+def rows_needed(per_row: float, wanted: float = 0.99) -> int | None:
+    """Return how many rows to re-run, all of them false, to detect one with probability `wanted`.
+
+    None where no number suffices.
+    """
+    if per_row <= 0:
+        return None
+    return 1 if per_row >= wanted else math.ceil(math.log(1 - wanted) / math.log(1 - per_row))

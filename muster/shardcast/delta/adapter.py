@@ -17,7 +17,7 @@ from muster.models.safetensors import WIDTHS, Tensor
 from muster.runtime import telemetry
 from muster.shardcast.delta.difference import TARGET_NAME, TIMES_SMALLER, TargetStep, read_target, same_tiling
 from muster.shardcast.format.manifest import Shard
-from muster.shardcast.format.store import disk_error
+from muster.shardcast.format.store import disk_errors
 
 _log = telemetry.logger("shardcast")
 
@@ -65,10 +65,8 @@ class AdapterDifference:
     def __init__(self, version: Path, root: bytes | None = None) -> None:
         """Read the adapter. root: of the step that it must make; MismatchError when it makes another."""
         self.target = read_target(version, root)
-        try:
+        with disk_errors("cannot read", version):
             self._adapter = Adapter.read(version)
-        except OSError as error:
-            raise disk_error("cannot read", version, error) from error
 
     def apply(self, shard: Shard, data: bytearray, layout: TargetStep) -> None:
         """See `Difference`."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from muster.errors import CheckError, StorageError
 from muster.models.safetensors import tensors_of
-from muster.shardcast.format.manifest import Shard
 from muster.shardcast.format.store import read_manifest
 
 Fingerprint = tuple[str, int, int, tuple[tuple[int, bytes], ...]]
@@ -19,24 +18,17 @@ def fingerprints(version: Path) -> dict[str, Fingerprint]:
 
     Empty for a folder of which nothing is known: no version, or one whose files are not what they are called.
     """
+    found: dict[str, Fingerprint] = {}
     try:
-        return _fingerprints(version)
+        manifest = read_manifest(version)
+        files = [(number, file) for number, file in enumerate(manifest.files) if file.name.endswith(".safetensors")]
+        for number, file in files:
+            covering = [shard for shard in manifest.shards if shard.file == number]
+            starts = [shard.offset for shard in covering]
+            for tensor in tensors_of(version / file.name):
+                first, stop = bisect_right(starts, tensor.start) - 1, bisect_right(starts, tensor.stop - 1)
+                hashes = tuple((shard.offset, shard.digest) for shard in covering[max(0, first) : stop])
+                found[tensor.name] = tensor.dtype, tensor.start, tensor.stop, hashes
     except (StorageError, CheckError, ValueError, OSError):
         return {}
-
-
-def _fingerprints(version: Path) -> dict[str, Fingerprint]:
-    manifest = read_manifest(version)
-    shards: list[list[Shard]] = [[] for _ in manifest.files]
-    for shard in manifest.shards:
-        shards[shard.file].append(shard)
-    found: dict[str, Fingerprint] = {}
-    for file, covering in zip(manifest.files, shards, strict=True):
-        if not file.name.endswith(".safetensors"):
-            continue
-        starts = [shard.offset for shard in covering]
-        for tensor in tensors_of(version / file.name):
-            lies_in = covering[max(0, bisect_right(starts, tensor.start) - 1) : bisect_right(starts, tensor.stop - 1)]
-            hashes = tuple((shard.offset, shard.digest) for shard in lies_in)
-            found[tensor.name] = tensor.dtype, tensor.start, tensor.stop, hashes
     return found

@@ -12,6 +12,7 @@ bytes, and what it makes counts when it hashes to what the anchored manifest say
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +23,7 @@ from blake3 import blake3
 from muster.errors import MalformedError
 from muster.models.safetensors import Tensor, tensors_of
 from muster.shardcast.format.manifest import MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
-from muster.shardcast.format.store import disk_error
+from muster.shardcast.format.store import disk_errors
 
 TARGET_NAME: Final = "step.json"
 TIMES_SMALLER: Final = 2
@@ -41,13 +42,10 @@ class TargetStep:
         """Read the bytes that are there now; zeros where a damaged file has none. Raises StorageError."""
         data, got = bytearray(shard.size), 0
         path = self.path / self.manifest.files[shard.file].name
-        try:
-            with path.open("rb", buffering=0) as file:
-                file.seek(shard.offset)
-                while got < shard.size and (count := file.readinto(memoryview(data)[got:])):
-                    got += count
-        except OSError as error:
-            raise disk_error("cannot read", path, error) from error
+        with disk_errors("cannot read", path), path.open("rb", buffering=0) as file:
+            file.seek(shard.offset)
+            while got < shard.size and (count := file.readinto(memoryview(data)[got:])):
+                got += count
         return data
 
     @cached_property
@@ -61,12 +59,9 @@ class TargetStep:
     def _tensors(self, name: str) -> list[Tensor]:
         if not name.endswith(".safetensors"):
             return []
-        try:
+        with disk_errors("cannot read", self.path / name), suppress(ValueError):
             return tensors_of(self.path / name)
-        except ValueError:
-            return []
-        except OSError as error:
-            raise disk_error("cannot read", self.path / name, error) from error
+        return []
 
 
 class Difference(Protocol):
@@ -95,11 +90,8 @@ def read_target(version: Path, root: bytes | None) -> Manifest:
 
     Raises as `parse_manifest`, and StorageError when there is none.
     """
-    try:
-        with (version / TARGET_NAME).open("rb") as file:
-            return parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), root)
-    except OSError as error:
-        raise disk_error("cannot read", version, error) from error
+    with disk_errors("cannot read", version), (version / TARGET_NAME).open("rb") as file:
+        return parse_manifest(file.read(MAX_MANIFEST_BYTES + 1), root)
 
 
 def made_shard(base: TargetStep, chain: Sequence[Difference], shard: Shard) -> bytearray | None:

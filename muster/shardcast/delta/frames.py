@@ -20,7 +20,7 @@ from muster.shardcast.delta.codec import apply, encode, max_frame_bytes
 from muster.shardcast.delta.difference import TARGET_NAME, TIMES_SMALLER, TargetStep, read_target, same_tiling
 from muster.shardcast.delta.spans import cut, spans_of
 from muster.shardcast.format.manifest import Shard
-from muster.shardcast.format.store import disk_error
+from muster.shardcast.format.store import disk_errors
 
 FRAMES_NAME: Final = "step.delta"
 
@@ -96,11 +96,8 @@ class FrameDifference:
         return places
 
     def _read(self, size: int, start: int) -> bytes:
-        try:
-            with self._path.open("rb", buffering=0) as file:
-                data = os.pread(file.fileno(), size, start)
-        except OSError as error:
-            raise disk_error("cannot read", self._path, error) from error
+        with disk_errors("cannot read", self._path), self._path.open("rb", buffering=0) as file:
+            data = os.pread(file.fileno(), size, start)
         if len(data) < size:
             raise MalformedError(f"the frames end at byte {start + len(data)}")
         return data

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from muster.errors import MismatchError, UnreachableError
@@ -46,31 +47,32 @@ async def fetch_step(
     version = Wanted(root, run, step, sources, dest, limits or FetchLimits())
     delta = DeltaFetch(version, anchored, progress=progress, hold=hold)
 
-    async def fetch_rest() -> FetchedVersion:
-        return await fetch_version(
-            root,
-            run,
-            step,
-            sources,
-            dest,
-            limits=version.limits,
-            progress=progress,
-            on_bad_source=on_bad_source,
-            retry=delta.offers.retry,
-            verified=delta.verified,
-        )
-
+    fetch_rest = partial(
+        fetch_version,
+        root,
+        run,
+        step,
+        sources,
+        dest,
+        limits=version.limits,
+        progress=progress,
+        on_bad_source=on_bad_source,
+        verified=delta.verified,
+    )
     try:
         async with exclusive(dest, root, version.limits.timeout):
+            # 1. What differences give.
             if not await asyncio.to_thread(version_path(dest, root).is_dir):
                 await delta.run()
+            # 2. The rest, whole.
             try:
-                fetched = await fetch_rest()
+                fetched = await fetch_rest(retry=delta.offers.retry)
             except (UnreachableError, MismatchError) as error:
+                # 3. Of what nobody offers whole, all that differences give.
                 if not await delta.run(whole=False):
                     why = "; ".join([*delta.tried, f"whole: {error}"])
                     raise type(error)(f"step {step} cannot be had: {why}", hint=error.hint) from error
-                fetched = await fetch_rest()
+                fetched = await fetch_rest(retry=delta.offers.retry)
     except TimeoutError as error:  # of the lock: all else says what it waited for
         raise UnreachableError(f"another fetch of step {step} into {dest} has not ended in time") from error
     return replace(fetched, delta_bytes=delta.fetched_bytes)

@@ -88,17 +88,6 @@ class _Applied:
     """Which differences of the chain made bad ones, by their places; -1 for the step to begin with."""
 
 
-@dataclass
-class _Attempt:
-    """One route, followed."""
-
-    route: Route
-    whole_too: bool
-    """Whether the step is offered whole besides."""
-    suspects: tuple[Offer, ...] = ()
-    """What is to blame if it fails now."""
-
-
 class DeltaFetch:
     """One attempt to come to a step by differences. Its caller has the version's lock, or the folder's."""
 
@@ -130,6 +119,8 @@ class DeltaFetch:
         self._progress = progress
         self._hold = hold
         self._quick = replace(version.limits, patience=min(version.limits.patience, DELTA_IDLE_SECONDS))
+        self._suspects: tuple[Offer, ...] = ()
+        """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()
         """Steps that are held here, and damaged."""
         self._step_bytes = 0
@@ -161,13 +152,15 @@ class DeltaFetch:
                     self.tried.append(f"no differences lead there ({self.offers})")
                 return False
             # 3. Follow it.
-            if await self._try(_Attempt(route, whole_too), held, size):
+            if await self._try(route, held, size, whole_too):
                 return True
         return False
 
-    async def _try(self, attempt: _Attempt, held: dict[int, TargetStep], whole: int) -> bool:
-        """Follow a route; return whether all shards came out right. What did not is avoided by the next route."""
-        route = attempt.route
+    async def _try(self, route: Route, held: dict[int, TargetStep], whole: int, whole_too: bool) -> bool:
+        """Follow a route; return whether all shards came out right. What did not is avoided by the next route.
+
+        whole_too: whether the step is offered whole besides.
+        """
         urls = sorted({url for offer in route.offers for url in offer.urls})
         _log.info(
             "fetching differences",
@@ -179,11 +172,11 @@ class DeltaFetch:
             sources=urls,
         )
         try:
-            applied = await self._follow(attempt, held, whole)
+            applied = await self._follow(route, held, whole, whole_too)
         except (MusterError, TimeoutError) as error:
             why = str(error) or type(error).__name__
             _log.warning("cannot use differences", step=self._version.step, start=route.start, why=why)
-            self.offers.mark_failed(attempt.suspects)
+            self.offers.mark_failed(self._suspects)
         else:
             _log.info(
                 "used differences", step=self._version.step, start=route.start, good=applied.good, bad=applied.bad
@@ -219,28 +212,27 @@ class DeltaFetch:
         known = self._step_bytes or max(ours or theirs or others, default=self._limits.max_bytes)
         return min(known, self._limits.max_bytes)
 
-    async def _follow(self, attempt: _Attempt, held: dict[int, TargetStep], whole: int) -> _Applied:
+    async def _follow(self, route: Route, held: dict[int, TargetStep], whole: int, whole_too: bool) -> _Applied:
         """Fetch what a route needs and make the shards that it gives. whole: bytes of the step."""
-        route = attempt.route
         with ExitStack() as stack:
             # 1. The differences, small as they are: if they are wrong, no whole step is fetched for them.
             async with asyncio.timeout(self._limits.timeout):
                 if route.begin_with is not None:
-                    attempt.suspects = (route.begin_with,)
+                    self._suspects = (route.begin_with,)
                     if route.begin_with.root != await self._anchor(route.start):
                         raise MismatchError(f"the offered step {route.start} has another root than the chain's")
-                folders = await self._fetch_chain(attempt, whole, stack)
+                folders = await self._fetch_chain(route, whole, whole_too, stack)
             # 2. The step to begin with, held here or fetched.
             start = held.get(route.start)
             if start is None:
                 assert route.begin_with is not None
-                attempt.suspects = (route.begin_with,)
+                self._suspects = (route.begin_with,)
                 stack.enter_context(self._hold(route.begin_with.root))
                 start = await self._fetch_start(route.begin_with)
             else:
                 stack.enter_context(self._hold(start.manifest.root))
             # 3. The shards.
-            attempt.suspects = route.chain
+            self._suspects = route.chain
             await asyncio.to_thread(touch, start.path)
             async with asyncio.timeout(self._limits.timeout):
                 stop = threading.Event()
@@ -249,14 +241,14 @@ class DeltaFetch:
                 finally:
                     stop.set()
 
-    async def _fetch_chain(self, attempt: _Attempt, whole: int, stack: ExitStack) -> list[Path]:
+    async def _fetch_chain(self, route: Route, whole: int, whole_too: bool, stack: ExitStack) -> list[Path]:
         """Fetch a route's differences and return their folders.
 
         The last one is fetched first: the manifest in it is the anchored one, and its size of the step is the true one.
         """
-        route, folders = attempt.route, list[Path]()
+        folders: list[Path] = []
         for offer in reversed(route.chain):
-            attempt.suspects = (offer,)
+            self._suspects = (offer,)
             stack.enter_context(self._used(offer.root))
             folder = await self._fetch_difference(offer, whole)
             target = await asyncio.to_thread(read_target, folder, None)
@@ -264,20 +256,20 @@ class DeltaFetch:
                 if self._anchored is not None and target.root != await self._anchor(offer.step):
                     raise MismatchError(f"a difference leads to {target.id}, which is not step {offer.step} on chain")
             else:
-                await self._check_last(attempt, folder, target)
+                await self._check_last(route, whole_too, folder, target)
                 whole = self._step_bytes = target.total_bytes
                 if route.cost > whole * (1 + MAX_CHAIN_STEPS):
-                    attempt.suspects = ()
+                    self._suspects = ()
                     raise MismatchError(f"a route of {route.cost} bytes is too large for a step of {whole} bytes")
             folders.insert(0, folder)
         return folders
 
-    async def _check_last(self, attempt: _Attempt, folder: Path, target: Manifest) -> None:
+    async def _check_last(self, route: Route, whole_too: bool, folder: Path, target: Manifest) -> None:
         if target.root != self._version.root:
             raise MismatchError(f"a difference leads to {target.id} instead of 0x{self._version.root.hex()}")
         if self._accept is not None:
             await self._accept(target)
-        expensive = attempt.whole_too and attempt.route.cost >= target.total_bytes
+        expensive = whole_too and route.cost >= target.total_bytes
         if expensive and not await asyncio.to_thread(is_adapter, folder):
             raise MismatchError("the route costs more than the whole step, and its difference is no adapter")
 

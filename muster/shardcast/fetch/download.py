@@ -58,6 +58,7 @@ class DownloadPlan:
     def __init__(self, count: int) -> None:
         self.count = count
         self.have: set[int] = set()
+        """Shards on disk."""
         self._todo = list(range(count))
         self._flying: dict[int, _Flight] = {}
         self._usual = 0.0
@@ -65,10 +66,6 @@ class DownloadPlan:
     @property
     def finished(self) -> bool:
         return len(self.have) == self.count
-
-    def found(self, index: int) -> None:
-        """Note that a shard is on disk already."""
-        self.have.add(index)
 
     def take(self, source: Source, now: float) -> int | None:
         """Return the shard this source should fetch now; None when there is none for it at the moment."""
@@ -139,7 +136,8 @@ class Download:
         self._accept = accept
         self._progress = progress
         self._retry: Retry = retry
-        self._version: PartialVersion | None = None
+        self.version: PartialVersion | None = None
+        """Its manifest, and where its files are now, once the manifest is known and accepted."""
         self._plan = DownloadPlan(0)
         self._changed = asyncio.Event()
         self._last_good = 0.0
@@ -182,23 +180,13 @@ class Download:
 
     def _begin(self, version: PartialVersion) -> None:
         self._plan = DownloadPlan(len(version.manifest.shards))
-        self._version = version
+        self.version = version
         self.notify()
 
     def _found(self, manifest: Manifest, shard: Shard) -> None:
-        self._plan.found(shard.index)
+        self._plan.have.add(shard.index)
         self.found_bytes += shard.size
         self._report(manifest)
-
-    @property
-    def manifest(self) -> Manifest | None:
-        """Return the manifest, once it is known and accepted."""
-        return self._version.manifest if self._version else None
-
-    @property
-    def path(self) -> Path | None:
-        """Return where the files are now."""
-        return self._version.path if self._version else None
 
     def has(self, shard: Shard) -> bool:
         """Return whether a shard is verified and on disk."""
@@ -247,7 +235,7 @@ class Download:
     async def _stream(self, version: PartialVersion, source: Source) -> None:
         """Fetch shard after shard from one source over one connection, until it is dropped."""
         stream = Stream(source)
-        while not source.dropped:
+        while not source.report.dropped:
             if source.backoff:
                 await asyncio.sleep(source.backoff)
                 continue

@@ -22,7 +22,7 @@ from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.download import Download, Progress
 from muster.shardcast.fetch.sources import FetchLimits, Pool, Retry, SourceReport
 from muster.shardcast.format.manifest import Manifest
-from muster.shardcast.format.store import disk_error, lock_path, locked
+from muster.shardcast.format.store import disk_errors, lock_path, locked
 
 _LOCK_POLL_SECONDS = 0.1
 _log = telemetry.logger("shardcast")
@@ -117,10 +117,10 @@ async def fetch_version(
                     on_bad_source(report)
 
     # 3. Say what came from where.
-    assert download.manifest is not None
+    assert download.version is not None
     fetched = FetchedVersion(
         path=path,
-        manifest=download.manifest,
+        manifest=download.version.manifest,
         found_bytes=download.found_bytes,
         fetched_bytes=download.fetched_bytes,
         seconds=time.monotonic() - started,
@@ -153,10 +153,8 @@ async def exclusive(dest: Path, root: bytes, seconds: float = math.inf) -> Async
     Raises TimeoutError where another one goes on for longer than `seconds`.
     """
     path, deadline = lock_path(dest, root), time.monotonic() + seconds
-    try:
+    with disk_errors("cannot fetch into", dest):
         await asyncio.to_thread(dest.mkdir, parents=True, exist_ok=True)
-    except OSError as error:
-        raise disk_error("cannot fetch into", dest, error) from error
     while True:
         with locked(path) as ours:
             if ours:

@@ -1,16 +1,15 @@
-"""Ask sources what they have: their indexes, and for old steps the pages of these."""
+"""Ask a relay's upstreams for the pages of their indexes, which show old steps."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from muster.errors import MusterError
-from muster.shardcast.fetch.sources import FetchLimits, Pool, Source
+from muster.shardcast.fetch.sources import FetchLimits, Pool
 from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_page, page_of
 
 PAGE_SECONDS: Final = 3.0
@@ -19,21 +18,6 @@ wait."""
 
 MAX_PAGES: Final = 16
 """Pages kept, and asked for at the same time: anybody may ask a relay for any."""
-
-
-async def ask_all(pool: Pool, request: Callable[[Source], Awaitable[Index]], seconds: float) -> dict[str, Index]:
-    """Return the index of each source, by URL, of those that answer in time."""
-    asked = {asyncio.ensure_future(request(source)): source.url for source in pool.sources}
-    try:
-        answered, _ = await asyncio.wait(asked, timeout=seconds)
-    finally:  # of all, also when this is cancelled: else asyncio logs what nobody retrieves
-        for task in asked:
-            task.cancel()
-        await asyncio.gather(*asked, return_exceptions=True)
-    for task in answered:
-        if (error := task.exception()) is not None and not isinstance(error, MusterError):
-            raise error
-    return {asked[task]: task.result() for task in answered if task.exception() is None}
 
 
 class UpstreamPages:
@@ -73,7 +57,7 @@ class UpstreamPages:
             if (answers := self._recent(number)) is None:
                 try:
                     async with Pool(self._upstreams, self._limits) as pool:
-                        answers = await ask_all(pool, lambda source: source.page(number), PAGE_SECONDS)
+                        answers = await pool.indexes(PAGE_SECONDS, number)
                     self._known.pop(number, None)
                     self._known[number] = time.monotonic(), answers
                     while len(self._known) > MAX_PAGES:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from muster.shardcast.fetch.indexes import ask_all
 from muster.shardcast.fetch.route import Offer, offers_of, without
 from muster.shardcast.fetch.sources import MAX_SOURCES, FetchLimits, Pool, Retry
 from muster.shardcast.format.store import Index, page_of
@@ -46,7 +45,7 @@ class SourceOffers:
         known, self._has_pages = dict(indexes or {}), indexes is not None
         if indexes is None:
             async with Pool(self._sources, self._limits) as pool:
-                known = await ask_all(pool, lambda source: source.index(), INDEX_SECONDS)
+                known = await pool.indexes(INDEX_SECONDS)
                 asked = {source.url for source in pool.sources}
             newest = [max((e.step for e in i.versions if e.run == self._run), default=-1) for i in known.values()]
             if known.keys() == asked and min(newest) > self._step:
@@ -58,9 +57,8 @@ class SourceOffers:
         if self._has_pages or self._indexes is None:
             return False
         self._has_pages = True
-        number = page_of(self._step)
         async with Pool(self._sources, self._limits) as pool:
-            found = await ask_all(pool, lambda source: source.page(number), INDEX_SECONDS)
+            found = await pool.indexes(INDEX_SECONDS, page_of(self._step))
         for url, page in found.items():
             self._indexes.setdefault(url, []).append(page)
         return True

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from typing import Final, Literal, Self, TypeVar
 
 from blake3 import blake3
 
-from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
+from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, MusterError, UnreachableError
 from muster.runtime import telemetry
 from muster.shardcast.fetch.connection import PIECE_BYTES, Answer, Connection, url_problem
 from muster.shardcast.fetch.rate_limit import TokenBucket
@@ -79,19 +79,19 @@ class FetchLimits:
         return min(5.0, self.patience / 4)
 
 
-@dataclass(frozen=True)
+@dataclass
 class SourceReport:
     """What one source did in a fetch."""
 
     url: str
-    bytes: int
+    bytes: int = 0
     """Of shards that were what they should be."""
-    shards: int
-    seconds: float
+    shards: int = 0
+    seconds: float = 0.0
     """Spent receiving them, summed over its connections."""
-    failures: int
-    last_failure: str
-    dropped: str
+    failures: int = 0
+    last_failure: str = ""
+    dropped: str = ""
     """Why it was dropped for wrong bytes; "" when it was not."""
 
 
@@ -101,15 +101,14 @@ class Source:
     def __init__(self, url: str, limits: FetchLimits, threads: ThreadPoolExecutor, rate_limit: TokenBucket) -> None:
         self.url = url
         self.limits = limits
-        self.dropped = ""
+        self.report = SourceReport(url)
         self.last_status: int | None = None
         """HTTP status of the last answer, None when there was none."""
         self.rate_limit = rate_limit
         self._threads = threads
         self._connections: set[Connection] = set()
-        self._bytes = self._shards = self._failures = self._in_a_row = 0
-        self._seconds = 0.0
-        self._last_failure = ""
+        self._in_a_row = 0
+        """Failures since it last delivered."""
         self._next_try = 0.0
 
     def connect(self) -> Connection:
@@ -145,19 +144,16 @@ class Source:
                 connection.close()
                 self._connections.discard(connection)
 
-    async def index(self) -> Index:
-        """Ask it for its index. Raises UnreachableError, MalformedError."""
-        return parse_index(await self._whole(f"{WEIGHTS_PATH}/{INDEX_NAME}", MAX_INDEX_BYTES))
-
-    async def page(self, number: int) -> Index:
-        """Ask it for a page of its index; for all of it where that has no pages.
+    async def index(self, page: int | None = None) -> Index:
+        """Ask it for its index or a page of it; for all of it where it has no pages.
 
         Raises UnreachableError, MalformedError.
         """
+        name = INDEX_NAME if page is None else page_name(page)
         try:
-            return parse_index(await self._whole(f"{WEIGHTS_PATH}/{page_name(number)}", MAX_INDEX_BYTES))
+            return parse_index(await self._whole(f"{WEIGHTS_PATH}/{name}", MAX_INDEX_BYTES))
         except UnreachableError:
-            if self.last_status != NOT_THERE:
+            if page is None or self.last_status != NOT_THERE:
                 raise
             return await self.index()
 
@@ -171,8 +167,7 @@ class Source:
         connection = self.connect()
 
         def receive() -> bytes:
-            answer = self.get(connection, target)
-            self.check_status(answer, 200)
+            answer = self.get(connection, target, (200,))
             if answer.length > limit:
                 raise MalformedError(f"{self.url}{target} is longer than {limit} bytes")
             data = bytearray(answer.length)
@@ -187,30 +182,32 @@ class Source:
             connection.close()
             self._connections.discard(connection)
 
-    def get(self, connection: Connection, target: str, headers: dict[str, str] | None = None) -> Answer:
-        """Send a GET request, and note the answer's status. Blocks. Raises UnreachableError, MalformedError."""
+    def get(
+        self, connection: Connection, target: str, wanted: Collection[int], headers: dict[str, str] | None = None
+    ) -> Answer:
+        """Send a GET request, and note the answer's status. Blocks.
+
+        Raises UnreachableError, also for a status that is not `wanted`, MalformedError.
+        """
         self.last_status = None
         answer = connection.get(target, headers)
         self.last_status = answer.status
-        return answer
-
-    def check_status(self, answer: Answer, *wanted: int) -> None:
-        """Raise UnreachableError for any other status."""
         if answer.status not in wanted:
             raise UnreachableError(f"{self.url} answers {answer.status} {answer.reason}".rstrip())
+        return answer
 
     def delivered(self, size: int, seconds: float) -> None:
         """Note a shard that was what it should be."""
-        self._bytes += size
-        self._shards += 1
-        self._seconds += seconds
+        self.report.bytes += size
+        self.report.shards += 1
+        self.report.seconds += seconds
         self._in_a_row = 0
 
     def failed(self, error: UnreachableError) -> None:
         """Note a failure: the source is asked again after a pause, longer each time."""
-        self._failures += 1
+        self.report.failures += 1
+        self.report.last_failure = str(error)
         self._in_a_row += 1
-        self._last_failure = str(error)
         longest = NOT_YET_SECONDS if self.last_status in NOT_YET else self.limits.backoff_seconds
         pause = min(longest, 0.1 * 2 ** min(self._in_a_row, 16))
         self._next_try = time.monotonic() + pause * random.uniform(0.75, 1.25)
@@ -218,20 +215,14 @@ class Source:
 
     def drop(self, error: CheckError) -> None:
         """Note wrong bytes: the source is not asked again in this fetch."""
-        if not self.dropped:
-            self.dropped = str(error)
+        if not self.report.dropped:
+            self.report.dropped = str(error)
             _log.warning("source dropped", source=self.url, why=str(error))
 
     @property
     def backoff(self) -> float:
         """Return the seconds until it may be asked again; 0 when now."""
         return max(0.0, self._next_try - time.monotonic())
-
-    @property
-    def report(self) -> SourceReport:
-        return SourceReport(
-            self.url, self._bytes, self._shards, self._seconds, self._failures, self._last_failure, self.dropped
-        )
 
 
 class Stream:
@@ -272,8 +263,8 @@ class Stream:
         """Fill `view` with the shard, hashing what has come while the rest comes. Blocks."""
         source = self._source
         asked = f"bytes={shard.offset}-{shard.end - 1}"
-        answer = source.get(connection, target, {"Range": asked})
-        source.check_status(answer, 206, *([200] if shard.size == file_size else []))
+        wanted = (200, 206) if shard.size == file_size else (206,)
+        answer = source.get(connection, target, wanted, {"Range": asked})
         expected = f"{asked.replace('=', ' ')}/{file_size}"
         if answer.status == 206 and answer.range != expected:
             raise MalformedError(f"asked {source.url} for {expected}, got {answer.range[:60]!r}")
@@ -331,11 +322,25 @@ class Pool:
     @property
     def live(self) -> list[Source]:
         """Return the sources that have not been dropped."""
-        return [source for source in self.sources if not source.dropped]
+        return [source for source in self.sources if not source.report.dropped]
 
     @property
     def reports(self) -> tuple[SourceReport, ...]:
         return tuple(source.report for source in self.sources)
+
+    async def indexes(self, seconds: float | None = None, page: int | None = None) -> dict[str, Index]:
+        """Return the index, or a page of it, of each source by URL, of those that answer in time."""
+        asked = {asyncio.ensure_future(source.index(page)): source.url for source in self.sources}
+        try:
+            answered, _ = await asyncio.wait(asked, timeout=seconds)
+        finally:  # of all, also when this is cancelled: else asyncio logs what nobody retrieves
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
+        for task in answered:
+            if (error := task.exception()) is not None and not isinstance(error, MusterError):
+                raise error
+        return {asked[task]: task.result() for task in answered if task.exception() is None}
 
     async def manifest(self, root: bytes, retry: Retry = "all") -> Manifest:
         """Return the manifest with this root from the source that sends it first. Raises as `nothing_left`."""
@@ -376,6 +381,6 @@ class Pool:
             except CheckError as error:
                 source.drop(error)
             gone = retry == "busy" and source.last_status == NOT_THERE
-            if retry == "none" or gone or source.dropped:
+            if retry == "none" or gone or source.report.dropped:
                 return None
             await asyncio.sleep(source.backoff)

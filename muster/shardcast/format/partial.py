@@ -17,7 +17,7 @@ from muster.errors import CheckError, StorageError
 from muster.runtime.files import sync, write_at
 from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
 from muster.shardcast.format.store import (
-    disk_error,
+    disk_errors,
     partial_path,
     read_manifest,
     shard_is_good,
@@ -65,7 +65,7 @@ class PartialVersion:
         Raises StorageError when the disk has no room for it or refuses.
         """
         partial = cls(folder, manifest)
-        try:
+        with disk_errors(f"no room for step {manifest.step}", folder):
             folder.mkdir(parents=True, exist_ok=True)
             if partial.final.exists():
                 shutil.rmtree(partial.path, ignore_errors=True)
@@ -74,8 +74,6 @@ class PartialVersion:
             partial.path.mkdir(exist_ok=True)
             partial._make_room()
             partial._lay_out()
-        except OSError as error:
-            raise disk_error(f"no room for step {manifest.step}", folder, error) from error
         return partial
 
     def _make_room(self) -> None:
@@ -116,31 +114,26 @@ class PartialVersion:
     def write(self, shard: Shard, data: memoryview) -> None:
         """Put a verified shard in its place. Raises StorageError."""
         name = self.manifest.files[shard.file].name
-        try:
+        with disk_errors(f"cannot write shard {shard.index}", self.path / name):
             descriptor = self._open(name)
             try:
                 with self._writing:
                     write_at(descriptor, data, shard.offset)
             finally:
                 os.close(descriptor)
-        except OSError as error:
-            raise disk_error(f"cannot write shard {shard.index}", self.path / name, error) from error
 
     def sync(self) -> None:
         """Force everything to disk."""
-        try:
+        with disk_errors(f"cannot finish step {self.manifest.step}", self.path):
             for file in self.manifest.files:
                 sync(self.path / file.name)
             sync(self.path / MANIFEST_NAME)
             sync(self.path)
-        except OSError as error:
-            raise disk_error(f"cannot finish step {self.manifest.step}", self.path, error) from error
 
-    def finish(self) -> Path:
+    def finish(self) -> None:
         """Give the version its final name. Call after `sync`, with all shards written."""
         self.path.rename(self.final)
         self.path = self.final
-        return self.final
 
     def _open(self, name: str) -> int:
         return os.open(self.path / name, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o644)

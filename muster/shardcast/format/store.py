@@ -130,10 +130,6 @@ class Version:
     used: int
     """When it was last asked for here, in nanoseconds since the epoch."""
 
-    @property
-    def bytes_on_disk(self) -> int:
-        return folder_bytes(self.path)
-
 
 def version_path(folder: Path, root: bytes) -> Path:
     """Return where the version with this root lies once it is complete."""
@@ -344,8 +340,14 @@ def _lock(descriptor: int, path: Path) -> bool:
         return False
 
 
-def disk_error(what: str, path: Path, error: OSError) -> StorageError:
-    """Return a StorageError for a disk that refuses, with a hint."""
-    if error.errno in _FULL:
-        return StorageError(f"{what}: no space left for {path}", hint=f"free space there (df -h {path.parent})")
-    return StorageError(f"{what}: {path}: {error.strerror}", hint="check the folder and its rights")
+@contextmanager
+def disk_errors(what: str, path: Path) -> Iterator[None]:
+    """Raise StorageError, with a hint, for a disk that refuses. what: what cannot be done, for the message."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _FULL:
+            message, hint = f"{what}: no space left for {path}", f"free space there (df -h {path.parent})"
+        else:
+            message, hint = f"{what}: {path}: {error.strerror}", "check the folder and its rights"
+        raise StorageError(message, hint=hint) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from pathlib import Path
 
 from muster.errors import MalformedError
@@ -11,7 +12,7 @@ from muster.shardcast.format.store import (
     MAX_INDEX_BYTES,
     Index,
     described,
-    disk_error,
+    disk_errors,
     entry_of,
     index_of,
     page_name,
@@ -27,33 +28,21 @@ class Origin:
     def __init__(self, folder: Path) -> None:
         """Make the folder where it is missing. Raises StorageError when that fails."""
         self.folder = folder
-        try:
+        with disk_errors("cannot serve", folder):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise disk_error("cannot serve", folder, error) from error
 
     async def open(self, root: bytes, name: str) -> OpenFile:
         return open_file(version_path(self.folder, root), name)
 
-    async def index(self) -> Index:
-        try:
-            return await asyncio.to_thread(self._index)
-        except FileNotFoundError:
-            return Index(versions=[])
+    async def index(self, page: int | None = None) -> Index:
+        """See `VersionStore`; all of the index where it has no pages."""
+        return await asyncio.to_thread(self._read, page)
 
-    async def page(self, number: int) -> Index:
-        """Return one page of the index; all of it where it has no pages."""
-        try:
-            return await asyncio.to_thread(self._read, page_name(number))
-        except FileNotFoundError:
-            return await self.index()
-
-    def _index(self) -> Index:
-        return self._read(INDEX_NAME)
-
-    def _read(self, name: str) -> Index:
-        with (self.folder / name).open("rb") as file:
-            return parse_index(file.read(MAX_INDEX_BYTES + 1))
+    def _read(self, page: int | None) -> Index:
+        for name in (*([] if page is None else [page_name(page)]), INDEX_NAME):
+            with suppress(FileNotFoundError), (self.folder / name).open("rb") as file:
+                return parse_index(file.read(MAX_INDEX_BYTES + 1))
+        return Index(versions=[])
 
     async def unready(self) -> list[str]:
         try:
@@ -66,5 +55,5 @@ class Origin:
 class LocalVersions(Origin):
     """The same over a folder that a node fetches into, where nobody writes an index."""
 
-    def _index(self) -> Index:
+    def _read(self, page: int | None) -> Index:
         return index_of([entry_of(manifest) for _, manifest in described(self.folder)])

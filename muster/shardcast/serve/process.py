@@ -8,11 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 from muster.errors import MismatchError
 from muster.runtime import telemetry
-from muster.settings.schema import Settings, ShardcastSettings
-from muster.shardcast.fetch.fetch import limits_of
+from muster.settings.schema import Settings
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.serve.origin import Origin
-from muster.shardcast.serve.relay import Anchor, Relay, RelayLimits
+from muster.shardcast.serve.relay import Anchor, Relay
 from muster.shardcast.serve.routes import listening
 from muster.shardcast.serve.store import Stats
 
@@ -38,29 +37,9 @@ async def serving(settings: Settings) -> AsyncIterator[tuple[int, asyncio.Task[N
             store, follower = Origin(chosen.dir), None
         else:
             anchor = await stack.enter_async_context(_chain_anchor(settings)) if chosen.check_chain else None
-            store = Relay(
-                chosen.dir,
-                chosen.upstreams,
-                stats,
-                run=settings.run,
-                limits=relay_limits(chosen),
-                anchor=anchor,
-                follow=chosen.follow,
-            )
-            await stack.enter_async_context(store)
+            store = await stack.enter_async_context(Relay(chosen, stats, run=settings.run, anchor=anchor))
             follower = store.follower
         yield await stack.enter_async_context(listening(chosen.role, store, stats, chosen)), follower
-
-
-def relay_limits(settings: ShardcastSettings) -> RelayLimits:
-    """Return the bounds that the settings say."""
-    return RelayLimits(
-        versions=settings.relayed_versions,
-        cache_bytes=settings.cache_bytes,
-        hold_seconds=settings.hold_seconds,
-        poll_seconds=settings.poll_seconds,
-        fetch=limits_of(settings),
-    )
 
 
 @asynccontextmanager
@@ -71,14 +50,11 @@ async def _chain_anchor(settings: Settings) -> AsyncIterator[Anchor]:
     """
     from muster.chain.client import Chain
 
-    chain = await Chain.connect(settings.chain)
+    async with await Chain.connect(settings.chain) as chain:
 
-    async def check(manifest: Manifest) -> None:
-        checkpoint = await chain.checkpoint(settings.run, manifest.step)
-        if manifest.base_step is None and checkpoint.manifest_root != manifest.root:
-            raise MismatchError(f"{manifest.id} is not what the chain has for step {manifest.step}")
+        async def check(manifest: Manifest) -> None:
+            checkpoint = await chain.checkpoint(settings.run, manifest.step)
+            if manifest.base_step is None and checkpoint.manifest_root != manifest.root:
+                raise MismatchError(f"{manifest.id} is not what the chain has for step {manifest.step}")
 
-    try:
         yield check
-    finally:
-        await chain.close()

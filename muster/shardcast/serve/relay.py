@@ -12,21 +12,21 @@ import shutil
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Final
 
 from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, StorageError, UnreachableError
 from muster.runtime import telemetry
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.delta_fetch import DELTAS, DeltaFetch, Wanted
 from muster.shardcast.fetch.download import Download
+from muster.shardcast.fetch.fetch import limits_of
 from muster.shardcast.fetch.indexes import UpstreamPages
-from muster.shardcast.fetch.sources import FetchLimits, Pool, check_urls
+from muster.shardcast.fetch.sources import Pool, check_urls
 from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
 from muster.shardcast.format.store import (
     Index,
     IndexEntry,
-    disk_error,
+    disk_errors,
     entry_of,
     folder_bytes,
     incomplete,
@@ -62,17 +62,6 @@ _log = telemetry.logger("shardcast")
 
 Anchor = Callable[[Manifest], Awaitable[None]]
 """Raises a MusterError when the chain does not have this manifest as a checkpoint."""
-
-
-@dataclass(frozen=True)
-class RelayLimits:
-    """Bounds of what a relay takes of its machine, and of how long it holds a request."""
-
-    versions: int = 8
-    cache_bytes: int = 64 * 1024**3
-    hold_seconds: float = 10
-    poll_seconds: float = 1
-    fetch: FetchLimits = field(default_factory=FetchLimits)
 
 
 class VersionPull:
@@ -123,51 +112,47 @@ class IncomingFile(OpenFile):
 
 
 class Relay:
-    """A `VersionStore` over a folder of its own, filled from `upstreams`. Use as an async context manager.
+    """A `VersionStore` over a folder of its own, filled from upstreams. Use as an async context manager.
 
+    settings: names folder and upstreams, and bounds what it takes of its machine and how long it holds a request.
     run: versions of other runs are refused; None accepts any. anchor: checks a manifest against the chain.
     Raises ConfigError when there is no upstream or another relay has the folder, StorageError when it cannot be made.
     """
 
     def __init__(
         self,
-        folder: Path,
-        upstreams: Sequence[str],
+        settings: ShardcastSettings,
         stats: Stats,
         *,
         run: int | None = None,
-        limits: RelayLimits | None = None,
         anchor: Anchor | None = None,
-        follow: bool = True,
     ) -> None:
-        self.folder = folder
-        self.upstreams = check_urls(upstreams)
+        self.folder = settings.dir
+        self.upstreams = check_urls(settings.upstreams)
+        self.settings = settings
+        self.limits = limits_of(settings)
         self.stats = stats
         self.run = run
-        self.limits = limits or RelayLimits()
         self.follower: asyncio.Task[None] | None = None
         """The task that follows the upstreams. Runs until cancelled; ends early where there is none to follow."""
         self._anchor = anchor
-        self._follow = follow
         self._pulls: dict[bytes, VersionPull] = {}
         self._failed: dict[bytes, tuple[float, FileProblem]] = {}
         """When, and how, a version failed; the latest MAX_FAILURES."""
-        self._upstream_answers = not follow
+        self.upstream_answers = not settings.follow
         self._room = asyncio.Lock()
         self._making = asyncio.Lock()
         self._indexes: dict[str, Index] = {}
         """The last index of each upstream."""
         self._newest_roots: set[bytes] = set()
         """Of the versions that upstreams listed as newest when last asked; they are removed last."""
-        self._upstream_pages = UpstreamPages(self.upstreams, run, self.limits.fetch)
+        self._upstream_pages = UpstreamPages(self.upstreams, run, self.limits)
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Relay:
-        try:
+        with disk_errors("cannot relay", self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
             ours = self._stack.enter_context(locked(self.folder / _LOCK))
-        except OSError as error:
-            raise disk_error("cannot relay", self.folder, error) from error
         if not ours:
             raise ConfigError(f"another relay works in {self.folder}", hint="give each relay its own shardcast.dir")
         self.follower = asyncio.create_task(self._work())
@@ -191,42 +176,29 @@ class Relay:
             if sum(other.running for other in self._pulls.values()) >= MAX_PULLS:
                 raise FileProblem(503, "too many versions are on their way", headers=RETRY_SOON)
             pull = self._start(root)
-        await pull.wait_until(lambda: pull.download.manifest is not None, "the manifest is")
-        manifest, path = pull.download.manifest, pull.download.path
-        assert manifest is not None
-        assert path is not None
+        await pull.wait_until(lambda: pull.download.version is not None, "the manifest is")
+        version = pull.download.version
+        assert version is not None
         if name == MANIFEST_NAME:
-            await asyncio.to_thread(touch, path)
-            path = pull.download.path or path  # a version that became complete meanwhile has moved
-            return open_file(path, name)
-        opened = open_file(path, name)
-        return IncomingFile(opened, manifest.covering(name, 0, opened.size), pull)
+            await asyncio.to_thread(touch, version.path)
+            return open_file(version.path, name)  # a version that became complete meanwhile has moved
+        opened = open_file(version.path, name)
+        return IncomingFile(opened, version.manifest.covering(name, 0, opened.size), pull)
 
-    async def index(self) -> Index:
-        return index_of(self._entries())
-
-    def _entries(self) -> list[IndexEntry]:
-        return [
-            entry_of(m)
-            for pull in self._pulls.values()
-            if (m := pull.download.manifest) is not None and not pull.failure
-        ]
-
-    async def page(self, number: int) -> Index:
-        """Return a page of the versions that are here and of those that upstreams list.
+    async def index(self, page: int | None = None) -> Index:
+        """Return the index of what is here, or a page of that and of what upstreams list.
 
         A client that asks for one that is not here gets it by way of this relay.
         """
+        here = [pull.download.version for pull in self._pulls.values() if not pull.failure]
+        entries = [entry_of(version.manifest) for version in here if version is not None]
+        if page is None:
+            return index_of(entries)
         steps = [entry.step for index in self._indexes.values() for entry in index.versions]
-        return await self._upstream_pages.page(number, self._entries(), max(steps, default=None))
-
-    @property
-    def reasons(self) -> list[str]:
-        """Return why it is not ready."""
-        return [] if self._upstream_answers else ["no upstream has answered"]
+        return await self._upstream_pages.page(page, entries, max(steps, default=None))
 
     async def unready(self) -> list[str]:
-        return self.reasons
+        return [] if self.upstream_answers else ["no upstream has answered"]
 
     # Fetching
 
@@ -237,12 +209,12 @@ class Relay:
             pull = self._pulls.get(root) or self._start(root)
             if pull.task is not None and root in stored:
                 await asyncio.wait([pull.task])  # one after the other: this hashes what is on disk
-        async with Pool(self.upstreams, self.limits.fetch) as pool:
-            while self._follow:
+        async with Pool(self.upstreams, self.limits) as pool:
+            while self.settings.follow:
                 for root, entry in (await self._newest(pool)).items():
                     if root not in self._pulls:
                         self._start(root, entry)
-                await asyncio.sleep(self.limits.poll_seconds)
+                await asyncio.sleep(self.settings.poll_seconds)
 
     async def _newest(self, pool: Pool) -> dict[bytes, IndexEntry]:
         """Return the newest step of our run that each upstream lists, and its differences, by root.
@@ -250,26 +222,21 @@ class Relay:
         The first step is included where one of them is a difference to that.
         """
         found: dict[bytes, IndexEntry] = {}
-        answers = await asyncio.gather(*(source.index() for source in pool.sources), return_exceptions=True)
-        pairs = zip(pool.sources, answers, strict=True)
-        self._indexes = {source.url: answer for source, answer in pairs if isinstance(answer, Index)}
-        for answer in answers:
-            if isinstance(answer, Index):
-                entries = [entry for entry in answer.versions if self.run in (None, entry.run)]
-                newest = [entry for entry in entries if entry.step == entries[0].step][:MAX_OF_A_STEP]
-                bases = {entry.base_step for entry in newest if entry.step > 1}
-                newest += [entry for entry in entries if entry.step == 0 and entry.base_step is None and 0 in bases][:1]
-                found |= {bytes.fromhex(entry.root[2:]): entry for entry in newest}
-            elif not isinstance(answer, MusterError):
-                raise answer
-        self._upstream_answers = any(isinstance(answer, Index) for answer in answers)
-        if self._upstream_answers:
+        self._indexes = await pool.indexes()
+        for index in self._indexes.values():
+            entries = [entry for entry in index.versions if self.run in (None, entry.run)]
+            newest = [entry for entry in entries if entry.step == entries[0].step][:MAX_OF_A_STEP]
+            bases = {entry.base_step for entry in newest if entry.step > 1}
+            newest += [entry for entry in entries if entry.step == 0 and entry.base_step is None and 0 in bases][:1]
+            found |= {bytes.fromhex(entry.root[2:]): entry for entry in newest}
+        self.upstream_answers = bool(self._indexes)
+        if self.upstream_answers:
             self._newest_roots = set(found)
         return found
 
     def _start(self, root: bytes, entry: IndexEntry | None = None) -> VersionPull:
         """Fetch a version; `entry` is what an upstream says of it."""
-        pool = Pool(self.upstreams, self.limits.fetch)
+        pool = Pool(self.upstreams, self.limits)
         download = Download(
             root,
             self.folder,
@@ -278,7 +245,7 @@ class Relay:
             progress=lambda _: self._count(pull),
             retry="none",
         )
-        pull = self._pulls[root] = VersionPull(download, self.limits.hold_seconds)
+        pull = self._pulls[root] = VersionPull(download, self.settings.hold_seconds)
         pull.task = asyncio.create_task(self._run(root, pull, pool, entry))
         return pull
 
@@ -288,10 +255,10 @@ class Relay:
         The download gets the rest. What goes wrong here costs some seconds, and no more.
         """
         stored = await asyncio.to_thread(versions, self.folder)
-        largest = max((version.bytes_on_disk for version in stored), default=0)
+        largest = max((folder_bytes(version.path) for version in stored), default=0)
         if not largest:
             return ()
-        version = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.limits.fetch)
+        version = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.limits)
         delta = DeltaFetch(version, anchored=None, accept=self._accept)
         async with self._making:
             try:
@@ -340,7 +307,7 @@ class Relay:
         """Refuse what is not to be relayed, and make room for the rest."""
         if self.run not in (None, manifest.run):
             raise MalformedError(f"{manifest.id} belongs to run {manifest.run}; this relay serves run {self.run}")
-        if manifest.total_bytes > min(self.limits.cache_bytes, self.limits.fetch.max_bytes):
+        if manifest.total_bytes > min(self.settings.cache_bytes, self.settings.max_bytes):
             raise StorageError(f"{manifest.id} has {manifest.total_bytes} bytes, more than this relay keeps")
         if self._anchor is not None:
             await self._anchor(manifest)
@@ -358,16 +325,15 @@ class Relay:
         idle = [version for version in versions(self.folder) if version.root not in busy]
         idle.sort(key=lambda version: version.root in self._newest_roots)
         coming = [path(self.folder, root) for root in busy - {manifest.root} for path in (partial_path, version_path)]
-        used = sum(folder_bytes(path) for path in coming) + sum(version.bytes_on_disk for version in idle)
+        used = sum(folder_bytes(path) for path in coming) + sum(folder_bytes(version.path) for version in idle)
         removed = []
-        while idle and (
-            used + manifest.total_bytes > self.limits.cache_bytes or len(idle) + len(busy) > self.limits.versions
-        ):
+        bytes_left, most = self.settings.cache_bytes - manifest.total_bytes, self.settings.relayed_versions
+        while idle and (used > bytes_left or len(idle) + len(busy) > most):
             oldest = idle.pop(0)
-            used -= oldest.bytes_on_disk
+            used -= folder_bytes(oldest.path)
             remove_version(oldest.path)
             removed.append(oldest.root)
-        if used + manifest.total_bytes > self.limits.cache_bytes:
+        if used > bytes_left:
             raise StorageError(f"no room for {manifest.id} while other versions are on their way")
         return removed
 

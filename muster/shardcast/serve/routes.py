@@ -59,7 +59,7 @@ class WeightRoutes:
             elif (match := _FILE_PATH.fullmatch(request.path)) is not None:
                 reply = await self._file(request, bytes.fromhex(match[1]), match[2])
             elif (match := _PAGE_PATH.fullmatch(request.path)) is not None:
-                reply = _index_reply(await self.store.page(int(match[1])))
+                reply = _index_reply(await self.store.index(int(match[1])))
             else:
                 raise FileProblem(404, "nothing is served under this path", hint=f"try {WEIGHTS_PATH}/{INDEX_NAME}")
         except FileProblem as problem:

@@ -68,12 +68,8 @@ class VersionStore(Protocol):
         """Open a file of a version. Raises FileProblem: 404 when it is not there, 503 when it is not there yet."""
         ...
 
-    async def index(self) -> Index:
-        """Return what is here."""
-        ...
-
-    async def page(self, number: int) -> Index:
-        """Return what can be had from here of the steps on one page of the index, and all that these can be made of."""
+    async def index(self, page: int | None = None) -> Index:
+        """Return what is here, or what can be had from here of the steps on a page, and all that makes these."""
         ...
 
     async def unready(self) -> list[str]:

@@ -8,7 +8,7 @@ import time
 import obstore
 import pytest
 
-from muster.chain.anvil import free_port
+from benchmarks.testbed.anvil import free_port
 from muster.clients.storage import ContentStore
 from muster.clients.storage_backend import open_backend
 from muster.clients.storage_probe import MAX_SKEW_SECONDS, probe

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from muster.proofs import CODECS, PROJECTION
 from muster.proofs.kernel import address
 from muster.proofs.native import compiler, load
-from muster.proofs.projection import signs, sums_by_kernel, sums_by_torch
+from muster.proofs.projection import PROJECTIONS, signs, sums_by_kernel, sums_by_torch
+from tests.support.proofs import compare, encode
 
 needs_kernel = pytest.mark.skipif(
     compiler() is None or os.environ.get("MUSTER_NATIVE") == "0", reason="no kernels here"
@@ -51,15 +52,15 @@ def test_signs_are_balanced_and_differ_between_seeds_and_projections() -> None:
 def test_a_proof_is_the_projection_in_float16() -> None:
     states = some_states(5)
     expected = (states @ signs([9], 96)[0].t() / math.sqrt(96)).numpy().astype("<f2")
-    proof = PROJECTION.encode(states, 9)
-    assert len(proof) == 5 * PROJECTION.bytes_per_token
+    proof = encode(PROJECTION, states, 9)
+    assert len(proof) == 5 * 2 * PROJECTIONS
     assert np.abs(np.frombuffer(proof, "<f2").reshape(5, 4).astype(float) - expected).max() < 2e-3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_honest_states_are_no_further_than_the_rounding(dtype: torch.dtype) -> None:
     states = some_states(40).to(dtype)
-    comparison = PROJECTION.compare(PROJECTION.encode(states, 5), states, 5)
+    comparison = compare(PROJECTION, encode(PROJECTION, states, 5), states, 5)
     assert comparison.problem is None
     assert comparison.error < 5e-4
 
@@ -68,59 +69,59 @@ def test_honest_states_are_no_further_than_the_rounding(dtype: torch.dtype) -> N
 def test_error_measures_the_relative_distance(level: float) -> None:
     states = some_states(500)
     moved = states + level * some_states(500, seed=1)
-    assert PROJECTION.compare(PROJECTION.encode(moved, 5), states, 5).error == pytest.approx(level, rel=0.1)
+    assert compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5).error == pytest.approx(level, rel=0.1)
 
 
 def test_worst_finds_the_one_token_that_is_off() -> None:
     states = some_states(200)
     moved = states.clone()
     moved[70] = some_states(1, seed=3)
-    comparison = PROJECTION.compare(PROJECTION.encode(moved, 5), states, 5)
+    comparison = compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5)
     assert comparison.error < 0.2
     assert comparison.worst > 0.5
 
 
 def test_a_proof_of_other_states_another_seed_or_nothing_is_far_away() -> None:
     states = some_states(30)
-    proof = PROJECTION.encode(states, 5)
-    assert PROJECTION.compare(proof, some_states(30, seed=1), 5).error > 0.8
-    assert PROJECTION.compare(proof, states, 6).error > 0.8
-    assert PROJECTION.compare(bytes(len(proof)), states, 5).error == pytest.approx(1.0, abs=0.05)
-    assert PROJECTION.compare(np.full(120, 1.0, "<f2").tobytes(), states, 5).error > 0.8
+    proof = encode(PROJECTION, states, 5)
+    assert compare(PROJECTION, proof, some_states(30, seed=1), 5).error > 0.8
+    assert compare(PROJECTION, proof, states, 6).error > 0.8
+    assert compare(PROJECTION, bytes(len(proof)), states, 5).error == pytest.approx(1.0, abs=0.05)
+    assert compare(PROJECTION, np.full(120, 1.0, "<f2").tobytes(), states, 5).error > 0.8
     shuffled = np.frombuffer(proof, "<f2").reshape(30, 4)[::-1].tobytes()
-    assert PROJECTION.compare(shuffled, states, 5).error > 0.8
+    assert compare(PROJECTION, shuffled, states, 5).error > 0.8
 
 
 def test_one_token_whose_numbers_are_small_by_chance_is_measured_against_its_state() -> None:
     """Noise of 1 % stays 1 % or so for the seed whose four numbers are the smallest of a thousand."""
     states = some_states(1)
-    smallest = min(range(1000), key=lambda seed: np.abs(np.frombuffer(PROJECTION.encode(states, seed), "<f2")).max())
-    assert np.abs(np.frombuffer(PROJECTION.encode(states, smallest), "<f2")).max() < 0.3
+    smallest = min(range(1000), key=lambda seed: np.abs(np.frombuffer(encode(PROJECTION, states, seed), "<f2")).max())
+    assert np.abs(np.frombuffer(encode(PROJECTION, states, smallest), "<f2")).max() < 0.3
     noisy = states + 0.01 * states.square().mean().sqrt() * some_states(1, seed=1)
-    assert PROJECTION.compare(PROJECTION.encode(noisy, smallest), states, smallest).error < 0.03
+    assert compare(PROJECTION, encode(PROJECTION, noisy, smallest), states, smallest).error < 0.03
 
 
 def test_batches_equal_single_proofs() -> None:
     states = [some_states(length, seed=length) for length in (1, 7, 64)]
     seeds = [3, 2**63 - 1, 0]
     proofs = PROJECTION.encode_batch(states, seeds)
-    assert proofs == [PROJECTION.encode(rows, seed) for rows, seed in zip(states, seeds, strict=True)]
+    assert proofs == [encode(PROJECTION, rows, seed) for rows, seed in zip(states, seeds, strict=True)]
     assert [c.error < 5e-4 for c in PROJECTION.compare_batch(proofs, states, seeds)] == [True] * 3
     assert PROJECTION.encode_batch([], []) == []
 
 
 @pytest.mark.parametrize("size", [0, 1, 79, 81, 88, 258])
 def test_the_wrong_length_is_a_finding(size: int) -> None:
-    comparison = PROJECTION.compare(bytes(size), some_states(10), 5)
+    comparison = compare(PROJECTION, bytes(size), some_states(10), 5)
     assert comparison.error == math.inf
     assert comparison.problem == f"{size} bytes for 10 tokens, 80 expected"
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_are_a_finding(value: float) -> None:
-    numbers = np.frombuffer(PROJECTION.encode(some_states(10), 5), "<f2").copy()
+    numbers = np.frombuffer(encode(PROJECTION, some_states(10), 5), "<f2").copy()
     numbers[17] = value
-    comparison = PROJECTION.compare(numbers.tobytes(), some_states(10), 5)
+    comparison = compare(PROJECTION, numbers.tobytes(), some_states(10), 5)
     assert comparison.error == math.inf
     assert comparison.problem == "a number is not finite"
 
@@ -128,29 +129,29 @@ def test_numbers_that_are_not_finite_are_a_finding(value: float) -> None:
 @settings(max_examples=300, deadline=None)
 @given(proof=st.one_of(st.binary(max_size=100), st.binary(min_size=24, max_size=24)))
 def test_no_bytes_break_a_comparison(proof: bytes) -> None:
-    comparison = PROJECTION.compare(proof, some_states(3), 5)
+    comparison = compare(PROJECTION, proof, some_states(3), 5)
     assert comparison.error >= 0
     assert (comparison.problem is None) == math.isfinite(comparison.error)
 
 
 def test_huge_states_saturate_instead_of_overflowing() -> None:
     states = some_states(4) * 1e7
-    proof = PROJECTION.encode(states, 5)
+    proof = encode(PROJECTION, states, 5)
     assert np.isfinite(np.frombuffer(proof, "<f2")).all()
-    assert PROJECTION.compare(proof, states, 5).error < 1e-3
+    assert compare(PROJECTION, proof, states, 5).error < 1e-3
 
 
 def test_states_of_zero_compare_without_dividing_by_zero() -> None:
     states = torch.zeros(3, 96)
-    assert PROJECTION.compare(PROJECTION.encode(states, 5), states, 5).error == 0
-    assert PROJECTION.compare(PROJECTION.encode(some_states(3), 5), states, 5).error > 1e6
+    assert compare(PROJECTION, encode(PROJECTION, states, 5), states, 5).error == 0
+    assert compare(PROJECTION, encode(PROJECTION, some_states(3), 5), states, 5).error > 1e6
 
 
 def test_a_worker_does_not_prove_states_that_are_not_finite() -> None:
     states = some_states(3)
     states[1, 5] = math.nan
     with pytest.raises(ValueError, match="not finite"):
-        PROJECTION.encode(states, 5)
+        encode(PROJECTION, states, 5)
 
 
 @needs_kernel
@@ -183,7 +184,7 @@ def test_the_kernel_reads_rows_that_are_apart_in_memory() -> None:
 def test_bfloat16_states_lose_nothing_but_the_rounding_of_the_proof() -> None:
     states = some_states(20, 4096).bfloat16()
     exact = (states.double() @ signs([5], 4096)[0].double().t() / 64).numpy()
-    numbers = np.frombuffer(PROJECTION.encode(states, 5), "<f2").reshape(20, 4)
+    numbers = np.frombuffer(encode(PROJECTION, states, 5), "<f2").reshape(20, 4)
     assert np.allclose(numbers, exact, rtol=6e-4, atol=1e-6)
 
 

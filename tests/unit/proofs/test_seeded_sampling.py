@@ -14,10 +14,8 @@ from muster.proofs.seeded_sampling import (
     choose,
     chosen_logprobs,
     gumbel,
-    gumbel_numpy,
     measure,
     noise_bits,
-    noise_bits_numpy,
     scale,
 )
 
@@ -62,21 +60,20 @@ def plain_bits(seed: int, position: int, token: int) -> int:
 @pytest.mark.parametrize(("seed", "position", "bits", "noise"), VECTORS)
 def test_known_answers(seed: int, position: int, bits: list[int], noise: list[float]) -> None:
     seeds, positions = rows([(seed, position)])
-    assert noise_bits_numpy(seeds.numpy(), positions.numpy(), 5).view(np.uint32)[0].tolist() == bits
     assert noise_bits(seeds, positions, 5).numpy().view(np.uint32)[0].tolist() == bits
     assert gumbel(seeds, positions, 3)[0].tolist() == pytest.approx(noise, rel=1e-5)
-    assert gumbel_numpy(seeds.numpy(), positions.numpy(), 3)[0].tolist() == pytest.approx(noise, rel=1e-5)
 
 
 @settings(max_examples=100, deadline=None)
 @given(pairs=seeds_and_positions, vocab=st.integers(1, 200))
-def test_numpy_and_torch_and_the_formula_agree(pairs: list[tuple[int, int]], vocab: int) -> None:
+def test_torch_and_the_formula_agree(pairs: list[tuple[int, int]], vocab: int) -> None:
     seeds, positions = rows(pairs)
     bits = noise_bits(seeds, positions, vocab).numpy()
-    assert np.array_equal(bits, noise_bits_numpy(seeds.numpy(), positions.numpy(), vocab))
-    assert bits.view(np.uint32)[-1, -1] == plain_bits(*pairs[-1], vocab - 1)
+    expected = [[plain_bits(*pair, token) for token in range(vocab)] for pair in pairs]
+    assert bits.view(np.uint32).tolist() == expected
     noise = gumbel(seeds, positions, vocab)
-    assert np.allclose(noise.numpy(), gumbel_numpy(seeds.numpy(), positions.numpy(), vocab), rtol=1e-5, atol=1e-6)
+    u = ((np.array(expected) >> 9) + 0.5) * 2.0**-23
+    assert np.allclose(noise.numpy(), -np.log(-np.log(u)), rtol=1e-5, atol=1e-6)
 
 
 def test_rows_do_not_depend_on_their_neighbours_or_on_the_vocabulary() -> None:

@@ -31,6 +31,7 @@ from muster.proofs.field import (
 from muster.proofs.native import compiler, load
 from muster.proofs.topk import CHUNK_TOKENS, POINTS, Largest, largest, largest_by_torch
 from tests.support import paths
+from tests.support.proofs import compare, encode
 from tests.support.toploc_cases import CASES, Case, other_states, states
 
 VECTORS = json.loads((paths.VECTORS / "toploc.json").read_text())
@@ -74,7 +75,7 @@ def by_rank(kept: Largest) -> list[list[tuple[int, int]]]:
 @cases
 def test_proofs_are_the_package_s(case: Case, vector: dict) -> None:
     assert vector["case"] == case.name
-    assert TOPLOC.encode(tensor(states(case)), 0).hex() == "".join(vector["proofs"])
+    assert encode(TOPLOC, tensor(states(case)), 0).hex() == "".join(vector["proofs"])
 
 
 @cases
@@ -93,8 +94,8 @@ def test_the_package_s_proofs_are_read_as_it_reads_them(case: Case, vector: dict
 @cases
 def test_the_package_s_proofs_are_found_honest(case: Case, vector: dict) -> None:
     proof = bytes.fromhex("".join(vector["proofs"]))
-    assert TOPLOC.compare(proof, tensor(states(case)), 0).error == 0
-    assert 0.05 < TOPLOC.compare(proof, tensor(other_states(case)), 0).error < 0.25
+    assert compare(TOPLOC, proof, tensor(states(case)), 0).error == 0
+    assert 0.05 < compare(TOPLOC, proof, tensor(other_states(case)), 0).error < 0.25
 
 
 def test_the_vectors_hold_every_kind_of_modulus() -> None:
@@ -118,7 +119,7 @@ def test_ties_go_to_the_lowest_index() -> None:
 
 def test_float32_states_are_rounded_first() -> None:
     rows = gaussian(40)
-    assert TOPLOC.encode(rows, 0) == TOPLOC.encode(rows.bfloat16(), 0)
+    assert encode(TOPLOC, rows, 0) == encode(TOPLOC, rows.bfloat16(), 0)
 
 
 @settings(max_examples=150, deadline=None)
@@ -218,9 +219,9 @@ def test_indices_that_no_modulus_keeps_apart_are_refused(kernels: bool, monkeypa
 @given(tokens=st.integers(0, 100), hidden=st.integers(1, 300), seed=st.integers(0, 1000))
 def test_honest_states_compare_as_equal(tokens: int, hidden: int, seed: int) -> None:
     rows = gaussian(tokens, hidden, seed)
-    proof = TOPLOC.encode(rows, 0)
+    proof = encode(TOPLOC, rows, 0)
     assert len(proof) == -(-tokens // CHUNK_TOKENS) * CHUNK
-    comparison = TOPLOC.compare(proof, rows, 0)
+    comparison = compare(TOPLOC, proof, rows, 0)
     assert (comparison.error, comparison.worst, comparison.problem) == (0, 0, None)
 
 
@@ -228,17 +229,17 @@ def test_batches_equal_single_proofs() -> None:
     rows = [gaussian(length, seed=length) for length in (1, 0, 64, 33, 31)]
     seeds = [3, 2**63 - 1, 0, 1, 2]
     proofs = TOPLOC.encode_batch(rows, seeds)
-    assert proofs == [TOPLOC.encode(part, 0) for part in rows]
+    assert proofs == [encode(TOPLOC, part, 0) for part in rows]
     claims = [proofs[0], b"", proofs[3], proofs[3], constant(3.3, 1)]
     together = TOPLOC.compare_batch(claims, rows, seeds)
-    assert together == [TOPLOC.compare(claim, part, 0) for claim, part in zip(claims, rows, strict=True)]
+    assert together == [compare(TOPLOC, claim, part, 0) for claim, part in zip(claims, rows, strict=True)]
     assert [comparison.error == 0 for comparison in together] == [True, True, False, True, False]
     assert TOPLOC.encode_batch([], []) == []
     assert TOPLOC.compare_batch([], [], []) == []
 
 
 def test_bytes_per_token_is_what_long_completions_take() -> None:
-    assert len(TOPLOC.encode(gaussian(320, 16), 0)) == 320 * TOPLOC.bytes_per_token
+    assert len(encode(TOPLOC, gaussian(320, 16), 0)) == 320 // 32 * 258
 
 
 @needs_kernel
@@ -248,20 +249,21 @@ def test_there_is_a_kernel_and_nothing_depends_on_it() -> None:
         "import torch; from muster.proofs.native import load; from muster.proofs import TOPLOC;"
         "assert load('toploc') is None;"
         "rows = torch.randn(70, 512, generator=torch.Generator().manual_seed(0));"
-        "proof = TOPLOC.encode(rows, 0); print(proof.hex(), TOPLOC.compare(proof, rows, 0).error)"
+        "(proof,) = TOPLOC.encode_batch([rows], [0]);"
+        "print(proof.hex(), TOPLOC.compare_batch([proof], [rows], [0])[0].error)"
     )
     environment = {**os.environ, "MUSTER_NATIVE": "0"}
     done = subprocess.run(
         [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True, timeout=120
     )
-    assert done.stdout.split() == [TOPLOC.encode(gaussian(70), 0).hex(), "0.0"]
+    assert done.stdout.split() == [encode(TOPLOC, gaussian(70), 0).hex(), "0.0"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_gives_the_same_bytes() -> None:
     rows = gaussian(70, 4096)
-    assert TOPLOC.encode(rows.cuda(), 0) == TOPLOC.encode(rows, 0)
-    assert TOPLOC.compare(TOPLOC.encode(rows, 0), rows.cuda(), 0).error == 0
+    assert encode(TOPLOC, rows.cuda(), 0) == encode(TOPLOC, rows, 0)
+    assert compare(TOPLOC, encode(TOPLOC, rows, 0), rows.cuda(), 0).error == 0
 
 
 # --- How far off
@@ -271,14 +273,14 @@ def test_a_gpu_gives_the_same_bytes() -> None:
 def test_error_grows_with_the_distance_of_the_states(level: float, least: float, most: float) -> None:
     rows = gaussian(200, 1024)
     moved = rows + level * gaussian(200, 1024, seed=1)
-    assert least <= TOPLOC.compare(TOPLOC.encode(moved, 0), rows, 0).error <= most
+    assert least <= compare(TOPLOC, encode(TOPLOC, moved, 0), rows, 0).error <= most
 
 
 def test_worst_finds_the_one_chunk_that_is_off() -> None:
     rows = gaussian(320)
     moved = rows.clone()
     moved[96:128] = gaussian(32, seed=3)
-    comparison = TOPLOC.compare(TOPLOC.encode(moved, 0), rows, 0)
+    comparison = compare(TOPLOC, encode(TOPLOC, moved, 0), rows, 0)
     assert comparison.error < 0.25
     assert comparison.worst > 1.5
 
@@ -286,26 +288,26 @@ def test_worst_finds_the_one_chunk_that_is_off() -> None:
 def test_no_guess_without_the_model_comes_near() -> None:
     """On Gaussian states, where the published thresholds accept a constant in nearly every chunk."""
     rows = gaussian(256, 4096)
-    proof, chunks = TOPLOC.encode(rows, 0), 8
+    proof, chunks = encode(TOPLOC, rows, 0), 8
     random = np.random.default_rng(0).integers(0, PRIME, (chunks, WORDS)).astype(">u2")
     random[:, 0] = PRIME
     parts = [proof[i : i + CHUNK] for i in range(0, len(proof), CHUNK)]
     guesses = [constant(sign * value, chunks) for sign in (1, -1) for value in np.arange(3.0, 4.6, 0.1)]
     guesses += [constant(0.0, chunks), random.tobytes(), b"".join(parts[::-1]), parts[0] * chunks]
-    guesses += [TOPLOC.encode(gaussian(256, 4096, seed=1), 0), TOPLOC.encode(-rows, 0)]
-    assert min(TOPLOC.compare(guess, rows, 0).error for guess in guesses) > 0.95
+    guesses += [encode(TOPLOC, gaussian(256, 4096, seed=1), 0), encode(TOPLOC, -rows, 0)]
+    assert min(compare(TOPLOC, guess, rows, 0).error for guess in guesses) > 0.95
 
 
 def test_a_constant_does_not_pass_where_large_states_have_one_sign() -> None:
     rows = gaussian(64, 4096).abs()
-    errors = [TOPLOC.compare(constant(value, 2), rows, 0).error for value in np.arange(3.0, 4.6, 0.05)]
+    errors = [compare(TOPLOC, constant(value, 2), rows, 0).error for value in np.arange(3.0, 4.6, 0.05)]
     assert min(errors) > 0.95
 
 
 def test_states_without_a_spread_compare_without_dividing_by_zero() -> None:
     rows = torch.zeros(40, 96)
-    assert TOPLOC.compare(TOPLOC.encode(rows, 0), rows, 0).error == 0
-    assert TOPLOC.compare(TOPLOC.encode(gaussian(40, 96), 0), rows, 0).error > 50
+    assert compare(TOPLOC, encode(TOPLOC, rows, 0), rows, 0).error == 0
+    assert compare(TOPLOC, encode(TOPLOC, gaussian(40, 96), 0), rows, 0).error > 50
 
 
 # --- Malformed
@@ -313,7 +315,7 @@ def test_states_without_a_spread_compare_without_dividing_by_zero() -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 2, CHUNK - 1, CHUNK, 2 * CHUNK - 1, 2 * CHUNK + 1, 3 * CHUNK])
 def test_the_wrong_length_is_a_finding(size: int) -> None:
-    comparison = TOPLOC.compare(bytes(size), gaussian(40), 0)
+    comparison = compare(TOPLOC, bytes(size), gaussian(40), 0)
     assert comparison.error == comparison.worst == math.inf
     assert comparison.problem == f"{size} bytes for 40 tokens, 516 expected"
 
@@ -321,8 +323,8 @@ def test_the_wrong_length_is_a_finding(size: int) -> None:
 @pytest.mark.parametrize("modulus", [0, 1, 2**15, PRIME - 1, PRIME + 1, 2**16 - 1])
 def test_a_modulus_that_nobody_needs_is_a_finding(modulus: int) -> None:
     rows = gaussian(40)
-    proof = TOPLOC.encode(rows, 0)
-    comparison = TOPLOC.compare(proof[:CHUNK] + modulus.to_bytes(2) + proof[CHUNK + 2 :], rows, 0)
+    proof = encode(TOPLOC, rows, 0)
+    comparison = compare(TOPLOC, proof[:CHUNK] + modulus.to_bytes(2) + proof[CHUNK + 2 :], rows, 0)
     assert comparison.error == math.inf
     assert comparison.problem == f"a modulus of {modulus}, 65497 to 65497 expected"
 
@@ -330,16 +332,16 @@ def test_a_modulus_that_nobody_needs_is_a_finding(modulus: int) -> None:
 @pytest.mark.parametrize(("modulus", "formed"), [(LEAST_MODULUS - 1, False), (LEAST_MODULUS, True), (PRIME + 1, False)])
 def test_where_indices_exceed_the_modulus_others_may_be_needed(modulus: int, formed: bool) -> None:
     rows = gaussian(32, 4096)
-    comparison = TOPLOC.compare(modulus.to_bytes(2) + TOPLOC.encode(rows, 0)[2:], rows, 0)
+    comparison = compare(TOPLOC, modulus.to_bytes(2) + encode(TOPLOC, rows, 0)[2:], rows, 0)
     assert (comparison.problem is None) == formed
     assert comparison.error > 0.9
 
 
 def test_a_coefficient_outside_the_field_is_a_finding() -> None:
     rows = gaussian(40)
-    proof = bytearray(TOPLOC.encode(rows, 0))
+    proof = bytearray(encode(TOPLOC, rows, 0))
     proof[-2:] = PRIME.to_bytes(2)
-    assert TOPLOC.compare(bytes(proof), rows, 0).problem == "a coefficient is not below 65497"
+    assert compare(TOPLOC, bytes(proof), rows, 0).problem == "a coefficient is not below 65497"
 
 
 @settings(max_examples=200, deadline=None)
@@ -355,7 +357,7 @@ def test_a_coefficient_outside_the_field_is_a_finding() -> None:
     )
 )
 def test_no_bytes_break_a_comparison(proof: bytes) -> None:
-    comparison = TOPLOC.compare(proof, gaussian(40), 0)
+    comparison = compare(TOPLOC, proof, gaussian(40), 0)
     assert comparison.error > 0.5
     assert (comparison.problem is None) == math.isfinite(comparison.error)
 
@@ -368,7 +370,7 @@ def test_states_that_are_not_finite_are_neither_proven_nor_compared(value: float
     broken[33, 5] = value
     with pytest.raises(ValueError, match="not finite"):
         TOPLOC.encode_batch([honest.to(dtype), broken], [0, 0])
-    proof = TOPLOC.encode(honest, 0)
+    proof = encode(TOPLOC, honest, 0)
     sound, unsound = TOPLOC.compare_batch([proof, proof], [honest.to(dtype), broken], [0, 0])
     assert sound.error == 0
     assert unsound.error == math.inf

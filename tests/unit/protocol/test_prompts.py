@@ -11,15 +11,16 @@ from muster.errors import ConfigError
 from muster.models.init import make_tokenizer
 from muster.protocol.prompts import completion_text, prompt_text, prompt_tokens
 from muster.tasks import Task
+from tests.support.byte_pairs import byte_pair_tokenizer
 
 TASK = Task("sort 5231", "1235", "sort", 4)
 CORPUS = ["sort 5231", "sort 8287", "1235", "2788", "12+34="]
-CHARACTER = make_tokenizer("character")
+CHARACTER = make_tokenizer()
 
 
 @pytest.fixture(scope="module", params=["character", "byte_pair"])
 def tokenizer(request: pytest.FixtureRequest):
-    return make_tokenizer(request.param, CORPUS)
+    return byte_pair_tokenizer(CORPUS) if request.param == "byte_pair" else make_tokenizer()
 
 
 def test_prompt_announces_the_budget_where_the_template_wants_it(tokenizer) -> None:
@@ -39,7 +40,7 @@ def test_character_tokens_by_hand() -> None:
 
 
 def test_a_template_without_a_budget_gets_a_sentence() -> None:
-    tokenizer = make_tokenizer("character")
+    tokenizer = make_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     assert prompt_text(tokenizer, TASK, 40).startswith("sort 5231\n\nThink for about 40 tokens")
     tokenizer.chat_template = None
@@ -48,7 +49,7 @@ def test_a_template_without_a_budget_gets_a_sentence() -> None:
 
 
 def test_a_template_that_asks_for_the_date_gets_the_same_one_everywhere() -> None:
-    tokenizer = make_tokenizer("character")
+    tokenizer = make_tokenizer()
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}|{{ messages[0]['content'] }}{{ thinking_budget }}"
     assert prompt_text(tokenizer, TASK, 40) == "26 Jul 2024|sort 523140"
 

@@ -14,7 +14,7 @@ A, B, C = (cast("Any", name) for name in "ABC")
 
 def test_shards_go_out_in_order_and_once() -> None:
     plan = DownloadPlan(3)
-    plan.found(1)
+    plan.have.add(1)
     assert [plan.take(A, 0), plan.take(B, 0), plan.take(A, 0)] == [0, 2, None]
 
 
@@ -29,7 +29,7 @@ def test_a_straggler_is_asked_for_once_more_and_elsewhere() -> None:
     plan = DownloadPlan(2)
     assert plan.take(A, 0) == 0
     assert plan.take(B, 0) == 1
-    plan.found(1)
+    plan.have.add(1)
     assert plan.arrived(1, 0.5)  # half a second is usual now
     late = SECOND_TRY_SECONDS + 1.5
     assert plan.take(B, late) is None
@@ -69,7 +69,7 @@ def test_no_shard_is_forgotten(count: int, moves: list[tuple[str, str]]) -> None
             if what == "lose":
                 plan.lost(index, owner)
             elif plan.arrived(index, clock):
-                plan.found(index)
+                plan.have.add(index)
     for index, owner in flying:
         plan.lost(index, owner)
     left = set()

@@ -14,7 +14,7 @@ from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import (
     _lock,
-    disk_error,
+    disk_errors,
     incomplete,
     lock_path,
     locked,
@@ -236,7 +236,8 @@ def test_too_little_room_and_a_full_disk_say_so(checkpoint: Path, tmp_path: Path
     with pytest.raises(StorageError, match="more bytes") as caught:
         PartialVersion.prepare(tmp_path / "in", manifest.model_copy(update={"files": huge}))
     assert "df -h" in caught.value.hint
-    assert "no space left" in str(disk_error("cannot write", tmp_path, OSError(errno.ENOSPC, "x")))
+    with pytest.raises(StorageError, match="no space left"), disk_errors("cannot write", tmp_path):
+        raise OSError(errno.ENOSPC, "x")
 
 
 def test_a_folder_that_refuses_is_a_storage_error(checkpoint: Path, tmp_path: Path) -> None:

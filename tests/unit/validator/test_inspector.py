@@ -9,7 +9,6 @@ import pytest
 from muster.errors import UnreachableError
 from muster.settings.schema import ValidatorSettings
 from muster.verification.checks import CommittedWork, Finding
-from muster.verification.sample_policy import SamplePolicy
 from tests.support import commitment_samples as samples
 from tests.support.validator_samples import NODE, ROOT
 from validator import inspector as inspector_room
@@ -46,7 +45,7 @@ async def test_the_operator_is_warned_before_the_hash_chain_ends(monkeypatch: py
             raise UnreachableError("no block")
 
     monkeypatch.setattr(inspector_room, "log", Log())
-    policy = SamplePolicy.from_settings(ValidatorSettings())
+    policy = ValidatorSettings()
     inspector = Inspector(Context(), SimpleNamespace(), [bytes(32)] * 10, policy)  # type: ignore[arg-type]
     about = CommittedWork(1, 3, NODE, 5, ROOT, hour=5, block=10)
     for link in (6, 7, 8, 9):

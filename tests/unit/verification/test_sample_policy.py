@@ -12,11 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.testbed.adversaries.pipeline import rows_needed
 from muster.cli import main
 from muster.settings.schema import ValidatorSettings
-from muster.verification.sample_policy import SamplePolicy, detection, detection_over, false_rows, rows_needed
+from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
 
-DEFAULT = SamplePolicy.from_settings(ValidatorSettings())
+DEFAULT = ValidatorSettings()
 
 
 @settings(deadline=None)
@@ -24,19 +25,25 @@ DEFAULT = SamplePolicy.from_settings(ValidatorSettings())
 def test_samples_are_as_large_as_the_policy_says(
     positions: int, fraction: float, minimum: int, newcomer: int, suspect: int
 ) -> None:
-    policy = SamplePolicy(fraction, minimum, 3, newcomer, suspect)
-    count = policy.count(positions, index=3, suspect=False)
+    policy = ValidatorSettings(
+        sample_fraction=fraction,
+        sample_minimum=minimum,
+        newcomer_commitments=3,
+        newcomer_factor=newcomer,
+        suspect_factor=suspect,
+    )
+    count = sample_size(policy, positions, index=3, suspect=False)
     assert min(minimum, positions) <= count <= positions
     assert count >= min(positions, fraction * positions)
-    assert policy.count(positions, index=2, suspect=False) == min(positions, count * newcomer)
-    assert policy.count(positions, index=3, suspect=True) == min(positions, count * suspect)
-    assert policy.count(positions, index=0, suspect=True) == min(positions, count * max(newcomer, suspect))
+    assert sample_size(policy, positions, index=2, suspect=False) == min(positions, count * newcomer)
+    assert sample_size(policy, positions, index=3, suspect=True) == min(positions, count * suspect)
+    assert sample_size(policy, positions, index=0, suspect=True) == min(positions, count * max(newcomer, suspect))
 
 
 def test_the_default_policy() -> None:
-    assert [DEFAULT.count(n, index=4, suspect=False) for n in (8, 64, 128, 256)] == [8, 16, 16, 32]
-    assert [DEFAULT.count(n, index=3, suspect=False) for n in (8, 64, 128, 256)] == [8, 64, 64, 128]
-    assert [DEFAULT.count(n, index=4, suspect=True) for n in (8, 64, 128, 256)] == [8, 64, 64, 128]
+    assert [sample_size(DEFAULT, n, index=4, suspect=False) for n in (8, 64, 128, 256)] == [8, 16, 16, 32]
+    assert [sample_size(DEFAULT, n, index=3, suspect=False) for n in (8, 64, 128, 256)] == [8, 64, 64, 128]
+    assert [sample_size(DEFAULT, n, index=4, suspect=True) for n in (8, 64, 128, 256)] == [8, 64, 64, 128]
 
 
 def test_detection_is_the_share_of_samples_that_show_a_lie() -> None:
