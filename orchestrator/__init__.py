@@ -18,5 +18,5 @@ chain_follower.py, chain_projection.py   chain → database
 queries.py, events.py   database → messages; the log of events that live views show
 run_info.py, run_facts.py   what a newcomer needs; what limits the workers, for `muster.protocol.work_rules`
 summary.py, status_page.py, metrics.py   the document that live view, report and status page show; Prometheus
-tables.py, database.py, postgres.py, migrations/, rebuild.py   state, and how it comes back from storage
+tables.py, database.py, postgres.py, rebuild.py   state, and how it comes back from storage
 """
