@@ -147,7 +147,7 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdigit() else 0
     if announced > limit:
-        raise problems.too_large(limit)
+        raise problems.too_large(f"the body is larger than {limit} bytes")
     seconds += announced / SLOWEST_BYTES_PER_SECOND
     received = 0
     deadline = asyncio.get_running_loop().time() + seconds
@@ -157,14 +157,14 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
             async with asyncio.timeout_at(deadline):
                 chunk = await anext(stream, None)
         except TimeoutError as error:
-            raise problems.too_slow(seconds) from error
+            raise problems.too_slow(f"the body did not arrive in {seconds:g} s") from error
         except ClientDisconnect as error:
             raise problems.malformed("the client disconnected before its body had arrived") from error
         if chunk is None:
             return
         received += len(chunk)
         if received > limit:
-            raise problems.too_large(limit)
+            raise problems.too_large(f"the body is larger than {limit} bytes")
         yield chunk
 
 
