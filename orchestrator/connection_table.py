@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 import ipaddress
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -85,24 +85,16 @@ Item = TypeVar("Item")
 
 def first_to_go(candidates: Sequence[tuple[Candidate, Item]], count: int) -> list[Item]:
     """Return the `count` connections to close first, by the rules above."""
-    chosen: list[Item] = []
-    for rank in sorted({candidate.rank for candidate, _ in candidates}):
-        parties: dict[str, deque[Item]] = defaultdict(deque)
-        oldest: dict[str, float] = {}
-        ranked = (pair for pair in candidates if pair[0].rank == rank)
-        for candidate, item in sorted(ranked, key=lambda pair: pair[0].since):
-            parties[candidate.party].append(item)
-            oldest.setdefault(candidate.party, candidate.since)
-        heap = [(-len(items), oldest[party], party) for party, items in parties.items()]
-        heapq.heapify(heap)
-        while heap and len(chosen) < count:
-            size, since, party = heap[0]
-            chosen.append(parties[party].popleft())
-            if parties[party]:
-                heapq.heapreplace(heap, (size + 1, since, party))
-            else:
-                heapq.heappop(heap)
-    return chosen
+    parties: dict[tuple[int, str], list[tuple[float, Item]]] = defaultdict(list)
+    for candidate, item in sorted(candidates, key=lambda pair: pair[0].since):
+        parties[candidate.rank, candidate.party].append((candidate.since, item))
+    # The largest party first means: by the number of a party's connections that are left when one's turn comes.
+    order = [
+        (rank, gone - len(items), items[0][0], party, item)
+        for (rank, party), items in parties.items()
+        for gone, (_, item) in enumerate(items)
+    ]
+    return [item for *_, item in heapq.nsmallest(count, order, key=lambda place: place[:4])]
 
 
 def address_group(host: str) -> str:
