@@ -24,9 +24,12 @@ import ipaddress
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from muster.runtime import telemetry
+
+if TYPE_CHECKING:
+    from orchestrator.http_limits import BoundedProtocol
 
 HEADS_PER_ADDRESS: Final = 256
 HEAD_GRACE_SECONDS: Final = 5.0
@@ -51,23 +54,6 @@ class Owner:
 
     address: str
     is_trainer: bool
-
-
-class Tracked(Protocol):
-    """What the table knows of a connection."""
-
-    address: str
-    """Its `address_group`."""
-    proxied: bool
-    owner: Owner | None
-    busy: bool
-    """A request is under way."""
-    since: float
-    """Loop time at which its present wait began."""
-
-    def close_for_room(self, why: str) -> None:
-        """Close it, with an answer that can be read where one is awaited."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -115,8 +101,8 @@ class ConnectionTable:
     def __init__(self, budget: int, proxies: Iterable[Network] = ()) -> None:
         self.budget = budget
         self._proxies = tuple(proxies)
-        self._open: dict[Tracked, None] = {}
-        self._waiting: dict[str, dict[Tracked, None]] = defaultdict(dict)
+        self._open: dict[BoundedProtocol, None] = {}
+        self._waiting: dict[str, dict[BoundedProtocol, None]] = defaultdict(dict)
         """Strangers' connections by address on which a head is awaited, oldest first."""
         self._owned: Counter[str] = Counter()
 
@@ -133,7 +119,7 @@ class ConnectionTable:
             return False
         return any(address in network for network in self._proxies)
 
-    def add(self, connection: Tracked, now: float) -> None:
+    def add(self, connection: BoundedProtocol, now: float) -> None:
         """Note a new connection; close others, or else the new one, where there is no room."""
         self._open[connection] = None
         OPEN.set(len(self._open))
@@ -141,7 +127,7 @@ class ConnectionTable:
         if len(self._open) > self.budget:
             self._make_room(connection, now)
 
-    def remove(self, connection: Tracked) -> None:
+    def remove(self, connection: BoundedProtocol) -> None:
         """Forget a connection that is closed or about to be."""
         if self._open.pop(connection, connection) is None:
             OPEN.set(len(self._open))
@@ -152,7 +138,7 @@ class ConnectionTable:
                     del self._owned[connection.owner.address]
                 OWNED.dec()
 
-    def head_awaited(self, connection: Tracked, now: float) -> None:
+    def head_awaited(self, connection: BoundedProtocol, now: float) -> None:
         """Note that a request's head is awaited: from a connection's opening, or from the head's first byte."""
         if connection.owner is not None or connection.proxied:
             return
@@ -163,7 +149,7 @@ class ConnectionTable:
             if now - oldest.since > HEAD_GRACE_SECONDS:
                 self._close(oldest, "slow heads")
 
-    def head_arrived(self, connection: Tracked) -> None:
+    def head_arrived(self, connection: BoundedProtocol) -> None:
         """Note that no head is awaited any more."""
         heads = self._waiting.get(connection.address)
         if heads is not None:
@@ -171,14 +157,14 @@ class ConnectionTable:
             if not heads:
                 del self._waiting[connection.address]
 
-    def claim(self, connection: Tracked, owner: Owner) -> None:
+    def claim(self, connection: BoundedProtocol, owner: Owner) -> None:
         """Make a connection a member's, unless that member owns enough of them."""
         if connection in self._open and connection.owner is None and self._owned[owner.address] < OWNED_CONNECTIONS:
             connection.owner = owner
             self._owned[owner.address] += 1
             OWNED.inc()
 
-    def _make_room(self, newest: Tracked, now: float) -> None:
+    def _make_room(self, newest: BoundedProtocol, now: float) -> None:
         candidates = [
             (candidate, connection)
             for connection in self._open
@@ -190,7 +176,7 @@ class ConnectionTable:
         if not going:
             self._close(newest, "full")
 
-    def _candidate(self, connection: Tracked, now: float) -> Candidate | None:
+    def _candidate(self, connection: BoundedProtocol, now: float) -> Candidate | None:
         if connection.busy:
             return None
         if connection.owner is not None:
@@ -204,7 +190,7 @@ class ConnectionTable:
             return Candidate(STRANGER_WAITING, connection.address, connection.since)
         return None
 
-    def _close(self, connection: Tracked, why: str) -> None:
+    def _close(self, connection: BoundedProtocol, why: str) -> None:
         CLOSED.labels(why).inc()
         self.remove(connection)
         connection.close_for_room(why)
