@@ -21,8 +21,7 @@ from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database, insert_once, upsert
 from orchestrator.events import record_event
-from orchestrator.queries import Queries, member_of
-from orchestrator.run_facts import ChainState
+from orchestrator.queries import ChainState, Queries, member_of
 from orchestrator.summary import EventPage, Summaries
 
 ABOUT = "run 1 of 0xab on chain 31337"
