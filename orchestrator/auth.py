@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Final
+from typing import IO, Final, Literal
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, func, select
 from starlette.requests import ClientDisconnect, Request
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
@@ -26,11 +26,15 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.messages import SignedRequest
 from muster.protocol.requests import host_of, verify_request
 from muster.runtime.failpoints import failpoint
-from orchestrator import nonces, problems
+from orchestrator import problems
 from orchestrator.chain_follower import Follower
 from orchestrator.connection_table import Owner
-from orchestrator.database import Database
+from orchestrator.database import Database, insert_once
 from orchestrator.queries import NodeRecord, Queries, member_of
+from orchestrator.tables import nonces
+
+MAX_NONCES: Final = 6_000
+"""Unexpired nonces of one signer: a hundred requests a second until they expire. More are refused."""
 
 _SPOOL_BYTES: Final = 1 << 20
 """Bytes gathered before they are written to the spool file."""
@@ -105,7 +109,7 @@ class Gate:
             member = member_of(connection, address)
             if member is None and not is_trainer:
                 return None, "unknown"
-            return member, nonces.remember(connection, address, signed.nonce, signed.expiry, now)
+            return member, remember_nonce(connection, address, signed.nonce, signed.expiry, now)
 
         member, seen = await self._database.write(admit, news=False)
         if seen == "unknown":
@@ -137,6 +141,22 @@ class Gate:
             raise problems.unsigned(str(error)) from error
         except MismatchError as error:
             raise problems.expired(str(error), error.hint) from error
+
+
+def remember_nonce(
+    connection: Connection, signer: str, nonce: str, expiry: int, now: float
+) -> Literal["new", "replayed", "flooded"]:
+    """Record a request; return whether it is new, was seen before, or is one too many of its signer's.
+
+    A replay finds its nonce here after a restart too. Expired ones are deleted: such a request is refused for its
+    expiry.
+    """
+    connection.execute(delete(nonces).where(nonces.c.expiry <= int(now)))
+    count = select(func.count()).select_from(nonces).where(nonces.c.signer == signer)
+    if (connection.execute(count).scalar() or 0) >= MAX_NONCES:
+        return "flooded"
+    row = {"signer": signer, "nonce": nonce, "expiry": expiry}
+    return "new" if insert_once(connection, nonces, row) else "replayed"
 
 
 async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[bytes]:

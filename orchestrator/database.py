@@ -14,7 +14,7 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -124,14 +124,7 @@ class Database:
         Raises StorageError when the database fails, or is busy for TURN_SECONDS.
         """
         async with _turn(self._may_read):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, work)
-
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        try:
-            with self._readers.connect() as connection:
-                return work(connection)
-        except (DBAPIError, PoolTimeoutError) as error:
-            raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _run, self._readers.connect, work)
 
     async def write(self, work: Callable[[Connection], T], *, news: bool = True) -> T:
         """Run `work` in a thread and a transaction, committed on return, rolled back on an exception. One at a time.
@@ -142,13 +135,17 @@ class Database:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._write, work, news)
 
     def _write(self, work: Callable[[Connection], T], news: bool) -> T:
-        try:
-            with self._writers.begin() as connection:
-                result = work(connection)
-        except (DBAPIError, PoolTimeoutError) as error:
-            raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
+        result = _run(self._writers.begin, work)
         self.version += news  # here, because the caller may have been cancelled
         return result
+
+
+def _run(connect: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], T]) -> T:
+    try:
+        with connect() as connection:
+            return work(connection)
+    except (DBAPIError, PoolTimeoutError) as error:
+        raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
 
 
 @asynccontextmanager

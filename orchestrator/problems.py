@@ -93,7 +93,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
         return problem_response(422, "Malformed", f"{where}: {first['msg']}")
 
     @app.exception_handler(HTTPException)
