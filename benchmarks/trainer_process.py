@@ -22,7 +22,7 @@ from benchmarks.ragged_work import NODE, rollouts_by_file, terms_of
 from muster.protocol.hashes import content_hash
 from muster.settings.schema import TrainerSettings
 from trainer.batches import Batch, FileRef, WorkFile, samples_of
-from trainer.distributed import SingleProcess
+from trainer.distributed import Ranks
 from trainer.learner import Learner, Recipe
 from trainer.loss import LossTerms
 from trainer.model_replica import Replica
@@ -43,7 +43,7 @@ ZEROS = "0x" + "00" * 32
 
 def updates(model: Path, batch: Path) -> Callable[[str], dict[str, Any]]:
     samples = [Sample(*parts) for parts in RaggedBatch.load(batch).rollouts()]
-    replica = Replica(model, TERMS, SingleProcess())
+    replica = Replica(model, TERMS, Ranks())
     step = 0
 
     def take(_: str) -> dict[str, Any]:
@@ -67,7 +67,7 @@ def moved(replica: Replica, before: list[torch.Tensor]) -> float:
 def steps(model: Path, batch: Path, folder: Path) -> Callable[[str], dict[str, Any]]:
     terms = terms_of(model)
     recipe = Recipe.from_settings(TrainerSettings(warmup_steps=0, mismatch_bound=10.0), terms)
-    learner = Learner(model, folder, terms, recipe, torch.bfloat16, SingleProcess())
+    learner = Learner(model, folder, terms, recipe, torch.bfloat16, Ranks())
     files = [
         WorkFile(FileRef(0, NODE, index, content_hash(bytes([index])), ZEROS), tuple(rollouts))
         for index, rollouts in enumerate(rollouts_by_file(batch))

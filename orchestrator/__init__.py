@@ -10,13 +10,13 @@ rebuilt from chain and storage.
 service.py, app.py      all parts put together; routes that translate between HTTP and these parts
 http_limits.py, connection_table.py   bounds of one connection; which ones stay open when there are too many
 admission.py            which requests are answered when there are too many
-auth.py, nonces.py      who sends a request: signature, replay, membership
+auth.py                 who sends a request: signature, replay, membership
 uploads.py              which file belongs to which commitment
 verdicts.py, commitment_status.py   which verdicts count; pure: what a commitment is worth, given verdicts and cases
 reports.py, relay_directory.py      the trainer's reports; who serves weights
 chain_follower.py, chain_projection.py   chain → database
 queries.py, events.py   database → messages; the log of events that live views show
-run_info.py, run_facts.py   what a newcomer needs; what limits the workers, for `muster.protocol.work_rules`
+run_info.py             what a newcomer needs
 summary.py, status_page.py, metrics.py   the document that live view, report and status page show; Prometheus
-tables.py, database.py, postgres.py, migrations/, rebuild.py   state, and how it comes back from storage
+tables.py, database.py, postgres.py, rebuild.py   state, and how it comes back from storage
 """

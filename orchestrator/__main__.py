@@ -6,7 +6,6 @@ answer, 1 otherwise.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import contextlib
 import errno
@@ -17,15 +16,14 @@ import socket
 import sys
 from collections.abc import Iterator, Sequence
 from ipaddress import ip_network
-from pathlib import Path
 
 import uvicorn
 
-from muster.chain.keys import Signer, load_signer
-from muster.errors import ConfigError, MusterError
+from muster.chain.keys import load_signer
+from muster.errors import ConfigError
 from muster.runtime import telemetry
+from muster.runtime.process import run_process
 from muster.settings.schema import OrchestratorSettings, Settings
-from muster.settings.sources import load_settings
 from orchestrator.admission import Admission
 from orchestrator.app import create_app
 from orchestrator.connection_table import ConnectionTable, connection_budget
@@ -60,24 +58,12 @@ class Server(uvicorn.Server):
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run until told to stop; return the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="python -m orchestrator", description=__doc__.splitlines()[0] if __doc__ else ""
-    )
-    parser.add_argument("--config", type=Path, required=True, help="settings file (TOML)")
-    options = parser.parse_args(arguments)
-    try:
-        settings = load_settings(options.config)
-        telemetry.configure(settings.name or "orchestrator", log_file=settings.log.file, level=settings.log.level)
-        asyncio.run(_serve(settings, load_signer(settings.keys, settings.chain.chain_id)))
-    except MusterError as error:
-        print(f"error: {error}", file=sys.stderr)
-        if error.hint:
-            print(f"  next: {error.hint}", file=sys.stderr)
-        return error.exit_code
-    return 0
+    return run_process("orchestrator", "serve one run", _serve, arguments, metrics=False)
 
 
-async def _serve(settings: Settings, signer: Signer) -> None:
+async def _serve(settings: Settings) -> None:
+    """Serve, and answer /metrics, until a signal, which uvicorn's server takes from `run_process`."""
+    signer = await asyncio.to_thread(load_signer, settings.keys, settings.chain.chain_id)
     with _listen(settings.orchestrator) as listener:
         descriptors = raise_descriptor_limit()
         budget, backlog = connection_budget(descriptors)

@@ -69,13 +69,11 @@ class Slots:
         except asyncio.CancelledError:
             if slot.done():
                 self.release(party)
-            else:
-                self._forget(party, slot)
             raise
-        if not slot.done():
-            self._forget(party, slot)
-            return False
-        return True
+        finally:
+            if not slot.done():
+                self._forget(party, slot)
+        return slot.done()
 
     def release(self, party: str) -> None:
         """Release a slot; the next party in turn gets it."""

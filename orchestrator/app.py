@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from pydantic import BaseModel, ValidationError
@@ -245,9 +246,7 @@ async def _message(model: type[Text], request: Request, caller: Caller) -> Text:
     try:
         return model.model_validate_json(body)
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the body"
-        raise problems.malformed(f"{where}: {first['msg']}") from error
+        raise RequestValidationError(error.errors()) from error
 
 
 # The run

@@ -14,9 +14,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import IO, Final
+from typing import IO, Final, Literal
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, func, select
 from starlette.requests import ClientDisconnect, Request
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
@@ -26,11 +26,15 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.messages import SignedRequest
 from muster.protocol.requests import host_of, verify_request
 from muster.runtime.failpoints import failpoint
-from orchestrator import nonces, problems
+from orchestrator import problems
 from orchestrator.chain_follower import Follower
 from orchestrator.connection_table import Owner
-from orchestrator.database import Database
+from orchestrator.database import Database, insert_once
 from orchestrator.queries import NodeRecord, Queries, member_of
+from orchestrator.tables import nonces
+
+MAX_NONCES: Final = 6_000
+"""Unexpired nonces of one signer: a hundred requests a second until they expire. More are refused."""
 
 _SPOOL_BYTES: Final = 1 << 20
 """Bytes gathered before they are written to the spool file."""
@@ -105,7 +109,7 @@ class Gate:
             member = member_of(connection, address)
             if member is None and not is_trainer:
                 return None, "unknown"
-            return member, nonces.remember(connection, address, signed.nonce, signed.expiry, now)
+            return member, remember_nonce(connection, address, signed.nonce, signed.expiry, now)
 
         member, seen = await self._database.write(admit, news=False)
         if seen == "unknown":
@@ -139,6 +143,22 @@ class Gate:
             raise problems.expired(str(error), error.hint) from error
 
 
+def remember_nonce(
+    connection: Connection, signer: str, nonce: str, expiry: int, now: float
+) -> Literal["new", "replayed", "flooded"]:
+    """Record a request; return whether it is new, was seen before, or is one too many of its signer's.
+
+    A replay finds its nonce here after a restart too. Expired ones are deleted: such a request is refused for its
+    expiry.
+    """
+    connection.execute(delete(nonces).where(nonces.c.expiry <= int(now)))
+    count = select(func.count()).select_from(nonces).where(nonces.c.signer == signer)
+    if (connection.execute(count).scalar() or 0) >= MAX_NONCES:
+        return "flooded"
+    row = {"signer": signer, "nonce": nonce, "expiry": expiry}
+    return "new" if insert_once(connection, nonces, row) else "replayed"
+
+
 async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[bytes]:
     """Yield the body as it arrives: at most `limit` bytes. Raises RefusedError when it is longer or too slow.
 
@@ -147,7 +167,7 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdigit() else 0
     if announced > limit:
-        raise problems.too_large(limit)
+        raise problems.too_large(f"the body is larger than {limit} bytes")
     seconds += announced / SLOWEST_BYTES_PER_SECOND
     received = 0
     deadline = asyncio.get_running_loop().time() + seconds
@@ -157,14 +177,14 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
             async with asyncio.timeout_at(deadline):
                 chunk = await anext(stream, None)
         except TimeoutError as error:
-            raise problems.too_slow(seconds) from error
+            raise problems.too_slow(f"the body did not arrive in {seconds:g} s") from error
         except ClientDisconnect as error:
             raise problems.malformed("the client disconnected before its body had arrived") from error
         if chunk is None:
             return
         received += len(chunk)
         if received > limit:
-            raise problems.too_large(limit)
+            raise problems.too_large(f"the body is larger than {limit} bytes")
         yield chunk
 
 

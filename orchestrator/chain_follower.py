@@ -30,8 +30,7 @@ from muster.runtime.loop import PollLoop
 from muster.settings.schema import ChainSettings
 from orchestrator.chain_projection import INTERESTING, ChainProjection
 from orchestrator.database import Database, upsert
-from orchestrator.queries import Queries
-from orchestrator.run_facts import ChainState
+from orchestrator.queries import ChainState, Queries
 from orchestrator.tables import meta
 
 STALE_SECONDS: Final = 30.0
@@ -104,15 +103,12 @@ class Follower:
     async def following(self) -> AsyncIterator[None]:
         """Follow the chain while the block runs. An unexpected error of the follower ends the block too."""
         async with asyncio.TaskGroup() as group:
-            task = group.create_task(self._follow(), name="follower")
+            loop = PollLoop(log, "chain", self._settings.poll_seconds, transient=(*TRANSIENT, StorageError))
+            task = group.create_task(loop.run(self._poll_and_notify), name="follower")
             try:
                 yield
             finally:
                 task.cancel()
-
-    async def _follow(self) -> None:
-        loop = PollLoop(log, "chain", self._settings.poll_seconds, transient=(*TRANSIENT, StorageError))
-        await loop.run(self._poll_and_notify)
 
     async def _poll_and_notify(self) -> bool:
         """Poll the chain once and wake the requests that wait for it; return whether there is more to read."""

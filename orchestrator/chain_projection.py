@@ -14,7 +14,7 @@ from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, VoteRevealed
 from muster.contracts.registry import Convicted, Registered, Retired, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
-from orchestrator.database import insert_once, upsert
+from orchestrator.database import insert_once, row_of, upsert
 from orchestrator.events import record_event
 from orchestrator.queries import Queries, latest_step
 from orchestrator.tables import FROM_CHAIN, cases, checkpoints, commitments, events, meta, nodes, payments, verdicts
@@ -90,16 +90,8 @@ class ChainProjection:
                 _record_event(connection, "closed", {}, event.at)
 
     def _registered(self, connection: Connection, event: Registered) -> None:
-        row = {
-            "address": event.node,
-            "operator": event.operator,
-            "role": event.role.name.lower(),
-            "work_class": event.work_class,
-            "status": "active",
-            "draw_tip": "0x" + event.draw_tip.hex(),
-            "block": event.at.block,
-            "first_step": _first_step(latest_step(connection)),
-        }
+        first_step = _first_step(latest_step(connection))
+        row = row_of(nodes, event, address=event.node, status="active", block=event.at.block, first_step=first_step)
         # A key registers once: a second delivery must not bring a jailed node back.
         insert_once(connection, nodes, row)
         data = {"node": event.node, "operator": event.operator, "role": row["role"]}
@@ -122,46 +114,19 @@ class ChainProjection:
             self._queries.update_status(connection, node, index)
 
     def _published(self, connection: Connection, event: CheckpointPublished) -> None:
-        row = {
-            "step": event.step,
-            "manifest_root": "0x" + event.manifest_root.hex(),
-            "batch_root": "0x" + event.batch_root.hex(),
-            "anchor": "0x" + event.anchor.hex(),
-            "block": event.at.block,
-            "transaction": "0x" + event.at.transaction.hex(),
-        }
+        row = row_of(checkpoints, event, block=event.at.block, transaction=event.at.transaction)
         upsert(connection, checkpoints, row)
         _record_event(connection, "checkpoint", {"step": event.step, "root": row["manifest_root"]}, event.at)
 
     def _committed(self, connection: Connection, event: WorkCommitted) -> None:
-        row = {
-            "node": event.node,
-            "index": event.index,
-            "step": event.step,
-            "hour": event.hour,
-            "root": "0x" + event.root.hex(),
-            "block": event.at.block,
-            "status": "pending",
-        }
-        upsert(connection, commitments, row)
+        upsert(connection, commitments, row_of(commitments, event, block=event.at.block, status="pending"))
         self._queries.update_status(connection, event.node, event.index)
         data = {"node": event.node, "index": event.index, "step": event.step}
         _record_event(connection, "committed", data, event.at)
 
     def _case_opened(self, connection: Connection, event: CaseOpened) -> None:
-        row = {
-            "id": event.case_id,
-            "node": event.node,
-            "index": event.index,
-            "challenger": event.challenger,
-            "kind": event.kind.name.lower(),
-            "outcome": "open",
-            "evidence": "0x" + event.evidence_hash.hex(),
-            "jury": event.jury,
-            "reveals": 0,
-            "guilty_votes": 0,
-            "opened_in": "0x" + event.at.transaction.hex(),
-        }
+        start = {"outcome": "open", "reveals": 0, "guilty_votes": 0, "opened_in": event.at.transaction}
+        row = row_of(cases, event, id=event.case_id, evidence=event.evidence_hash, **start)
         insert_once(connection, cases, row)
         self._queries.update_status(connection, event.node, event.index)
         data = {key: row[key] for key in ("node", "index", "kind", "challenger")}
@@ -170,12 +135,7 @@ class ChainProjection:
     def _case_resolved(self, connection: Connection, event: CaseResolved) -> None:
         if not self._knows_case(connection, event.case_id):
             return
-        values = {
-            "outcome": event.outcome.name.lower(),
-            "reveals": event.reveals,
-            "guilty_votes": event.guilty_votes,
-            "resolved_in": "0x" + event.at.transaction.hex(),
-        }
+        values = row_of(cases, event, resolved_in=event.at.transaction)
         connection.execute(update(cases).where(cases.c.id == event.case_id).values(values))
         about = select(cases.c.node, cases.c.index).where(cases.c.id == event.case_id)
         node, index = connection.execute(about).one()

@@ -15,9 +15,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 State = Literal["pending", "accepted", "rejected", "void"]
-Outcome = Literal["open", "guilty", "not_guilty", "no_quorum", "moot", "dismissed"]
-OUTCOMES: tuple[Outcome, ...] = ("open", "guilty", "not_guilty", "no_quorum", "moot", "dismissed")
-"""In the order of ISlashCourt.Outcome."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +33,7 @@ class CaseState:
 
     challenger: str
     outcome: str
+    """Of `muster.contracts.court.Outcome`, in lower case."""
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,15 @@ from __future__ import annotations
 
 import heapq
 import ipaddress
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from muster.runtime import telemetry
+
+if TYPE_CHECKING:
+    from orchestrator.http_limits import BoundedProtocol
 
 HEADS_PER_ADDRESS: Final = 256
 HEAD_GRACE_SECONDS: Final = 5.0
@@ -53,23 +56,6 @@ class Owner:
     is_trainer: bool
 
 
-class Tracked(Protocol):
-    """What the table knows of a connection."""
-
-    address: str
-    """Its `address_group`."""
-    proxied: bool
-    owner: Owner | None
-    busy: bool
-    """A request is under way."""
-    since: float
-    """Loop time at which its present wait began."""
-
-    def close_for_room(self, why: str) -> None:
-        """Close it, with an answer that can be read where one is awaited."""
-        ...
-
-
 @dataclass(frozen=True)
 class Candidate:
     """A connection that may be closed."""
@@ -85,24 +71,16 @@ Item = TypeVar("Item")
 
 def first_to_go(candidates: Sequence[tuple[Candidate, Item]], count: int) -> list[Item]:
     """Return the `count` connections to close first, by the rules above."""
-    chosen: list[Item] = []
-    for rank in sorted({candidate.rank for candidate, _ in candidates}):
-        parties: dict[str, deque[Item]] = defaultdict(deque)
-        oldest: dict[str, float] = {}
-        ranked = (pair for pair in candidates if pair[0].rank == rank)
-        for candidate, item in sorted(ranked, key=lambda pair: pair[0].since):
-            parties[candidate.party].append(item)
-            oldest.setdefault(candidate.party, candidate.since)
-        heap = [(-len(items), oldest[party], party) for party, items in parties.items()]
-        heapq.heapify(heap)
-        while heap and len(chosen) < count:
-            size, since, party = heap[0]
-            chosen.append(parties[party].popleft())
-            if parties[party]:
-                heapq.heapreplace(heap, (size + 1, since, party))
-            else:
-                heapq.heappop(heap)
-    return chosen
+    parties: dict[tuple[int, str], list[tuple[float, Item]]] = defaultdict(list)
+    for candidate, item in sorted(candidates, key=lambda pair: pair[0].since):
+        parties[candidate.rank, candidate.party].append((candidate.since, item))
+    # The largest party first means: by the number of a party's connections that are left when one's turn comes.
+    order = [
+        (rank, gone - len(items), items[0][0], party, item)
+        for (rank, party), items in parties.items()
+        for gone, (_, item) in enumerate(items)
+    ]
+    return [item for *_, item in heapq.nsmallest(count, order, key=lambda place: place[:4])]
 
 
 def address_group(host: str) -> str:
@@ -123,8 +101,8 @@ class ConnectionTable:
     def __init__(self, budget: int, proxies: Iterable[Network] = ()) -> None:
         self.budget = budget
         self._proxies = tuple(proxies)
-        self._open: dict[Tracked, None] = {}
-        self._waiting: dict[str, dict[Tracked, None]] = defaultdict(dict)
+        self._open: dict[BoundedProtocol, None] = {}
+        self._waiting: dict[str, dict[BoundedProtocol, None]] = defaultdict(dict)
         """Strangers' connections by address on which a head is awaited, oldest first."""
         self._owned: Counter[str] = Counter()
 
@@ -141,7 +119,7 @@ class ConnectionTable:
             return False
         return any(address in network for network in self._proxies)
 
-    def add(self, connection: Tracked, now: float) -> None:
+    def add(self, connection: BoundedProtocol, now: float) -> None:
         """Note a new connection; close others, or else the new one, where there is no room."""
         self._open[connection] = None
         OPEN.set(len(self._open))
@@ -149,7 +127,7 @@ class ConnectionTable:
         if len(self._open) > self.budget:
             self._make_room(connection, now)
 
-    def remove(self, connection: Tracked) -> None:
+    def remove(self, connection: BoundedProtocol) -> None:
         """Forget a connection that is closed or about to be."""
         if self._open.pop(connection, connection) is None:
             OPEN.set(len(self._open))
@@ -160,7 +138,7 @@ class ConnectionTable:
                     del self._owned[connection.owner.address]
                 OWNED.dec()
 
-    def head_awaited(self, connection: Tracked, now: float) -> None:
+    def head_awaited(self, connection: BoundedProtocol, now: float) -> None:
         """Note that a request's head is awaited: from a connection's opening, or from the head's first byte."""
         if connection.owner is not None or connection.proxied:
             return
@@ -171,7 +149,7 @@ class ConnectionTable:
             if now - oldest.since > HEAD_GRACE_SECONDS:
                 self._close(oldest, "slow heads")
 
-    def head_arrived(self, connection: Tracked) -> None:
+    def head_arrived(self, connection: BoundedProtocol) -> None:
         """Note that no head is awaited any more."""
         heads = self._waiting.get(connection.address)
         if heads is not None:
@@ -179,14 +157,14 @@ class ConnectionTable:
             if not heads:
                 del self._waiting[connection.address]
 
-    def claim(self, connection: Tracked, owner: Owner) -> None:
+    def claim(self, connection: BoundedProtocol, owner: Owner) -> None:
         """Make a connection a member's, unless that member owns enough of them."""
         if connection in self._open and connection.owner is None and self._owned[owner.address] < OWNED_CONNECTIONS:
             connection.owner = owner
             self._owned[owner.address] += 1
             OWNED.inc()
 
-    def _make_room(self, newest: Tracked, now: float) -> None:
+    def _make_room(self, newest: BoundedProtocol, now: float) -> None:
         candidates = [
             (candidate, connection)
             for connection in self._open
@@ -198,7 +176,7 @@ class ConnectionTable:
         if not going:
             self._close(newest, "full")
 
-    def _candidate(self, connection: Tracked, now: float) -> Candidate | None:
+    def _candidate(self, connection: BoundedProtocol, now: float) -> Candidate | None:
         if connection.busy:
             return None
         if connection.owner is not None:
@@ -212,7 +190,7 @@ class ConnectionTable:
             return Candidate(STRANGER_WAITING, connection.address, connection.since)
         return None
 
-    def _close(self, connection: Tracked, why: str) -> None:
+    def _close(self, connection: BoundedProtocol, why: str) -> None:
         CLOSED.labels(why).inc()
         self.remove(connection)
         connection.close_for_room(why)

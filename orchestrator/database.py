@@ -1,4 +1,4 @@
-"""The database: opening it, migrating it, and transactions of which one writes at a time.
+"""The database: opening it, and transactions of which one writes at a time.
 
 SQLAlchemy's plain (blocking) face, one trip to a thread per unit of work: `read` and `write` take a function of a
 connection. Measured on SQLite, that costs a quarter of the asynchronous face, which makes a trip per statement.
@@ -14,13 +14,11 @@ import secrets
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from alembic import command
-from alembic.config import Config
-from alembic.util import CommandError
 from sqlalchemy import URL, Connection, Engine, Table, create_engine, delete, event, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
@@ -44,7 +42,6 @@ _SQLITE: Final = ("sqlite", "sqlite+pysqlite")
 _POSTGRES: Final = ("postgresql", "postgres", "postgresql+psycopg")
 _BUSY_MILLISECONDS: Final = 5_000
 _READERS: Final = 7
-_MIGRATIONS: Final = Path(__file__).parent / "migrations"
 
 
 class Database:
@@ -67,10 +64,10 @@ class Database:
 
     @classmethod
     async def open(cls, url: str, about: str) -> Database:
-        """Open or create the database at `url` and bring it up to date.
+        """Open or create the database at `url`.
 
-        about: what it belongs to (chain, contracts, run). Raises ConfigError when it belongs to something else or `url`
-        names no database, StorageError when it cannot be opened.
+        about: what it belongs to (chain, contracts, run). Raises ConfigError when it belongs to something else or to
+        another version of Muster, or `url` names no database; StorageError when it cannot be opened.
         """
         return await asyncio.to_thread(cls._open, url, about)
 
@@ -83,7 +80,6 @@ class Database:
                     from orchestrator.postgres import check_encoding
 
                     check_encoding(connection)
-                migrate(connection)
                 return cls(engine, _identify(connection, about))
         except BaseException as error:
             engine.dispose()
@@ -128,14 +124,7 @@ class Database:
         Raises StorageError when the database fails, or is busy for TURN_SECONDS.
         """
         async with _turn(self._may_read):
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._read, work)
-
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        try:
-            with self._readers.connect() as connection:
-                return work(connection)
-        except (DBAPIError, PoolTimeoutError) as error:
-            raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
+            return await asyncio.get_running_loop().run_in_executor(self._threads, _run, self._readers.connect, work)
 
     async def write(self, work: Callable[[Connection], T], *, news: bool = True) -> T:
         """Run `work` in a thread and a transaction, committed on return, rolled back on an exception. One at a time.
@@ -146,13 +135,17 @@ class Database:
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._write, work, news)
 
     def _write(self, work: Callable[[Connection], T], news: bool) -> T:
-        try:
-            with self._writers.begin() as connection:
-                result = work(connection)
-        except (DBAPIError, PoolTimeoutError) as error:
-            raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
+        result = _run(self._writers.begin, work)
         self.version += news  # here, because the caller may have been cancelled
         return result
+
+
+def _run(connect: Callable[[], AbstractContextManager[Connection]], work: Callable[[Connection], T]) -> T:
+    try:
+        with connect() as connection:
+            return work(connection)
+    except (DBAPIError, PoolTimeoutError) as error:
+        raise StorageError(f"database: {_reason(error)}", hint=_HINT) from error
 
 
 @asynccontextmanager
@@ -172,6 +165,18 @@ async def _turn(gate: asyncio.Semaphore) -> AsyncIterator[None]:
 def _reason(error: Exception) -> str:
     """Return why the database failed, on one line."""
     return " ".join(str(error.orig if isinstance(error, DBAPIError) else error).split())
+
+
+def row_of(table: Table, source: object, **others: Any) -> dict[str, Any]:
+    """Return a row: what `source` has under the names of the columns, hashes as 0x-hex, enums by name; and `others`."""
+    found = {name: getattr(source, name) for name in table.columns.keys() if hasattr(source, name)}  # noqa: SIM118
+    return {name: _plain(value) for name, value in (found | others).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, bytes):
+        return "0x" + value.hex()
+    return value.name.lower() if isinstance(value, Enum) else value
 
 
 def insert_once(connection: Connection, table: Table, row: Mapping[str, Any]) -> bool:
@@ -195,27 +200,6 @@ def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> None
 def _insert(connection: Connection, table: Table) -> Any:
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     return dialect.insert(table)
-
-
-def migrate(connection: Connection) -> None:
-    """Create the tables of a new database; apply to another the migrations that it lacks.
-
-    Raises ConfigError when it was made before the first of them.
-    """
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    if not inspect(connection).has_table("alembic_version"):
-        tables.metadata.create_all(connection)
-        command.stamp(config, "head")
-        return
-    try:
-        command.upgrade(config, "head")
-    except CommandError as error:
-        raise ConfigError(
-            f"the database was made by another version of Muster: {error}",
-            hint="delete it, or set orchestrator.database_url to another: it is rebuilt from chain and storage",
-        ) from error
 
 
 def _engine(url: str) -> Engine:
@@ -282,12 +266,18 @@ def _shown(url: str) -> str:
 
 
 def _identify(connection: Connection, about: str) -> str:
-    """Claim a new database for `about`, or check that it is that one's already; return its random name."""
-    rows = {row.key: row.value for row in connection.execute(select(tables.meta.c.key, tables.meta.c.value))}
-    if not rows:
-        rows = {"about": about, "identity": secrets.token_hex(8)}
-        for key, value in rows.items():
+    """Make the tables of a new database for `about`, or check whose the database is; return its random name."""
+    if not inspect(connection).has_table("meta"):
+        tables.metadata.create_all(connection)
+        new = {"about": about, "identity": secrets.token_hex(8), "version": tables.VERSION}
+        for key, value in new.items():
             insert_once(connection, tables.meta, {"key": key, "value": value})
+    rows = {row.key: row.value for row in connection.execute(select(tables.meta.c.key, tables.meta.c.value))}
+    if rows.get("version") != tables.VERSION:
+        raise ConfigError(
+            f"the database was made by another version of Muster: {rows.get('version', 'older than 4')}",
+            hint="delete it, or set orchestrator.database_url to another: it is rebuilt from chain and storage",
+        )
     if rows["about"] != about:
         raise ConfigError(
             f"the database belongs to {rows['about']}, the settings say {about}",

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from http import HTTPStatus
 from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -41,21 +42,21 @@ LINGER_SECONDS: Final = 10.0
 MAX_DISCARDED_BYTES: Final = 256 << 20
 """Of one body after its answer."""
 
-_STATUS: Final = {400: "Bad Request", 503: "Service Unavailable"}
-
 
 class BoundedProtocol(HttpToolsProtocol):
     """One connection, which is cut when it takes too long or too much. Make a class for a server with `bounded`."""
 
     table: ConnectionTable
     address = ""
+    """Its `address_group`."""
     proxied = False
     owner: Owner | None = None
     busy = False
+    """A request is under way."""
     since = 0.0
+    """Loop time at which its present wait began."""
 
     _timer: asyncio.TimerHandle | None = None
-    _deadline: float | None = None
     _in_head = False
     _head_bytes = 0
     _body_arrived = True
@@ -75,10 +76,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.table.add(self, self.since)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._clear_deadline()
         self.table.remove(self)
         self._answer_no_more()
         super().connection_lost(exc)
@@ -214,28 +212,14 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.abort()
 
     def _cut_after(self, seconds: float) -> None:
-        """Cut the connection in so many seconds, unless the deadline is moved or cleared.
-
-        One timer serves all deadlines: most are cleared long before they come.
-        """
-        self._deadline = self.loop.time() + seconds
-        if self._timer is not None and self._timer.when() > self._deadline:
-            self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
-
-    def _check_deadline(self) -> None:
-        self._timer = None
-        if self._deadline is None:
-            return
-        if self.loop.time() >= self._deadline:
-            self.transport.abort()
-        else:
-            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+        """Cut the connection in so many seconds, unless the deadline is moved or cleared."""
+        self._clear_deadline()
+        self._timer = self.loop.call_later(seconds, self.transport.abort)
 
     def _clear_deadline(self) -> None:
-        self._deadline = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
 class AnswerTransport:
@@ -264,7 +248,7 @@ def bounded(table: ConnectionTable) -> type[BoundedProtocol]:
 def refusal(status: int, title: str, detail: str) -> bytes:
     """Return the bytes of a problem document as an answer that ends its connection."""
     body = Problem(title=title, status=status, detail=detail).model_dump_json().encode()
-    lines = [f"HTTP/1.1 {status} {_STATUS[status]}", "Content-Type: application/problem+json"]
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/problem+json"]
     lines += [f"Content-Length: {len(body)}", "Connection: close"]
     if status == 503:
         lines.append("Retry-After: 1")

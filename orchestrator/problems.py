@@ -1,10 +1,11 @@
-"""Refuse requests with problem documents (RFC 9457): one function per kind of refusal.
+"""Refuse requests with problem documents (RFC 9457): one name per kind of refusal.
 
 A refusal is a `RefusedError`, the same type the client raises when it reads the document.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
@@ -21,67 +22,44 @@ from muster.runtime import telemetry
 
 log = telemetry.logger("orchestrator")
 
-_SIGN = "sign with the node's key: muster.protocol.requests.sign_request"
+
+@dataclass(frozen=True)
+class Refusal:
+    """A kind of refusal. Call it with what is wrong, and with what to do where that is not the kind's `hint`."""
+
+    status: int
+    title: str
+    hint: str = ""
+
+    def __call__(self, detail: str, hint: str = "") -> RefusedError:
+        return RefusedError(detail, status=self.status, title=self.title, hint=hint or self.hint)
 
 
-def unsigned(detail: str, hint: str = _SIGN) -> RefusedError:
-    return RefusedError(detail, status=401, title="Unsigned request", hint=hint)
-
-
-def expired(detail: str, hint: str) -> RefusedError:
-    return RefusedError(detail, status=401, title="Expired request", hint=hint)
-
-
-def replayed(detail: str) -> RefusedError:
-    return RefusedError(detail, status=401, title="Replayed request", hint="sign every request anew")
-
-
-def not_allowed(detail: str, hint: str = "") -> RefusedError:
-    return RefusedError(detail, status=403, title="Not allowed", hint=hint)
+unsigned = Refusal(401, "Unsigned request", "sign with the node's key: muster.protocol.requests.sign_request")
+expired = Refusal(401, "Expired request")
+replayed = Refusal(401, "Replayed request", "sign every request anew")
+not_allowed = Refusal(403, "Not allowed")
+_stranger = Refusal(403, "Not a member")
+_other_run = Refusal(404, "Another run", "check run in settings")
+not_found = Refusal(404, "Not found")
+too_slow = Refusal(408, "Too slow")
+conflict = Refusal(409, "Conflict")
+too_large = Refusal(413, "Too large")
+malformed = Refusal(422, "Malformed")
+wrong_hash = Refusal(422, "Wrong hash", "send the bytes whose sha256 was signed")
+try_later = Refusal(429, "Too many requests", "try again in a second")
 
 
 def not_a_member(address: str, run: int) -> RefusedError:
-    return RefusedError(
+    return _stranger(
         f"the signature recovers to {address}, which is no node of run {run}. A request that was changed on its way, "
         "or signed for another chain or host, recovers to a stranger too",
-        status=403,
-        title="Not a member",
-        hint=f"muster worker join --run {run}, and check chain.chain_id and orchestrator.url",
+        f"muster worker join --run {run}, and check chain.chain_id and orchestrator.url",
     )
 
 
 def another_run(run: int, ours: int) -> RefusedError:
-    return RefusedError(
-        f"this orchestrator serves run {ours}, not {run}", status=404, title="Another run", hint="check run in settings"
-    )
-
-
-def not_found(detail: str, hint: str = "") -> RefusedError:
-    return RefusedError(detail, status=404, title="Not found", hint=hint)
-
-
-def conflict(detail: str, hint: str = "") -> RefusedError:
-    return RefusedError(detail, status=409, title="Conflict", hint=hint)
-
-
-def too_large(limit: int) -> RefusedError:
-    return RefusedError(f"the body is larger than {limit} bytes", status=413, title="Too large")
-
-
-def too_slow(seconds: float) -> RefusedError:
-    return RefusedError(f"the body did not arrive in {seconds:g} s", status=408, title="Too slow")
-
-
-def wrong_hash(detail: str) -> RefusedError:
-    return RefusedError(detail, status=422, title="Wrong hash", hint="send the bytes whose sha256 was signed")
-
-
-def malformed(detail: str) -> RefusedError:
-    return RefusedError(detail, status=422, title="Malformed")
-
-
-def try_later(detail: str) -> RefusedError:
-    return RefusedError(detail, status=429, title="Too many requests", hint="try again in a second")
+    return _other_run(f"this orchestrator serves run {ours}, not {run}")
 
 
 _HEADERS = {
@@ -115,7 +93,7 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(RequestValidationError)
     async def invalid(_: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        where = ".".join(str(part) for part in first["loc"]) or "the body"
         return problem_response(422, "Malformed", f"{where}: {first['msg']}")
 
     @app.exception_handler(HTTPException)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
+from statistics import median
 from typing import Any, Final
 
 from pydantic import TypeAdapter
@@ -14,18 +17,33 @@ from sqlalchemy import BigInteger, Connection, and_, func, literal, select, tupl
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.messages import AcceptedCommitment, Demand, NodeReport, StepReport, Upload, Verdict, VerdictPage
 from muster.protocol.terms import Terms
-from muster.protocol.work_rules import RunFacts, blocking_reason
+from muster.protocol.work_rules import RunFacts, WorkerFacts, blocking_reason
 from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, commitment_status
 from orchestrator.database import Database
-from orchestrator.run_facts import ChainState, read_run_facts
-from orchestrator.tables import cases, checkpoints, commitments, nodes, spent, steps, uploads, verdicts
+from orchestrator.tables import cases, checkpoints, commitments, meta, nodes, spent, steps, uploads, verdicts
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
 MAX_KEPT: Final = 64
 """Answers kept at the same time."""
 
+PACE_STEPS: Final = 8
+"""Newest step reports that the pace of a run is taken from."""
+
 _ACCEPTED: Final = TypeAdapter(list[AcceptedCommitment])
+_WORK: Final = itemgetter("node", "index", "root")
+
+
+@dataclass(frozen=True)
+class ChainState:
+    """Values that the follower reads beside events, since they change without one."""
+
+    now: int = 0
+    """Timestamp of the newest block read."""
+    min_validators: int = 0
+    free_escrow: int | None = None
+    """Token wei of the run's escrow that are not reserved; None before the first poll."""
+    paused_until: int = 0
 
 
 @dataclass(frozen=True)
@@ -88,29 +106,16 @@ class Queries:
 
     def _accepted(self, connection: Connection, min_step: int) -> bytes:
         query = (
-            select(commitments.c.step, commitments.c.node, commitments.c.index, commitments.c.root)
-            .add_columns(uploads.c.file_hash, uploads.c.size)
+            select(*commitments.c["step", "node", "index", "root"], *uploads.c["file_hash", "size"])
             .join(uploads, _same_work(commitments, uploads))
             .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
             .where(commitments.c.status == "accepted", commitments.c.step >= min_step, spent.c.file_hash.is_(None))
             .order_by(commitments.c.step, commitments.c.block, commitments.c.node, commitments.c.index)
             .limit(MAX_ACCEPTED)
         )
-        rows = connection.execute(query).all()
-        signed = _accepts_of(connection, [(node, index, root) for _, node, index, root, *_ in rows])
-        works = [
-            AcceptedCommitment(
-                step=step,
-                node=node,
-                index=index,
-                root=root,
-                file_hash=file_hash,
-                size=size,
-                verdicts=signed.get((node, index, root), []),
-            )
-            for step, node, index, root, file_hash, size in rows
-        ]
-        return _ACCEPTED.dump_json(works)
+        rows = connection.execute(query).mappings().all()
+        signed = _accepts_of(connection, [_WORK(row) for row in rows])
+        return _ACCEPTED.dump_json([AcceptedCommitment(**row, verdicts=signed[_WORK(row)]) for row in rows])
 
     async def demand(self) -> Demand:
         """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
@@ -140,10 +145,27 @@ class Queries:
         )
 
     def run_facts(self, connection: Connection) -> RunFacts:
-        """Return what limits the run's workers now."""
-        report = last_report(connection)
-        finished = report is not None and report.finished
-        return read_run_facts(connection, self.terms, self.chain, finished=finished)
+        """Return what limits the workers of this run now, for `muster.protocol.work_rules` to judge."""
+        # 1. How many nodes are active, by role, and what the cheapest of the workers is paid.
+        roles = select(nodes.c.role, func.count().label("n")).where(nodes.c.status == "active").group_by(nodes.c.role)
+        active = {row.role: row.n for row in connection.execute(roles)}
+        classes = select(nodes.c.work_class).where(nodes.c.status == "active", nodes.c.role == "worker").distinct()
+        pays = [self.terms.pay_of(number) for number in connection.execute(classes).scalars()]
+        # 2. What the trainer reported last, and what the follower saw last.
+        report, chain = last_report(connection), self.chain
+        return RunFacts(
+            now=chain.now,
+            step=latest_step(connection),
+            commitments_per_hour=self.terms.commitments_per_hour,
+            validators=active.get("validator", 0),
+            min_validators=chain.min_validators,
+            workers=_workers(connection, chain.now // HOUR_SECONDS),
+            closed=connection.execute(select(meta.c.value).where(meta.c.key == "closed")).scalar() is not None,
+            finished=report is not None and report.finished,
+            escrow_short=chain.free_escrow is not None and bool(pays) and chain.free_escrow < min(pays),
+            paused_until=chain.paused_until,
+            step_seconds=_step_seconds(connection, self.terms.min_step_interval),
+        )
 
     async def node_report(self, address: str) -> NodeReport | None:
         """Return how a node's commitments ended; None for a stranger. `accepted` and `rejected` count commitments."""
@@ -157,16 +179,25 @@ class Queries:
         counts = counts.where(commitments.c.node == address).group_by(commitments.c.status, commitments.c.reason)
         latest = select(verdicts.c.document).where(verdicts.c.node == address)
         latest = latest.order_by(verdicts.c.accepted, verdicts.c.id.desc()).limit(MAX_NODE_VERDICTS)
-        tally = tally_statuses((status, reason, n) for status, reason, n in connection.execute(counts))
+        tally = self.tally(connection.execute(counts))
         return NodeReport(
             address=address,
-            commitments=tally.commitments,
-            rollouts=tally.commitments * self.terms.positions,
-            accepted=tally.accepted,
-            rejected=tally.rejected,
+            **{name: tally[name] for name in ("commitments", "rollouts", "accepted", "rejected")},
             verdicts=[Verdict.model_validate_json(text) for text in connection.execute(latest).scalars()],
             blocked=blocking_reason(facts.workers[address], facts) if address in facts.workers else "",
         )
+
+    def tally(self, rows: Iterable[Any]) -> dict[str, Any]:
+        """Add up (status, reason, count) of a node's commitments, by the names of `messages.NodeReport`."""
+        states: Counter[str] = Counter()
+        rejected: Counter[str] = Counter()
+        for state, reason, count in rows:
+            states[state] += count
+            if state == "rejected":
+                rejected[reason or "unknown"] += count
+        total = states.total()
+        found = {"commitments": total, "rollouts": total * self.terms.positions, "rejected": dict(rejected)}
+        return found | {state: states[state] for state in ("accepted", "pending", "void")}
 
     async def _keep(self, key: tuple, make: Callable[[Connection], Any]) -> Any:
         """Return the answer to `key` at this version of the database, computed once however many ask meanwhile."""
@@ -214,7 +245,7 @@ def _has_failed(task: asyncio.Task[Any]) -> bool:
 
 def member_of(connection: Connection, address: str) -> NodeRecord | None:
     """Return the node of this address, if it is one of the run."""
-    query = select(nodes.c.address, nodes.c.operator, nodes.c.role, nodes.c.status, nodes.c.draw_tip)
+    query = select(*nodes.c["address", "operator", "role", "status", "draw_tip"])
     row = connection.execute(query.where(nodes.c.address == address)).one_or_none()
     return NodeRecord(*row) if row else None
 
@@ -250,9 +281,7 @@ def last_report(connection: Connection) -> StepReport | None:
     return StepReport.model_validate_json(document) if document else None
 
 
-def _accepts_of(
-    connection: Connection, works: Sequence[tuple[str, int, str]]
-) -> dict[tuple[str, int, str], list[Verdict]]:
+def _accepts_of(connection: Connection, works: Sequence[tuple]) -> dict[tuple, list[Verdict]]:
     """Return the accepting verdicts about these commitments, of validators that are still trusted."""
     query = (
         select(verdicts.c.node, verdicts.c.index, verdicts.c.root, verdicts.c.document)
@@ -261,32 +290,31 @@ def _accepts_of(
         .where(verdicts.c.accepted, nodes.c.status != "jailed", nodes.c.role == "validator")
         .order_by(verdicts.c.id)
     )
-    found: dict[tuple[str, int, str], list[Verdict]] = {}
-    for node, index, root, document in connection.execute(query):
-        found.setdefault((node, index, root), []).append(Verdict.model_validate_json(document))
+    found: dict[tuple, list[Verdict]] = defaultdict(list)
+    for *work, document in connection.execute(query):
+        found[tuple(work)].append(Verdict.model_validate_json(document))
     return found
 
 
-@dataclass(frozen=True)
-class Tally:
-    """A node's commitments by status."""
+def _workers(connection: Connection, hour: int) -> dict[str, WorkerFacts]:
+    """Return the active workers with their commitments in `hour`, oldest member first."""
+    query = (
+        select(nodes.c.address, nodes.c.first_step, func.count(commitments.c.node))
+        .outerjoin(commitments, and_(commitments.c.node == nodes.c.address, commitments.c.hour == hour))
+        .where(nodes.c.role == "worker", nodes.c.status == "active")
+        .group_by(nodes.c.address, nodes.c.first_step, nodes.c.block)
+        .order_by(nodes.c.block, nodes.c.address)
+    )
+    return {address: WorkerFacts(*rest) for address, *rest in connection.execute(query)}
 
-    commitments: int
-    accepted: int
-    pending: int
-    void: int
-    rejected: dict[str, int]
 
-
-def tally_statuses(rows: Iterable[tuple[str, str | None, int]]) -> Tally:
-    """Add up (status, reason, count)."""
-    states: Counter[str] = Counter()
-    rejected: Counter[str] = Counter()
-    for state, reason, count in rows:
-        states[state] += count
-        if state == "rejected":
-            rejected[reason or "unknown"] += count
-    return Tally(states.total(), states["accepted"], states["pending"], states["void"], dict(rejected))
+def _step_seconds(connection: Connection, least: int) -> float | None:
+    """Return the median time between the newest reports, no less than the contract allows; None for fewer than two."""
+    query = select(steps.c.received).order_by(steps.c.step.desc()).limit(PACE_STEPS)
+    times = sorted(connection.execute(query).scalars())
+    if len(times) < 2:
+        return None
+    return max(float(least), median(later - earlier for earlier, later in pairwise(times)))
 
 
 def _same_work(left: Any, right: Any) -> Any:

@@ -6,7 +6,6 @@ import asyncio
 import json
 import time
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any, Final
 
 from pydantic import Field
@@ -16,7 +15,7 @@ from muster.protocol.messages import Demand, Message, StepReport
 from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_reason
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
-from orchestrator.queries import Queries, latest_step, tally_statuses
+from orchestrator.queries import Queries, latest_step
 from orchestrator.tables import (
     cases,
     checkpoints,
@@ -204,25 +203,22 @@ class Summaries:
         )
         money = _by_node(connection, select(payments.c.node, payments.c.kind, payments.c.amount))
         lines = []
-        for row in connection.execute(select(nodes).order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)):
-            tally = tally_statuses(statuses.get(row.address, []))
-            accepts, rejections = given.get(row.address, [(0, 0)])[0]
+        known = select(*nodes.c["address", "operator", "role", "status", "work_class"])
+        known = known.order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)
+        for node in connection.execute(known).mappings():
+            address = node["address"]
+            accepts, rejections = given.get(address, [(0, 0)])[0]
             lines.append(
                 NodeLine(
-                    address=row.address,
-                    operator=row.operator,
-                    role=row.role,
-                    status=row.status,
-                    work_class=row.work_class,
-                    rollouts=tally.commitments * self._queries.terms.positions,
-                    **asdict(tally),
-                    used=used.get(row.address, [(0,)])[0][0],
+                    **node,
+                    **self._queries.tally(statuses.get(address, [])),
+                    used=used.get(address, [(0,)])[0][0],
                     accepts=accepts,
                     rejections=rejections,
-                    earned=_sum(money.get(row.address, []), "claim", "seal"),
-                    voided=_sum(money.get(row.address, []), "void"),
-                    slashed=_sum(money.get(row.address, []), "slash"),
-                    blocked=blocked.get(row.address, ""),
+                    earned=_sum(money.get(address, []), "claim", "seal"),
+                    voided=_sum(money.get(address, []), "void"),
+                    slashed=_sum(money.get(address, []), "slash"),
+                    blocked=blocked.get(address, ""),
                 )
             )
         return lines
@@ -242,12 +238,10 @@ def _by_node(connection: Connection, query: Any) -> dict[str, list[tuple]]:
 
 def _steps(connection: Connection) -> list[StepLine]:
     """Return the newest MAX_STEPS steps, oldest first, from chain and reports."""
-    published = select(checkpoints).order_by(checkpoints.c.step.desc()).limit(MAX_STEPS)
+    published = select(*checkpoints.c["step", "manifest_root", "batch_root", "transaction"])
+    published = published.order_by(checkpoints.c.step.desc()).limit(MAX_STEPS)
     reported = select(steps).order_by(steps.c.step.desc()).limit(MAX_STEPS)
-    lines: dict[int, dict[str, Any]] = {}
-    for row in connection.execute(published):
-        roots = {"manifest_root": row.manifest_root, "batch_root": row.batch_root, "transaction": row.transaction}
-        lines[row.step] = {"step": row.step, **roots}
+    lines = {row["step"]: dict(row) for row in connection.execute(published).mappings()}
     for row in connection.execute(reported):
         report = StepReport.model_validate_json(row.document)
         line = lines.setdefault(row.step, {"step": row.step})

@@ -1,8 +1,8 @@
 """Tables of the orchestrator's database (SQLAlchemy Core).
 
 Hashes are 0x and 64 hex digits, addresses checksummed, times Unix seconds. The first group follows the chain and is
-emptied and read anew after a reorg. The second is what members sent, and is copied to storage. Changing a table needs
-a migration beside it.
+emptied and read anew after a reorg. The second is what members sent, and is copied to storage. A database of
+another VERSION is refused: it is rebuilt from chain and storage.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from sqlalchemy import (
 )
 
 metadata: Final = MetaData()
+VERSION: Final = "4"
+"""Of these tables: raise it with every change of one."""
 MAX_SOURCE: Final = 60
 """Characters of an event's source."""
 

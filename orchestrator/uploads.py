@@ -34,7 +34,7 @@ from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller, spool_body
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database, insert_once, row_of
 from orchestrator.queries import CommitmentRow, Queries, commitment_of, next_index_of, upload_of
 from orchestrator.tables import uploads
 
@@ -159,16 +159,7 @@ class Uploads:
 
     async def record(self, upload: Upload, received: float) -> bool:
         """Record an upload in the database. Return False when its (node, index, root) has one."""
-        receipt = upload.receipt
-        row = {
-            "node": receipt.node,
-            "index": receipt.index,
-            "root": receipt.root,
-            "file_hash": receipt.file_hash,
-            "size": receipt.size,
-            "document": upload.model_dump_json(),
-            "received": received,
-        }
+        row = row_of(uploads, upload.receipt, document=upload.model_dump_json(), received=received)
         return await self._database.write(lambda connection: insert_once(connection, uploads, row))
 
 

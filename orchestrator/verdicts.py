@@ -28,7 +28,7 @@ from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
-from orchestrator.database import Database, insert_once
+from orchestrator.database import Database, insert_once, row_of
 from orchestrator.events import record_event
 from orchestrator.queries import CommitmentRow, Queries, commitment_of, upload_of
 from orchestrator.tables import verdicts
@@ -135,18 +135,7 @@ class Verdicts:
 
     async def record(self, verdict: Verdict, received: float) -> bool:
         """Record a verdict and its effect. Return False when it is known, or when its link is another verdict's."""
-        row = {
-            "validator": verdict.validator,
-            "node": verdict.node,
-            "index": verdict.index,
-            "root": verdict.root,
-            "accepted": verdict.accepted,
-            "reason": verdict.reason,
-            "draw_index": verdict.draw_index,
-            "preimage": verdict.preimage,
-            "document": verdict.model_dump_json(),
-            "received": received,
-        }
+        row = row_of(verdicts, verdict, document=verdict.model_dump_json(), received=received)
 
         def write(connection: Connection) -> tuple[bool, CommitmentStatus | None]:
             if not insert_once(connection, verdicts, row):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from eth_utils.address import to_checksum_address
@@ -68,32 +68,23 @@ class RefusedFile:
     reason: str
 
 
+@dataclass
 class AcceptedWork:
     """The files that could go into a batch. Bounded by what the run can commit within its async level."""
 
-    def __init__(
-        self,
-        chain: ChainReader,
-        client: OrchestratorClient,
-        reader: RolloutReader,
-        run: int,
-        terms: Terms,
-        vocabulary: int,
-    ) -> None:
-        """Start without files. `vocabulary`: number of token ids that the model knows."""
-        self._chain = chain
-        self._client = client
-        self._reader = reader
-        self._run = run
-        self._terms = terms
-        self._vocabulary = vocabulary
-        self._limits = FileLimits.from_terms(terms)
-        self._gate = asyncio.Semaphore(FETCHES)
-        self._claims = asyncio.Semaphore(FETCHES)
-        self.by_hash: dict[str, WorkFile] = {}
-        self._refused: dict[str, int] = {}
-        self._gone: dict[str, float] = {}
-        """Files not found, or not seen on chain, since this time."""
+    chain: ChainReader
+    client: OrchestratorClient
+    reader: RolloutReader
+    run: int
+    terms: Terms
+    vocabulary: int
+    """Number of token ids that the model knows."""
+    _gate: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
+    _claims: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(FETCHES), init=False)
+    by_hash: dict[str, WorkFile] = field(default_factory=dict, init=False)
+    _refused: dict[str, int] = field(default_factory=dict, init=False)
+    _gone: dict[str, float] = field(default_factory=dict, init=False)
+    """Files not found, or not seen on chain, since this time."""
 
     @property
     def files(self) -> list[WorkFile]:
@@ -123,7 +114,7 @@ class AcceptedWork:
 
         Raises UnreachableError, ChainError or CheckError when the list cannot be had now.
         """
-        accepted = await self._client.accepted(self._run, min_step)
+        accepted = await self.client.accepted(self.run, min_step)
         names = {work.file_hash for work in accepted}
         self.by_hash = {name: file for name, file in self.by_hash.items() if name in names}
         known = set(used) | self.by_hash.keys() | self._refused.keys()
@@ -145,12 +136,12 @@ class AcceptedWork:
     async def fetch(self, ref: FileRef) -> WorkFile:
         """Fetch a file of a closed batch. Raises CheckError when it is not the one that the batch names."""
         async with self._gate:
-            data = await self._client.get_file(ref.file_hash)
-            rollouts = await self._reader.read(data, self._limits)
+            data = await self.client.get_file(ref.file_hash)
+            rollouts = await self.reader.read(data, FileLimits.from_terms(self.terms))
             root = await asyncio.to_thread(lambda: rollout_tree(rollouts).root)
         if root != hash_bytes(ref.root):
             raise MismatchError(f"the rollouts of {ref.file_hash} have root 0x{root.hex()}, not {ref.root}")
-        check_rows(rollouts, self._run, ref, self._terms, self._vocabulary)
+        check_rows(rollouts, self.run, ref, self.terms, self.vocabulary)
         return WorkFile(ref, tuple(rollouts))
 
     async def _take(self, work: AcceptedCommitment) -> WorkFile | RefusedFile | None:
@@ -179,18 +170,18 @@ class AcceptedWork:
         """
         for verdict in work.verdicts:
             about = (verdict.run, verdict.step, verdict.node, verdict.index, verdict.root, verdict.file_hash)
-            if about != (self._run, work.step, work.node, work.index, work.root, work.file_hash):
+            if about != (self.run, work.step, work.node, work.index, work.root, work.file_hash):
                 raise MismatchError(f"a verdict by {verdict.validator} is about another commitment")
-            check_verdict(self._client.domain, verdict)
+            check_verdict(self.client.domain, verdict)
         accepting = {to_checksum_address(verdict.validator) for verdict in work.verdicts if verdict.accepted}
-        required = self._terms.accepts_required
+        required = self.terms.accepts_required
         if len(accepting) < required:
             raise MismatchError(f"{len(accepting)} signed that they accept it, {required} must")
-        nodes = await self._chain.nodes([work.node, *sorted(accepting)])
+        nodes = await self.chain.nodes([work.node, *sorted(accepting)])
         if nodes[0].status == Status.JAILED:
             raise MismatchError("its node was convicted")
-        able = sum(n.role == Role.VALIDATOR and n.run == self._run and n.status in BONDED for n in nodes[1:])
+        able = sum(n.role == Role.VALIDATOR and n.run == self.run and n.status in BONDED for n in nodes[1:])
         if able < required:
             raise _UnseenError(f"{able} of the signers are bonded validators of the run, {required} must be")
-        if not await self._chain.call(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
+        if not await self.chain.call(runs.is_committed(work.node, work.index, work.step, hash_bytes(work.root))):
             raise _UnseenError("the chain has no such commitment")

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -34,63 +34,51 @@ PASS_SECONDS: Final = 1800.0
 """Longest that one rank waits for the others inside an update or a checkpoint."""
 
 
-class Ranks(Protocol):
-    """The processes that train one model together."""
+class Ranks:
+    """The processes that train one model together: this one alone, on one device. `Distributed` are several."""
 
-    rank: int
-    world: int
-    sharded: bool
+    rank, world = 0, 1
+    sharded = False
     """Whether no rank has the whole model."""
-    device: torch.device
-
-    def shard(self, policy: Policy) -> None:
-        """Divide a policy's parameters among the ranks, in place; all ranks call it with equal weights."""
-        ...
-
-    def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Add up float64 [n] on the CPU over all ranks."""
-        ...
-
-    def broadcast(self, command: str, tensors: Mapping[str, torch.Tensor] | None = None, **fields: Any) -> None:
-        """Send a command to every other rank; does nothing on any rank but the first."""
-        ...
-
-    def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
-        """Write tensors, as they are now, to files of torch.distributed.checkpoint; all ranks call it."""
-        ...
-
-    def load(self, state: dict[str, Any], folder: Path) -> None:
-        """Read what any number of ranks wrote into the tensors of `state`; all ranks call it."""
-        ...
-
-
-class SingleProcess:
-    """One process, on one device."""
-
-    rank, world, sharded = 0, 1, False
 
     def __init__(self, device: torch.device | None = None) -> None:
         self.device = device or torch.device("cpu")
 
     def shard(self, policy: Policy) -> None:
+        """Divide a policy's parameters among the ranks, in place; all ranks call it with equal weights."""
         policy.to(self.device)
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Add up float64 [n] on the CPU over all ranks."""
         return values
 
     def broadcast(self, command: str, tensors: Mapping[str, torch.Tensor] | None = None, **fields: Any) -> None:
-        pass
+        """Send a command to every other rank; does nothing on any rank but the first."""
 
     def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
-        _init_group_of_one()
-        return _saving(async_save(state, storage_writer=_writer(folder)))
+        """Write tensors, as they are now, to files of torch.distributed.checkpoint; all ranks call it."""
+        writer = FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
+        begun = async_save(state, storage_writer=writer, process_group=self._file_group())
+        assert isinstance(begun, Future)
+        return begun
 
     def load(self, state: dict[str, Any], folder: Path) -> None:
-        _init_group_of_one()
-        load_state(state, checkpoint_id=folder)
+        """Read what any number of ranks wrote into the tensors of `state`; all ranks call it."""
+        load_state(state, checkpoint_id=folder, process_group=self._file_group())
+
+    def _file_group(self) -> distributed.ProcessGroup | None:
+        """Return the group that reads and writes; without any, torch.distributed.checkpoint would warn."""
+        if not distributed.is_initialized():
+            distributed.init_process_group(
+                "gloo",
+                store=distributed.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
+                rank=0,
+                world_size=1,
+            )
+        return None
 
 
-class Distributed:
+class Distributed(Ranks):
     """The processes that torchrun started: one per GPU, or several on CPUs over gloo."""
 
     sharded = True
@@ -148,11 +136,8 @@ class Distributed:
         del tensors[""]
         return header["command"], tensors, json.loads(header["fields"])
 
-    def save(self, state: dict[str, Any], folder: Path) -> Future[Any]:
-        return _saving(async_save(state, storage_writer=_writer(folder), process_group=self._files))
-
-    def load(self, state: dict[str, Any], folder: Path) -> None:
-        load_state(state, checkpoint_id=folder, process_group=self._files)
+    def _file_group(self) -> distributed.ProcessGroup:
+        return self._files
 
     def close(self) -> None:
         """Stop the other ranks and leave the process group."""
@@ -192,42 +177,17 @@ def samples_to_tensors(samples: Sequence[Sample]) -> dict[str, torch.Tensor]:
 
 def samples_from_tensors(tensors: Mapping[str, torch.Tensor]) -> list[Sample]:
     """Return the samples, without what only reports need: the files they came in."""
-    tokens, logprobs = tensors["tokens"].numpy(), tensors["logprobs"].numpy()
-    samples, at, place = [], 0, 0
-    for (prompt, completion), advantage in zip(
-        tensors["lengths"].tolist(), tensors["advantages"].tolist(), strict=True
-    ):
-        middle, end = at + prompt, at + prompt + completion
-        part = logprobs[place : place + completion]
-        samples.append(Sample(tokens[at:middle], tokens[middle:end], part, advantage))
-        at, place = end, place + completion
-    return samples
+    lengths = tensors["lengths"].numpy()
+    tokens = np.split(tensors["tokens"].numpy(), lengths.flatten().cumsum())
+    logprobs = np.split(tensors["logprobs"].numpy(), lengths[:, 1].cumsum())
+    parts = zip(tokens[0:-1:2], tokens[1:-1:2], logprobs[:-1], tensors["advantages"].tolist(), strict=True)
+    return [Sample(*part) for part in parts]
 
 
 def _group(seconds: float) -> distributed.ProcessGroup:
     group = distributed.new_group(backend="gloo", timeout=timedelta(seconds=seconds))
     assert isinstance(group, distributed.ProcessGroup)
     return group
-
-
-def _init_group_of_one() -> None:
-    """Make a group of one process, without which torch.distributed.checkpoint warns that there is none."""
-    if not distributed.is_initialized():
-        distributed.init_process_group(
-            "gloo",
-            store=distributed.HashStore(),  # pyright: ignore[reportPrivateImportUsage]
-            rank=0,
-            world_size=1,
-        )
-
-
-def _writer(folder: Path) -> FileSystemWriter:
-    return FileSystemWriter(folder, single_file_per_rank=True, sync_files=True)
-
-
-def _saving(begun: Any) -> Future[Any]:
-    assert isinstance(begun, Future)
-    return begun
 
 
 def _end_to_end(parts: Sequence[np.ndarray], dtype: type) -> torch.Tensor:

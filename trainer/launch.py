@@ -10,7 +10,7 @@ import torch
 
 from muster.errors import ConfigError, MusterError
 from muster.settings.schema import Settings, TrainerSettings
-from trainer.distributed import Distributed, SingleProcess, started_by_torchrun
+from trainer.distributed import Distributed, Ranks, started_by_torchrun
 from trainer.learner import Recipe
 from trainer.model_replica import Replica, follow
 from trainer.service import serve as train
@@ -28,7 +28,7 @@ async def serve(settings: Settings) -> None:
                 f"trainer.precision is {options.precision}, which only ranks under torchrun compute in",
                 hint="torchrun --nproc-per-node=1 -m trainer --config FILE, or set it to float32",
             )
-        return await train(settings, SingleProcess(_device()))
+        return await train(settings, Ranks(torch.device("cuda" if torch.cuda.is_available() else "cpu")))
     ranks = Distributed(silence_seconds=SILENCE_SECONDS, dtype=getattr(torch, options.precision))
     try:
         if ranks.rank == 0:
@@ -56,7 +56,3 @@ def _follow(options: TrainerSettings, ranks: Distributed) -> None:
     command, _, fields = ranks.receive()
     if command == "begin":
         follow(Replica(options.model, Recipe.from_dict(fields).update, ranks), ranks)
-
-
-def _device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")

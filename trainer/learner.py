@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from pydantic import TypeAdapter
 
 from muster.errors import ConfigError
 from muster.evaluation.greedy import greedy_score
@@ -68,9 +69,7 @@ class Recipe:
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """Return the inverse of `dataclasses.asdict`, after JSON, for the other ranks."""
-        update = values["update"]
-        update |= {"loss": LossTerms(**update["loss"]), "betas": tuple(update["betas"])}
-        return cls(UpdateTerms(**update), AdvantageTerms(**values["advantages"]), values["async_level"])
+        return TypeAdapter(cls).validate_python(values)
 
 
 def _settings_for(kind: type, settings: TrainerSettings) -> dict[str, Any]:

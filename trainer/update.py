@@ -4,29 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Final
 
 import torch
 from torch.distributed.tensor import DTensor
 
-from trainer.distributed import Ranks, SingleProcess
+from trainer.distributed import Ranks
 from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
 from trainer.packing import MicroBatch, Sample, collate, completion_tokens, first_fit, share_out
 from trainer.policy import Policy
 
-_SUMS: Final = (
-    "loss",
-    "tokens",
-    "dropped_rollouts",
-    "entropy",
-    "mismatch_kl",
-    "reference_kl",
-    "clipped_low",
-    "clipped_high",
-)
-"""Fields of a `LossReport` that add up over micro-batches and ranks."""
+_SUMS: Final = tuple(field.name for field in fields(LossReport))
+"""Fields of a `LossReport`, all of which add up over micro-batches and ranks."""
 _LOSS, _TOKENS = map(_SUMS.index, ("loss", "tokens"))
 
 
@@ -112,7 +103,7 @@ def update(
     Changes the policy and the optimiser in place, as far as losses and gradients are finite.
     """
     # 1. The learning rate, and this rank's micro-batches of each optimiser step.
-    ranks = ranks or SingleProcess()
+    ranks = ranks or Ranks()
     rate = terms.learning_rate * min(1.0, step / max(1, terms.warmup_steps))
     for group in optimizer.param_groups:
         group["lr"] = rate
@@ -139,8 +130,21 @@ def update(
     optimizer.zero_grad(set_to_none=True)
     sums[_LOSS] /= len(norms)
     blamed = ranks.sum(suspects.double()).nonzero()[:, 0].tolist() if skipped else []
-    largest = norms[-1] if skipped else max(norms)
-    return _report(sums, len(samples), grad_norm=largest, rate=rate, skipped=skipped, suspects=blamed)
+    total = dict(zip(_SUMS, sums.tolist(), strict=True))
+    share = 1 / max(1.0, total["tokens"])
+    return UpdateReport(
+        loss=total["loss"],
+        grad_norm=norms[-1] if skipped else max(norms),
+        learning_rate=rate,
+        tokens=int(total["tokens"]),
+        rollouts=len(samples),
+        dropped_rollouts=int(total["dropped_rollouts"]),
+        **{name: share * total[name] for name in ("entropy", "mismatch_kl", "reference_kl")},
+        clip_low=share * total["clipped_low"],
+        clip_high=share * total["clipped_high"],
+        skipped=skipped,
+        suspects=tuple(blamed),
+    )
 
 
 def split(count: int, parts: int) -> list[range]:
@@ -233,28 +237,6 @@ def _sums(report: LossReport) -> torch.Tensor:
     """Return the report's numbers: float64 [len(_SUMS)]."""
     report = replace(report, loss=report.loss.detach())
     return torch.tensor([float(getattr(report, name)) for name in _SUMS], dtype=torch.float64)
-
-
-def _report(
-    sums: torch.Tensor, rollouts: int, *, grad_norm: float, rate: float, skipped: bool, suspects: Sequence[int]
-) -> UpdateReport:
-    of = dict(zip(_SUMS, sums.tolist(), strict=True))
-    share = 1 / max(1.0, of["tokens"])
-    return UpdateReport(
-        loss=of["loss"],
-        grad_norm=grad_norm,
-        learning_rate=rate,
-        tokens=int(of["tokens"]),
-        rollouts=rollouts,
-        dropped_rollouts=int(of["dropped_rollouts"]),
-        entropy=share * of["entropy"],
-        mismatch_kl=share * of["mismatch_kl"],
-        reference_kl=share * of["reference_kl"],
-        clip_low=share * of["clipped_low"],
-        clip_high=share * of["clipped_high"],
-        skipped=skipped,
-        suspects=tuple(suspects),
-    )
 
 
 def _clip(policy: Policy, largest: float) -> float:

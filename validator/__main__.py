@@ -34,14 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for command in (verify, case):
         command.add_argument("--json", action="store_true", help="print one JSON document")
     options = parser.parse_args(arguments)
-    config = ["--config", options.config]
+    job, stop_seconds = serve, STOP_SECONDS
     if options.command == "verify":
-        job = partial(verify_commitment, name=options.commitment, as_json=options.json)
-        return run_process("validator", WHAT, job, config)
-    if options.command == "case":
-        job = partial(verify_case, case_id=options.id, as_json=options.json)
-        return run_process("validator", WHAT, job, config)
-    return run_process("validator", WHAT, serve, config, stop_seconds=STOP_SECONDS)
+        job, stop_seconds = partial(verify_commitment, name=options.commitment, as_json=options.json), None
+    elif options.command == "case":
+        job, stop_seconds = partial(verify_case, case_id=options.id, as_json=options.json), None
+    return run_process("validator", WHAT, job, ["--config", options.config], stop_seconds=stop_seconds)
 
 
 if __name__ == "__main__":

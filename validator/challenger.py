@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from muster.chain.client import Chain, event_of
@@ -47,27 +47,20 @@ log = telemetry.logger("validator")
 CASES = telemetry.counter("validator_cases_opened", "Cases opened by this validator")
 
 
+@dataclass
 class Challenger:
     """Opens cases about rejected work of one run, or proves to the contract what it can check itself."""
 
-    def __init__(
-        self,
-        chain: Chain,
-        journal: ValidatorJournal,
-        context: RunVerificationContext,
-        juror: Juror,
-        stagger_seconds: float,
-    ) -> None:
-        """Take the `juror` of the same validator, which verifies the evidence of others' cases."""
-        self.chain = chain
-        self.journal = journal
-        self.context = context
-        self.juror = juror
-        self.stagger_seconds = stagger_seconds
-        self._opinions: dict[bytes, bool] = {}
-        """By charge of an open case in which this validator has no vote: whether its evidence shows guilt."""
-        self._unknown_since: dict[str, float] = {}
-        """Per accused node, the monotonic second since which the chain counts cases that the journal does not have."""
+    chain: Chain
+    journal: ValidatorJournal
+    context: RunVerificationContext
+    juror: Juror
+    """Of the same validator: it verifies the evidence of others' cases."""
+    stagger_seconds: float
+    _opinions: dict[bytes, bool] = field(default_factory=dict, init=False)
+    """By charge of an open case in which this validator has no vote: whether its evidence shows guilt."""
+    _unknown_since: dict[str, float] = field(default_factory=dict, init=False)
+    """Per accused node, the monotonic second since which the chain counts cases that the journal does not have."""
 
     async def poll(self, head: Block) -> None:
         """Bring what is due. `head` is a block up to which the journal has every event."""

@@ -1,4 +1,4 @@
-"""A validator's journal on disk: commitments to inspect, verdicts to report, accusations, votes, seals.
+"""A validator's journal on disk: commitments to inspect, verdicts to report and take to court, votes.
 
 The table of commitments is the inspector's queue, so a restart forgets nothing and memory holds a handful of rows.
 Order matters in three places: the link of the hash chain is taken before the sample is drawn from it, a verdict is
@@ -32,7 +32,7 @@ NO_QUORUM_SECONDS: Final = 30.0
 """Pause between them."""
 
 
-class ValidatorJournal:
+class ValidatorJournal(Journal):
     """The journal of one validator. Hold its folder's lock while using it."""
 
     def __init__(self, folder: Path, identity: str, run: int, validator: str) -> None:
@@ -40,28 +40,24 @@ class ValidatorJournal:
 
         Raises ConfigError when the folder is another's.
         """
+        super().__init__(folder / "journal.sqlite", SCHEMA, owner=identity, setting="validator.state_dir")
         self.run = run
         self.validator = validator
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         cannot seal these, and a link of its hash chain for each would use that up."""
-        self._db = Journal(folder / "journal.sqlite", SCHEMA, owner=identity, setting="validator.state_dir")
-
-    def close(self) -> None:
-        """Close the database."""
-        self._db.close()
 
     # Events
 
     def record(self, batch: EventBatch, now: float) -> None:
         """Record events of the chain. The same event twice changes nothing."""
-        with self._db.transaction():
+        with self.transaction():
             if batch.rewound_to is not None:
                 # What was accepted under the old blocks' draws is vouched for no more, even if it is committed again.
-                self._db.execute(
+                self.execute(
                     "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to
                 )
-                self._db.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
+                self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
             for event in batch:
                 if isinstance(event, WorkCommitted):
                     self._committed(event, now)
@@ -74,7 +70,7 @@ class ValidatorJournal:
 
     def _committed(self, event: WorkCommitted, now: float) -> None:
         turn = keccak(text=f"{self.validator} {event.node} {event.index}")
-        self._db.execute(
+        self.execute(
             """INSERT INTO commitments (node, idx, root, step, hour, block, turn, seen_at)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?)
                ON CONFLICT DO UPDATE SET live = 1, hour = excluded.hour, block = excluded.block""",
@@ -88,12 +84,12 @@ class ValidatorJournal:
         The same case again, perhaps opened in another block, keeps what this validator has decided.
         """
         charge = charge_of(event)
-        known = self._db.row("SELECT charge, block FROM cases WHERE case_id = ?", event.case_id)
+        known = self.row("SELECT charge, block FROM cases WHERE case_id = ?", event.case_id)
         if known is not None and known["charge"] == charge:
             if known["block"] != event.at.block:
                 self._reopened(event, charge)
             return
-        self._db.execute(
+        self.execute(
             """INSERT OR REPLACE INTO cases (case_id, charge, node, idx, root, step, kind, challenger, evidence, jury,
                                              commit_ends, reveal_ends, block, ballot)
                VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)""",
@@ -102,14 +98,14 @@ class ValidatorJournal:
             self._start(event.case_id, charge),
         )
         if event.challenger == self.validator:
-            self._db.execute(
-                f"UPDATE accusations SET state = 'opened', opened = opened + 1 WHERE {_KEY}",
+            self.execute(
+                f"UPDATE verdicts SET court = 'opened', opened = opened + 1 WHERE {_KEY} AND court IS NOT NULL",
                 *(event.node, event.index, event.root),
             )
 
     def _reopened(self, event: CaseOpened, charge: bytes) -> None:
         """Take over times and jury of a case that a reorg opened again."""
-        self._db.execute(
+        self.execute(
             """UPDATE cases SET challenger = ?, jury = ?, commit_ends = ?, reveal_ends = ?, block = ?,
                ballot = CASE WHEN ballot IN ('no judge', 'late') THEN ? ELSE ballot END WHERE case_id = ?""",
             *(event.challenger, event.jury, event.commit_ends, event.reveal_ends, event.at.block),
@@ -118,24 +114,24 @@ class ValidatorJournal:
 
     def _start(self, case_id: int, charge: bytes) -> Ballot:
         """Return how far this validator is with a new case: it may have decided about it before a reorg."""
-        voted = self._db.value("SELECT 1 FROM votes WHERE case_id = ? AND charge = ?", case_id, charge)
+        voted = self.value("SELECT 1 FROM votes WHERE case_id = ? AND charge = ?", case_id, charge)
         return "sealed" if voted else "none"
 
     def _resolved(self, event: CaseResolved, now: float) -> None:
         """Record the end of a case. Without a quorum nothing was decided: its challenger may try once more."""
-        changed = self._db.execute(
+        changed = self.execute(
             "UPDATE cases SET outcome = ? WHERE case_id = ? AND outcome = 0", int(event.outcome), event.case_id
         )
         if changed and event.outcome == Outcome.NO_QUORUM:
-            self._db.execute(
-                """UPDATE accusations SET state = 'waiting', due = ? WHERE state = 'opened' AND opened < ?
+            self.execute(
+                """UPDATE verdicts SET court = 'waiting', due = ? WHERE court = 'opened' AND opened < ?
                    AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
                 *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
             )
 
     def _convicted(self, node: str) -> None:
-        self._db.execute("UPDATE commitments SET state = 'skipped' WHERE node = ? AND state = 'pending'", node)
-        self._db.execute("UPDATE accusations SET state = 'moot' WHERE node = ? AND state = 'waiting'", node)
+        self.execute("UPDATE commitments SET state = 'skipped' WHERE node = ? AND state = 'pending'", node)
+        self.execute("UPDATE verdicts SET court = 'moot' WHERE node = ? AND court = 'waiting'", node)
 
     # Inspecting
 
@@ -145,7 +141,7 @@ class ValidatorJournal:
         The newest step comes first: the trainer waits for it. Nodes that were rejected before come last: their work is
         likely to be void soon.
         """
-        rows = self._db.rows(
+        rows = self.rows(
             """SELECT * FROM commitments
                WHERE state = 'pending' AND live = 1 AND hour >= ? AND block < ? AND retry_at <= ?
                ORDER BY node IN (SELECT node FROM commitments WHERE accepted = 0), step DESC, turn LIMIT ?""",
@@ -156,50 +152,44 @@ class ValidatorJournal:
     def backlog(self) -> int:
         """Return the number of commitments that wait to be inspected."""
         query = "SELECT COUNT(*) FROM commitments WHERE state = 'pending' AND live = 1 AND hour >= ?"
-        return self._db.value(query, self.first_hour)
+        return self.value(query, self.first_hour)
 
     def take_link(self, c: CommittedWork) -> int:
         """Return the link of the hash chain that this commitment's sample is drawn with: its own, for ever."""
-        with self._db.transaction():
-            taken = self._db.value(f"SELECT draw_index FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
+        with self.transaction():
+            taken = self.value(f"SELECT draw_index FROM commitments WHERE {_KEY}", c.node, c.index, c.root)
             if taken is not None:
                 return taken
-            link = self._db.value("SELECT COALESCE(MAX(draw_index) + 1, 0) FROM commitments")
-            self._db.execute(f"UPDATE commitments SET draw_index = ? WHERE {_KEY}", link, c.node, c.index, c.root)
+            link = self.value("SELECT COALESCE(MAX(draw_index) + 1, 0) FROM commitments")
+            self.execute(f"UPDATE commitments SET draw_index = ? WHERE {_KEY}", link, c.node, c.index, c.root)
             return link
 
     def postpone(self, c: CommittedWork, retry_at: float) -> None:
         """Inspect it again later."""
-        self._db.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
+        self.execute(f"UPDATE commitments SET retry_at = ? WHERE {_KEY}", retry_at, c.node, c.index, c.root)
 
     def was_rejected(self, node: str) -> bool:
         """Return whether this validator has ever rejected work of this node."""
-        return self._db.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
+        return self.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
 
     def judge(self, c: CommittedWork, verdict: Verdict, evidence: bytes | None, *, accuse_at: float | None) -> None:
         """Record a verdict: to be reported, and, from `accuse_at` on, to be taken to court."""
         key = (c.node, c.index, c.root)
-        with self._db.transaction():
-            self._db.execute(
+        with self.transaction():
+            self.execute(
                 f"UPDATE commitments SET state = 'judged', accepted = ?, reason = ? WHERE {_KEY}",
                 *(verdict.accepted, verdict.reason, *key),
             )
-            self._db.execute(
-                "INSERT INTO verdicts (node, idx, root, document, evidence) VALUES (?, ?, ?, ?, ?)",
-                *(*key, verdict.model_dump_json(), evidence),
+            self.execute(
+                "INSERT INTO verdicts (node, idx, root, document, evidence, court, due) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                *(*key, verdict.model_dump_json(), evidence, None if accuse_at is None else "waiting", accuse_at),
             )
-            if accuse_at is not None:
-                self._db.execute(
-                    """INSERT INTO accusations (node, idx, root, step, reason, position, evidence, due)
-                       VALUES (?, ?, ?, ?, ?, ?, ?, ?)""",
-                    *(*key, c.step, verdict.reason, verdict.position, verdict.evidence, accuse_at),
-                )
 
     # Reporting
 
     def unsent(self, now: float, limit: int) -> list[StoredVerdict]:
         """Return verdicts to report now, the longest waiting first; none about what a reorg took back."""
-        rows = self._db.rows(
+        rows = self.rows(
             f"""{_VERDICTS} WHERE v.state = 'unsent' AND v.retry_at <= ? AND c.live = 1
                 ORDER BY v.retry_at, v.rowid LIMIT ?""",
             *(now, limit),
@@ -208,16 +198,16 @@ class ValidatorJournal:
 
     def sent(self, verdict: Verdict) -> None:
         """Note that the orchestrator has taken it."""
-        self._db.execute(f"UPDATE verdicts SET state = 'sent' WHERE {_KEY}", *_key(verdict))
+        self.execute(f"UPDATE verdicts SET state = 'sent' WHERE {_KEY}", *_key(verdict))
 
     def put_off(self, verdict: Verdict, retry_at: float) -> None:
         """Report it later: that it was not taken says nothing about it."""
-        self._db.execute(f"UPDATE verdicts SET retry_at = ? WHERE {_KEY}", retry_at, *_key(verdict))
+        self.execute(f"UPDATE verdicts SET retry_at = ? WHERE {_KEY}", retry_at, *_key(verdict))
 
     def refused(self, verdict: Verdict, *, retry_at: float | None) -> None:
         """Note that the orchestrator found fault with it. Without a time to try again it is reported no more."""
         state = "refused" if retry_at is None else "unsent"
-        self._db.execute(
+        self.execute(
             f"UPDATE verdicts SET state = ?, refusals = refusals + 1, retry_at = ? WHERE {_KEY}",
             *(state, retry_at or 0, *_key(verdict)),
         )
@@ -229,54 +219,46 @@ class ValidatorJournal:
 
         It is the earliest that is due and whose evidence is stored; a kind in `first` comes before all others.
         """
-        rows = self._db.rows(
-            """SELECT a.node, a.idx, a.root, a.reason FROM accusations a
-               JOIN verdicts v USING (node, idx, root) JOIN commitments c USING (node, idx, root)
-               WHERE a.state = 'waiting' AND a.due <= ? AND v.state = 'sent' AND c.live = 1 ORDER BY a.due, a.rowid""",
+        rows = self.rows(
+            """SELECT node, idx, root, c.reason FROM verdicts v JOIN commitments c USING (node, idx, root)
+               WHERE v.court = 'waiting' AND v.due <= ? AND v.state = 'sent' AND c.live = 1 ORDER BY v.due, v.rowid""",
             now,
         )
         of_node: dict[str, sqlite3.Row] = {}
         for row in sorted(rows, key=lambda row: kind_of(row["reason"]) not in first):
             of_node.setdefault(row["node"], row)
         keys = [(row["node"], row["idx"], row["root"]) for row in of_node.values()]
-        return [self._verdict(row) for key in keys for row in self._db.rows(f"{_VERDICTS} WHERE {_KEY}", *key)]
+        return [self._verdict(row) for key in keys for row in self.rows(f"{_VERDICTS} WHERE {_KEY}", *key)]
 
     def close_accusation(self, c: CommittedWork, state: str) -> None:
         """Note that a case was opened, or why there will be none."""
-        self._db.execute(f"UPDATE accusations SET state = ? WHERE {_KEY}", state, c.node, c.index, c.root)
+        self.execute(f"UPDATE verdicts SET court = ? WHERE {_KEY}", state, c.node, c.index, c.root)
 
     def delay_accusations(self, node: str, due: float) -> None:
         """Accuse this node of nothing before `due`."""
-        self._db.execute("UPDATE accusations SET due = MAX(due, ?) WHERE node = ? AND state = 'waiting'", due, node)
+        self.execute("UPDATE verdicts SET due = MAX(due, ?) WHERE node = ? AND court = 'waiting'", due, node)
 
     def cases_ended(self, outcome: Outcome) -> int:
         """Return the number of cases that this validator opened and that ended so."""
         query = "SELECT COUNT(*) FROM cases WHERE challenger = ? AND outcome = ?"
-        return self._db.value(query, self.validator, int(outcome))
+        return self.value(query, self.validator, int(outcome))
 
     # Cases
 
     def cases(self) -> list[CaseRecord]:
         """Return the cases in which there may be something left to do: not ended, or not collected."""
-        rows = self._db.rows(
+        rows = self.rows(
             """SELECT *, 0 AS hour FROM cases LEFT JOIN votes USING (case_id, charge)
                WHERE outcome = 0 OR ballot IN ('sealed', 'committed', 'revealed') ORDER BY case_id"""
         )
+        same = "case_id", "charge", "challenger", "evidence", "jury", "commit_ends", "reveal_ends", "ballot", "salt"
         return [
             CaseRecord(
-                case_id=row["case_id"],
-                charge=row["charge"],
                 commitment=self._commitment(row),
                 kind=Kind(row["kind"]),
-                challenger=row["challenger"],
-                evidence=row["evidence"],
-                jury=row["jury"],
-                commit_ends=row["commit_ends"],
-                reveal_ends=row["reveal_ends"],
                 outcome=Outcome(row["outcome"]),
-                ballot=row["ballot"],
                 guilty=None if row["guilty"] is None else bool(row["guilty"]),
-                salt=row["salt"],
+                **{name: row[name] for name in same},
             )
             for row in rows
         ]
@@ -286,38 +268,32 @@ class ValidatorJournal:
 
         It is about this case, whatever has its number by now.
         """
-        with self._db.transaction():
-            self._db.execute("INSERT INTO votes VALUES (?, ?, ?, ?)", case.case_id, case.charge, guilty, salt)
+        with self.transaction():
+            self.execute("INSERT INTO votes VALUES (?, ?, ?, ?)", case.case_id, case.charge, guilty, salt)
             self.set_ballot(case, "sealed")
 
     def set_ballot(self, case: CaseRecord, ballot: Ballot) -> None:
         """Note how far this validator is with a case, unless a reorg has given its number to another."""
-        self._db.execute(
-            "UPDATE cases SET ballot = ? WHERE case_id = ? AND charge = ?", ballot, case.case_id, case.charge
-        )
+        self.execute("UPDATE cases SET ballot = ? WHERE case_id = ? AND charge = ?", ballot, case.case_id, case.charge)
 
     # Sealing
 
     def open_hour(self, after: int, before: int) -> int | None:
         """Return the first hour with work after one hour and before another, in which this validator served."""
         query = "SELECT MIN(hour) FROM commitments WHERE live = 1 AND hour >= ? AND hour < ?"
-        return self._db.value(query, max(after + 1, self.first_hour), before)
+        return self.value(query, max(after + 1, self.first_hour), before)
 
     def unjudged(self, hour: int) -> int:
         """Return the number of commitments of an hour that still wait."""
         query = "SELECT COUNT(*) FROM commitments WHERE live = 1 AND state = 'pending' AND hour = ?"
-        return self._db.value(query, hour)
+        return self.value(query, hour)
 
     def vouched(self, hour: int) -> list[CommittedWork]:
         """Return the commitments of an hour that this validator accepted."""
-        rows = self._db.rows(
+        rows = self.rows(
             "SELECT * FROM commitments WHERE live = 1 AND accepted = 1 AND hour = ? ORDER BY node, idx", hour
         )
         return [self._commitment(row) for row in rows]
-
-    def sealed(self, hour: int, vouch_root: bytes) -> None:
-        """Write down what a seal vouches for, before it is sent."""
-        self._db.execute("INSERT OR REPLACE INTO seals VALUES (?, ?)", hour, vouch_root)
 
     def _verdict(self, row: sqlite3.Row) -> StoredVerdict:
         verdict = Verdict.model_validate_json(row["document"])

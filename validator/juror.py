@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from dataclasses import dataclass, field
 from typing import Final
 
 from muster.chain.client import Chain, vote_hash
@@ -34,21 +35,22 @@ log = telemetry.logger("validator")
 VOTES = telemetry.counter("validator_votes", "Votes committed", ("guilty",))
 
 
+@dataclass
 class Juror:
     """Votes in the cases of one run, resolves them, and collects what they owe this validator."""
 
-    def __init__(
-        self, chain: Chain, journal: ValidatorJournal, context: RunVerificationContext, stagger_seconds: float
-    ) -> None:
-        self.chain = chain
-        self.journal = journal
-        self.context = context
-        self.stagger_seconds = stagger_seconds
-        self.me = chain.signer.address
-        self.not_before: dict[int, float] = {}
-        """Per case, the monotonic second before which nothing is tried again."""
-        self._over_since: dict[int, float] = {}
-        """Per case, the monotonic second at which it could first be resolved."""
+    chain: Chain
+    journal: ValidatorJournal
+    context: RunVerificationContext
+    stagger_seconds: float
+    not_before: dict[int, float] = field(default_factory=dict, init=False)
+    """Per case, the monotonic second before which nothing is tried again."""
+    _over_since: dict[int, float] = field(default_factory=dict, init=False)
+    """Per case, the monotonic second at which it could first be resolved."""
+
+    @property
+    def me(self) -> str:
+        return self.chain.signer.address
 
     async def poll(self, head: Block) -> None:
         """Do what is due, what has a deadline first. `head` is a block up to which the journal has every event."""

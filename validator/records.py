@@ -22,19 +22,14 @@ SCHEMA: Final = (
     "CREATE INDEX IF NOT EXISTS pending ON commitments (state, step)",
     "CREATE INDEX IF NOT EXISTS hours ON commitments (hour)",
     "CREATE INDEX IF NOT EXISTS rejected ON commitments (node) WHERE accepted = 0",
-    # state: unsent, sent, or refused.
+    # state: unsent, sent, or refused. court: NULL for what accuses nobody, waiting (until due), opened, or the word for
+    # why there will be no case. opened: cases that this validator opened about it.
     """CREATE TABLE IF NOT EXISTS verdicts (
         node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL, evidence BLOB,
         state TEXT NOT NULL DEFAULT 'unsent', refusals INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0,
-        PRIMARY KEY (node, idx, root)
+        court TEXT, due REAL, opened INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (node, idx, root)
     )""",
-    # state: waiting, opened, or the word for why there will be no case.
-    """CREATE TABLE IF NOT EXISTS accusations (
-        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, step INTEGER NOT NULL, reason TEXT NOT NULL,
-        position INTEGER, evidence TEXT NOT NULL, due REAL NOT NULL, state TEXT NOT NULL DEFAULT 'waiting',
-        opened INTEGER NOT NULL DEFAULT 0,
-        PRIMARY KEY (node, idx, root)
-    )""",
+    "CREATE INDEX IF NOT EXISTS accusing ON verdicts (court)",
     # charge: what the case is about; after a reorg the number may name another.
     # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
     """CREATE TABLE IF NOT EXISTS cases (
@@ -49,7 +44,6 @@ SCHEMA: Final = (
         case_id INTEGER NOT NULL, charge BLOB NOT NULL, guilty INTEGER NOT NULL, salt BLOB NOT NULL,
         PRIMARY KEY (case_id, charge)
     )""",
-    "CREATE TABLE IF NOT EXISTS seals (hour INTEGER PRIMARY KEY, vouch_root BLOB NOT NULL)",
 )
 
 Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", "late"]

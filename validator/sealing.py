@@ -80,7 +80,6 @@ class HourSealer:
         steps = {c.step for c in accepted}
         anchors = {step: (await self._chain.checkpoint(self._run, step)).anchor for step in steps}
         root = vouch_root(accepted, anchors)
-        self._journal.sealed(hour, root)
         try:
             mined = await self._chain.send(runs.seal(self._run, hour, root))
         except RevertError as error:

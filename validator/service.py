@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Final
 
 from eth_utils.crypto import keccak
@@ -109,7 +110,9 @@ class Validator:
             poll = self.settings.chain.poll_seconds
             await PollLoop(log, "registration", poll).until_done(self.check_registration)
             await PollLoop(log, "transactions", poll).until_done(self._finish_transactions)
-            context = await PollLoop(log, "preparation", poll).until_done(self._context)
+            folder = self.settings.validator.state_dir
+            prepare = partial(make_context, self.settings, self.chain, self.client, self.reader, folder)
+            context = await PollLoop(log, "preparation", poll).until_done(prepare)
             await self._loops(context)
         finally:
             self.journal.close()
@@ -156,11 +159,6 @@ class Validator:
         """Finish what an earlier process left on its way to the chain, and check the key's gas."""
         await self.chain.await_pending()
         await self.chain.check_gas()
-
-    async def _context(self) -> RunVerificationContext:
-        return await make_context(
-            self.settings, self.chain, self.client, self.reader, self.settings.validator.state_dir
-        )
 
     # Turns
 

@@ -13,7 +13,7 @@ from muster.rollouts.reader import RolloutReader
 from muster.settings.schema import Settings
 from tests.support.commitment_samples import rules
 from trainer.accepted_work import AcceptedWork
-from trainer.distributed import SingleProcess
+from trainer.distributed import Ranks
 from trainer.publisher import Publisher
 from trainer.service import Trainer
 
@@ -76,4 +76,4 @@ def trainer_with(settings: Settings, client: Orchestrator, accepted_work: Accept
     """One that has an orchestrator, and no chain."""
     terms = rules().terms
     publisher = Publisher(settings, cast(Any, None), cast(Any, client), terms)
-    return Trainer(settings, publisher, accepted_work, terms, SingleProcess())
+    return Trainer(settings, publisher, accepted_work, terms, Ranks())

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from trainer.distributed import Distributed, SingleProcess, samples_from_tensors, started_by_torchrun
+from trainer.distributed import Distributed, Ranks, samples_from_tensors, started_by_torchrun
 from trainer.lora import merge
 from trainer.loss import LossTerms
 from trainer.model_replica import Replica, follow
@@ -39,7 +39,7 @@ KINDS = {
 
 
 def main(folder: Path, kind: str, state: str = "") -> None:
-    ranks = Distributed(silence_seconds=60) if started_by_torchrun() else SingleProcess()
+    ranks = Distributed(silence_seconds=60) if started_by_torchrun() else Ranks()
     replica = Replica(folder / "model", KINDS[kind], ranks)
     if ranks.rank == 0:
         lead(replica, folder, kind, state)

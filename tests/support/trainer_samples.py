@@ -15,7 +15,7 @@ from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from tests.support.work_samples import NODE, work_file
 from trainer.batches import Batch, WorkFile
-from trainer.distributed import SingleProcess
+from trainer.distributed import Ranks
 from trainer.learner import Learner, Recipe
 from trainer.packing import Sample
 
@@ -45,7 +45,7 @@ def learner_at(
     terms = terms_of(initial)
     settings = TrainerSettings(learning_rate=1e-2, warmup_steps=1, lora_rank=lora_rank, lora_alpha=lora_alpha)
     recipe = Recipe.from_settings(settings, terms)
-    return Learner(initial, folder, terms, recipe, dtype, SingleProcess())
+    return Learner(initial, folder, terms, recipe, dtype, Ranks())
 
 
 def batch_of(step: int) -> tuple[Batch, list[WorkFile]]:

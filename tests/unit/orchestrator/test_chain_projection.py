@@ -1,17 +1,14 @@
-"""The database and the chain's events in it: migrations, at-least-once delivery, reorgs."""
+"""The database and the chain's events in it: its version, at-least-once delivery, reorgs."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
-from sqlalchemy import Connection, Table, create_engine, inspect, select
+from sqlalchemy import Connection, Table, create_engine, delete, inspect, select
 
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
@@ -22,10 +19,9 @@ from muster.protocol.terms import Terms, WorkClass
 from orchestrator import events as event_log
 from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
-from orchestrator.database import Database, insert_once, migrate, upsert
+from orchestrator.database import Database, insert_once, upsert
 from orchestrator.events import record_event
-from orchestrator.queries import Queries, member_of
-from orchestrator.run_facts import ChainState
+from orchestrator.queries import ChainState, Queries, member_of
 from orchestrator.summary import EventPage, Summaries
 
 ABOUT = "run 1 of 0xab on chain 31337"
@@ -138,14 +134,13 @@ async def status_of(database: Database, index: int) -> tuple[str, str | None]:
 # The database
 
 
-async def test_the_migrations_make_the_tables(database: Database, database_url: str) -> None:
+async def test_a_new_database_has_the_tables_and_no_others(database: Database, database_url: str) -> None:
     engine = create_engine(database_url)
     with engine.begin() as connection:
-        migrate(connection)
-        migrate(connection)
-        context = MigrationContext.configure(connection)
-        assert compare_metadata(context, tables.metadata) == []
-        assert set(inspect(connection).get_table_names()) == {*tables.metadata.tables, "alembic_version"}
+        found = inspect(connection)
+        assert set(found.get_table_names()) == set(tables.metadata.tables)
+        for table in tables.metadata.tables.values():
+            assert [column["name"] for column in found.get_columns(table.name)] == table.columns.keys()
     engine.dispose()
 
 
@@ -170,7 +165,7 @@ async def test_many_writers_take_turns(database):
     version = database.version
     await asyncio.gather(*(database.write(write(i)) for i in range(40)))
     assert database.version == version + 40
-    assert await count(database, tables.meta) == 42
+    assert await count(database, tables.meta) == 43
 
 
 async def test_two_processes_take_turns(database: Database, database_url: str) -> None:
@@ -287,16 +282,19 @@ async def test_an_escrow_that_is_short_is_said(database, queries):
     assert (await queries.node_report(WORKER)).blocked == "the run has 1 validators and takes no work before 2"
 
 
-async def test_a_database_of_another_version_is_refused(new_database_url: Callable[[], str]) -> None:
+@pytest.mark.parametrize(("kept", "named"), [("5", "5"), (None, "older than 4")])
+async def test_a_database_of_another_version_is_refused(
+    new_database_url: Callable[[], str], kept: str | None, named: str
+) -> None:
     database_url = new_database_url()
-    if database_url.startswith("sqlite:///"):
-        Path(database_url.removeprefix("sqlite:///")).parent.mkdir()
+    await (await Database.open(database_url, ABOUT)).close()
     engine = create_engine(database_url)
     with engine.begin() as connection:
-        connection.exec_driver_sql("CREATE TABLE alembic_version (version_num VARCHAR(32) NOT NULL)")
-        connection.exec_driver_sql("INSERT INTO alembic_version VALUES ('0002')")
+        connection.execute(delete(tables.meta).where(tables.meta.c.key == "version"))
+        if kept is not None:
+            insert_once(connection, tables.meta, {"key": "version", "value": kept})
     engine.dispose()
-    with pytest.raises(ConfigError, match="made by another version of Muster") as refused:
+    with pytest.raises(ConfigError, match=f"^the database was made by another version of Muster: {named}$") as refused:
         await Database.open(database_url, ABOUT)
     assert "it is rebuilt from chain and storage" in refused.value.hint
 
@@ -316,7 +314,7 @@ async def test_a_reorg_forgets_and_reads_anew(database, queries):
     await database.write(ChainProjection(queries).forget)
     found = await content(database)
     assert all(found[table.name] == [] for table in (*tables.FROM_CHAIN, tables.events))
-    assert [row[0] for row in found["meta"]] == ["about", "identity"]
+    assert [row[0] for row in found["meta"]] == ["about", "identity", "version"]
     assert await count(database, tables.verdicts) == 1
     await apply(database, queries, *history())
     assert await content(database) == once

@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.commitment_status import OUTCOMES, CaseState, CommitmentStatus, Opinion, commitment_status
+from muster.contracts.court import Outcome
+from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, commitment_status
 
 A, B, C, D = "0xa", "0xb", "0xc", "0xd"
 
@@ -86,7 +87,8 @@ def test_a_jailed_nodes_work_is_void_but_its_rejections_stay_named():
 
 
 opinions = st.lists(st.builds(Opinion, st.sampled_from("abcd"), st.booleans(), st.just("x"), st.booleans()))
-cases = st.lists(st.builds(CaseState, st.sampled_from("abcd"), st.sampled_from(OUTCOMES)))
+outcomes = st.sampled_from([outcome.name.lower() for outcome in Outcome])
+cases = st.lists(st.builds(CaseState, st.sampled_from("abcd"), outcomes))
 
 
 @given(opinions, cases, st.booleans(), st.integers(1, 4))

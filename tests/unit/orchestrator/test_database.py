@@ -74,7 +74,7 @@ async def test_the_queries_of_a_read_see_one_state(database: Database, database_
         before, meanwhile = await database.read(twice)
     finally:
         await other.close()
-    assert (before, meanwhile, await database.read(rows)) == (2, 2, 3)
+    assert (before, meanwhile, await database.read(rows)) == (3, 3, 4)
 
 
 async def test_nobody_waits_for_a_turn_without_end(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,16 +89,16 @@ async def test_nobody_waits_for_a_turn_without_end(database: Database, monkeypat
     assert await asyncio.to_thread(begun.wait, 20)
     with pytest.raises(StorageError, match=r"^database: busy for 0\.2 s$"):
         await database.write(rows)
-    assert await database.read(rows) == 2
+    assert await database.read(rows) == 3
     may_end.set()
     assert await first is True
-    assert await database.write(rows) == 2
+    assert await database.write(rows) == 3
 
 
 async def test_a_check_passes_and_leaves_one_row(database: Database) -> None:
     for _ in range(3):
         await database.check()
-    assert await database.read(rows) == 3
+    assert await database.read(rows) == 4
 
 
 async def test_many_who_ask_share_one_check(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:

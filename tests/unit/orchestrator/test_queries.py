@@ -12,8 +12,7 @@ from sqlalchemy import Connection
 
 from muster.errors import StorageError
 from orchestrator.database import Database
-from orchestrator.queries import Queries
-from orchestrator.run_facts import ChainState
+from orchestrator.queries import ChainState, Queries
 from tests.support.commitment_samples import rules
 
 NODE = "0x" + "11" * 20

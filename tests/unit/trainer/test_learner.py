@@ -24,7 +24,7 @@ from tests.support.trainer_samples import batch_of, learner_at, terms_of, tiny_c
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
 from trainer.checkpoint import CheckpointMetadata
-from trainer.distributed import SingleProcess
+from trainer.distributed import Ranks
 from trainer.learner import Learner, Recipe
 from trainer.model_replica import Replica
 from trainer.packing import Sample, collate
@@ -184,7 +184,7 @@ def test_a_parameter_that_never_has_a_gradient_is_resumed_with_the_others(
 
     monkeypatch.setattr("trainer.model_replica.load_model", with_spare)
     terms = Recipe.from_settings(TrainerSettings(learning_rate=1e-2, warmup_steps=1), terms_of(initial)).update
-    first, second = (Replica(initial, terms, SingleProcess()) for _ in range(2))
+    first, second = (Replica(initial, terms, Ranks()) for _ in range(2))
     samples = samples_of(batch_of(0)[1], AdvantageTerms())
     first.update(samples, 1)
     first.save(tmp_path / "state").result()
@@ -272,7 +272,7 @@ def test_old_steps_are_removed(initial: Path, tmp_path: Path):
 def test_another_model_than_the_terms_name_is_refused(initial: Path, tmp_path: Path):
     terms = SimpleNamespace(model_hash=bytes(32), tokenizer_hash=tokenizer_hash(initial), temperature=1.0)
     with pytest.raises(ConfigError, match="the model in"):
-        Learner(initial, tmp_path, terms, None, torch.float32, SingleProcess())  # type: ignore[arg-type]
+        Learner(initial, tmp_path, terms, None, torch.float32, Ranks())  # type: ignore[arg-type]
 
 
 async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial: Path, tmp_path: Path):
@@ -293,7 +293,7 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
             calls.append(("report", metadata.step))
 
     trainer = Trainer(
-        Settings(), cast(Any, Publisher()), cast(Any, SimpleNamespace(refused=[])), terms_of(initial), SingleProcess()
+        Settings(), cast(Any, Publisher()), cast(Any, SimpleNamespace(refused=[])), terms_of(initial), Ranks()
     )
     await trainer.hand_off_older(learner_at(initial, tmp_path))
     assert calls == [("publish", 1), ("report", 1)]
@@ -318,7 +318,7 @@ def test_a_model_that_drops_out_drops_nothing_here(tmp_path: Path):
         eos_token_id=0,
     )
     save_model(GPT2LMHeadModel(config), tokenizer, tmp_path)
-    replica = Replica(tmp_path, UpdateTerms(), SingleProcess())
+    replica = Replica(tmp_path, UpdateTerms(), Ranks())
     assert replica.model.training
     sample = Sample(np.arange(4), np.arange(4, 12), np.zeros(8, np.float32), 1.0)
     row = collate([sample], [1.0], [0])

@@ -21,7 +21,7 @@ from muster.errors import (
 from muster.settings.schema import Settings
 from tests.support.commitment_samples import rules
 from trainer.checkpoint import CheckpointMetadata
-from trainer.distributed import SingleProcess
+from trainer.distributed import Ranks
 from trainer.launch import serve
 from trainer.learner import NO_BATCH
 from trainer.publisher import Publisher
@@ -132,7 +132,7 @@ async def test_what_time_does_not_mend_ends_the_trainer(tmp_path: Path, trouble:
 )
 def test_samplers_that_disagree_are_told(tmp_path: Path, mismatch_kl: float, left_out: float, warns: bool) -> None:
     settings = Settings.model_validate({"trainer": {"state_dir": tmp_path, "mismatch_alarm": 0.1}})
-    trainer = Trainer(settings, cast(Any, None), cast(Any, None), rules().terms, SingleProcess())
+    trainer = Trainer(settings, cast(Any, None), cast(Any, None), rules().terms, Ranks())
     metrics = {"mismatch_kl": mismatch_kl, "rollouts": 100.0, "dropped_rollouts": 100 * left_out}
     with structlog.testing.capture_logs() as said:
         trainer.warn(CheckpointMetadata(step=3, batch_root=NO_BATCH, metrics=metrics))

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 from sqlalchemy import func, select
 
-from orchestrator import nonces, tables
+from orchestrator import auth, tables
 from orchestrator.database import Database
 
 WORKER, VALIDATOR = ("0x" + digit * 40 for digit in "ab")
@@ -27,7 +27,7 @@ async def count(database: Database) -> int:
 
 
 async def remember(database: Database, signer: str, nonce: int, expiry: float, now: float) -> str:
-    return await database.write(lambda c: nonces.remember(c, signer, f"0x{nonce:064x}", int(expiry), now))
+    return await database.write(lambda c: auth.remember_nonce(c, signer, f"0x{nonce:064x}", int(expiry), now))
 
 
 async def test_nonces_are_new_once_until_they_expire(database: Database) -> None:
@@ -43,7 +43,7 @@ async def test_nonces_are_new_once_until_they_expire(database: Database) -> None
 
 
 async def test_live_nonces_of_one_signer_are_bounded(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nonces, "MAX_PER_SIGNER", 3)
+    monkeypatch.setattr(auth, "MAX_NONCES", 3)
     now = time.time()
     for i in range(3):
         assert await remember(database, WORKER, i, now + 30, now) == "new"

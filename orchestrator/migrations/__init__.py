@@ -1,1 +1,0 @@
-"""Alembic migrations, applied when the service starts. `orchestrator.database.migrate` runs them."""
