@@ -107,7 +107,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.busy, self._body_arrived, self._discarded = True, False, 0
         self._clear_deadline()
         super().on_headers_complete()
-        self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
+        self.cycle.transport = self  # type: ignore[assignment]  # closing it does not lose the answer
         self._unanswered.append(self.cycle)
 
     def on_body(self, body: bytes) -> None:
@@ -151,24 +151,31 @@ class BoundedProtocol(HttpToolsProtocol):
         allowed = self._answer_began + STALL_SECONDS + self._answer_bytes / SLOWEST_BYTES_PER_SECOND
         self._cut_after(min(STALL_SECONDS, allowed - self.loop.time()))
 
-    def write_answer(self, data: bytes) -> None:
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.cycle.response_complete:
+            self._clear_deadline()
+
+    # The transport of an answer
+
+    def is_closing(self) -> bool:
+        return self.transport.is_closing()
+
+    def write(self, data: bytes) -> None:
         """Send a part of an answer."""
         if not self._answer_bytes:
             self._answer_began = self.loop.time()
         self._answer_bytes += len(data)
         self.transport.write(data)
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        if not self.cycle.response_complete:
-            self._clear_deadline()
-
-    def close_after_answer(self) -> None:
+    def close(self) -> None:
         """Close now, or once the rest of the request has arrived and the client can have read the answer."""
         if self._body_arrived or self.transport.is_closing():
             self.transport.close()
         else:
             self._linger()
+
+    # Ends
 
     def close_for_room(self, why: str) -> None:
         """Close, with a refusal where a request has begun or may have."""
@@ -220,24 +227,6 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-
-
-class AnswerTransport:
-    """A connection's transport as an answer sees it: closing it does not lose the answer."""
-
-    __slots__ = ("_connection",)
-
-    def __init__(self, connection: BoundedProtocol) -> None:
-        self._connection = connection
-
-    def write(self, data: bytes) -> None:
-        self._connection.write_answer(data)
-
-    def is_closing(self) -> bool:
-        return self._connection.transport.is_closing()
-
-    def close(self) -> None:
-        self._connection.close_after_answer()
 
 
 def bounded(table: ConnectionTable) -> type[BoundedProtocol]:

@@ -91,7 +91,10 @@ class RelayDirectory:
             raise problems.not_allowed(f"{caller.address} is no active node of run {self._run}")
         if offered.run != run:
             raise problems.another_run(offered.run, self._run)
-        if problem := url_problem(offered.url) or self._misplaced(offered.url):
+        problem = url_problem(offered.url)
+        if not problem and _is_private(offered.url) and not self._local:  # others would reach their own machines
+            problem = "is not an address of the public network"
+        if problem:
             raise problems.malformed(f"{offered.url!r} cannot be listed: it {problem}")
         url, now = offered.url.rstrip("/"), self._clock()
         before = self._offers.get(caller.address)
@@ -123,10 +126,6 @@ class RelayDirectory:
             await self.database.write(lambda connection: record_event(connection, "relay misbehaved", data, source))
             log.warning("relay misbehaved", url=url, by=caller.address, why=report.why)
         return new
-
-    def _misplaced(self, url: str) -> str:
-        """Return why an address cannot be listed: others would be sent to their own machines or networks."""
-        return "is not an address of the public network" if _is_private(url) and not self._local else ""
 
     def _hidden(self, offer: _Offer) -> bool:
         """Return whether enough operators besides its own have reported it."""

@@ -100,23 +100,13 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         about = f"run {settings.run} of {addresses.runs} on chain {chain.chain_id}"
         database = await Database.open(ours.database_url, about)
         stack.push_async_callback(database.close)
-        spool = ours.state_dir / "uploads"
-        await asyncio.to_thread(_fresh_spool, spool)
         # 3. The parts that read and write them.
         queries = Queries(
             database, settings.run, terms, batch_groups=ours.batch_groups, demand_batches=ours.demand_batches
         )
         follower = Follower(chain, database, queries, settings.chain)
-        uploads = Uploads(
-            where,
-            signer,
-            queries,
-            database,
-            storage_url=storage_url,
-            spool=spool,
-            at_once=ours.uploads_at_once,
-            seconds=ours.upload_seconds,
-        )
+        uploads = Uploads(where, signer, queries, database, ours)
+        await asyncio.to_thread(_fresh_spool, uploads.spool)
         verdicts = Verdicts(where, queries, follower, database, storage_url=storage_url)
         reports = Reports(queries, database, storage_url=storage_url)
         # 4. The run's own files, and state that a new database lacks; then follow the chain.

@@ -183,6 +183,7 @@ class Summaries:
         return await self._database.read(lambda connection: _events(connection, after, MAX_EVENT_PAGE))
 
     def _nodes(self, connection: Connection, facts: RunFacts) -> list[NodeLine]:
+        # 1. What is known of each node, by its address.
         blocked = {address: blocking_reason(worker, facts) for address, worker in facts.workers.items()}
         by_status = commitments.c.node, commitments.c.status, commitments.c.reason
         statuses = _by_node(connection, select(*by_status, func.count()).group_by(*by_status))
@@ -202,6 +203,7 @@ class Summaries:
             ).group_by(verdicts.c.validator),
         )
         money = _by_node(connection, select(payments.c.node, payments.c.kind, payments.c.amount))
+        # 2. A line for each.
         lines = []
         known = select(*nodes.c["address", "operator", "role", "status", "work_class"])
         known = known.order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)

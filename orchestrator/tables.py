@@ -17,12 +17,12 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
-    PrimaryKeyConstraint,
     String,
     Table,
     Text,
     UniqueConstraint,
 )
+from sqlalchemy.schema import SchemaItem
 
 metadata: Final = MetaData()
 VERSION: Final = "4"
@@ -33,9 +33,13 @@ MAX_SOURCE: Final = 60
 _HASH: Final = String(66)
 _ADDRESS: Final = String(42)
 
-meta: Final = Table(
+
+def _table(name: str, *parts: SchemaItem) -> Table:
+    return Table(name, metadata, *parts)
+
+
+meta: Final = _table(
     "meta",
-    metadata,
     Column("key", String(40), primary_key=True),
     Column("value", Text, nullable=False),
 )
@@ -43,9 +47,8 @@ meta: Final = Table(
 
 # From the chain
 
-nodes: Final = Table(
+nodes: Final = _table(
     "nodes",
-    metadata,
     Column("address", _ADDRESS, primary_key=True),
     Column("operator", _ADDRESS, nullable=False),
     Column("role", String(9), nullable=False),
@@ -57,9 +60,8 @@ nodes: Final = Table(
 )
 """Members of the run. `first_step` is the first that the chain lets a worker work on (IRuns.Work.joinedStep)."""
 
-checkpoints: Final = Table(
+checkpoints: Final = _table(
     "checkpoints",
-    metadata,
     Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("manifest_root", _HASH, nullable=False),
     Column("batch_root", _HASH, nullable=False),
@@ -68,26 +70,23 @@ checkpoints: Final = Table(
     Column("transaction", _HASH, nullable=False),
 )
 
-commitments: Final = Table(
+commitments: Final = _table(
     "commitments",
-    metadata,
-    Column("node", _ADDRESS, nullable=False),
-    Column("index", BigInteger, nullable=False),
+    Column("node", _ADDRESS, primary_key=True),
+    Column("index", BigInteger, primary_key=True),
     Column("step", BigInteger, nullable=False),
     Column("hour", Integer, nullable=False),
     Column("root", _HASH, nullable=False),
     Column("block", BigInteger, nullable=False),
     Column("status", String(9), nullable=False),
     Column("reason", String(24)),
-    PrimaryKeyConstraint("node", "index"),
     Index("commitments_by_step", "step"),
     Index("commitments_by_hour", "hour", "node"),
 )
 """`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them."""
 
-cases: Final = Table(
+cases: Final = _table(
     "cases",
-    metadata,
     Column("id", BigInteger, primary_key=True, autoincrement=False),
     Column("node", _ADDRESS, nullable=False),
     Column("index", BigInteger, nullable=False),
@@ -104,38 +103,33 @@ cases: Final = Table(
 )
 """Juried cases; `opened_in` and `resolved_in` are transactions."""
 
-payments: Final = Table(
+payments: Final = _table(
     "payments",
-    metadata,
-    Column("block", BigInteger, nullable=False),
-    Column("log_index", BigInteger, nullable=False),
+    Column("block", BigInteger, primary_key=True),
+    Column("log_index", BigInteger, primary_key=True),
     Column("node", _ADDRESS, nullable=False),
     Column("kind", String(8), nullable=False),
     Column("amount", String(30), nullable=False),
-    PrimaryKeyConstraint("block", "log_index"),
     Index("payments_by_node", "node"),
 )
 """What nodes were paid (`claim`, `seal`) or lost (`void`, `slash`): token wei as decimal text, for want of bits."""
 
 # From members
 
-uploads: Final = Table(
+uploads: Final = _table(
     "uploads",
-    metadata,
-    Column("node", _ADDRESS, nullable=False),
-    Column("index", BigInteger, nullable=False),
-    Column("root", _HASH, nullable=False),
+    Column("node", _ADDRESS, primary_key=True),
+    Column("index", BigInteger, primary_key=True),
+    Column("root", _HASH, primary_key=True),
     Column("file_hash", _HASH, nullable=False),
     Column("size", BigInteger, nullable=False),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
-    PrimaryKeyConstraint("node", "index", "root"),
 )
 """One file per (node, index, root), the first. `document` is a messages.Upload."""
 
-verdicts: Final = Table(
+verdicts: Final = _table(
     "verdicts",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("validator", _ADDRESS, nullable=False),
     Column("node", _ADDRESS, nullable=False),
@@ -153,18 +147,16 @@ verdicts: Final = Table(
 )
 """One judgement per validator and commitment, each with its own link of the validator's hash chain."""
 
-steps: Final = Table(
+steps: Final = _table(
     "steps",
-    metadata,
     Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
 )
 """The trainer's report of each update; a newer one of the same step replaces it."""
 
-spent: Final = Table(
+spent: Final = _table(
     "spent",
-    metadata,
     Column("file_hash", _HASH, primary_key=True),
     Column("step", BigInteger, nullable=False),
     Column("used", Boolean, nullable=False),
@@ -172,9 +164,8 @@ spent: Final = Table(
 )
 """Files that a report says were in its batch (`used`) or left out for good."""
 
-events: Final = Table(
+events: Final = _table(
     "events",
-    metadata,
     Column("id", Integer, primary_key=True, autoincrement=True),
     Column("kind", String(24), nullable=False),
     Column("time", Float, nullable=False),
@@ -184,13 +175,11 @@ events: Final = Table(
 """Events that live views show. Bounded: old rows are deleted. `time` is when the orchestrator learned of it. `source`
 identifies the event: the chain's block and log index, or the message it comes from."""
 
-nonces: Final = Table(
+nonces: Final = _table(
     "nonces",
-    metadata,
-    Column("signer", _ADDRESS, nullable=False),
-    Column("nonce", _HASH, nullable=False),
+    Column("signer", _ADDRESS, primary_key=True),
+    Column("nonce", _HASH, primary_key=True),
     Column("expiry", BigInteger, nullable=False),
-    PrimaryKeyConstraint("signer", "nonce"),
     Index("nonces_by_expiry", "expiry"),
 )
 """Requests seen and not expired; a replay finds its nonce here, after a restart too."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from pathlib import Path
 from typing import Final
 
 from sqlalchemy import Connection, func, select
@@ -32,6 +31,7 @@ from muster.protocol.messages import Upload, UploadReceipt
 from muster.protocol.receipts import upload_target
 from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
+from muster.settings.schema import OrchestratorSettings
 from orchestrator import problems
 from orchestrator.auth import Caller, spool_body
 from orchestrator.database import Database, insert_once, row_of
@@ -55,28 +55,20 @@ class Uploads:
     """Receives rollout files. One per service."""
 
     def __init__(
-        self,
-        where: Domain,
-        signer: TypedSigner,
-        queries: Queries,
-        database: Database,
-        *,
-        storage_url: str,
-        spool: Path,
-        at_once: int,
-        seconds: float,
+        self, where: Domain, signer: TypedSigner, queries: Queries, database: Database, settings: OrchestratorSettings
     ) -> None:
         self._where = where
         self._signer = signer
         self._queries = queries
         self._database = database
-        self.files = ContentStore(storage_url, "files")
-        self.records = ContentStore(storage_url, "uploads")
-        self._spool = spool
-        self._slots = asyncio.Semaphore(at_once)
+        self.files = ContentStore(settings.storage_url, "files")
+        self.records = ContentStore(settings.storage_url, "uploads")
+        self.spool = settings.state_dir / "uploads"
+        """Folder of the files under way."""
+        self._slots = asyncio.Semaphore(settings.uploads_at_once)
         self._uploading: set[str] = set()
         """Nodes whose file is on its way."""
-        self._seconds = seconds
+        self._seconds = settings.upload_seconds
         self._limit = min(MAX_FILE_BYTES, FileLimits.from_terms(queries.terms).decoded_bytes + FOOTER_BYTES)
 
     async def receive(
@@ -128,7 +120,11 @@ class Uploads:
         self._uploading.add(caller.address)
         try:
             async with self._slots:
-                size = await self._receive_file(request, caller, name)
+                spooled = spool_body(request, caller, self.spool, limit=self._limit, seconds=self._seconds)
+                async with spooled as (path, size):
+                    if size == 0:
+                        raise problems.malformed("the file is empty")
+                    await self.files.put_path(path, name)
         finally:
             self._uploading.discard(caller.address)
         receipt = UploadReceipt(
@@ -147,15 +143,6 @@ class Uploads:
         BYTES_RECEIVED.inc(size)
         log.info("uploaded", node=caller.address, index=index, bytes=size)
         return upload
-
-    async def _receive_file(self, request: Request, caller: Caller, name: str) -> int:
-        """Put the body into storage; return its size."""
-        spooled = spool_body(request, caller, self._spool, limit=self._limit, seconds=self._seconds)
-        async with spooled as (path, size):
-            if size == 0:
-                raise problems.malformed("the file is empty")
-            await self.files.put_path(path, name)
-        return size
 
     async def record(self, upload: Upload, received: float) -> bool:
         """Record an upload in the database. Return False when its (node, index, root) has one."""

@@ -8,6 +8,7 @@ from collections import deque
 from typing import Final
 
 from muster.errors import TRANSIENT, CheckError, MalformedError, RefusedError
+from muster.protocol.messages import Demand
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -58,7 +59,7 @@ class Batcher:
         closed = learner.checkpoints.closed_batch(learner.step)
         if closed is not None:
             try:
-                fetched = await self._publisher.retry(lambda: self._fetch_all(closed))
+                fetched = await self._publisher.retry(lambda: asyncio.gather(*map(self._work.fetch, closed.files)))
             except CheckError as error:
                 if isinstance(error, RefusedError) and error.status != NOT_FOUND:
                     raise
@@ -73,9 +74,6 @@ class Batcher:
         failpoint("trainer.closed")
         by_hash = {file.ref.file_hash: file for file in self._work.files}
         return batch, [by_hash[ref.file_hash] for ref in batch.files]
-
-    async def _fetch_all(self, batch: Batch) -> list[WorkFile]:
-        return list(await asyncio.gather(*(self._work.fetch(ref) for ref in batch.files)))
 
     async def fill(self, learner: Learner, published: asyncio.Event) -> Batch | None:
         """Collect accepted work until a batch can be closed; return None to publish the same weights again instead.
@@ -157,6 +155,12 @@ class Batcher:
     async def _close(self, step: int, *, at_last: bool = False) -> Batch | None:
         return await asyncio.to_thread(close_batch, self._work.files, step, self._batch_terms, at_last=at_last)
 
+    async def _demand(self) -> Demand | None:
+        try:
+            return await self._publisher.client.demand(self._publisher.settings.run)
+        except TRANSIENT:
+            return None
+
     async def _newcomers_wait(self, step: int) -> bool:
         """Return whether to publish these weights again now, so that workers who joined can begin.
 
@@ -164,11 +168,9 @@ class Batcher:
         stale: it is done up to NOBODY_STEPS times in `idle_seconds`. While somebody could, but no work comes, it is
         done up to NEWCOMER_STEPS times.
         """
-        try:
-            demand = await self._publisher.client.demand(self._publisher.settings.run)
-        except TRANSIENT:
+        demand, now = await self._demand(), time.monotonic()
+        if demand is None:
             return False
-        now = time.monotonic()
         if demand.waiting_groups:
             self._work_seen = now
         if demand.step != step or demand.waiting_groups or not demand.newcomers:
@@ -189,11 +191,7 @@ class Batcher:
 
         Then no batch will become larger. The orchestrator says so; it could as well list no work at all.
         """
-        if not self._work.files:
-            return False
-        try:
-            demand = await self._publisher.client.demand(self._publisher.settings.run)
-        except TRANSIENT:
+        if not self._work.files or (demand := await self._demand()) is None:
             return False
         here = len(self._work.files) * self._terms.groups_per_commitment
         return demand.step == step and not demand.wanted and demand.waiting_groups <= here

@@ -149,13 +149,12 @@ class Publisher:
 
     async def retry(self, call: Callable[[], Any]) -> Any:
         """Repeat a call, up to ATTEMPTS times, while the other side is out of reach or says that it is not ready."""
-        for attempt in range(ATTEMPTS):
+        for left in reversed(range(ATTEMPTS)):
             try:
                 return await call()
             except (UnreachableError, RefusedError) as error:
-                if isinstance(error, RefusedError) and error.status < 500 and error.status != 404:
-                    raise
-                if attempt == ATTEMPTS - 1:
+                final = isinstance(error, RefusedError) and error.status < 500 and error.status != 404
+                if final or not left:
                     raise
                 log.warning("trying again", error=str(error))
                 await asyncio.sleep(max(1.0, self.options.poll_seconds))

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import torch
@@ -35,7 +34,6 @@ from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.learner import NO_BATCH, Learner, Recipe
 from trainer.model_replica import HEARTBEAT_SECONDS
-from trainer.preflight import check_tasks, check_terms
 from trainer.publisher import Publisher
 
 log = telemetry.logger("trainer")
@@ -45,22 +43,14 @@ LEFT_OUT: Final = 0.02
 T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class HeldOutScore:
-    """A step's held-out metrics, and the seconds that measuring them took."""
-
-    metrics: Mapping[str, float]
-    seconds: float
-
-
 class StepHandoff:
     """Signals between the hand-off of a step and the training of the next one beside it."""
 
     def __init__(self) -> None:
         self.published = asyncio.Event()
         """Set once the step is on chain: work for it can come."""
-        self.score: asyncio.Future[HeldOutScore | None] = asyncio.get_running_loop().create_future()
-        """The step's score, taken before its weights change; None when none is due."""
+        self.score: asyncio.Future[tuple[dict[str, float], float] | None] = asyncio.get_running_loop().create_future()
+        """The step's held-out metrics and the seconds they took, before its weights change; None when none is due."""
 
 
 async def serve(settings: Settings, ranks: Ranks) -> None:
@@ -88,11 +78,32 @@ async def serve(settings: Settings, ranks: Ranks) -> None:
         await to_the_end(asyncio.to_thread(trainer.close))
 
 
-def make_learner(options: TrainerSettings, terms: Terms, ranks: Ranks) -> Learner:
-    """Make the learner of a run, in `trainer.state_dir`. Blocks."""
-    profile = profile_by_hash(terms.profile)
-    recipe = Recipe.from_settings(options, terms)
-    return Learner(options.model, options.state_dir / "steps", terms, recipe, getattr(torch, profile.dtype), ranks)
+def check_terms(terms: Terms, options: TrainerSettings) -> None:
+    """Raise ConfigError when no update could ever come of these settings under these terms."""
+    if terms.group_size < 2:
+        raise ConfigError(
+            "the run's groups have one sample: an advantage compares an answer with others to the same task",
+            hint="create a run with a group_size of 2 or more",
+        )
+    most = options.max_files * terms.groups_per_commitment
+    if options.batch_groups > most:
+        needed = -(-options.batch_groups // terms.groups_per_commitment)
+        raise ConfigError(
+            f"a batch of {options.batch_groups} groups can never fill: {options.max_files} files hold {most}",
+            hint=f"set trainer.max_files to {needed} or more, or trainer.batch_groups to {most} or fewer",
+        )
+    rollouts = options.max_files * terms.positions
+    if options.optimiser_steps > rollouts:
+        raise ConfigError(
+            f"a batch of at most {rollouts} rollouts cannot be cut into {options.optimiser_steps} optimiser steps",
+            hint="lower trainer.optimiser_steps",
+        )
+
+
+def check_tasks(tasks: TaskSet) -> None:
+    """Raise ConfigError when there is nothing to train on."""
+    if not tasks.train:
+        raise ConfigError("the run's task set has no training tasks", hint="create a run with another task set")
 
 
 class Trainer:
@@ -133,7 +144,9 @@ class Trainer:
 
     def _make_learner(self) -> Learner:
         """Make the learner, in the torch thread: `close` waits for that thread, so it also closes a half-made one."""
-        self._learner = make_learner(self.options, self.terms, self.ranks)
+        options, dtype = self.options, getattr(torch, profile_by_hash(self.terms.profile).dtype)
+        recipe = Recipe.from_settings(options, self.terms)
+        self._learner = Learner(options.model, options.state_dir / "steps", self.terms, recipe, dtype, self.ranks)
         return self._learner
 
     async def _send_heartbeats(self, learner: Learner, ended: asyncio.Event) -> None:
@@ -200,7 +213,7 @@ class Trainer:
         held_out = tasks.held_out[: self.options.eval_tasks or None]
         metrics = await self._do(learner.evaluate, held_out, budgets, self.terms.max_completion_tokens)
         log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
-        return handoff.score.set_result(HeldOutScore(metrics, time.monotonic() - started))
+        return handoff.score.set_result((metrics, time.monotonic() - started))
 
     def evaluates(self, metadata: CheckpointMetadata) -> bool:
         """Return whether to score a step: the first, every `eval_every`th update, and the last three.
@@ -231,8 +244,8 @@ class Trainer:
         await self.publisher.report(metadata, metadata.metrics, stages, self.accepted_work.refused, finished=False)
         score, metrics, finished = await handoff.score, dict(metadata.metrics), self.finished(metadata)
         if score is not None:
-            stages["evaluate"] = score.seconds
-            metrics |= score.metrics
+            metrics |= score[0]
+            stages["evaluate"] = score[1]
         if score is not None or finished:
             await self.publisher.report(metadata, metrics, stages, self.accepted_work.refused, finished=finished)
 

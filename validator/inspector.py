@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from muster.chain.keys import Signer
@@ -95,18 +95,16 @@ def _clearest_first(finding: Finding) -> tuple[bool, int, float]:
     return not finding.accuse, REASONS.index(finding.reason), -beyond
 
 
+@dataclass
 class Inspector:
     """Inspects commitments of one run and signs verdicts with a validator's key."""
 
-    def __init__(
-        self, context: RunVerificationContext, signer: Signer, links: Sequence[bytes], policy: ValidatorSettings
-    ) -> None:
-        """Take `links`, the preimages of the validator's hash chain in the order in which they are revealed."""
-        self._context = context
-        self._signer = signer
-        self._links = links
-        self._policy = policy
-        self._warned = False
+    context: RunVerificationContext
+    signer: Signer
+    links: Sequence[bytes] = field(repr=False)
+    """Preimages of the validator's hash chain, in the order in which they are revealed."""
+    policy: ValidatorSettings
+    _warned: bool = field(default=False, init=False)
 
     async def inspect(self, commitment: CommittedWork, link: int, *, suspect: bool, missing_counts: bool) -> Inspection:
         """Inspect a commitment, sampled with link number `link` of the hash chain.
@@ -114,16 +112,16 @@ class Inspector:
         suspect: whether its node was rejected before. missing_counts and errors as in `inspect_commitment`.
         """
         self._check_link(link)
-        positions = self._context.rules.terms.positions
+        positions = self.context.rules.terms.positions
         sample = draw_sample(
-            block_hash=await self._context.chain.block_hash(commitment.block + SAMPLE_BLOCKS),
-            preimage=self._links[link],
+            block_hash=await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS),
+            preimage=self.links[link],
             node=commitment.node,
             index=commitment.index,
             positions=positions,
-            count=sample_size(self._policy, positions, index=commitment.index, suspect=suspect),
+            count=sample_size(self.policy, positions, index=commitment.index, suspect=suspect),
         )
-        return await inspect_commitment(self._context, commitment, sample, missing_counts=missing_counts)
+        return await inspect_commitment(self.context, commitment, sample, missing_counts=missing_counts)
 
     def _check_link(self, link: int) -> None:
         """Check that there is such a link, and warn once before the links run out.
@@ -131,17 +129,17 @@ class Inspector:
         An operator has one validator in a run, ever, so a new chain takes another operator.
         """
         hint = "retire this key, and join with a new key and another operator: muster validator join --operator NAME"
-        if link >= len(self._links):
-            raise UnreachableError(f"all {len(self._links)} links of this validator's hash chain are used", hint=hint)
-        if link + 1 >= FEW_LEFT * len(self._links) and not self._warned:
+        if link >= len(self.links):
+            raise UnreachableError(f"all {len(self.links)} links of this validator's hash chain are used", hint=hint)
+        if link + 1 >= FEW_LEFT * len(self.links) and not self._warned:
             self._warned = True
-            log.warning("the hash chain comes to its end", used=link + 1, links=len(self._links), hint=hint)
+            log.warning("the hash chain comes to its end", used=link + 1, links=len(self.links), hint=hint)
 
     def conclude(self, c: CommittedWork, inspection: Inspection, link: int) -> tuple[Verdict, bytes | None]:
         """Return the signed verdict on a commitment, and the evidence bundle for a rejection."""
         finding, evidence = inspection.finding, None
         if finding is not None:
-            evidence = make_bundle(self._context.rules, c, inspection, accuser=self._signer.address).to_bytes()
+            evidence = make_bundle(self.context.rules, c, inspection, accuser=self.signer.address).to_bytes()
         verdict = Verdict(
             run=c.run,
             step=c.step,
@@ -149,7 +147,7 @@ class Inspector:
             index=c.index,
             root=hex_hash(c.root),
             file_hash=inspection.upload.receipt.file_hash if inspection.upload else NO_FILE,
-            validator=self._signer.address,
+            validator=self.signer.address,
             accepted=finding is None,
             reason=finding.reason if finding else None,
             position=finding.position if finding else None,
@@ -157,8 +155,8 @@ class Inspector:
             threshold=finite(finding.threshold) if finding else None,
             evidence=content_hash(evidence) if evidence else None,
             draw_index=link,
-            preimage=hex_hash(self._links[link]),
+            preimage=hex_hash(self.links[link]),
             inspected=inspection.replayed,
             signature=UNSIGNED,
         )
-        return sign_message(self._signer, self._context.domain, verdict), evidence
+        return sign_message(self.signer, self.context.domain, verdict), evidence

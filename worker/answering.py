@@ -79,15 +79,13 @@ class EvalSession:
 
         As many tasks at a time as the engine decodes side by side, so that results come while it works.
         """
-        together = max(1, self.engine.limits.max_sequences // self.sampling.samples)
-        for start in range(0, len(tasks), together):
-            yield from self._generate(tasks[start : start + together], first + start)
-
-    def _generate(self, tasks: Sequence[Task], first: int) -> Iterator[TaskResult]:
         samples = self.sampling.samples
-        generations = self.engine.generate([request for task in tasks for request in self.requests(task)])
-        for i, task in enumerate(tasks):
-            yield self.score(first + i, task, generations[i * samples : (i + 1) * samples])
+        together = max(1, self.engine.limits.max_sequences // samples)
+        for start in range(0, len(tasks), together):
+            part = tasks[start : start + together]
+            generations = self.engine.generate([request for task in part for request in self.requests(task)])
+            for i, task in enumerate(part):
+                yield self.score(first + start + i, task, generations[i * samples : (i + 1) * samples])
 
     def requests(self, task: Task) -> list[GenerationRequest]:
         """Make one request per sample."""

@@ -78,6 +78,7 @@ def waiting_reason(facts: NodeState) -> str:
     Raises FinishedError when this node is retired or its run closed, ConvictedError when it is jailed, ConfigError when
     this key is for something else.
     """
+    # 1. Whether this key is a worker of the run.
     node, work, state = facts.node, facts.work, facts.state
     if node.status == Status.NONE:
         return "this key is not registered yet: muster worker join"
@@ -86,6 +87,7 @@ def waiting_reason(facts: NodeState) -> str:
             f"this key is registered as a {node.role.name.lower()} of run {node.run}, the settings say run {facts.run}",
             hint="set run, or use the key that was registered for it",
         )
+    # 2. Whether it, or the run, has ended.
     if node.status == Status.JAILED:
         raise ConvictedError(
             "this worker is jailed: it was convicted, and takes no more work",
@@ -99,6 +101,7 @@ def waiting_reason(facts: NodeState) -> str:
             f"run {facts.run} is closed and takes no more work; what was committed is paid as usual",
             hint="muster worker claim, then muster worker retire --operator NAME",
         )
+    # 3. What the contract would say now.
     in_hour = work.count_in_hour if work.last_hour == facts.now // HOUR_SECONDS else 0
     run = RunFacts(
         now=facts.now,

@@ -10,7 +10,6 @@ from typing import Final
 from muster.contracts import court, runs
 from muster.contracts.court import Kind, Outcome
 from muster.runtime import telemetry
-from muster.runtime.loop import PollLoop
 from worker.context import WorkerContext
 
 POLL_SECONDS: Final = 5.0
@@ -26,10 +25,6 @@ class Defender:
         self._context = context
         self._without_receipt: set[int] = set()
         """Cases that the log has named."""
-
-    async def watch(self) -> None:
-        """Dismiss cases until cancelled. What cannot be dismissed yet is logged: the node works meanwhile."""
-        await PollLoop(log, "defend", POLL_SECONDS).run(self.dismiss_open)
 
     async def dismiss_open(self) -> None:
         """Dismiss every open case about missing data for which the journal has a receipt. Raises TRANSIENT errors."""

@@ -36,10 +36,8 @@ class WorkJournal(Journal):
 
     def entry(self, index: int) -> Entry | None:
         """Return the work for an index."""
-        row = self.row("SELECT * FROM work WHERE idx = ?", index)
-        if row is None:
-            return None
-        return Entry(row["idx"], row["step"], row["anchor"], row["root"], row["file_hash"], row["state"])
+        row = self.row("SELECT idx, step, anchor, root, file_hash, state FROM work WHERE idx = ?", index)
+        return None if row is None else Entry(*row)
 
     def indices(self, start: int) -> set[int]:
         """Return the indices from `start` on that have work."""
@@ -63,27 +61,21 @@ class WorkJournal(Journal):
         if self.entry(index) is not None:
             raise StorageError(f"there is work for index {index} already")
         entry = Entry(index, step, anchor, root, content_hash(data), "saved")
-        write_durably(self._path(entry), data)
+        write_durably(self._path(entry.file_hash), data)
         self._intact.add(entry.file_hash)
-        self.execute(
-            "INSERT INTO work (idx, step, anchor, root, file_hash, state) VALUES (?, ?, ?, ?, ?, 'saved')",
-            index,
-            step,
-            anchor,
-            root,
-            entry.file_hash,
-        )
+        statement = "INSERT INTO work (idx, step, anchor, root, file_hash, state) VALUES (?, ?, ?, ?, ?, 'saved')"
+        self.execute(statement, index, step, anchor, root, entry.file_hash)
         return entry
 
     def data(self, entry: Entry) -> bytes:
         """Return the finished file. Raises StorageError when it is gone or damaged."""
         try:
-            data = self._path(entry).read_bytes()
+            data = self._path(entry.file_hash).read_bytes()
         except OSError as error:
-            raise StorageError(f"{self._path(entry)} cannot be read: {error.strerror}") from error
+            raise StorageError(f"{self._path(entry.file_hash)} cannot be read: {error.strerror}") from error
         if entry.file_hash not in self._intact:
             if content_hash(data) != entry.file_hash:
-                raise StorageError(f"{self._path(entry)} is damaged")
+                raise StorageError(f"{self._path(entry.file_hash)} is damaged")
             self._intact.add(entry.file_hash)
         return data
 
@@ -98,20 +90,17 @@ class WorkJournal(Journal):
     def discard(self, entry: Entry) -> None:
         """Forget work that can no longer be committed."""
         self.execute("DELETE FROM work WHERE idx = ?", entry.index)
-        self._path(entry).unlink(missing_ok=True)
+        self._path(entry.file_hash).unlink(missing_ok=True)
         self._intact.discard(entry.file_hash)
 
     def prune(self, settled: int) -> int:
         """Delete the files of settled work, which nobody can request any more. Return how many."""
         rows = self.rows("SELECT file_hash FROM work WHERE idx < ? AND state = 'committed'", settled)
-        paths = [path for row in rows if (path := self._file(row["file_hash"])).exists()]
-        for path in paths:
-            path.unlink()
-        self._intact -= {row["file_hash"] for row in rows}
-        return len(paths)
+        hashes = {row["file_hash"] for row in rows if self._path(row["file_hash"]).exists()}
+        for file_hash in hashes:
+            self._path(file_hash).unlink()
+        self._intact -= hashes
+        return len(hashes)
 
-    def _path(self, entry: Entry) -> Path:
-        return self._file(entry.file_hash)
-
-    def _file(self, file_hash: str) -> Path:
+    def _path(self, file_hash: str) -> Path:
         return self.folder / "files" / f"{file_hash}.parquet"

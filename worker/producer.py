@@ -30,7 +30,7 @@ class Producer:
         self._context = context
         self._newest = newest
         profile, options = profile_by_hash(context.terms.profile), context.settings.worker
-        self._weights = CurrentWeights(
+        self.weights = CurrentWeights(
             lambda path: engine(
                 path,
                 profile,
@@ -39,10 +39,6 @@ class Producer:
             newest.generating,
         )
         self._rules: Rules | None = None
-
-    async def close(self) -> None:
-        """Stop the engine."""
-        await self._weights.close()
 
     async def poll(self) -> str:
         """Make the work of one index. Return why there is none to make, or ""."""
@@ -63,8 +59,8 @@ class Producer:
         demand = await self._context.client.demand(self._context.run)
         if not demand.wanted:
             return f"no more work is wanted now: {demand.waiting_groups} groups wait for the trainer"
-        starting = self._weights.loaded is None
-        await self._weights.load(fetched)
+        starting = self.weights.loaded is None
+        await self.weights.load(fetched)
         if not starting:  # starting an engine takes so long that there may be newer weights already
             await self._produce(index, fetched, facts, rules)
         return ""
@@ -91,7 +87,7 @@ class Producer:
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)
         started = time.monotonic()
-        generations = await self._weights.generate(requests)
+        generations = await self.weights.generate(requests)
         seconds = time.monotonic() - started
         rollouts = await asyncio.to_thread(make_rollouts, assignment, rules, requests, generations)
         data = await asyncio.to_thread(write_rollouts, rollouts)

@@ -6,25 +6,38 @@ longer take it.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import closing
+from pathlib import Path
+from typing import Final
 
 from muster.clients.node_session import node_session
+from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher
+from muster.protocol.messages import RelayOffer
 from muster.runtime import telemetry
 from muster.runtime.files import use_temporary_folder
 from muster.runtime.loop import PollLoop
 from muster.runtime.process import run_together
-from muster.settings.schema import Settings
+from muster.settings.schema import Settings, ShardcastSettings
+from muster.shardcast.serve.origin import LocalVersions
+from muster.shardcast.serve.routes import listening
+from muster.shardcast.serve.store import Stats
 from worker.committer import Committer
 from worker.context import FATAL, WorkerContext
 from worker.decisions import waiting_reason
-from worker.defender import Defender
+from worker.defender import POLL_SECONDS, Defender
 from worker.engine import Engine
 from worker.journal import WorkJournal
 from worker.producer import Producer
-from worker.serve_weights import share
 from worker.weights import NewestCheckpoint
+
+REPEAT_SECONDS: Final = 240.0
+"""Between two offers; an offer lasts ten minutes."""
+
+RETRY_SECONDS: Final = 15.0
+"""Pause after an offer that was not accepted."""
 
 log = telemetry.logger("worker")
 
@@ -49,8 +62,8 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
     producer, committer = Producer(context, newest, engine), Committer(context)
     try:
         jobs = [
-            newest.follow(),
-            Defender(context).watch(),
+            PollLoop(log, "weights", context.settings.chain.poll_seconds).run(newest.poll),
+            PollLoop(log, "defend", POLL_SECONDS).run(Defender(context).dismiss_open),
             PollLoop(log, "produce", pause, fatal=FATAL).run(producer.poll, context.delivered),
             PollLoop(log, "commit", pause, fatal=FATAL).run(committer.poll, context.saved),
         ]
@@ -58,7 +71,7 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
             jobs.append(share(context.weights, context.run, context.settings.shardcast, context.client, relays))
         await run_together(*jobs)
     finally:
-        await producer.close()
+        await producer.weights.close()
 
 
 async def _prepare(context: WorkerContext, relays: Relays) -> NewestCheckpoint:
@@ -79,4 +92,20 @@ async def _prepare(context: WorkerContext, relays: Relays) -> NewestCheckpoint:
     checkpoints = CheckpointFetcher(
         context.chain, context.run, context.terms, relays, settings.shardcast, context.weights
     )
-    return NewestCheckpoint(context.chain, context.run, checkpoints, settings.chain.poll_seconds)
+    return NewestCheckpoint(context.chain, context.run, checkpoints)
+
+
+async def share(
+    folder: Path, run: int, settings: ShardcastSettings, client: OrchestratorClient, relays: Relays
+) -> None:
+    """Serve the versions in `folder` until cancelled, and let `relays` not fetch from here.
+
+    Raises ConfigError when the port is taken.
+    """
+    async with listening("worker", LocalVersions(folder), Stats(), settings) as port:
+        offer = RelayOffer(run=run, url=settings.url or f"http://{settings.host}:{port}")
+        relays.own = offer.url.rstrip("/")
+        log.info("sharing weights", url=offer.url)
+        while True:
+            await PollLoop(log, "offer", RETRY_SECONDS).until_done(lambda: client.offer_relay(offer))
+            await asyncio.sleep(REPEAT_SECONDS)

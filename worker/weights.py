@@ -19,7 +19,6 @@ from muster.chain.reads import ChainReader
 from muster.chain.types import PolicyStep
 from muster.clients.run_data import CheckpointFetcher
 from muster.runtime import telemetry
-from muster.runtime.loop import PollLoop
 from worker.engine import Engine, Generation, GenerationRequest
 
 log = telemetry.logger("worker")
@@ -60,13 +59,12 @@ class Stopwatch:
 
 
 class NewestCheckpoint:
-    """Keeps the newest checkpoint on disk, while `follow` runs."""
+    """Keeps the newest checkpoint on disk."""
 
-    def __init__(self, chain: ChainReader, run: int, checkpoints: CheckpointFetcher, poll_seconds: float) -> None:
+    def __init__(self, chain: ChainReader, run: int, checkpoints: CheckpointFetcher) -> None:
         self._chain = chain
         self._run = run
         self._checkpoints = checkpoints
-        self._poll_seconds = poll_seconds
         self._newest: FetchedStep | None = None
         self.generating = Stopwatch()
         """Time spent generating, for the log of a fetch."""
@@ -81,11 +79,8 @@ class NewestCheckpoint:
         with self._checkpoints.held(fetched.checkpoint.manifest_root) if fetched else nullcontext():
             yield fetched
 
-    async def follow(self) -> None:
-        """Fetch whatever is published, until cancelled."""
-        await PollLoop(log, "weights", self._poll_seconds).run(self._poll)
-
-    async def _poll(self) -> None:
+    async def poll(self) -> None:
+        """Fetch the newest checkpoint that is published, unless it is here."""
         latest = await self._chain.latest_checkpoint(self._run)
         if latest is None or (self._newest and self._newest.checkpoint == latest):
             return

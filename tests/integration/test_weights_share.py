@@ -21,7 +21,7 @@ from muster.shardcast.fetch.fetch import fetch_version
 from muster.shardcast.format.store import version_path
 from tests.support.node_fixture import until
 from tests.support.weight_servers import SHARD, contents, odd_source, publish_step
-from worker.serve_weights import share
+from worker.service import share
 
 NOBODY = "http://127.0.0.1:9"
 """The owner's relay in these houses: nothing listens there."""

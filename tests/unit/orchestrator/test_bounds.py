@@ -17,6 +17,7 @@ from muster.errors import RefusedError
 from muster.protocol.eip712 import UNSIGNED, Domain
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import SignedRequest, Verdict
+from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
 from orchestrator.queries import NodeRecord
 from orchestrator.uploads import Uploads
@@ -74,9 +75,11 @@ async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verd
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     nobody: Any = None
     queries: Any = SimpleNamespace(terms=rules().terms)
-    uploads = Uploads(
-        WHERE, nobody, queries, nobody, storage_url=f"file:{tmp_path}", spool=tmp_path, at_once=8, seconds=60
+    settings = OrchestratorSettings(
+        storage_url=f"file:{tmp_path}", state_dir=tmp_path, uploads_at_once=8, upload_seconds=60
     )
+    uploads = Uploads(WHERE, nobody, queries, nobody, settings)
+    uploads.spool.mkdir()
 
     class Slow:
         """A request whose body never comes."""

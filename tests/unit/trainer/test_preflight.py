@@ -14,7 +14,7 @@ from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasks import TaskSet, make_task_set
 from tests.support.work_samples import NODE
-from trainer.preflight import check_tasks, check_terms
+from trainer.service import check_tasks, check_terms
 
 
 def terms(**changes: object) -> Terms:
