@@ -313,13 +313,14 @@ def settings_of(pairs: Sequence[str]) -> TrainerSettings:
 def terms_of(tasks: TaskSet, level: int) -> Terms:
     """Return the demo's terms; nobody signs here, and the hashes are checked by others."""
     nothing = bytes(32)
-    terms = plan.terms(
+    terms = Terms(
+        **plan.LOCAL_TERMS,
         trainer=NOBODY,
         storage_key=NOBODY,
         task_count=tasks.size,
         task_root=tasks.root,
-        model=nothing,
-        tokenizer=nothing,
+        model_hash=nothing,
+        tokenizer_hash=nothing,
     )
     return replace(terms, async_level=level)
 

@@ -21,13 +21,14 @@ NODE = "0x" + "11" * 20
 
 def terms_of(model: Path) -> Terms:
     """Return the terms of a run of this model whose commitments are files of this batch."""
-    terms = plan.terms(
+    terms = Terms(
+        **plan.LOCAL_TERMS,
         trainer=NODE,
         storage_key=NODE,
         task_count=1,
         task_root=bytes(32),
-        model=model_hash(model),
-        tokenizer=tokenizer_hash(model),
+        model_hash=model_hash(model),
+        tokenizer_hash=tokenizer_hash(model),
     )
     return replace(
         terms,

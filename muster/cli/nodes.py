@@ -9,7 +9,6 @@ import typer
 from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.client import NO_TIP, Chain
-from muster.chain.keys import Signer
 from muster.chain.types import TxRequest
 from muster.cli.session import Session, parse_tokens, wallet_keys
 from muster.cli.wallet import read_address
@@ -81,13 +80,9 @@ async def join(
 
         # 4. Send the gas.
         if done is not None and short:
-            await _send_gas(session, chain, hot, short)
-
-
-async def _send_gas(session: Session, chain: Chain, node: Signer, wei: int) -> None:
-    assert chain.sender is not None
-    mined = await chain.sender.send(TxRequest(node.address, b"", "gas for the node", wei))
-    session.note(f"sent {Ether(wei)} to {node.address} in 0x{mined.hash.hex()}")
+            assert chain.sender is not None
+            mined = await chain.sender.send(TxRequest(hot.address, b"", "gas for the node", short))
+            session.note(f"sent {Ether(short)} to {hot.address} in 0x{mined.hash.hex()}")
 
 
 async def registered(chain: Chain, address: str) -> Node:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,22 +33,16 @@ class AnswerJournal(Journal):
         Raises ConfigError when the folder has answers to something else, or another process uses it; StorageError when
         it cannot be used.
         """
-        self._lock = FolderLock(folder)
-        try:
+        with ExitStack() as opened:
+            opened.enter_context(FolderLock(folder))
             super().__init__(folder / "answers.sqlite", _SCHEMA)
-        except BaseException:
-            self._lock.release()
-            raise
-        try:
+            opened.callback(super().close)
             self._check_identity(folder, json.loads(json.dumps(identity)))
-        except BaseException:
-            self.close()
-            raise
+            self._opened = opened.pop_all()
 
     def close(self) -> None:
         """Close the database and free the folder."""
-        super().close()
-        self._lock.release()
+        self._opened.close()
 
     def _check_identity(self, folder: Path, identity: dict[str, Any]) -> None:
         known = self.value("SELECT document FROM identity")

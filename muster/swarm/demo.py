@@ -24,6 +24,7 @@ from muster.constants import HOUR_SECONDS, WINDOW_HOURS
 from muster.contracts import runs
 from muster.contracts.runs import WorkCommitted
 from muster.errors import MusterError, UnreachableError
+from muster.runtime.process import run_together
 from muster.swarm import facts, stage
 from muster.swarm.plan import SwarmRequest, chain_process, model_process, nodes, process
 from muster.swarm.report import write_report
@@ -54,6 +55,8 @@ class Swarm:
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
     keys: dict[str, Signer] = field(default_factory=dict)
+    tips: Mapping[str, bytes] = field(default_factory=dict)
+    """What each validator registers of its draw secret."""
     run: int = 0
     participants: Sequence[Participant] = ()
     last_event: int = 0
@@ -76,21 +79,18 @@ class Swarm:
         with self.measure("prepare"):
             self.keys = await asyncio.to_thread(stage.make_keys, self.request)
             task_set = await asyncio.to_thread(stage.make_tasks, self.request)
-            model = asyncio.create_task(self.supervisor.run(model_process(self.request)))
-            try:
-                await self.supervisor.start(chain_process(self.request))
-                self.view.stage("deploying the contracts, making a model")
-                await stage.deploy_contracts(self.request, self.keys)
-                await stage.draw_tokens(self.request, self.keys)
-                tips = await asyncio.to_thread(stage.make_draw_tips, self.request)
-                await model
-            finally:
-                model.cancel()
-                await asyncio.gather(model, return_exceptions=True)
+            await run_together(self.supervisor.run(model_process(self.request)), self._deploy())
             self.view.stage("creating the run, registering its nodes")
             await asyncio.to_thread(stage.fill_run_folder, self.request.layout)
-            self.run, self.participants = await stage.open_run(self.request, self.keys, tips, task_set)
+            self.run, self.participants = await stage.open_run(self.request, self.keys, self.tips, task_set)
             await asyncio.to_thread(stage.write_settings, self.request, self.run)
+
+    async def _deploy(self) -> None:
+        await self.supervisor.start(chain_process(self.request))
+        self.view.stage("deploying the contracts, making a model")
+        await stage.deploy_contracts(self.request, self.keys)
+        await stage.draw_tokens(self.request, self.keys)
+        self.tips = await asyncio.to_thread(stage.make_draw_tips, self.request)
 
     async def start(self) -> None:
         """Services, trainer, validators, workers."""

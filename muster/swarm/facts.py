@@ -106,9 +106,7 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
                 stake_before=stake,
                 stake_after=stake - (conviction.slashed if conviction else 0),
                 bounty=conviction.bounty if conviction else 0,
-                guilty_votes=sum(votes),
-                votes=len(votes),
-                jury=jury,
+                votes={"guilty": sum(votes), "not_guilty": len(votes) - sum(votes), "jury": jury},
                 challenger=challenger,
             )
         )

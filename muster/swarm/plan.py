@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from muster.chain.anvil import anvil_command
 from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
-from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.process import STOP_SECONDS
 from muster.swarm.summary import Participant
@@ -29,6 +29,13 @@ BLOCK_SECONDS: Final = 1
 BUDGETS: Final = (8, 12, 16)
 GROUPS_PER_BATCH: Final = 64
 PROFILE: Final = "cpu-fp32-projection-v1"
+
+LOCAL_TERMS: Final[Mapping[str, Any]] = {
+    **LOCAL_DEFAULTS,
+    "profile": profile_hash(PROFILE),
+    "classes": (WorkClass(10_000, BUDGETS),),
+}
+"""The owner's choices of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
 
 LASTING_GROUPS: Final = 32
 """Groups per commitment of a swarm that lasts: a node makes 255 commitments an hour at most, so each is large."""
@@ -135,35 +142,11 @@ def step_interval(request: SwarmRequest) -> int:
 
 def local_terms(request: SwarmRequest) -> dict[str, Any]:
     """Return the owner's choices for this swarm's run, by field of `Terms`."""
-    chosen = dict(LOCAL_DEFAULTS)
+    chosen = dict(LOCAL_TERMS)
     if request.lasting:
         chosen |= {"pay": LASTING_PAY, "seal_pay": LASTING_PAY}
         chosen |= {"groups_per_commitment": LASTING_GROUPS, "min_step_interval": step_interval(request)}
     return chosen
-
-
-def terms(
-    *,
-    trainer: str,
-    storage_key: str,
-    task_count: int,
-    task_root: bytes,
-    model: bytes,
-    tokenizer: bytes,
-    chosen: Mapping[str, Any] = LOCAL_DEFAULTS,
-) -> Terms:
-    """Return the terms of a local run: small groups, seconds for case deadlines, a stake that hurts to lose."""
-    return Terms(
-        **chosen,
-        trainer=trainer,
-        storage_key=storage_key,
-        task_count=task_count,
-        task_root=task_root,
-        model_hash=model,
-        tokenizer_hash=tokenizer,
-        profile=profile_hash(PROFILE),
-        classes=(WorkClass(10_000, BUDGETS),),
-    )
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,10 @@ from muster.contracts.registry import Role
 from muster.contracts.runs import RunCreated
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, model_hash, tokenizer_hash
+from muster.protocol.terms import Terms
 from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
-from muster.swarm.plan import ESCROW, Layout, SwarmRequest, local_terms, nodes, settings_of, terms
+from muster.swarm.plan import ESCROW, Layout, SwarmRequest, local_terms, nodes, settings_of
 from muster.swarm.summary import Participant
 from muster.tasks import TaskSet, make_task_set, save_task_set
 
@@ -149,14 +150,14 @@ async def open_run(
     request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], task_set: TaskSet
 ) -> tuple[int, Sequence[Participant]]:
     """Create and fund the run and register every node; return the run's number and the participants."""
-    agreed = terms(
-        chosen=local_terms(request),
+    agreed = Terms(
+        **local_terms(request),
         trainer=keys["trainer"].address,
         storage_key=keys["orchestrator"].address,
         task_count=task_set.size,
         task_root=task_set.root,
-        model=model_hash(request.layout.model),
-        tokenizer=tokenizer_hash(request.layout.model),
+        model_hash=model_hash(request.layout.model),
+        tokenizer_hash=tokenizer_hash(request.layout.model),
     )
     async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
         run = event_of(await chain.send(runs.create_run(agreed.to_chain())), RunCreated).run

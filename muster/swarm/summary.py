@@ -60,9 +60,8 @@ class CaseResult:
     stake_before: int
     stake_after: int
     bounty: int
-    guilty_votes: int
-    votes: int
-    jury: int
+    votes: Mapping[str, int]
+    """Guilty, not guilty, and how many the jury has."""
     challenger: str
 
 
@@ -209,7 +208,7 @@ def slash_row(facts: SwarmFacts, case: CaseResult) -> dict[str, Any]:
         "stake_before": case.stake_before,
         "stake_after": case.stake_after,
         "bounty": case.bounty,
-        "votes": {"guilty": case.guilty_votes, "not_guilty": case.votes - case.guilty_votes, "jury": case.jury},
+        "votes": dict(case.votes),
         "challenger": name_of(facts, case.challenger),
     }
 

@@ -5,19 +5,14 @@ the run's terms name, `rewards` scores a completion. Workers, validators and the
 `length_reward`; nobody else decides what an answer is worth.
 """
 
-from muster.tasks.families import FAMILIES, Arithmetic, Family, Sorting, Task
-from muster.tasks.rewards import LENGTH_ALPHA, answer_of, length_reward, verify
+from muster.tasks.families import Task
+from muster.tasks.rewards import LENGTH_ALPHA, length_reward, verify
 from muster.tasks.task_set import TaskSet, load_task_set, make_task_set, save_task_set
 
 __all__ = [
-    "FAMILIES",
     "LENGTH_ALPHA",
-    "Arithmetic",
-    "Family",
-    "Sorting",
     "Task",
     "TaskSet",
-    "answer_of",
     "length_reward",
     "load_task_set",
     "make_task_set",

@@ -29,13 +29,14 @@ def tiny_checkpoint(folder: Path, *, layers: int = 1) -> Path:
 
 
 def terms_of(initial: Path) -> Terms:
-    return plan.terms(
+    return Terms(
+        **plan.LOCAL_TERMS,
         trainer=NODE,
         storage_key=NODE,
         task_count=1,
         task_root=bytes(32),
-        model=model_hash(initial),
-        tokenizer=tokenizer_hash(initial),
+        model_hash=model_hash(initial),
+        tokenizer_hash=tokenizer_hash(initial),
     )
 
 

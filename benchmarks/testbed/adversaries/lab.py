@@ -22,8 +22,9 @@ from muster.proofs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
 from muster.protocol.draws import Draw
 from muster.protocol.prompts import completion_text
+from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
-from muster.swarm.plan import terms as demo_terms
+from muster.swarm.plan import LOCAL_TERMS
 from muster.tasks import TaskSet, length_reward, make_task_set, verify
 from muster.verification.checks import CommittedWork, ModelFacts, Rules
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
@@ -65,13 +66,14 @@ def open_lab(folder: Path, profile: Profile = CPU_FP32) -> Iterator[AdversaryLab
 def demo_rules(model_dir: Path, task_set: TaskSet, profile: Profile) -> Rules:
     """Return the demo's rules."""
     nobody = "0x" + "00" * 20
-    terms = demo_terms(
+    terms = Terms(
+        **LOCAL_TERMS,
         trainer=nobody,
         storage_key=nobody,
         task_count=task_set.size,
         task_root=task_set.root,
-        model=bytes(32),
-        tokenizer=bytes(32),
+        model_hash=bytes(32),
+        tokenizer_hash=bytes(32),
     )
     return Rules(
         chain_id=31337,

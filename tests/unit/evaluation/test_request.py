@@ -22,7 +22,8 @@ from muster.evaluation.client import ask, refusal_line
 from muster.evaluation.pass_at_k import mean_pass_at_k
 from muster.evaluation.request import EvalRequest, Sampling, TaskResult
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
-from muster.swarm.plan import terms as demo_terms
+from muster.protocol.terms import Terms
+from muster.swarm.plan import LOCAL_TERMS
 from muster.tasks import Task, TaskSet, load_task_set, make_task_set, save_task_set
 from worker.answering import check_context, longest_prompt
 
@@ -96,8 +97,14 @@ def test_a_way_of_asking_that_makes_no_sense_is_refused(change: dict[str, Any], 
 def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     assert make_sampling(8, None, None, None, 0, None) == SAMPLING
     terms = replace(
-        demo_terms(
-            trainer=NOBODY, storage_key=NOBODY, task_count=1, task_root=bytes(32), model=bytes(32), tokenizer=bytes(32)
+        Terms(
+            **LOCAL_TERMS,
+            trainer=NOBODY,
+            storage_key=NOBODY,
+            task_count=1,
+            task_root=bytes(32),
+            model_hash=bytes(32),
+            tokenizer_hash=bytes(32),
         ),
         temperature_micro=600_000,
         max_completion_tokens=77,

@@ -8,12 +8,14 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError, UsageError
+from muster.protocol.terms import Terms
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml, toml_value
 from muster.swarm.plan import (
     ESCROW,
     GROUPS_PER_BATCH,
+    LOCAL_TERMS,
     Layout,
     Ports,
     SwarmRequest,
@@ -22,7 +24,6 @@ from muster.swarm.plan import (
     process,
     relay_urls,
     settings_of,
-    terms,
 )
 from muster.swarm.stage import MARKER, SERVICES, fresh_folder, keep_logs, make_keys, operator_of, write_settings
 
@@ -100,13 +101,14 @@ def test_only_a_swarms_own_folder_is_cleared(tmp_path: Path) -> None:
 
 
 def test_the_terms_are_those_of_the_issue() -> None:
-    agreed = terms(
+    agreed = Terms(
+        **LOCAL_TERMS,
         trainer="0x" + "11" * 20,
         storage_key="0x" + "22" * 20,
         task_count=4096,
         task_root=bytes(32),
-        model=bytes(32),
-        tokenizer=bytes(32),
+        model_hash=bytes(32),
+        tokenizer_hash=bytes(32),
     )
     assert (agreed.async_level, agreed.positions, agreed.slash_bps, agreed.bounty_bps) == (2, 128, 5_000, 2_000)
     assert agreed.admitter == "0x" + "00" * 20
@@ -132,7 +134,8 @@ def test_a_swarm_that_lasts_never_runs_out_of_commitments_or_pay(
 
 
 def test_a_demo_is_short_and_keeps_every_step(request_: SwarmRequest) -> None:
-    assert local_terms(request_) == LOCAL_DEFAULTS
+    assert local_terms(request_) == LOCAL_TERMS
+    assert {name: LOCAL_TERMS[name] for name in LOCAL_DEFAULTS} == LOCAL_DEFAULTS
     trainer = settings_of(request_, "trainer", 1)
     assert (trainer["trainer.max_files"], trainer["shardcast.whole_versions"]) == (8, 47)
 

@@ -41,6 +41,10 @@ def published(step: int, root_on_chain: str, root_of_files: str) -> dict[str, ob
     return {"step": step, "root_on_chain": root_on_chain, "root_of_files": root_of_files}
 
 
+def votes(guilty: int, not_guilty: int) -> dict[str, int]:
+    return {"guilty": guilty, "not_guilty": not_guilty, "jury": 3}
+
+
 def facts(**changes: object) -> SwarmFacts:
     values: dict[str, object] = {
         "participants": [
@@ -57,8 +61,8 @@ def facts(**changes: object) -> SwarmFacts:
             Payment(HONEST, 3 * PAY, 90_000),
         ],
         "case_results": [
-            CaseResult(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, 2, 3, 3, JUDGE),
-            CaseResult(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, 0, 0, 3, JUDGE),
+            CaseResult(1, CHEAT, "activation_mismatch", "guilty", "0x" + "0f" * 32, 100, 50, 10, votes(2, 1), JUDGE),
+            CaseResult(2, CHEAT, "activation_mismatch", "moot", "0x" + "0e" * 32, 50, 50, 0, votes(0, 0), JUDGE),
         ],
         "updates": [update(2, 0.75, 0.5), update(0, 0.5), update(1, 0.625, 0.25)],
         "lines": {
@@ -215,7 +219,7 @@ def test_what_is_not_as_it_must_be_is_said(changes: dict, sentence: str) -> None
 
 
 def test_an_honest_node_that_was_slashed_is_a_problem() -> None:
-    case = CaseResult(1, HONEST, "malformed", "guilty", "0x01", 100, 50, 10, 2, 3, 3, JUDGE)
+    case = CaseResult(1, HONEST, "malformed", "guilty", "0x01", 100, 50, 10, votes(2, 1), JUDGE)
     assert "worker-1 is honest and was slashed" in problems(summarise(facts(case_results=[case])), steps=2)
 
 

@@ -16,13 +16,13 @@ from muster.tasks import (
     LENGTH_ALPHA,
     Task,
     TaskSet,
-    answer_of,
     length_reward,
     load_task_set,
     make_task_set,
     save_task_set,
     verify,
 )
+from muster.tasks.rewards import answer_of
 
 SORT = Task("sort 5231", "1235", "sort", 4)
 

@@ -19,7 +19,15 @@ from trainer.service import check_tasks, check_terms
 
 def terms(**changes: object) -> Terms:
     nothing = bytes(32)
-    made = plan.terms(trainer=NODE, storage_key=NODE, task_count=1, task_root=nothing, model=nothing, tokenizer=nothing)
+    made = Terms(
+        **plan.LOCAL_TERMS,
+        trainer=NODE,
+        storage_key=NODE,
+        task_count=1,
+        task_root=nothing,
+        model_hash=nothing,
+        tokenizer_hash=nothing,
+    )
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
