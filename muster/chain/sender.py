@@ -131,7 +131,7 @@ class TxSender:
             return
         left = await asyncio.to_thread(self.journal.pending)
         if left:
-            self._log.info("waiting for what was left open", transactions=[sent.label for sent in left])
+            self._log.info("waiting for what was left open", transactions=[sent.call.label for sent in left])
         for sent in left:
             await self._broadcast(sent)
         for filler in await self._fill_gaps():
@@ -143,7 +143,7 @@ class TxSender:
                 self._log.warning(str(error))
                 continue
             if not mined.ok:
-                self._log.warning("an earlier transaction reverted", call=sent.label, hash="0x" + mined.hash.hex())
+                self._log.warning("an earlier transaction reverted", call=sent.call.label, hash="0x" + mined.hash.hex())
         self._pending_done = True
 
     async def _fill_gaps(self) -> list[Sent]:
@@ -209,7 +209,7 @@ class TxSender:
         if call.to is not None:
             transaction["to"] = to_checksum_address(call.to)
         raw = bytes(self.signer.sign_transaction(transaction).raw_transaction)
-        return Sent(nonce, call.label, call.to, call.data, call.value, gas, fees.max_fee, fees.tip, raw, (keccak(raw),))
+        return Sent(nonce, call, gas, fees, raw, (keccak(raw),))
 
     async def _broadcast(self, sent: Sent) -> Landing:
         """Send a transaction and classify the endpoint's answer. Raises UnfundedError, ChainError, UnreachableError."""
@@ -227,8 +227,10 @@ class TxSender:
             if "underpriced" in reason or "base fee" in reason or "fee cap" in reason:
                 return "cheap"
             if "insufficient funds" in reason:
-                raise self.unfunded(sent.label, "does not hold", sent.gas * sent.max_fee + sent.value) from error
-            raise ChainError(f"{sent.label}: the endpoint refuses the transaction: {error.reason}") from error
+                raise self.unfunded(
+                    sent.call.label, "does not hold", sent.gas * sent.fees.max_fee + sent.call.value
+                ) from error
+            raise ChainError(f"{sent.call.label}: the endpoint refuses the transaction: {error.reason}") from error
         return "accepted"
 
     async def _may_be_mined(self, sent: Sent) -> bool:
@@ -266,7 +268,7 @@ class TxSender:
                 if lost == LOST_POLLS:
                     await asyncio.to_thread(self.journal.forget, sent.nonce)
                     raise _LostError(
-                        f"{sent.label}: another transaction of {self.signer.address} took nonce {sent.nonce}",
+                        f"{sent.call.label}: another transaction of {self.signer.address} took nonce {sent.nonce}",
                         hint="is another program sending with this key? stop it and try again",
                     )
                 # 3. It takes long: raise the fees, or see that the endpoint still knows it.
@@ -277,31 +279,30 @@ class TxSender:
                     checks += 1
                     await self._keep_alive(sent)
             except (UnreachableError, MalformedError, RpcError) as error:
-                self._log.warning("cannot check an open transaction", call=sent.label, error=str(error))
+                self._log.warning("cannot check an open transaction", call=sent.call.label, error=str(error))
             await asyncio.sleep(min(self.poll, self.timeout / KEEP_ALIVES))
         raise UnreachableError(
-            f"{sent.label}: transaction 0x{sent.hashes[-1].hex()} was not mined in {self.timeout:g} s",
+            f"{sent.call.label}: transaction 0x{sent.hashes[-1].hex()} was not mined in {self.timeout:g} s",
             hint="it is in the journal: the next start waits for it first",
         )
 
     async def _keep_alive(self, sent: Sent) -> None:
         """Broadcast again what the endpoint has forgotten."""
         if await self.web3.provider.request("eth_getTransactionByHash", sent.hashes[-1]) is None:
-            self._log.info("broadcasting again", call=sent.label, nonce=sent.nonce)
+            self._log.info("broadcasting again", call=sent.call.label, nonce=sent.nonce)
             await self._broadcast(sent)
 
     async def _bump(self, sent: Sent) -> Sent:
         """Replace it by itself at an eighth more, or what the market asks now if that is more."""
         _, balance, market = await self._market()
-        fees = Fees(max(sent.max_fee * 9 // 8 + 1, market.max_fee), max(sent.tip * 9 // 8 + 1, market.tip))
-        if balance < sent.gas * fees.max_fee + sent.value:
+        fees = Fees(max(sent.fees.max_fee * 9 // 8 + 1, market.max_fee), max(sent.fees.tip * 9 // 8 + 1, market.tip))
+        if balance < sent.gas * fees.max_fee + sent.call.value:
             return sent
-        call = TxRequest(sent.to, sent.data, sent.label, sent.value)
-        signed = self.sign(call, sent.nonce, sent.gas, fees)
+        signed = self.sign(sent.call, sent.nonce, sent.gas, fees)
         signed = replace(signed, hashes=(*sent.hashes, *signed.hashes))
         if not await asyncio.to_thread(self.journal.replace, sent, signed):
             return await self._reload(sent)
-        self._log.info("raising the fees", call=sent.label, nonce=sent.nonce, max_fee=fees.max_fee)
+        self._log.info("raising the fees", call=sent.call.label, nonce=sent.nonce, max_fee=fees.max_fee)
         await self._broadcast(signed)
         return signed
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from muster.chain.types import Fees, TxRequest
 from muster.runtime.journal import Journal
 
 _SCHEMA: Final = """
@@ -32,15 +33,9 @@ class Sent:
     """A signed transaction that is on its way."""
 
     nonce: int
-    label: str
-    """The call in words, e.g. Runs.commitWork."""
-    to: str | None
-    """None creates a contract."""
-    data: bytes
-    value: int
+    call: TxRequest
     gas: int
-    max_fee: int
-    tip: int
+    fees: Fees
     raw: bytes
     """Its latest signed form."""
     hashes: tuple[bytes, ...]
@@ -82,7 +77,7 @@ class TxJournal(Journal):
             "UPDATE sent SET max_fee = ?, tip = ?, raw = ?, hashes = ? WHERE chain = ? AND nonce = ? AND raw = ?"
         )
         with self._guard:
-            values = new.max_fee, new.tip, new.raw, _hashes(new), self._chain, old.nonce, old.raw
+            values = new.fees.max_fee, new.fees.tip, new.raw, _hashes(new), self._chain, old.nonce, old.raw
             return self.execute(statement, *values) == 1
 
     def forget(self, nonce: int) -> None:
@@ -96,12 +91,13 @@ def _hashes(sent: Sent) -> str:
 
 
 def _row(sent: Sent) -> tuple[object, ...]:
-    value = str(sent.value)  # SQLite's integers have 64 bits
-    fees = (sent.gas, sent.max_fee, sent.tip)
-    return (sent.nonce, sent.label, sent.to, sent.data, value, *fees, sent.raw, _hashes(sent))
+    call, fees = sent.call, sent.fees
+    value = str(call.value)  # SQLite's integers have 64 bits
+    what = (sent.nonce, call.label, call.to, call.data, value)
+    return (*what, sent.gas, fees.max_fee, fees.tip, sent.raw, _hashes(sent))
 
 
 def _sent(row: sqlite3.Row) -> Sent:
     hashes = tuple(bytes.fromhex(text) for text in json.loads(row["hashes"]))
-    stored = dict(row) | {"value": int(row["value"]), "hashes": hashes}
-    return Sent(to=stored.pop("recipient"), **stored)
+    call = TxRequest(row["recipient"], row["data"], row["label"], int(row["value"]))
+    return Sent(row["nonce"], call, row["gas"], Fees(row["max_fee"], row["tip"]), row["raw"], hashes)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from muster.constants import HOUR_SECONDS, MICRO, TOKEN
-from muster.errors import ConfigError, MusterError
+from muster.errors import ConfigError
 from muster.protocol.terms import Terms, WorkClass
 from muster.runtime.units import decimal_amount, parse_amount
 from muster.settings.toml import toml_value
@@ -123,8 +123,6 @@ def _read_one(path: Path, name: str, value: Any) -> Any:
             return _address(value)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError("a whole number is needed")
-    except MusterError:
-        raise
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise ConfigError(f"{path}: {name} = {value!r}: {error}") from error
     return value

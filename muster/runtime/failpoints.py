@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -50,17 +51,9 @@ def failpoint(name: str) -> None:
     unknown = [part for part in (*names, name) if part not in POINTS]
     if unknown:
         raise ConfigError(f"no failpoint is called {unknown[0]!r}", hint="muster/runtime/failpoints.py lists them")
-    if name in names and _first_time(name):
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _first_time(name: str) -> bool:
-    """Create the point's marker; False when it exists already."""
-    folder = os.environ.get("MUSTER_FAILPOINT_DIR")
-    if not folder:
-        return True
-    try:
-        (Path(folder) / name).touch(exist_ok=False)
-    except FileExistsError:
-        return False
-    return True
+    if name in names:
+        folder = os.environ.get("MUSTER_FAILPOINT_DIR")
+        with suppress(FileExistsError):  # it has fired already
+            if folder:
+                (Path(folder) / name).touch(exist_ok=False)
+            os.kill(os.getpid(), signal.SIGKILL)

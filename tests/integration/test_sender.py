@@ -164,7 +164,7 @@ async def test_a_killed_process_s_transaction_is_settled_first(
 
     async with opened(anvil, signer, tmp_path / "journal") as sender:
         (left,) = sender.journal.pending()
-        assert (left.nonce, left.label, left.value) == (0, "pay 1", 1)
+        assert (left.nonce, left.call.label, left.call.value) == (0, "pay 1", 1)
         mined = await sender.send(payment(to))
         assert sender.journal.pending() == []
     first = anvil.request("eth_getTransactionReceipt", "0x" + left.hashes[0].hex())
@@ -176,7 +176,9 @@ async def test_a_killed_process_s_transaction_is_settled_first(
 async def test_a_fresh_local_chain_has_nothing_to_settle(start_anvil: Start, tmp_path: Path) -> None:
     signer, to = Signer.random(), Signer.random()
     before = TxJournal(tmp_path / f"31337-{signer.address}.sqlite", "0x" + "11" * 32)
-    before.reserve(57, (), lambda nonce: Sent(nonce, "old", None, b"", 0, 21_000, 1, 1, b"raw", (bytes(32),)))
+    before.reserve(
+        57, (), lambda nonce: Sent(nonce, TxRequest(None, b"", "old"), 21_000, Fees(1, 1), b"raw", (bytes(32),))
+    )
     before.close()
     anvil = start_anvil()
     anvil.request("anvil_setBalance", signer.address, hex(10**18))
@@ -189,13 +191,13 @@ async def test_a_fresh_local_chain_has_nothing_to_settle(start_anvil: Start, tmp
 
 def test_the_journal_keeps_what_it_is_told(tmp_path: Path) -> None:
     journal = TxJournal(tmp_path / "j.sqlite", "0xa")
-    sent = Sent(3, "x", None, b"\0\1", 10**30, 1, 2, 3, b"raw", (b"\1" * 32,))
+    sent = Sent(3, TxRequest(None, b"\0\1", "x", 10**30), 1, Fees(2, 3), b"raw", (b"\1" * 32,))
     journal.reserve(3, (), lambda nonce: replace(sent, nonce=nonce))
     five = journal.reserve(3, (4,), lambda nonce: replace(sent, nonce=nonce))
     assert five.nonce == 5
     with pytest.raises(ZeroDivisionError):
         journal.reserve(0, (), lambda nonce: 1 // 0)  # type: ignore[arg-type,return-value]
-    bumped = replace(sent, raw=b"raw2", max_fee=9, hashes=(*sent.hashes, b"\2" * 32))
+    bumped = replace(sent, raw=b"raw2", fees=Fees(9, 3), hashes=(*sent.hashes, b"\2" * 32))
     assert journal.replace(sent, bumped)
     assert not journal.replace(sent, bumped), "somebody else was faster"
     journal.close()
@@ -226,8 +228,8 @@ async def test_a_slow_transaction_is_replaced_by_itself_with_higher_fees(start_a
         await until(lambda: len(sender.journal.pending()[0].hashes) == 2)
         (second,) = sender.journal.pending()
         assert second.nonce == first.nonce
-        assert second.max_fee >= first.max_fee * 9 // 8
-        assert second.tip >= first.tip * 9 // 8
+        assert second.fees.max_fee >= first.fees.max_fee * 9 // 8
+        assert second.fees.tip >= first.fees.tip * 9 // 8
         await until(lambda: anvil.request("eth_getTransactionByHash", "0x" + second.hashes[1].hex()))
         anvil.request("evm_mine")
         assert (await sending).hash == second.hashes[1]
@@ -243,7 +245,7 @@ async def test_what_is_not_mined_in_time_stays_in_the_journal(start_anvil: Start
         with pytest.raises(UnreachableError, match=r"pay 1: transaction 0x\w{64} was not mined in 1 s"):
             await sender.send(payment(to))
         assert time.monotonic() - start < 4
-        assert [row.label for row in sender.journal.pending()] == ["pay 1"]
+        assert [row.call.label for row in sender.journal.pending()] == ["pay 1"]
         with pytest.raises(UnreachableError, match="pay 1"):
             await sender.send(payment(to, 7))
         anvil.request("evm_setAutomine", True)
@@ -383,4 +385,4 @@ async def test_an_endpoint_that_dies_during_a_send_is_unreachable_and_the_journa
         anvil.stop()
         with pytest.raises(UnreachableError):
             await sending
-        assert [row.label for row in sender.journal.pending()] == ["pay 1"]
+        assert [row.call.label for row in sender.journal.pending()] == ["pay 1"]

@@ -23,13 +23,13 @@ from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.sources import WEIGHTS_PATH
 from muster.shardcast.format.manifest import MANIFEST_NAME
-from muster.shardcast.format.store import INDEX_NAME, PAGE_NAME, Index
+from muster.shardcast.format.store import INDEX_NAME
 from muster.shardcast.serve.http_server import FileServer, ServerLimits
 from muster.shardcast.serve.reply import FileProblem, FileRequest, Reply, json_reply, requested_range
 from muster.shardcast.serve.store import Stats, VersionStore, open_connections, replies
 
 _FILE_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + r"/0x([0-9a-f]{64})/([A-Za-z0-9_.-]{1,127})")
-_PAGE_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + "/" + PAGE_NAME.pattern)
+_INDEX_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + r"/index(?:-([0-9]{1,8}))?\.json")
 _IMMUTABLE: Final = {"Accept-Ranges": "bytes", "Cache-Control": "public, max-age=31536000, immutable"}
 
 
@@ -43,7 +43,6 @@ class WeightRoutes:
         self.connections: Callable[[], int] = lambda: 0
         """Returns how many are open, for the statistics."""
         self._routes: dict[str, Callable[[], Awaitable[Reply]]] = {
-            f"{WEIGHTS_PATH}/{INDEX_NAME}": self._index,
             "/v1/stats": self._stats,
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -58,8 +57,8 @@ class WeightRoutes:
                 reply = await route()
             elif (match := _FILE_PATH.fullmatch(request.path)) is not None:
                 reply = await self._file(request, bytes.fromhex(match[1]), match[2])
-            elif (match := _PAGE_PATH.fullmatch(request.path)) is not None:
-                reply = _index_reply(await self.store.index(int(match[1])))
+            elif (match := _INDEX_PATH.fullmatch(request.path)) is not None:
+                reply = await self._index(match[1])
             else:
                 raise FileProblem(404, "nothing is served under this path", hint=f"try {WEIGHTS_PATH}/{INDEX_NAME}")
         except FileProblem as problem:
@@ -85,8 +84,10 @@ class WeightRoutes:
         status, count = 206 if asked else 200, self.stats.count_served
         return Reply(status, headers=headers, body=opened, start=start, stop=stop, count=count)
 
-    async def _index(self) -> Reply:
-        return _index_reply(await self.store.index())
+    async def _index(self, page: str | None) -> Reply:
+        index = await self.store.index(None if page is None else int(page))
+        headers = {"Content-Type": "application/json", "Cache-Control": "no-cache"}
+        return Reply(200, index.model_dump_json().encode(), headers)
 
     async def _stats(self) -> Reply:
         index = await self.store.index()
@@ -133,8 +134,3 @@ async def listening(role: str, store: VersionStore, stats: Stats, settings: Shar
         yield port
     finally:
         await server.close()
-
-
-def _index_reply(index: Index) -> Reply:
-    headers = {"Content-Type": "application/json", "Cache-Control": "no-cache"}
-    return Reply(200, index.model_dump_json().encode(), headers)
