@@ -14,13 +14,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import deque
 from typing import Final
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
-from muster.protocol.messages import Problem
 from orchestrator.connection_table import ConnectionTable, Owner, address_group
 
 MAX_HEAD_BYTES: Final = 64 * 1024
@@ -263,7 +263,7 @@ def bounded(table: ConnectionTable) -> type[BoundedProtocol]:
 
 def refusal(status: int, title: str, detail: str) -> bytes:
     """Return the bytes of a problem document as an answer that ends its connection."""
-    body = Problem(title=title, status=status, detail=detail).model_dump_json().encode()
+    body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, "hint": ""}).encode()
     lines = [f"HTTP/1.1 {status} {_STATUS[status]}", "Content-Type: application/problem+json"]
     lines += [f"Content-Length: {len(body)}", "Connection: close"]
     if status == 503:
