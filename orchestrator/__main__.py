@@ -24,12 +24,12 @@ import uvicorn
 from muster.chain.keys import Signer, load_signer
 from muster.errors import ConfigError, MusterError
 from muster.runtime import telemetry
+from muster.runtime.connection_table import ConnectionTable, connection_budget
+from muster.runtime.http_limits import IDLE_SECONDS, bounded
 from muster.settings.schema import OrchestratorSettings, Settings
 from muster.settings.sources import load_settings
 from orchestrator.admission import Admission
 from orchestrator.app import create_app
-from orchestrator.connection_table import ConnectionTable, connection_budget
-from orchestrator.http_limits import IDLE_SECONDS, bounded
 from orchestrator.service import serving
 
 GRACE_SECONDS = 10

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 import uvicorn
 
-from orchestrator import connection_table
-from orchestrator import http_limits as connections
-from orchestrator.connection_table import ConnectionTable, Owner
-from orchestrator.http_limits import MAX_HEAD_BYTES, bounded
+from muster.runtime import connection_table
+from muster.runtime import http_limits as connections
+from muster.runtime.connection_table import ConnectionTable, Owner
+from muster.runtime.http_limits import MAX_HEAD_BYTES, bounded
 
 ANSWER = b"x" * (64 << 20)
 PATIENCE = 20.0

@@ -8,7 +8,7 @@
   up to MAX_DISCARDED_BYTES: closing a socket with unread bytes resets it, and the answer is lost with it. Where the
   answer ends the connection, our half is closed at once and the rest is awaited for LINGER_SECONDS.
 - What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 503 with
-  `Retry-After` where there is no room. (`orchestrator/connection_table.py` says who gets room.)
+  `Retry-After` where there is no room. (`muster/runtime/connection_table.py` says who gets room.)
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from muster.constants import SLOWEST_BYTES_PER_SECOND
-from orchestrator.connection_table import ConnectionTable, Owner, address_group
+from muster.runtime.connection_table import ConnectionTable, Owner, address_group
 
 MAX_HEAD_BYTES: Final = 64 * 1024
 """Of one request's head; up to a read more is taken in before that shows."""
