@@ -37,6 +37,9 @@ ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
 FILES: Final = ("/v1/files/", "/v1/evidence")
 WAIT_SECONDS: Final = 5.0
 REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
+OPEN: Final = telemetry.gauge("connections", "Open connections")
+OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
+CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
 
 Recognise = Callable[[Request], Awaitable[Owner | None]]
 
@@ -116,6 +119,9 @@ class Admission:
         self._app = app
         self._recognise = recognise
         self._table = table
+        OPEN.set_function(lambda: len(table))
+        OWNED.set_function(lambda: table.owned)
+        table.on_close = lambda why: CLOSED.labels(why).inc()
         self.slots_by_kind = {
             "trainer": Slots(64, 512, share=1.0),
             "member": Slots(256, 4096),

@@ -22,11 +22,9 @@ from __future__ import annotations
 import heapq
 import ipaddress
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
-
-from muster.runtime import telemetry
 
 HEADS_PER_ADDRESS: Final = 256
 HEAD_GRACE_SECONDS: Final = 5.0
@@ -34,10 +32,6 @@ OWNED_CONNECTIONS: Final = 64
 
 MAX_CONNECTIONS: Final = 65_536
 """However many the descriptors allow: so many idle connections take about a gigabyte of memory."""
-
-OPEN: Final = telemetry.gauge("connections", "Open connections")
-OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
-CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
 
 STRANGER_WAITING, STRANGER_IDLE, MEMBER_IDLE = range(3)
 """Ranks, in the order in which connections are closed."""
@@ -127,9 +121,16 @@ class ConnectionTable:
         self._waiting: dict[str, dict[Tracked, None]] = defaultdict(dict)
         """Strangers' connections by address on which a head is awaited, oldest first."""
         self._owned: Counter[str] = Counter()
+        self.on_close: Callable[[str], object] = lambda _: None
+        """Called when a connection is closed or refused for room, with the reason."""
 
     def __len__(self) -> int:
         return len(self._open)
+
+    @property
+    def owned(self) -> int:
+        """How many connections are a member's."""
+        return self._owned.total()
 
     def is_proxy(self, host: str) -> bool:
         """Return whether connections from this address are a trusted proxy's."""
@@ -144,7 +145,6 @@ class ConnectionTable:
     def add(self, connection: Tracked, now: float) -> None:
         """Note a new connection; close others, or else the new one, where there is no room."""
         self._open[connection] = None
-        OPEN.set(len(self._open))
         self.head_awaited(connection, now)
         if len(self._open) > self.budget:
             self._make_room(connection, now)
@@ -152,13 +152,11 @@ class ConnectionTable:
     def remove(self, connection: Tracked) -> None:
         """Forget a connection that is closed or about to be."""
         if self._open.pop(connection, connection) is None:
-            OPEN.set(len(self._open))
             self.head_arrived(connection)
             if connection.owner is not None:
                 self._owned[connection.owner.address] -= 1
                 if not self._owned[connection.owner.address]:
                     del self._owned[connection.owner.address]
-                OWNED.dec()
 
     def head_awaited(self, connection: Tracked, now: float) -> None:
         """Note that a request's head is awaited: from a connection's opening, or from the head's first byte."""
@@ -184,7 +182,6 @@ class ConnectionTable:
         if connection in self._open and connection.owner is None and self._owned[owner.address] < OWNED_CONNECTIONS:
             connection.owner = owner
             self._owned[owner.address] += 1
-            OWNED.inc()
 
     def _make_room(self, newest: Tracked, now: float) -> None:
         candidates = [
@@ -213,7 +210,7 @@ class ConnectionTable:
         return None
 
     def _close(self, connection: Tracked, why: str) -> None:
-        CLOSED.labels(why).inc()
+        self.on_close(why)
         self.remove(connection)
         connection.close_for_room(why)
 

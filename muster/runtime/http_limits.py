@@ -1,14 +1,14 @@
-"""Bound the time and the bytes that each connection of uvicorn may take.
+"""Bound the time and the bytes that each connection of uvicorn may take; each server states its `ConnectionLimits`.
 
-- A request's head must arrive within HEAD_SECONDS of the connection's opening, or of its own first byte if it is not
-  the first, and be no longer than MAX_HEAD_BYTES. Between two requests a connection may be idle for IDLE_SECONDS.
-- A reader that takes nothing of a long answer for STALL_SECONDS is cut, and so is one that takes less than
-  SLOWEST_BYTES_PER_SECOND of it on average beyond that time.
+- A request's head must arrive in time and be no longer than allowed. Between two requests a connection may be idle for
+  a while only.
+- A reader that takes nothing of a long answer for `stall_seconds` is cut, and so is one that takes less of it than
+  `slowest_rate` on average beyond that time.
 - A request may be answered before its body has arrived (413, 401 ...). What is left of the body is read and discarded,
-  up to MAX_DISCARDED_BYTES: closing a socket with unread bytes resets it, and the answer is lost with it. Where the
-  answer ends the connection, our half is closed at once and the rest is awaited for LINGER_SECONDS.
-- What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 503 with
-  `Retry-After` where there is no room. (`muster/runtime/connection_table.py` says who gets room.)
+  up to `discarded_bytes`: closing a socket with unread bytes resets it, and the answer is lost with it. Where the
+  answer ends the connection, our half is closed at once and the rest is awaited for `linger_seconds`.
+- What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 431 for too long
+  a head, 503 with `Retry-After` where there is no room. (`muster/runtime/connection_table.py` says who gets room.)
 """
 
 from __future__ import annotations
@@ -16,38 +16,41 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from typing import Final
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
 
+import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from muster.constants import SLOWEST_BYTES_PER_SECOND
 from muster.runtime.connection_table import ConnectionTable, Owner, address_group
 
-MAX_HEAD_BYTES: Final = 64 * 1024
-"""Of one request's head; up to a read more is taken in before that shows."""
 
-HEAD_SECONDS: Final = 20.0
-"""From the opening of a connection, or the first byte of a further request, to the end of the request's head."""
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What one connection may take: bytes, seconds, bytes per second."""
 
-IDLE_SECONDS: Final = 75.0
-"""From the end of an answer to the first byte of the next request. Longer than clients and proxies keep connections."""
-
-STALL_SECONDS: Final = 60.0
-"""Without a reader taking anything of an answer that is too long for the socket's buffer."""
-
-LINGER_SECONDS: Final = 10.0
-"""For the rest of a body to arrive after an answer that ends its connection."""
-
-MAX_DISCARDED_BYTES: Final = 256 << 20
-"""Of one body after its answer."""
-
-_STATUS: Final = {400: "Bad Request", 503: "Service Unavailable"}
+    head_bytes: int
+    """Of one request's head; up to a read more is taken in before that shows."""
+    head_seconds: float
+    """From the opening of a connection, or the first byte of a further request, to the end of the request's head."""
+    idle_seconds: float
+    """From the end of an answer to the first byte of the next request."""
+    stall_seconds: float
+    """Until a reader has taken what was sent of an answer, where that is too long for the socket's buffer."""
+    linger_seconds: float
+    """For the rest of a body to arrive after an answer that ends its connection."""
+    discarded_bytes: int
+    """Of one body after its answer."""
+    slowest_rate: int = 0
+    """Of an answer, on average; 0 for no bound."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection, which is cut when it takes too long or too much. Make a class for a server with `bounded`."""
+    """One connection, which is cut when it takes too long or too much. `bounded_config` makes the class of a server."""
 
     table: ConnectionTable
+    limits: ConnectionLimits
     address = ""
     proxied = False
     owner: Owner | None = None
@@ -71,7 +74,7 @@ class BoundedProtocol(HttpToolsProtocol):
         host = self.client[0] if self.client else ""
         self.address, self.proxied = address_group(host), self.table.is_proxy(host)
         self.since = self.loop.time()
-        self._cut_after(HEAD_SECONDS)
+        self._cut_after(self.limits.head_seconds)
         self.table.add(self, self.since)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -91,8 +94,8 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         super().data_received(data)
         self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
-        if self._head_bytes > MAX_HEAD_BYTES:
-            self.transport.abort()
+        if self._head_bytes > self.limits.head_bytes:
+            self.refuse(431)
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -105,9 +108,12 @@ class BoundedProtocol(HttpToolsProtocol):
         self._in_head = False
         if self._lingering:
             return  # another request after the one whose answer ends the connection
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.head_bytes:
+            self.refuse(431)
+            raise ValueError("the head is too long")  # which ends the parsing
         self.table.head_arrived(self)
         self.busy, self._body_arrived, self._discarded = True, False, 0
-        self._clear_deadline()
+        self._deadline = None
         super().on_headers_complete()
         self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
         self._unanswered.append(self.cycle)
@@ -124,12 +130,18 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
+        self.refuse(400, msg)
+
+    def refuse(self, status: int, detail: str = "") -> None:
+        """Answer what cannot reach the application, and close."""
+        if self._broken:
+            return
         self._broken = True
         if self._lingering:
             self.transport.close()
             return
         self._answer_no_more()
-        self.transport.write(refusal(400, "Bad Request", msg))
+        self.transport.write(refusal(status, HTTPStatus(status).phrase, detail))
         self._linger()
 
     # What goes out
@@ -140,18 +152,21 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._lingering:
             return
         super().on_response_complete()
-        if not self.cycle.response_complete or self.transport.is_closing():
-            return  # the next request came with this one, or there will be none
-        self.busy, self.since, self._answer_bytes = False, self.loop.time(), 0
-        if self._in_head:
-            self._await_head()
-        else:
-            self._cut_after(IDLE_SECONDS)
+        if self.transport.is_closing():
+            self._cut_after(self.limits.stall_seconds)  # there will be no other request
+        elif self.cycle.response_complete:  # else the next request came with this one
+            self.busy, self.since, self._answer_bytes = False, self.loop.time(), 0
+            if self._in_head:
+                self._await_head()
+            elif not self.flow.write_paused:
+                self._cut_after(self.limits.idle_seconds)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        allowed = self._answer_began + STALL_SECONDS + self._answer_bytes / SLOWEST_BYTES_PER_SECOND
-        self._cut_after(min(STALL_SECONDS, allowed - self.loop.time()))
+        seconds, rate = self.limits.stall_seconds, self.limits.slowest_rate
+        if rate:
+            seconds = min(seconds, self._answer_began + seconds + self._answer_bytes / rate - self.loop.time())
+        self._cut_after(seconds)
 
     def write_answer(self, data: bytes) -> None:
         """Send a part of an answer."""
@@ -162,8 +177,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if not self.cycle.response_complete:
-            self._clear_deadline()
+        if self.transport.is_closing():
+            self._cut_after(self.limits.stall_seconds)
+        elif not self.cycle.response_complete:
+            self._deadline = None
+        elif not self._in_head:
+            self._cut_after(self.limits.idle_seconds)
 
     def close_after_answer(self) -> None:
         """Close now, or once the rest of the request has arrived and the client can have read the answer."""
@@ -194,7 +213,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self.since = self.loop.time()
-        self._cut_after(HEAD_SECONDS)
+        self._cut_after(self.limits.head_seconds)
         self.table.head_awaited(self, self.since)
 
     def _linger(self) -> None:
@@ -206,11 +225,11 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         self.transport.write_eof()
         self.flow.resume_reading()
-        self._cut_after(LINGER_SECONDS)
+        self._cut_after(self.limits.linger_seconds)
 
     def _discard(self, size: int) -> None:
         self._discarded += size
-        if self._discarded > MAX_DISCARDED_BYTES:
+        if self._discarded > self.limits.discarded_bytes:
             self.transport.abort()
 
     def _cut_after(self, seconds: float) -> None:
@@ -234,9 +253,6 @@ class BoundedProtocol(HttpToolsProtocol):
         else:
             self._timer = self.loop.call_at(self._deadline, self._check_deadline)
 
-    def _clear_deadline(self) -> None:
-        self._deadline = None
-
 
 class AnswerTransport:
     """A connection's transport as an answer sees it: closing it does not lose the answer."""
@@ -256,15 +272,27 @@ class AnswerTransport:
         self._connection.close_after_answer()
 
 
-def bounded(table: ConnectionTable) -> type[BoundedProtocol]:
-    """Return the protocol of a server whose connections are kept in `table`."""
-    return type("BoundedProtocol", (BoundedProtocol,), {"table": table})
+def bounded_config(app: Any, table: ConnectionTable, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
+    """Return what serves an ASGI application by uvicorn within these limits, its connections kept in `table`."""
+    return uvicorn.Config(
+        app,
+        http=type("BoundedProtocol", (BoundedProtocol,), {"table": table, "limits": limits}),
+        ws="none",  # a connection handed to another protocol would never leave the table
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
+        **options,
+    )
 
 
 def refusal(status: int, title: str, detail: str) -> bytes:
     """Return the bytes of a problem document as an answer that ends its connection."""
     body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, "hint": ""}).encode()
-    lines = [f"HTTP/1.1 {status} {_STATUS[status]}", "Content-Type: application/problem+json"]
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/problem+json"]
     lines += [f"Content-Length: {len(body)}", "Connection: close"]
     if status == 503:
         lines.append("Retry-After: 1")
