@@ -15,15 +15,19 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections import deque
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from muster.runtime.connection_table import ConnectionTable, Owner, address_group
+
+UNSENT_BYTES: Final = 256 * 1024
+"""Of an answer in the kernel that are not on their way: reading is noticed in halves of this, and memory bounded."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._unanswered: deque[RequestResponseCycle] = deque()  # the request under way, and those that came with it
+        # A socket that waits for room shows only when a third of its buffer, which may be megabytes, has been taken.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         host = self.client[0] if self.client else ""
         self.address, self.proxied = address_group(host), self.table.is_proxy(host)
         self.since = self.loop.time()
