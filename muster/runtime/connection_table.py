@@ -19,9 +19,8 @@ Rules:
 
 from __future__ import annotations
 
-import heapq
 import ipaddress
-from collections import Counter, defaultdict, deque
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
@@ -79,36 +78,31 @@ Item = TypeVar("Item")
 
 def first_to_go(candidates: Sequence[tuple[Candidate, Item]], count: int) -> list[Item]:
     """Return the `count` connections to close first, by the rules above."""
-    chosen: list[Item] = []
-    for rank in sorted({candidate.rank for candidate, _ in candidates}):
-        parties: dict[str, deque[Item]] = defaultdict(deque)
-        oldest: dict[str, float] = {}
-        ranked = (pair for pair in candidates if pair[0].rank == rank)
-        for candidate, item in sorted(ranked, key=lambda pair: pair[0].since):
-            parties[candidate.party].append(item)
-            oldest.setdefault(candidate.party, candidate.since)
-        heap = [(-len(items), oldest[party], party) for party, items in parties.items()]
-        heapq.heapify(heap)
-        while heap and len(chosen) < count:
-            size, since, party = heap[0]
-            chosen.append(parties[party].popleft())
-            if parties[party]:
-                heapq.heapreplace(heap, (size + 1, since, party))
-            else:
-                heapq.heappop(heap)
-    return chosen
+    parties: dict[tuple[int, str], list[tuple[float, Item]]] = defaultdict(list)
+    for candidate, item in sorted(candidates, key=lambda pair: pair[0].since):
+        parties[candidate.rank, candidate.party].append((candidate.since, item))
+    # One goes when its party, from which the older ones have gone, has more left than any other of the rank.
+    ordered = [
+        ((rank, place - len(waiting), waiting[0][0], party), item)
+        for (rank, party), waiting in parties.items()
+        for place, (_, item) in enumerate(waiting)
+    ]
+    return [item for _, item in sorted(ordered, key=lambda pair: pair[0])[:count]]
 
 
 def address_group(host: str) -> str:
     """Return what counts as one address for limits: an IPv4 address, or the /64 of an IPv6 one."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
+    address = _parsed(host)
     if isinstance(address, ipaddress.IPv6Address):
-        mapped = address.ipv4_mapped
-        return str(mapped) if mapped else str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
+        return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
+    return str(address or host)
+
+
+def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
 
 
 class ConnectionTable:
@@ -134,13 +128,8 @@ class ConnectionTable:
 
     def is_proxy(self, host: str) -> bool:
         """Return whether connections from this address are a trusted proxy's."""
-        if not self._proxies:
-            return False
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        return any(address in network for network in self._proxies)
+        address = _parsed(host) if self._proxies else None
+        return address is not None and any(address in network for network in self._proxies)
 
     def add(self, connection: Tracked, now: float) -> None:
         """Note a new connection; close others, or else the new one, where there is no room."""

@@ -62,7 +62,6 @@ class BoundedProtocol(HttpToolsProtocol):
     since = 0.0
 
     _timer: asyncio.TimerHandle | None = None
-    _deadline: float | None = None
     _in_head = False
     _head_bytes = 0
     _body_arrived = True
@@ -84,10 +83,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.table.add(self, self.since)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._deadline = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._cut_after(None)
         self.table.remove(self)
         self._answer_no_more()
         super().connection_lost(exc)
@@ -119,7 +115,7 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("the head is too long")  # which ends the parsing
         self.table.head_arrived(self)
         self.busy, self._body_arrived, self._discarded = True, False, 0
-        self._deadline = None
+        self._cut_after(None)
         super().on_headers_complete()
         self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
         self._unanswered.append(self.cycle)
@@ -186,7 +182,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._cut_after(self.limits.stall_seconds)
         elif not self.cycle.response_complete:
-            self._deadline = None
+            self._cut_after(None)
         elif not self._in_head:
             self._cut_after(self.limits.idle_seconds)
 
@@ -238,26 +234,11 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._discarded > self.limits.discarded_bytes:
             self.transport.abort()
 
-    def _cut_after(self, seconds: float) -> None:
-        """Cut the connection in so many seconds, unless the deadline is moved or cleared.
-
-        One timer serves all deadlines: most are cleared long before they come.
-        """
-        self._deadline = self.loop.time() + seconds
-        if self._timer is not None and self._timer.when() > self._deadline:
+    def _cut_after(self, seconds: float | None) -> None:
+        """Cut the connection in so many seconds, None for no bound, instead of what was said before."""
+        if self._timer is not None:
             self._timer.cancel()
-            self._timer = None
-        if self._timer is None:
-            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
-
-    def _check_deadline(self) -> None:
-        self._timer = None
-        if self._deadline is None:
-            return
-        if self.loop.time() >= self._deadline:
-            self.transport.abort()
-        else:
-            self._timer = self.loop.call_at(self._deadline, self._check_deadline)
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
 
 
 class AnswerTransport:
