@@ -115,7 +115,8 @@ class BoundedProtocol(HttpToolsProtocol):
             raise ValueError("the head is too long")  # which ends the parsing
         self.table.head_arrived(self)
         self.busy, self._body_arrived, self._discarded = True, False, 0
-        self._cut_after(None)
+        if not self.flow.write_paused:  # else the answer before has still to be read
+            self._cut_after(None)
         super().on_headers_complete()
         self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
         self._unanswered.append(self.cycle)
@@ -157,11 +158,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._cut_after(self.limits.stall_seconds)  # there will be no other request
         elif self.cycle.response_complete:  # else the next request came with this one
-            self.busy, self.since, self._answer_bytes = False, self.loop.time(), 0
-            if self._in_head:
-                self._await_head()
-            elif not self.flow.write_paused:
-                self._cut_after(self.limits.idle_seconds)
+            self._answer_bytes = 0
+            if not self.flow.write_paused:
+                self._rest()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -179,12 +178,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
+        if self._lingering:
+            return
         if self.transport.is_closing():
             self._cut_after(self.limits.stall_seconds)
-        elif not self.cycle.response_complete:
+        elif self.cycle.response_complete:
+            self._rest()
+        else:
             self._cut_after(None)
-        elif not self._in_head:
-            self._cut_after(self.limits.idle_seconds)
 
     def close_after_answer(self) -> None:
         """Close now, or once the rest of the request has arrived and the client can have read the answer."""
@@ -212,6 +213,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.pipeline.clear()
 
     # Clocks
+
+    def _rest(self) -> None:
+        """Be idle: the answer has left."""
+        self.busy, self.since = False, self.loop.time()
+        if self._in_head:
+            self._await_head()
+        else:
+            self._cut_after(self.limits.idle_seconds)
 
     def _await_head(self) -> None:
         self.since = self.loop.time()

@@ -365,6 +365,36 @@ async def test_requests_under_way_are_not_cut_and_the_refusal_can_be_read(open_m
             assert (await answer(streams))[0].startswith(b"HTTP/1.1 200 ")
 
 
+async def test_an_answer_on_its_way_is_not_cut_for_room(open_many: OpenMany) -> None:
+    """Although the application is done with it."""
+    async with serving(ConnectionTable(1), PATIENT) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        (late,) = await open_many(port, 1)
+        assert (await answer(late))[0].startswith(b"HTTP/1.1 503 ")
+        assert await reader.readexactly(len(ANSWER)) == ANSWER
+        (later,) = await open_many(port, 1)
+        assert await ask(later, "/") == b"HTTP/1.1 200 OK"
+        assert await reader.read() == b"", "idle now, so there was room"
+        writer.close()
+
+
+async def test_who_asks_on_without_reading_is_cut(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.sleep(0.5)  # the whole answer waits in the stream
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.sleep(1.5)
+    received = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE):
+            while piece := await reader.read(1 << 20):
+                received += len(piece)
+    assert received < len(ANSWER)
+    writer.close()
+
+
 async def test_slow_heads_of_one_address_push_each_other_out(
     monkeypatch: pytest.MonkeyPatch, open_many: OpenMany
 ) -> None:
