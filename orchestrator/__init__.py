@@ -8,7 +8,6 @@ rebuilt from chain and storage.
     python -m orchestrator --config FILE
 
 service.py, app.py      all parts put together; routes that translate between HTTP and these parts
-http_limits.py, connection_table.py   bounds of one connection; which ones stay open when there are too many
 admission.py            which requests are answered when there are too many
 auth.py                 who sends a request: signature, replay, membership
 uploads.py              which file belongs to which commitment

@@ -20,22 +20,29 @@ from ipaddress import ip_network
 import uvicorn
 
 from muster.chain.keys import load_signer
+from muster.constants import SLOWEST_BYTES_PER_SECOND
 from muster.errors import ConfigError
 from muster.runtime import telemetry
+from muster.runtime.connection_table import ConnectionTable, connection_budget
+from muster.runtime.http_limits import ConnectionLimits, bounded_config
 from muster.runtime.process import run_process
 from muster.settings.schema import OrchestratorSettings, Settings
 from orchestrator.admission import Admission
 from orchestrator.app import create_app
-from orchestrator.connection_table import ConnectionTable, connection_budget
-from orchestrator.http_limits import IDLE_SECONDS, bounded
 from orchestrator.service import serving
 
 GRACE_SECONDS = 10
 """Time that requests under way have to end after SIGTERM."""
 
-KEEP_ALIVE_SECONDS = int(IDLE_SECONDS) - 5
-"""After which uvicorn ends an idle connection."""
-
+LIMITS = ConnectionLimits(
+    head_bytes=64 * 1024,
+    head_seconds=20,
+    idle_seconds=70,  # longer than clients and proxies keep connections
+    stall_seconds=60,
+    linger_seconds=10,
+    discarded_bytes=256 << 20,
+    slowest_rate=SLOWEST_BYTES_PER_SECOND,
+)
 MOST_DESCRIPTORS = 1 << 20
 log = telemetry.logger("orchestrator")
 
@@ -69,19 +76,8 @@ async def _serve(settings: Settings) -> None:
         budget, backlog = connection_budget(descriptors)
         async with serving(settings, signer) as service:
             table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
-            config = uvicorn.Config(
-                Admission(create_app(service), service.gate.recognise, table),
-                http=bounded(table),
-                ws="none",  # a connection handed to another protocol would never leave the table
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                lifespan="off",
-                proxy_headers=False,
-                backlog=backlog,
-                timeout_keep_alive=KEEP_ALIVE_SECONDS,
-                timeout_graceful_shutdown=GRACE_SECONDS,
-            )
+            app = Admission(create_app(service), service.gate.recognise, table)
+            config = bounded_config(app, table, LIMITS, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS)
             host, port = listener.getsockname()[:2]
             log.info("listening", host=host, port=port, run=settings.run, connections=budget)
             gc.collect()

@@ -9,7 +9,7 @@ Rules:
   refused: 503 with `Retry-After`, a problem document.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
-- The party of a request follows from its connection (`orchestrator/connection_table.py`), or from its own signature.
+- The party of a request follows from its connection (`muster/runtime/connection_table.py`), or from its own signature.
   Reads need no signature, but a signed read is answered as a member's. Such a signature counts once, within the bound
   of what is remembered: a replay gains a stranger a member's slot, and nothing else.
 - Behind one of `orchestrator.trusted_proxies` the address is the last of `X-Forwarded-For`, and only a request's own
@@ -29,14 +29,17 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from muster.protocol.requests import HEADER_SIGNATURE
 from muster.runtime import telemetry
-from orchestrator.connection_table import ConnectionTable, Owner, address_group
-from orchestrator.http_limits import BoundedProtocol
+from muster.runtime.connection_table import ConnectionTable, Owner, address_group
+from muster.runtime.http_limits import BoundedProtocol
 from orchestrator.problems import problem_response
 
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
 FILES: Final = ("/v1/files/", "/v1/evidence")
 WAIT_SECONDS: Final = 5.0
 REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
+OPEN: Final = telemetry.gauge("connections", "Open connections")
+OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
+CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
 
 Recognise = Callable[[Request], Awaitable[Owner | None]]
 
@@ -114,6 +117,9 @@ class Admission:
         self._app = app
         self._recognise = recognise
         self._table = table
+        OPEN.set_function(lambda: len(table))
+        OWNED.set_function(lambda: table.owned)
+        table.on_close = lambda why: CLOSED.labels(why).inc()
         self.slots_by_kind = {
             "trainer": Slots(64, 512, share=1.0),
             "member": Slots(256, 4096),

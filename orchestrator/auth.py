@@ -25,10 +25,10 @@ from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import SignedRequest
 from muster.protocol.requests import host_of, verify_request
+from muster.runtime.connection_table import Owner
 from muster.runtime.failpoints import failpoint
 from orchestrator import problems
 from orchestrator.chain_follower import Follower
-from orchestrator.connection_table import Owner
 from orchestrator.database import Database, insert_once
 from orchestrator.queries import NodeRecord, Queries, member_of
 from orchestrator.tables import nonces

@@ -210,7 +210,7 @@ async def test_a_step_that_nobody_has_any_more_is_given_up_at_once_and_told_why(
         assert time.monotonic() - started < 10
         assert str(refused.value) == (
             f"step {OLD} cannot be had: no differences lead there ({url} has steps 0 to 11); "
-            f"whole: no source has the manifest of {made[OLD].id}: {url}: {url} answers 404"
+            f"whole: no source has the manifest of {made[OLD].id}: {url}: {url} answers 404 Not Found"
         )
 
 

@@ -20,7 +20,7 @@ from muster.errors import RefusedError
 from muster.protocol.hashes import NOTHING_HASH, content_hash
 from muster.protocol.messages import StepReport
 from muster.protocol.requests import sign_request
-from orchestrator.connection_table import connection_budget
+from muster.runtime.connection_table import connection_budget
 
 IDLE, SLOW = 600, 520
 HEALTH = ("/healthz", "/readyz", "/metrics", "/version")

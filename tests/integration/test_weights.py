@@ -314,7 +314,7 @@ async def test_a_server_without_ranges_gives_what_it_can(
         fetched = await fetch_version(manifest.root, RUN, 3, [plain, origin.url], tmp_path, limits=QUICK)
     assert contents(fetched.path) == contents(house / "checkpoint-3")
     report = fetched.sources[0]
-    assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200")
+    assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200 OK")
     assert report.bytes in (0, 2, 11, 13), "files of one shard need no range"
 
 

@@ -23,10 +23,9 @@ from muster.shardcast import fetch_version, publish
 from muster.shardcast.fetch.sources import FetchLimits
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index
-from muster.shardcast.serve.http_server import FileServer, ServerLimits
+from muster.shardcast.serve.http_server import FileProblem, FileRequest, FileServer, ServerLimits
 from muster.shardcast.serve.origin import Origin
 from muster.shardcast.serve.relay import Anchor, Relay
-from muster.shardcast.serve.reply import FileProblem, FileRequest
 from muster.shardcast.serve.routes import WeightRoutes
 from muster.shardcast.serve.store import OpenFile, Stats
 

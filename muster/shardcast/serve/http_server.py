@@ -1,45 +1,118 @@
-"""A small HTTP/1.1 server for files: h11 parses requests, sendfile moves the bytes.
+"""Serve files over HTTP/1.1: a handler (`origin`, `relay`) says what, uvicorn and `muster.runtime.http_limits` how.
 
-It answers GET and HEAD, one range at a time, and bounds everything a stranger decides: the length of a request's head,
-how long it may take to arrive, how long a connection may be idle, how slowly an answer may be read, how many
-connections there are. The handler decides what is served (`origin`, `relay`).
+Paths and headers come from strangers; a handler turns a `FileRequest` into a `Reply` or raises a `FileProblem`. Only
+GET and HEAD are answered, one range at a time. Of a file one piece for each connection is in memory: the next is read
+when it has left.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
+import json
 import os
-import select
-import socket
-import sys
-import termios
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Final, cast
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from http import HTTPStatus
+from typing import Any, BinaryIO, Final, Protocol
 
-import h11
+from uvicorn.server import ServerState
 
 from muster.errors import ConfigError
 from muster.runtime import telemetry
+from muster.runtime.connection_table import ConnectionTable
+from muster.runtime.http_limits import BoundedProtocol, ConnectionLimits, bounded_config
 from muster.shardcast.fetch.rate_limit import TokenBucket
-from muster.shardcast.serve.reply import Body, FileProblem, FileRequest, Handler, Reply
 
 PIECE_BYTES: Final = 1 << 20
-"""Sent under one time-out."""
-RUN_BYTES: Final = 8 << 20
-"""Sent by a thread in one go, where nothing caps the rate."""
+"""Read, sent and waited for at a time."""
 
-_READ_BYTES: Final = 4096
-_LINGER_READS: Final = 64
-_CLOSE_SECONDS: Final = 2.0
-_POLL_SECONDS: Final = 1.0
-"""Between two polls of how much of an answer has arrived."""
-
+_RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
+_CLOSE: Final = {"Connection": "close"}
 _log = telemetry.logger("shardcast")
+
+
+@dataclass(frozen=True)
+class FileRequest:
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    """By lower-case name."""
+
+
+class Body(Protocol):
+    """Bytes of a file, some of which may still be on their way."""
+
+    file: BinaryIO
+
+    async def ready(self, start: int, stop: int) -> int:
+        """Wait until byte `start` can be served; return the end, at most `stop`, of what can be served with it.
+
+        Raises FileProblem when that takes too long.
+        """
+        ...
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: either `content`, or bytes `start` to `stop` of `body`."""
+
+    status: int
+    content: bytes = b""
+    headers: Mapping[str, str] = field(default_factory=dict)
+    body: Body | None = None
+    start: int = 0
+    stop: int = 0
+    count: Callable[[int], None] = lambda _: None
+    """Called with how many bytes were sent, after each piece."""
+
+    @property
+    def length(self) -> int:
+        return self.stop - self.start if self.body else len(self.content)
+
+
+class FileProblem(Exception):  # noqa: N818 (it is an answer, not a failure)
+    """An answer other than success, written as a problem document (RFC 9457)."""
+
+    def __init__(self, status: int, detail: str = "", *, hint: str = "", headers: Mapping[str, str] | None = None):
+        super().__init__(detail)
+        self.status = status
+        self.hint = hint
+        self.headers = headers or {}
+
+    def reply(self) -> Reply:
+        document = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": str(self)}
+        if self.hint:
+            document["hint"] = self.hint
+        headers = {"Content-Type": "application/problem+json", **self.headers}
+        return Reply(self.status, json.dumps(document).encode(), headers)
+
+
+Handler = Callable[[FileRequest], Awaitable[Reply]]
+
+
+def requested_range(request: FileRequest, size: int) -> tuple[int, int] | None:
+    """Return (start, stop) of the one range asked for, None for the whole file.
+
+    Several ranges, or something that is no range, ask for the whole file, as RFC 9110 allows. Raises FileProblem 416
+    for a range that holds no byte of the file.
+    """
+    match = _RANGE.fullmatch(request.headers.get("range", ""))
+    if not match or match[0] == "bytes=-":
+        return None
+    first, last = match[1], match[2]
+    if first and last and int(first) > int(last):
+        return None
+    start = int(first) if first else max(0, size - int(last))
+    stop = min(size, int(last) + 1) if first and last else size
+    if start >= stop:
+        raise FileProblem(416, f"the file has {size} bytes", headers={"Content-Range": f"bytes */{size}"})
+    return start, stop
+
+
+def json_reply(value: object, status: int = 200) -> Reply:
+    return Reply(status, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
 
 @dataclass(frozen=True)
@@ -49,7 +122,7 @@ class ServerLimits:
     header_bytes: int = 16 * 1024
     """Of a request's head; up to a read more is taken in before that shows."""
     idle_seconds: float = 20
-    """For a request's head to arrive, from the opening of the connection or the end of the last answer."""
+    """For a request to begin, from the opening of the connection or the end of the last answer, and for its head."""
     stall_seconds: float = 30
     """For PIECE_BYTES of an answer to be read."""
     connections: int = 256
@@ -63,15 +136,27 @@ class FileServer:
     def __init__(self, handler: Handler, limits: ServerLimits | None = None) -> None:
         self.handler = handler
         self.limits = limits or ServerLimits()
+        self._rate_limit = TokenBucket(self.limits.rate)
+        self._table = ConnectionTable(self.limits.connections)
+        self._state = ServerState()
         self._server: asyncio.Server | None = None
-        self._open: set[asyncio.Task[None]] = set()
-        self.rate_limit = TokenBucket(self.limits.rate)
-        self.threads = ThreadPoolExecutor(self.limits.connections, thread_name_prefix="sendfile")
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port (the one chosen, where 0 was asked for). Raises ConfigError when it is taken."""
+        limits = ConnectionLimits(
+            head_bytes=self.limits.header_bytes,
+            head_seconds=self.limits.idle_seconds,
+            idle_seconds=self.limits.idle_seconds,
+            stall_seconds=self.limits.stall_seconds,
+            linger_seconds=2,
+            discarded_bytes=256 * 1024,
+        )
+        config = bounded_config(self._answer, self._table, limits)
+        config.load()
+        # uvicorn's protocol without its Server: signals belong to the process, and ending takes no turns of a clock.
+        connection = partial(config.http_protocol_class, config, self._state, {})  # type: ignore[arg-type]
         try:
-            self._server = await asyncio.start_server(self._accept, host, port, limit=self.limits.header_bytes)
+            self._server = await asyncio.get_running_loop().create_server(connection, host, port)
         except OSError as error:
             raise ConfigError(
                 f"cannot listen on {host}:{port}: {error.strerror}", hint="choose another shardcast.port"
@@ -82,230 +167,83 @@ class FileServer:
         """Stop listening and end all connections, answers under way included."""
         if self._server is not None:
             self._server.close()
-        for task in self._open:
-            task.cancel()
-        await asyncio.gather(*self._open, return_exceptions=True)
-        self.threads.shutdown(wait=False, cancel_futures=True)
+        for connection in self._state.connections:
+            connection.transport.abort()
+        for answer in self._state.tasks:
+            answer.cancel()
+        await asyncio.gather(*self._state.tasks, asyncio.sleep(0))
 
     @property
     def connections(self) -> int:
-        return len(self._open)
+        return len(self._table)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = cast("asyncio.Task[None]", asyncio.current_task())
-        if len(self._open) >= self.limits.connections:
-            writer.transport.abort()
-            return
-        self._open.add(task)
+    async def _answer(self, scope: Any, _: object, send: Callable[[Any], Awaitable[None]]) -> None:
+        """Answer one request: the ASGI application."""
+        connection: BoundedProtocol = scope["state"]["connection"]
         try:
-            await self._converse(_Connection(self, reader, writer))
-        except (ConnectionError, TimeoutError, h11.RemoteProtocolError):
-            writer.transport.abort()
-        except asyncio.CancelledError:  # by close(); streams would log it as an error otherwise
-            writer.transport.abort()
-        finally:
-            await _close(writer)
-            self._open.discard(task)
+            await self._send(await self._reply(scope), scope, connection, send)
+        except FileProblem as problem:  # the head is out: only closing can show that the rest will not come
+            _log.warning("answer broken off", path=scope["path"], why=str(problem))
+            await _cut(connection)
+        except (ConnectionError, asyncio.CancelledError):  # the other side is gone; or close()
+            await _cut(connection)
 
-    async def _converse(self, connection: _Connection) -> None:
-        """Serve requests until either side closes the connection or a limit is hit."""
-        while (request := await connection.request()) is not None:
-            try:
-                reply = await self._answer(request)
-            except FileProblem as problem:
-                reply = problem.reply()
-            try:
-                await connection.send(reply, with_body=request.method != "HEAD")
-            except FileProblem as problem:  # the head is out: only closing can show that the rest will not come
-                _log.warning("answer broken off", path=request.path, why=str(problem))
-                raise ConnectionAbortedError from problem
-            finally:
-                if reply.body:
-                    reply.body.file.close()
-            if not connection.reusable:
-                return
-
-    async def _answer(self, request: FileRequest) -> Reply:
-        if request.method not in ("GET", "HEAD"):
-            raise FileProblem(405, "only GET and HEAD are understood", headers={"Allow": "GET, HEAD"})
-        return await self.handler(request)
-
-
-class _Connection:
-    """One connection: h11 on a pair of asyncio streams; files leave in threads, past both."""
-
-    def __init__(self, server: FileServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        limits = server.limits
-        self._reader = reader
-        self._writer = writer
-        self._limits = limits
-        self._rate_limit = server.rate_limit
-        self._threads = server.threads
-        self._protocol = h11.Connection(h11.SERVER, max_incomplete_event_size=limits.header_bytes)
-
-    @property
-    def reusable(self) -> bool:
-        return self._protocol.our_state is h11.DONE and self._protocol.their_state is h11.DONE
-
-    async def request(self) -> FileRequest | None:
-        """Receive the next request, which has no body; None when the other side has closed the connection.
-
-        Raises TimeoutError when it does not arrive in time, h11.RemoteProtocolError, after saying so, when it is not
-        HTTP as we speak it.
-        """
-        if self.reusable:
-            self._protocol.start_next_cycle()
+    async def _reply(self, scope: Any) -> Reply:
         try:
-            async with asyncio.timeout(self._limits.idle_seconds):
-                return await self._read()
-        except h11.RemoteProtocolError as error:
-            if self._protocol.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-                await self.send(FileProblem(error.error_status_hint, str(error)).reply())
-                await self._linger()
-            raise
+            headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+            if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+                raise FileProblem(413, "a request has no body here", headers=_CLOSE)
+            if scope["http_version"] == "1.1" and "host" not in headers:
+                raise FileProblem(400, "a request names its host", headers=_CLOSE)
+            if scope["method"] not in ("GET", "HEAD"):
+                raise FileProblem(405, "only GET and HEAD are understood", headers={"Allow": "GET, HEAD"})
+            path = scope["raw_path"].decode("ascii", "replace")
+            return await self.handler(FileRequest(scope["method"], path, headers))
+        except FileProblem as problem:
+            return problem.reply()
 
-    async def _linger(self) -> None:
-        """Read on for a moment: closing with unread bytes would make the system discard the answer."""
-        self._writer.write_eof()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_CLOSE_SECONDS):
-                for _ in range(_LINGER_READS):
-                    if not await self._reader.read(_READ_BYTES):
-                        break
-
-    async def _read(self) -> FileRequest | None:
-        found: h11.Request | None = None
-        while True:
-            event = self._protocol.next_event()
-            if event is h11.NEED_DATA:
-                self._protocol.receive_data(await self._reader.read(_READ_BYTES))
-            elif isinstance(event, h11.Request):
-                found = event
-            elif isinstance(event, h11.Data):
-                raise h11.RemoteProtocolError("a request has no body here", error_status_hint=413)
-            elif isinstance(event, h11.EndOfMessage) and found is not None:
-                return FileRequest(
-                    method=found.method.decode(),
-                    path=found.target.decode("ascii", "replace").partition("?")[0],
-                    headers={name.decode(): value.decode("latin-1") for name, value in found.headers},
-                )
-            else:  # closed
-                return None
-
-    async def send(self, reply: Reply, *, with_body: bool = True) -> None:
-        """Send an answer.
-
-        Raises TimeoutError when the other side does not read, FileProblem when the body stays incomplete.
-        """
+    async def _send(
+        self, reply: Reply, scope: Any, connection: BoundedProtocol, send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        """Send an answer. Raises FileProblem when the body stays incomplete, ConnectionError when nobody reads it."""
         headers = {"Content-Length": str(reply.length), **reply.headers}
-        head = h11.Response(status_code=reply.status, headers=list(headers.items()))
-        self._writer.write(self._protocol.send(head) or b"")
-        if with_body and reply.body is None:
-            self._writer.write(self._protocol.send(h11.Data(data=reply.content)) or b"")
-            reply.count(len(reply.content))
-        async with asyncio.timeout(self._limits.stall_seconds):
-            await self._writer.drain()
-        if with_body and reply.body is not None:
-            await self._send_file(reply.body, reply.start, reply.stop, reply.count)
-        self._protocol.send(h11.EndOfMessage())
+        lines = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+        content = b"" if scope["method"] == "HEAD" or reply.body else reply.content
+        try:
+            await send({"type": "http.response.start", "status": reply.status, "headers": lines})
+            if reply.body and scope["method"] != "HEAD":
+                await self._send_file(reply, reply.body, connection, send)
+            await send({"type": "http.response.body", "body": content})
+            reply.count(len(content))
+        finally:
+            if reply.body:
+                reply.body.file.close()
 
-    async def _send_file(self, body: Body, position: int, stop: int, count: Callable[[int], None]) -> None:
-        most = PIECE_BYTES if self._limits.rate else RUN_BYTES
-        available = position
-        await self._emptied()
-        while position < stop:
+    async def _send_file(
+        self, reply: Reply, body: Body, connection: BoundedProtocol, send: Callable[[Any], Awaitable[None]]
+    ) -> None:
+        position = available = reply.start
+        while position < reply.stop:
             if position >= available:
-                available = await body.ready(position, stop)
-            size = min(most, available - position)
-            # h11 only keeps the count here: sendfile moves the bytes.
-            self._protocol.send_with_data_passthrough(h11.Data(data=cast("bytes", range(size))))
-            sent = await self._in_thread(body.file.fileno(), position, size)
-            count(sent)
-            if sent != size:
-                raise FileProblem(500, f"the file ends at byte {position + sent}")
-            position += size
-            if wait := self._rate_limit.spend(size):
+                available = await body.ready(position, reply.stop)
+            await connection.flow.drain()
+            if connection.transport.is_closing():
+                raise ConnectionAbortedError
+            size = min(PIECE_BYTES, available - position)
+            try:
+                piece = await asyncio.to_thread(os.pread, body.file.fileno(), size, position)
+            except OSError as error:
+                raise FileProblem(500, f"the file cannot be read: {error.strerror}") from error
+            if not piece:
+                raise FileProblem(500, f"the file ends at byte {position}")
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            reply.count(len(piece))
+            position += len(piece)
+            if wait := self._rate_limit.spend(len(piece)):
                 await asyncio.sleep(wait)
 
-    async def _emptied(self) -> None:
-        """Wait until the stream itself has nothing left to send: the answer's head."""
-        transport = self._writer.transport
-        low, high = transport.get_write_buffer_limits()
-        transport.set_write_buffer_limits(0)
-        try:
-            async with asyncio.timeout(self._limits.stall_seconds):
-                await self._writer.drain()
-        finally:
-            transport.set_write_buffer_limits(high, low)
 
-    async def _in_thread(self, file: int, position: int, size: int) -> int:
-        """Send `size` bytes of a file; return how many there were. Raises TimeoutError, ConnectionError.
-
-        In a thread, because the loop would wake for every buffer that the other side has emptied.
-        """
-        sock = self._writer.get_extra_info("socket")
-        # Descriptors of its own: whatever is closed meanwhile, their numbers cannot become another connection's.
-        owned: list[int] = []
-        try:
-            owned.append(os.dup(sock.fileno()))
-            owned.append(os.dup(file))
-            doing = self._threads.submit(send_file, owned[0], owned[1], position, size, self._limits.stall_seconds)
-        except (OSError, RuntimeError) as error:  # the connection is gone, or there are no descriptors or threads left
-            _close_all(owned)
-            raise ConnectionAbortedError(str(error)) from error
-        doing.add_done_callback(lambda _: _close_all(owned))
-        sending = asyncio.wrap_future(doing)
-        try:
-            return await asyncio.shield(sending)
-        except asyncio.CancelledError:
-            with contextlib.suppress(OSError):
-                sock.shutdown(socket.SHUT_RDWR)  # which ends the thread's wait
-            await asyncio.wait([sending], timeout=_CLOSE_SECONDS)
-            raise
-
-
-def _close_all(descriptors: list[int]) -> None:
-    for descriptor in descriptors:
-        os.close(descriptor)
-
-
-def send_file(descriptor: int, file: int, position: int, size: int, stall: float) -> int:
-    """Send bytes of a file into a socket that does not block; return how many, fewer where the file ends. Blocks.
-
-    Raises TimeoutError when the other side takes longer than `stall` seconds to receive PIECE_BYTES, ConnectionError
-    when it is gone.
-    """
-    poll = select.poll()
-    poll.register(descriptor, select.POLLOUT)
-    sent, received = 0, -unsent_bytes(descriptor)  # what is left of the run before goes first
-    deadline = time.monotonic() + stall
-    while sent < size:
-        try:
-            count = os.sendfile(descriptor, file, position + sent, size - sent)
-        except BlockingIOError:
-            # Room in the buffer shows only when a good part of it is free: what has left it is asked for by itself.
-            if (now := sent - unsent_bytes(descriptor)) - received >= PIECE_BYTES:
-                received, deadline = now, time.monotonic() + stall
-            if (left := deadline - time.monotonic()) <= 0:
-                raise TimeoutError("an answer is read too slowly") from None
-            poll.poll(min(left, _POLL_SECONDS) * 1000)
-            continue
-        if count == 0:
-            break
-        sent += count
-    return sent
-
-
-def unsent_bytes(descriptor: int) -> int:
-    """Return the bytes in a socket's buffer that the other side has not acknowledged."""
-    return int.from_bytes(fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-
-
-async def _close(writer: asyncio.StreamWriter) -> None:
-    """End a connection: the last thing its task does, so a cancellation only makes it abrupt."""
-    writer.close()
-    try:
-        async with asyncio.timeout(_CLOSE_SECONDS):
-            await writer.wait_closed()
-    except (ConnectionError, TimeoutError, asyncio.CancelledError):
-        writer.transport.abort()
+async def _cut(connection: BoundedProtocol) -> None:
+    """Close a connection at once, and let uvicorn know first: to it, an answer that ends early is an error."""
+    connection.transport.abort()
+    await asyncio.sleep(0)

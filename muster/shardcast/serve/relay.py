@@ -39,7 +39,7 @@ from muster.shardcast.format.store import (
     version_path,
     versions,
 )
-from muster.shardcast.serve.reply import FileProblem
+from muster.shardcast.serve.http_server import FileProblem
 from muster.shardcast.serve.store import RETRY_SOON, OpenFile, Stats, open_file
 
 MAX_PULLS: Final = 4

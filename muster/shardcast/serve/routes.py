@@ -24,8 +24,15 @@ from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.sources import WEIGHTS_PATH
 from muster.shardcast.format.manifest import MANIFEST_NAME
 from muster.shardcast.format.store import INDEX_NAME
-from muster.shardcast.serve.http_server import FileServer, ServerLimits
-from muster.shardcast.serve.reply import FileProblem, FileRequest, Reply, json_reply, requested_range
+from muster.shardcast.serve.http_server import (
+    FileProblem,
+    FileRequest,
+    FileServer,
+    Reply,
+    ServerLimits,
+    json_reply,
+    requested_range,
+)
 from muster.shardcast.serve.store import Stats, VersionStore, open_connections, replies
 
 _FILE_PATH: Final = re.compile(re.escape(WEIGHTS_PATH) + r"/0x([0-9a-f]{64})/([A-Za-z0-9_.-]{1,127})")

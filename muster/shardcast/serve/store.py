@@ -12,7 +12,7 @@ from typing import BinaryIO, Final, Protocol
 from muster.runtime import telemetry
 from muster.shardcast.format.manifest import MANIFEST_NAME, name_problem
 from muster.shardcast.format.store import Index
-from muster.shardcast.serve.reply import FileProblem
+from muster.shardcast.serve.http_server import FileProblem
 
 RETRY_SOON: Final = {"Retry-After": "1"}
 
@@ -57,7 +57,7 @@ class OpenFile:
     size: int
 
     async def ready(self, start: int, stop: int) -> int:
-        """See `reply.Body`."""
+        """See `http_server.Body`."""
         return stop
 
 

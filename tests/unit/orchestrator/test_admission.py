@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from starlette.requests import Request
 
+from muster.runtime.connection_table import ConnectionTable, Owner
 from orchestrator import admission
 from orchestrator.admission import ALWAYS, Admission, Slots
-from orchestrator.connection_table import ConnectionTable, Owner
 
 TRAINER, MEMBER = Owner("0xtrainer", is_trainer=True), Owner("0xmember", is_trainer=False)
 

@@ -9,8 +9,8 @@ import shutil
 import socket
 import struct
 import time
+import tracemalloc
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,11 +24,18 @@ from hypothesis import strategies as st
 from muster.errors import ConfigError
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
-from muster.shardcast.serve.http_server import PIECE_BYTES, FileServer, ServerLimits, send_file, unsent_bytes
+from muster.shardcast.serve.http_server import (
+    PIECE_BYTES,
+    FileProblem,
+    FileRequest,
+    FileServer,
+    Reply,
+    ServerLimits,
+    requested_range,
+)
 from muster.shardcast.serve.origin import Origin
-from muster.shardcast.serve.reply import FileProblem, FileRequest, Reply, requested_range
 from muster.shardcast.serve.routes import WeightRoutes
-from muster.shardcast.serve.store import Stats
+from muster.shardcast.serve.store import OpenFile, Stats
 from tests.support.weights_samples import make_checkpoint
 
 LIMITS = ServerLimits(header_bytes=4096, idle_seconds=0.5, stall_seconds=0.5, connections=8)
@@ -243,60 +250,127 @@ async def test_who_does_not_read_is_hung_up_on(origin: Running) -> None:
         assert await all_gone(origin.server)
 
 
-def test_who_takes_each_piece_in_time_gets_every_run(tmp_path: Path) -> None:
-    """However much the kernel still holds of the run before: that is the time of the bytes in it, not of a piece."""
-    path, stall, run = tmp_path / "file", 2.0, 8 << 20
-    path.write_bytes(os.urandom(2 * run))
-    received = bytearray()
-    reader, writer = socket.socketpair()
+@dataclass
+class Serving:
+    """A server of one file of random bytes, and what the loop and the logs had to complain about."""
 
-    def read() -> None:
-        while piece := reader.recv(PIECE_BYTES, socket.MSG_WAITALL):
-            received.extend(piece)
-            time.sleep(stall / 4)  # a reader of a certain speed
-
-    with ThreadPoolExecutor(1) as threads, reader, path.open("rb") as file:
-        with writer:
-            writer.setblocking(False)
-            writer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, run // 2)
-            reading = threads.submit(read)
-            for position in (0, run):
-                assert send_file(writer.fileno(), file.fileno(), position, run, stall) == run
-                assert unsent_bytes(writer.fileno()) > 4 * PIECE_BYTES  # which is what the next run finds before it
-        reading.result(30)
-    assert bytes(received) == path.read_bytes()
+    server: FileServer
+    port: int
+    data: bytes
+    accidents: list[dict[str, object]]
 
 
-async def test_a_reset_while_bytes_are_still_on_their_way_is_no_accident(tmp_path: Path) -> None:
-    path, arrived = tmp_path / "file", asyncio.Event()
-    path.write_bytes(bytes(1 << 20))
+@asynccontextmanager
+async def serving(path: Path, size: int, limits: ServerLimits) -> AsyncIterator[Serving]:
+    data = os.urandom(size)
+    path.write_bytes(data)
+
+    async def answer(_: FileRequest) -> Reply:
+        return Reply(200, body=OpenFile(path.open("rb"), size), stop=size)
+
     accidents: list[dict[str, object]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: accidents.append(context))
+    server = FileServer(answer, limits)
+    try:
+        yield Serving(server, await server.start("127.0.0.1", 0), data, accidents)
+    finally:
+        await server.close()
 
-    class Late:
-        file = path.open("rb")
 
+async def test_who_takes_each_piece_in_time_gets_everything(tmp_path: Path) -> None:
+    """However much the kernel still holds before it: that is the time of the bytes in it, not of a piece."""
+    stall = 2.0
+    limits = ServerLimits(idle_seconds=0.5, stall_seconds=stall)
+    async with serving(tmp_path / "file", 16 << 20, limits) as running, connected(running.port) as (reader, writer):
+        writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        received = bytearray()
+        while len(received) < len(running.data):
+            received += await reader.readexactly(PIECE_BYTES)
+            await asyncio.sleep(stall / 4)  # a reader of a certain speed
+        assert bytes(received) == running.data
+
+
+async def test_slow_readers_cost_one_piece_of_memory_each(tmp_path: Path) -> None:
+    readers, size = 8, 64 << 20
+    async with serving(tmp_path / "file", size, ServerLimits(stall_seconds=20)) as running, AsyncExitStack() as stack:
+        open_files = len(os.listdir("/proc/self/fd"))
+        tracemalloc.start()
+        for _ in range(readers):
+            _, writer = await stack.enter_async_context(connected(running.port))
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        await asyncio.sleep(1)
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert (
+            readers * PIECE_BYTES / 4 < most < readers * 2.5 * PIECE_BYTES
+        )  # the piece, and what the stream has of it
+        started = time.monotonic()
+        await running.server.close()
+        assert time.monotonic() - started < 1
+        assert running.server.connections == 0
+        await stack.aclose()
+        assert len(os.listdir("/proc/self/fd")) < open_files  # which counted the listener
+        assert running.accidents == []
+
+
+async def test_an_answer_that_stays_incomplete_is_cut_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(tmp_path / "file", 3 << 20, LIMITS) as running:
+        os.truncate(tmp_path / "file", 2 << 20)
+        answer = await raw(running.port, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+        head, _, body = answer.partition(b"\r\n\r\n")
+        assert b"content-length: 3145728" in head.lower()
+        assert running.data[: 2 << 20].startswith(body)
+        assert await all_gone(running.server)
+    assert [record.getMessage() for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+async def test_an_answer_to_http_1_0_ends_its_connection(origin: Running) -> None:
+    answer = await raw(origin.port, f"GET {origin.target('config.json')} HTTP/1.0\r\n\r\n".encode())
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 200 ")
+    assert (b"\r\nconnection: close" in head.lower(), len(body)) == (True, 23)
+
+
+async def test_requests_that_came_together_are_answered_in_turn(origin: Running) -> None:
+    names = ["config.json", "model.safetensors", "missing.json", "tokenizer.json"]
+    requests = [f"GET {origin.target(name)} HTTP/1.1\r\nHost: x\r\n" for name in names]
+    answer = await raw(origin.port, ("\r\n".join(requests) + "Connection: close\r\n\r\n").encode())
+    statuses, lengths = [], []
+    while answer:
+        head, _, rest = answer.partition(b"\r\n\r\n")
+        statuses.append(int(head.split()[1]))
+        lengths.append(next(int(line[16:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-l")))
+        answer = rest[lengths[-1] :]
+    assert statuses == [200, 200, 404, 200]
+    assert (lengths[0], lengths[1], lengths[3]) == (23, 3_000_000, 13)
+
+
+async def test_a_reset_while_bytes_are_still_on_their_way_is_no_accident(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    arrived = asyncio.Event()
+
+    class Late(OpenFile):
         async def ready(self, start: int, stop: int) -> int:
             await arrived.wait()
             return stop
 
     async def answer(_: FileRequest) -> Reply:
-        return Reply(200, body=Late(), stop=1 << 20)
+        return Reply(200, body=Late((tmp_path / "file").open("rb"), 1 << 20), stop=1 << 20)
 
-    server = FileServer(answer, LIMITS)
-    port = await server.start("127.0.0.1", 0)
-    try:
-        async with connected(port) as (reader, writer):
+    async with serving(tmp_path / "file", 1 << 20, LIMITS) as running:
+        running.server.handler = answer
+        async with connected(running.port) as (reader, writer):
             writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             await reader.readuntil(b"\r\n\r\n")
             sock = writer.get_extra_info("socket")
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         await asyncio.sleep(0)
         arrived.set()
-        assert await all_gone(server)
-    finally:
-        await server.close()
-    assert accidents == []
+        assert await all_gone(running.server)
+    assert running.accidents == []
+    assert [record.getMessage() for record in caplog.records] == []
 
 
 async def test_one_connection_carries_many_requests(origin: Running) -> None:
@@ -323,8 +397,8 @@ async def test_connections_are_bounded(origin: Running) -> None:
             await stack.enter_async_context(connected(origin.port))
         reader, _ = await stack.enter_async_context(connected(origin.port))
         async with asyncio.timeout(LIMITS.idle_seconds / 2):
-            with suppress(ConnectionResetError):
-                assert await reader.read() == b""
+            assert (await reader.read()).startswith(b"HTTP/1.1 503 ")
+        assert origin.server.connections == LIMITS.connections
 
 
 async def test_an_occupied_port_is_a_config_error(origin: Running) -> None:

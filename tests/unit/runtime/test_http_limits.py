@@ -1,4 +1,4 @@
-"""Connections of strangers to the orchestrator: those that idle, dribble or do not read are cut, the others are not.
+"""Connections of strangers to a server: those that idle, dribble or do not read are cut, the others are not.
 
 Whoever is refused or cut for room gets an answer, and an early answer is not lost with the body it did not wait for.
 """
@@ -10,19 +10,24 @@ import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import uvicorn
 
-from orchestrator import connection_table
-from orchestrator import http_limits as connections
-from orchestrator.connection_table import ConnectionTable, Owner
-from orchestrator.http_limits import MAX_HEAD_BYTES, bounded
+from muster.runtime import connection_table
+from muster.runtime.connection_table import ConnectionTable, Owner
+from muster.runtime.http_limits import ConnectionLimits, bounded_config
+from orchestrator.__main__ import LIMITS
 
 ANSWER = b"x" * (64 << 20)
 PATIENCE = 20.0
 """Seconds for what takes a fraction of one on a machine that is not busy."""
+
+QUICK = replace(LIMITS, head_seconds=1.0, idle_seconds=1.0, stall_seconds=1.0, linger_seconds=1.0)
+PATIENT = replace(LIMITS, head_seconds=PATIENCE, idle_seconds=PATIENCE, stall_seconds=PATIENCE)
+"""Server and reader share a thread: on a busy machine that takes its time."""
 
 HOLD = asyncio.Event()
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -54,26 +59,26 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
 
 
 @pytest.fixture
-async def port(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[int]:
+async def port() -> AsyncIterator[int]:
     """Start a server whose time-outs are short."""
-    for bound in ("HEAD_SECONDS", "IDLE_SECONDS", "STALL_SECONDS", "LINGER_SECONDS"):
-        monkeypatch.setattr(connections, bound, 1.0)
-    async with serving(ConnectionTable(1000)) as port:
+    async with serving(ConnectionTable(1000), QUICK) as port:
         yield port
 
 
 @asynccontextmanager
-async def serving(table: ConnectionTable) -> AsyncIterator[int]:
+async def serving(table: ConnectionTable, limits: ConnectionLimits = LIMITS) -> AsyncIterator[int]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
-        server = uvicorn.Server(uvicorn.Config(app, http=bounded(table), lifespan="off", log_config=None))
+        server = uvicorn.Server(bounded_config(app, table, limits))
         task = asyncio.create_task(server.serve(sockets=[listener]))
         HOLD.clear()
-        yield listener.getsockname()[1]
-        HOLD.set()
-        server.should_exit = server.force_exit = True
-        await task
+        try:
+            yield listener.getsockname()[1]
+        finally:
+            HOLD.set()
+            server.should_exit = server.force_exit = True
+            await task
 
 
 async def cut(streams: Streams) -> bool:
@@ -103,19 +108,30 @@ async def test_who_dribbles_a_head_is_cut(port: int) -> None:
 
 
 @pytest.mark.parametrize("more", [b"a" * 1024, b"\r\nA: a" * 200])
-async def test_a_head_without_end_is_cut(port: int, monkeypatch: pytest.MonkeyPatch, more: bytes) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 3600)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
-    sent = 0
-    with suppress(ConnectionError):
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                writer.write(more)
-                await writer.drain()
-                sent += len(more)
-    assert sent >= MAX_HEAD_BYTES
-    assert await cut((reader, writer))
+async def test_a_head_without_end_is_cut(more: bytes) -> None:
+    async with serving(ConnectionTable(1000), replace(QUICK, head_seconds=3600)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nA: ")
+        sent = 0
+        with suppress(ConnectionError):
+            async with asyncio.timeout(PATIENCE):
+                while True:
+                    writer.write(more)
+                    await writer.drain()
+                    sent += len(more)
+        assert sent >= LIMITS.head_bytes
+        assert await cut((reader, writer))
+
+
+@pytest.mark.parametrize("rest", [b"\r\n\r\n", b""])
+async def test_too_long_a_head_is_refused_in_words(port: int, rest: bytes) -> None:
+    """Whether it comes whole or not, and before it reaches the application."""
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    streams[1].write(b"GET / HTTP/1.1\r\nHost: x\r\nA: " + b"a" * LIMITS.head_bytes + rest)
+    head, body = await answer(streams)
+    assert head.startswith(b"HTTP/1.1 431 ")
+    assert (json.loads(body)["title"], json.loads(body)["status"]) == ("Request Header Fields Too Large", 431)
+    assert await cut(streams)
 
 
 async def test_who_does_not_read_is_cut(port: int) -> None:
@@ -131,36 +147,55 @@ async def test_who_does_not_read_is_cut(port: int) -> None:
     writer.close()
 
 
-async def test_who_reads_too_slowly_is_cut(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_who_reads_too_slowly_is_cut() -> None:
     """However steadily: here some MB/s, without a second's rest, of an answer that must be taken at 64 MiB/s."""
-    monkeypatch.setattr(connections, "SLOWEST_BYTES_PER_SECOND", 64 << 20)
-    monkeypatch.setattr(connections, "STALL_SECONDS", 3.0)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
-    writer.write(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n")
-    received = 0
-    with suppress(ConnectionError):
-        async with asyncio.timeout(2 * PATIENCE):
-            while received < len(ANSWER) and (piece := await reader.read(1 << 17)):
-                received += len(piece)
-                await asyncio.sleep(len(piece) / (6 << 20))
-    assert received < len(ANSWER)
-    writer.close()
+    async with serving(ConnectionTable(1000), replace(QUICK, slowest_rate=64 << 20, stall_seconds=3.0)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 16)
+        writer.write(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n")
+        received = 0
+        with suppress(ConnectionError):
+            async with asyncio.timeout(2 * PATIENCE):
+                while received < len(ANSWER) and (piece := await reader.read(1 << 17)):
+                    received += len(piece)
+                    await asyncio.sleep(len(piece) / (6 << 20))
+        assert received < len(ANSWER)
+        writer.close()
 
 
-async def test_who_reads_gets_all_of_a_long_answer_and_may_go_on(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for bound in (
-        "HEAD_SECONDS",
-        "IDLE_SECONDS",
-        "STALL_SECONDS",
-    ):  # server and reader share a thread: be patient on a busy machine
-        monkeypatch.setattr(connections, bound, PATIENCE)
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    for _ in range(2):
-        writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
-        head = await reader.readuntil(b"\r\n\r\n")
-        assert head.startswith(b"HTTP/1.1 200")
-        assert await reader.readexactly(len(ANSWER)) == ANSWER
-    writer.close()
+async def test_who_reads_gets_all_of_a_long_answer_and_may_go_on() -> None:
+    async with serving(ConnectionTable(1000), PATIENT) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        for _ in range(2):
+            writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(len(ANSWER)) == ANSWER
+        writer.close()
+
+
+async def test_the_end_of_an_answer_is_awaited_as_long_as_its_middle_and_no_longer() -> None:
+    """However short idle connections are kept, and although this answer ends its connection."""
+    limits = replace(QUICK, idle_seconds=0.2, stall_seconds=3.0)
+    table = ConnectionTable(1000)
+    async with serving(table, limits) as port:
+        for wanted in ("close", "keep-alive"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+            writer.write(f"GET /long HTTP/1.1\r\nHost: x\r\nConnection: {wanted}\r\n\r\n".encode())
+            await asyncio.sleep(1.0)  # all of it is written, and waits
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert head.startswith(b"HTTP/1.1 200")
+            assert await reader.readexactly(len(ANSWER)) == ANSWER
+            assert await reader.read() == b""
+            writer.close()
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await reader.readexactly(1)
+        for _ in range(200):
+            if not len(table):
+                break
+            await asyncio.sleep(0.05)
+        assert len(table) == 0
+        writer.transport.abort()
 
 
 async def test_a_body_may_take_its_time(port: int) -> None:
@@ -216,14 +251,13 @@ async def test_the_connection_goes_on_after_the_rest_of_a_body(port: int) -> Non
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
-async def test_who_sends_without_end_is_cut(port: int, monkeypatch: pytest.MonkeyPatch, connection: str) -> None:
-    monkeypatch.setattr(connections, "MAX_DISCARDED_BYTES", 1 << 20)
-    monkeypatch.setattr(connections, "LINGER_SECONDS", PATIENCE)
-    monkeypatch.setattr(connections, "IDLE_SECONDS", PATIENCE)
-    _, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(early(1 << 40, connection))
-    with pytest.raises(ConnectionError):
-        await send_for_ever(writer)
+async def test_who_sends_without_end_is_cut(connection: str) -> None:
+    limits = replace(PATIENT, discarded_bytes=1 << 20, linger_seconds=PATIENCE)
+    async with serving(ConnectionTable(1000), limits) as port:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(early(1 << 40, connection))
+        with pytest.raises(ConnectionError):
+            await send_for_ever(writer)
 
 
 async def send_for_ever(writer: asyncio.StreamWriter) -> None:
@@ -329,6 +363,36 @@ async def test_requests_under_way_are_not_cut_and_the_refusal_can_be_read(open_m
         HOLD.set()
         for streams in busy:
             assert (await answer(streams))[0].startswith(b"HTTP/1.1 200 ")
+
+
+async def test_an_answer_on_its_way_is_not_cut_for_room(open_many: OpenMany) -> None:
+    """Although the application is done with it."""
+    async with serving(ConnectionTable(1), PATIENT) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+        writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        (late,) = await open_many(port, 1)
+        assert (await answer(late))[0].startswith(b"HTTP/1.1 503 ")
+        assert await reader.readexactly(len(ANSWER)) == ANSWER
+        (later,) = await open_many(port, 1)
+        assert await ask(later, "/") == b"HTTP/1.1 200 OK"
+        assert await reader.read() == b"", "idle now, so there was room"
+        writer.close()
+
+
+async def test_who_asks_on_without_reading_is_cut(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(b"GET /long HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.sleep(0.5)  # the whole answer waits in the stream
+    writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+    await asyncio.sleep(1.5)
+    received = 0
+    with suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE):
+            while piece := await reader.read(1 << 20):
+                received += len(piece)
+    assert received < len(ANSWER)
+    writer.close()
 
 
 async def test_slow_heads_of_one_address_push_each_other_out(

@@ -19,17 +19,11 @@ Rules:
 
 from __future__ import annotations
 
-import heapq
 import ipaddress
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
-
-from muster.runtime import telemetry
-
-if TYPE_CHECKING:
-    from orchestrator.http_limits import BoundedProtocol
+from typing import Final, Protocol, TypeVar
 
 HEADS_PER_ADDRESS: Final = 256
 HEAD_GRACE_SECONDS: Final = 5.0
@@ -37,10 +31,6 @@ OWNED_CONNECTIONS: Final = 64
 
 MAX_CONNECTIONS: Final = 65_536
 """However many the descriptors allow: so many idle connections take about a gigabyte of memory."""
-
-OPEN: Final = telemetry.gauge("connections", "Open connections")
-OWNED: Final = telemetry.gauge("member_connections", "Open connections that are a member's or the trainer's")
-CLOSED: Final = telemetry.counter("connections_closed_for_room", "Connections closed or refused for room", ("why",))
 
 STRANGER_WAITING, STRANGER_IDLE, MEMBER_IDLE = range(3)
 """Ranks, in the order in which connections are closed."""
@@ -54,6 +44,23 @@ class Owner:
 
     address: str
     is_trainer: bool
+
+
+class Tracked(Protocol):
+    """What the table knows of a connection."""
+
+    address: str
+    """Its `address_group`."""
+    proxied: bool
+    owner: Owner | None
+    busy: bool
+    """A request is under way."""
+    since: float
+    """Loop time at which its present wait began."""
+
+    def close_for_room(self, why: str) -> None:
+        """Close it, with an answer that can be read where one is awaited."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -74,25 +81,28 @@ def first_to_go(candidates: Sequence[tuple[Candidate, Item]], count: int) -> lis
     parties: dict[tuple[int, str], list[tuple[float, Item]]] = defaultdict(list)
     for candidate, item in sorted(candidates, key=lambda pair: pair[0].since):
         parties[candidate.rank, candidate.party].append((candidate.since, item))
-    # The largest party first means: by the number of a party's connections that are left when one's turn comes.
-    order = [
-        (rank, gone - len(items), items[0][0], party, item)
-        for (rank, party), items in parties.items()
-        for gone, (_, item) in enumerate(items)
+    # One goes when its party, from which the older ones have gone, has more left than any other of the rank.
+    ordered = [
+        ((rank, place - len(waiting), waiting[0][0], party), item)
+        for (rank, party), waiting in parties.items()
+        for place, (_, item) in enumerate(waiting)
     ]
-    return [item for *_, item in heapq.nsmallest(count, order, key=lambda place: place[:4])]
+    return [item for _, item in sorted(ordered, key=lambda pair: pair[0])[:count]]
 
 
 def address_group(host: str) -> str:
     """Return what counts as one address for limits: an IPv4 address, or the /64 of an IPv6 one."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
+    address = _parsed(host)
     if isinstance(address, ipaddress.IPv6Address):
-        mapped = address.ipv4_mapped
-        return str(mapped) if mapped else str(ipaddress.ip_network((address, 64), strict=False))
-    return str(address)
+        return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
+    return str(address or host)
+
+
+def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
 
 
 class ConnectionTable:
@@ -101,44 +111,43 @@ class ConnectionTable:
     def __init__(self, budget: int, proxies: Iterable[Network] = ()) -> None:
         self.budget = budget
         self._proxies = tuple(proxies)
-        self._open: dict[BoundedProtocol, None] = {}
-        self._waiting: dict[str, dict[BoundedProtocol, None]] = defaultdict(dict)
+        self._open: dict[Tracked, None] = {}
+        self._waiting: dict[str, dict[Tracked, None]] = defaultdict(dict)
         """Strangers' connections by address on which a head is awaited, oldest first."""
         self._owned: Counter[str] = Counter()
+        self.on_close: Callable[[str], object] = lambda _: None
+        """Called when a connection is closed or refused for room, with the reason."""
 
     def __len__(self) -> int:
         return len(self._open)
 
+    @property
+    def owned(self) -> int:
+        """How many connections are a member's."""
+        return self._owned.total()
+
     def is_proxy(self, host: str) -> bool:
         """Return whether connections from this address are a trusted proxy's."""
-        if not self._proxies:
-            return False
-        try:
-            address = ipaddress.ip_address(host.partition("%")[0])
-        except ValueError:
-            return False
-        return any(address in network for network in self._proxies)
+        address = _parsed(host) if self._proxies else None
+        return address is not None and any(address in network for network in self._proxies)
 
-    def add(self, connection: BoundedProtocol, now: float) -> None:
+    def add(self, connection: Tracked, now: float) -> None:
         """Note a new connection; close others, or else the new one, where there is no room."""
         self._open[connection] = None
-        OPEN.set(len(self._open))
         self.head_awaited(connection, now)
         if len(self._open) > self.budget:
             self._make_room(connection, now)
 
-    def remove(self, connection: BoundedProtocol) -> None:
+    def remove(self, connection: Tracked) -> None:
         """Forget a connection that is closed or about to be."""
         if self._open.pop(connection, connection) is None:
-            OPEN.set(len(self._open))
             self.head_arrived(connection)
             if connection.owner is not None:
                 self._owned[connection.owner.address] -= 1
                 if not self._owned[connection.owner.address]:
                     del self._owned[connection.owner.address]
-                OWNED.dec()
 
-    def head_awaited(self, connection: BoundedProtocol, now: float) -> None:
+    def head_awaited(self, connection: Tracked, now: float) -> None:
         """Note that a request's head is awaited: from a connection's opening, or from the head's first byte."""
         if connection.owner is not None or connection.proxied:
             return
@@ -149,7 +158,7 @@ class ConnectionTable:
             if now - oldest.since > HEAD_GRACE_SECONDS:
                 self._close(oldest, "slow heads")
 
-    def head_arrived(self, connection: BoundedProtocol) -> None:
+    def head_arrived(self, connection: Tracked) -> None:
         """Note that no head is awaited any more."""
         heads = self._waiting.get(connection.address)
         if heads is not None:
@@ -157,14 +166,13 @@ class ConnectionTable:
             if not heads:
                 del self._waiting[connection.address]
 
-    def claim(self, connection: BoundedProtocol, owner: Owner) -> None:
+    def claim(self, connection: Tracked, owner: Owner) -> None:
         """Make a connection a member's, unless that member owns enough of them."""
         if connection in self._open and connection.owner is None and self._owned[owner.address] < OWNED_CONNECTIONS:
             connection.owner = owner
             self._owned[owner.address] += 1
-            OWNED.inc()
 
-    def _make_room(self, newest: BoundedProtocol, now: float) -> None:
+    def _make_room(self, newest: Tracked, now: float) -> None:
         candidates = [
             (candidate, connection)
             for connection in self._open
@@ -176,7 +184,7 @@ class ConnectionTable:
         if not going:
             self._close(newest, "full")
 
-    def _candidate(self, connection: BoundedProtocol, now: float) -> Candidate | None:
+    def _candidate(self, connection: Tracked, now: float) -> Candidate | None:
         if connection.busy:
             return None
         if connection.owner is not None:
@@ -190,8 +198,8 @@ class ConnectionTable:
             return Candidate(STRANGER_WAITING, connection.address, connection.since)
         return None
 
-    def _close(self, connection: BoundedProtocol, why: str) -> None:
-        CLOSED.labels(why).inc()
+    def _close(self, connection: Tracked, why: str) -> None:
+        self.on_close(why)
         self.remove(connection)
         connection.close_for_room(why)
 

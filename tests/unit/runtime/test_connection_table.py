@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.connection_table import (
+from muster.runtime.connection_table import (
     MEMBER_IDLE,
     OWNED_CONNECTIONS,
     STRANGER_IDLE,

@@ -1,0 +1,295 @@
+"""Bound the time and the bytes that each connection of uvicorn may take; each server states its `ConnectionLimits`.
+
+- A request's head must arrive in time and be no longer than allowed. Between two requests a connection may be idle for
+  a while only.
+- A reader that takes nothing of a long answer for `stall_seconds` is cut, and so is one that takes less of it than
+  `slowest_rate` on average beyond that time.
+- A request may be answered before its body has arrived (413, 401 ...). What is left of the body is read and discarded,
+  up to `discarded_bytes`: closing a socket with unread bytes resets it, and the answer is lost with it. Where the
+  answer ends the connection, our half is closed at once and the rest is awaited for `linger_seconds`.
+- What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 431 for too long
+  a head, 503 with `Retry-After` where there is no room. (`muster/runtime/connection_table.py` says who gets room.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections import deque
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+
+from muster.runtime.connection_table import ConnectionTable, Owner, address_group
+
+UNSENT_BYTES: Final = 256 * 1024
+"""Of an answer in the kernel that are not on their way: reading is noticed in halves of this, and memory bounded."""
+
+
+@dataclass(frozen=True)
+class ConnectionLimits:
+    """What one connection may take: bytes, seconds, bytes per second."""
+
+    head_bytes: int
+    """Of one request's head; up to a read more is taken in before that shows."""
+    head_seconds: float
+    """From the opening of a connection, or the first byte of a further request, to the end of the request's head."""
+    idle_seconds: float
+    """From the end of an answer to the first byte of the next request."""
+    stall_seconds: float
+    """Until a reader has taken what was sent of an answer, where that is too long for the socket's buffer."""
+    linger_seconds: float
+    """For the rest of a body to arrive after an answer that ends its connection."""
+    discarded_bytes: int
+    """Of one body after its answer."""
+    slowest_rate: int = 0
+    """Of an answer, on average; 0 for no bound."""
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection, which is cut when it takes too long or too much. `bounded_config` makes the class of a server."""
+
+    table: ConnectionTable
+    limits: ConnectionLimits
+    address = ""
+    proxied = False
+    owner: Owner | None = None
+    busy = False
+    since = 0.0
+
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = False
+    _head_bytes = 0
+    _body_arrived = True
+    _discarded = 0
+    _answer_bytes = 0
+    _answer_began = 0.0
+    _lingering = False
+    _broken = False
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._unanswered: deque[RequestResponseCycle] = deque()  # the request under way, and those that came with it
+        # A socket that waits for room shows only when a third of its buffer, which may be megabytes, has been taken.
+        transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+        host = self.client[0] if self.client else ""
+        self.address, self.proxied = address_group(host), self.table.is_proxy(host)
+        self.since = self.loop.time()
+        self._cut_after(self.limits.head_seconds)
+        self.table.add(self, self.since)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cut_after(None)
+        self.table.remove(self)
+        self._answer_no_more()
+        super().connection_lost(exc)
+
+    # What comes in
+
+    def data_received(self, data: bytes) -> None:
+        if self._broken:
+            self._discard(len(data))
+            return
+        super().data_received(data)
+        self._head_bytes = self._head_bytes + len(data) if self._in_head else 0
+        if self._head_bytes > self.limits.head_bytes:
+            self.refuse(431)
+
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+        self.scope["state"]["connection"] = self  # type: ignore[typeddict-item]
+        if not self.busy and not self._lingering and self.cycle is not None:
+            self._await_head()  # of the first request it is awaited since the connection was opened
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        if self._lingering:
+            return  # another request after the one whose answer ends the connection
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.head_bytes:
+            self.refuse(431)
+            raise ValueError("the head is too long")  # which ends the parsing
+        self.table.head_arrived(self)
+        self.busy, self._body_arrived, self._discarded = True, False, 0
+        if not self.flow.write_paused:  # else the answer before has still to be read
+            self._cut_after(None)
+        super().on_headers_complete()
+        self.cycle.transport = AnswerTransport(self)  # type: ignore[assignment]
+        self._unanswered.append(self.cycle)
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:
+            self._discard(len(body))
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._body_arrived = True
+        super().on_message_complete()
+        if self._lingering:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(400, msg)
+
+    def refuse(self, status: int, detail: str = "") -> None:
+        """Answer what cannot reach the application, and close."""
+        if self._broken:
+            return
+        self._broken = True
+        if self._lingering:
+            self.transport.close()
+            return
+        self._answer_no_more()
+        self.transport.write(refusal(status, HTTPStatus(status).phrase, detail))
+        self._linger()
+
+    # What goes out
+
+    def on_response_complete(self) -> None:
+        if self._unanswered:
+            self._unanswered.popleft()
+        if self._lingering:
+            return
+        super().on_response_complete()
+        if self.transport.is_closing():
+            self._cut_after(self.limits.stall_seconds)  # there will be no other request
+        elif self.cycle.response_complete:  # else the next request came with this one
+            self._answer_bytes = 0
+            if not self.flow.write_paused:
+                self._rest()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        seconds, rate = self.limits.stall_seconds, self.limits.slowest_rate
+        if rate:
+            seconds = min(seconds, self._answer_began + seconds + self._answer_bytes / rate - self.loop.time())
+        self._cut_after(seconds)
+
+    def write_answer(self, data: bytes) -> None:
+        """Send a part of an answer."""
+        if not self._answer_bytes:
+            self._answer_began = self.loop.time()
+        self._answer_bytes += len(data)
+        self.transport.write(data)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._lingering:
+            return
+        if self.transport.is_closing():
+            self._cut_after(self.limits.stall_seconds)
+        elif self.cycle.response_complete:
+            self._rest()
+        else:
+            self._cut_after(None)
+
+    def close_after_answer(self) -> None:
+        """Close now, or once the rest of the request has arrived and the client can have read the answer."""
+        if self._body_arrived or self.transport.is_closing():
+            self.transport.close()
+        else:
+            self._linger()
+
+    def close_for_room(self, why: str) -> None:
+        """Close, with a refusal where a request has begun or may have."""
+        if not self._lingering and (self._in_head or self.cycle is None):
+            detail = "request heads arrive too slowly" if why == "slow heads" else "no room for another connection"
+            self.transport.write(refusal(503, "Too many connections", detail))
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # a client that reads nothing would keep the descriptor
+        else:
+            self.transport.close()
+
+    def _answer_no_more(self) -> None:
+        """End the requests that were not answered yet: nobody would read what they read from storage and send."""
+        for cycle in self._unanswered:
+            cycle.disconnected = True
+            cycle.message_event.set()
+        self._unanswered.clear()
+        self.pipeline.clear()
+
+    # Clocks
+
+    def _rest(self) -> None:
+        """Be idle: the answer has left."""
+        self.busy, self.since = False, self.loop.time()
+        if self._in_head:
+            self._await_head()
+        else:
+            self._cut_after(self.limits.idle_seconds)
+
+    def _await_head(self) -> None:
+        self.since = self.loop.time()
+        self._cut_after(self.limits.head_seconds)
+        self.table.head_awaited(self, self.since)
+
+    def _linger(self) -> None:
+        """Send nothing more, and discard what comes until the client closes its half."""
+        if self.transport.is_closing():
+            return
+        self._lingering, self.busy = True, False
+        self.since = self.loop.time()
+        self._unset_keepalive_if_required()
+        self.transport.write_eof()
+        self.flow.resume_reading()
+        self._cut_after(self.limits.linger_seconds)
+
+    def _discard(self, size: int) -> None:
+        self._discarded += size
+        if self._discarded > self.limits.discarded_bytes:
+            self.transport.abort()
+
+    def _cut_after(self, seconds: float | None) -> None:
+        """Cut the connection in so many seconds, None for no bound, instead of what was said before."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = None if seconds is None else self.loop.call_later(seconds, self.transport.abort)
+
+
+class AnswerTransport:
+    """A connection's transport as an answer sees it: closing it does not lose the answer."""
+
+    __slots__ = ("_connection",)
+
+    def __init__(self, connection: BoundedProtocol) -> None:
+        self._connection = connection
+
+    def write(self, data: bytes) -> None:
+        self._connection.write_answer(data)
+
+    def is_closing(self) -> bool:
+        return self._connection.transport.is_closing()
+
+    def close(self) -> None:
+        self._connection.close_after_answer()
+
+
+def bounded_config(app: Any, table: ConnectionTable, limits: ConnectionLimits, **options: Any) -> uvicorn.Config:
+    """Return what serves an ASGI application by uvicorn within these limits, its connections kept in `table`."""
+    return uvicorn.Config(
+        app,
+        http=type("BoundedProtocol", (BoundedProtocol,), {"table": table, "limits": limits}),
+        ws="none",  # a connection handed to another protocol would never leave the table
+        interface="asgi3",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=limits.idle_seconds,  # type: ignore[arg-type]
+        **options,
+    )
+
+
+def refusal(status: int, title: str, detail: str) -> bytes:
+    """Return the bytes of a problem document as an answer that ends its connection."""
+    body = json.dumps({"type": "about:blank", "title": title, "status": status, "detail": detail, "hint": ""}).encode()
+    lines = [f"HTTP/1.1 {status} {HTTPStatus(status).phrase}", "Content-Type: application/problem+json"]
+    lines += [f"Content-Length: {len(body)}", "Connection: close"]
+    if status == 503:
+        lines.append("Retry-After: 1")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
