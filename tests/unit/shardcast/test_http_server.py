@@ -37,7 +37,7 @@ from muster.shardcast.serve.routes import WeightRoutes
 from muster.shardcast.serve.store import OpenFile, Stats
 from tests.support.weights_samples import make_checkpoint
 
-LIMITS = ServerLimits(header_bytes=4096, idle_seconds=0.5, stall_seconds=0.5, connections=8)
+LIMITS = ServerLimits(head_bytes=4096, head_seconds=0.5, idle_seconds=0.5, stall_seconds=0.5, connections=8)
 
 
 @dataclass
