@@ -1,4 +1,4 @@
-"""What every process of ours shares: start and end, the poll loop, logs and metrics, files, journals, retries, units.
+"""What processes of ours share: start and end, poll loop, logs, metrics, files, journals, retries, units, HTTP bounds.
 
 May import `settings` and below. Used everywhere above.
 """

@@ -17,6 +17,7 @@ import asyncio
 import json
 import socket
 from collections import deque
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
@@ -234,7 +235,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._lingering, self.busy = True, False
         self.since = self.loop.time()
         self._unset_keepalive_if_required()
-        self.transport.write_eof()
+        with suppress(OSError):  # reset by the other side, which shows later
+            self.transport.write_eof()
         self.flow.resume_reading()
         self._cut_after(self.limits.linger_seconds)
 

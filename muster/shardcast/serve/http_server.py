@@ -12,6 +12,7 @@ import json
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
@@ -27,6 +28,9 @@ from muster.shardcast.fetch.rate_limit import TokenBucket
 
 PIECE_BYTES: Final = 1 << 20
 """Read, sent and waited for at a time."""
+
+READERS: Final = 16
+"""Threads that read files, so that a slow disk holds up nothing else."""
 
 _RANGE: Final = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 _CLOSE: Final = {"Connection": "close"}
@@ -90,6 +94,7 @@ class FileProblem(Exception):  # noqa: N818 (it is an answer, not a failure)
 
 
 Handler = Callable[[FileRequest], Awaitable[Reply]]
+Send = Callable[[Any], Awaitable[None]]
 
 
 def requested_range(request: FileRequest, size: int) -> tuple[int, int] | None:
@@ -116,15 +121,15 @@ def json_reply(value: object, status: int = 200) -> Reply:
 
 
 @dataclass(frozen=True)
-class ServerLimits:
-    """Bounds of what one stranger may take."""
+class ServerLimits(ConnectionLimits):
+    """Bounds of what strangers may take: of each connection, where `stall_seconds` are for PIECE_BYTES, and of all."""
 
-    header_bytes: int = 16 * 1024
-    """Of a request's head; up to a read more is taken in before that shows."""
+    head_bytes: int = 16 * 1024
+    head_seconds: float = 20
     idle_seconds: float = 20
-    """For a request to begin, from the opening of the connection or the end of the last answer, and for its head."""
     stall_seconds: float = 30
-    """For PIECE_BYTES of an answer to be read."""
+    linger_seconds: float = 2
+    discarded_bytes: int = 256 * 1024
     connections: int = 256
     rate: int = 0
     """Bytes per second of files, over all connections; 0 for no bound."""
@@ -138,20 +143,13 @@ class FileServer:
         self.limits = limits or ServerLimits()
         self._rate_limit = TokenBucket(self.limits.rate)
         self._table = ConnectionTable(self.limits.connections)
+        self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="files")
         self._state = ServerState()
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port (the one chosen, where 0 was asked for). Raises ConfigError when it is taken."""
-        limits = ConnectionLimits(
-            head_bytes=self.limits.header_bytes,
-            head_seconds=self.limits.idle_seconds,
-            idle_seconds=self.limits.idle_seconds,
-            stall_seconds=self.limits.stall_seconds,
-            linger_seconds=2,
-            discarded_bytes=256 * 1024,
-        )
-        config = bounded_config(self._answer, self._table, limits)
+        config = bounded_config(self._answer, self._table, self.limits)
         config.load()
         # uvicorn's protocol without its Server: signals belong to the process, and ending takes no turns of a clock.
         connection = partial(config.http_protocol_class, config, self._state, {})  # type: ignore[arg-type]
@@ -171,13 +169,14 @@ class FileServer:
             connection.transport.abort()
         for answer in self._state.tasks:
             answer.cancel()
-        await asyncio.gather(*self._state.tasks, asyncio.sleep(0))
+        await asyncio.gather(*self._state.tasks, asyncio.sleep(0), return_exceptions=True)
+        self._threads.shutdown(wait=False, cancel_futures=True)
 
     @property
     def connections(self) -> int:
         return len(self._table)
 
-    async def _answer(self, scope: Any, _: object, send: Callable[[Any], Awaitable[None]]) -> None:
+    async def _answer(self, scope: Any, _: object, send: Send) -> None:
         """Answer one request: the ASGI application."""
         connection: BoundedProtocol = scope["state"]["connection"]
         try:
@@ -189,6 +188,7 @@ class FileServer:
             await _cut(connection)
 
     async def _reply(self, scope: Any) -> Reply:
+        """Return the handler's answer to a request, or why it gets none."""
         try:
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
             if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
@@ -202,9 +202,7 @@ class FileServer:
         except FileProblem as problem:
             return problem.reply()
 
-    async def _send(
-        self, reply: Reply, scope: Any, connection: BoundedProtocol, send: Callable[[Any], Awaitable[None]]
-    ) -> None:
+    async def _send(self, reply: Reply, scope: Any, connection: BoundedProtocol, send: Send) -> None:
         """Send an answer. Raises FileProblem when the body stays incomplete, ConnectionError when nobody reads it."""
         headers = {"Content-Length": str(reply.length), **reply.headers}
         lines = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
@@ -219,9 +217,8 @@ class FileServer:
             if reply.body:
                 reply.body.file.close()
 
-    async def _send_file(
-        self, reply: Reply, body: Body, connection: BoundedProtocol, send: Callable[[Any], Awaitable[None]]
-    ) -> None:
+    async def _send_file(self, reply: Reply, body: Body, connection: BoundedProtocol, send: Send) -> None:
+        reading = asyncio.get_running_loop().run_in_executor
         position = available = reply.start
         while position < reply.stop:
             if position >= available:
@@ -231,7 +228,7 @@ class FileServer:
                 raise ConnectionAbortedError
             size = min(PIECE_BYTES, available - position)
             try:
-                piece = await asyncio.to_thread(os.pread, body.file.fileno(), size, position)
+                piece = await reading(self._threads, os.pread, body.file.fileno(), size, position)
             except OSError as error:
                 raise FileProblem(500, f"the file cannot be read: {error.strerror}") from error
             if not piece:

@@ -131,8 +131,9 @@ async def listening(role: str, store: VersionStore, stats: Stats, settings: Shar
     Raises ConfigError when the port is taken.
     """
     routes = WeightRoutes(role, store, stats)
+    idle = settings.idle_seconds
     limits = ServerLimits(
-        idle_seconds=settings.idle_seconds, connections=settings.connections, rate=settings.upload_rate
+        head_seconds=idle, idle_seconds=idle, connections=settings.connections, rate=settings.upload_rate
     )
     server = FileServer(routes.handle, limits)
     routes.connections = lambda: server.connections
