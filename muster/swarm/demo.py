@@ -79,7 +79,7 @@ class Swarm:
         with self.measure("prepare"):
             self.keys = await asyncio.to_thread(stage.make_keys, self.request)
             task_set = await asyncio.to_thread(stage.make_tasks, self.request)
-            await run_together(self.supervisor.run(model_process(self.request)), self._deploy())
+            await run_together(self._deploy(), self.supervisor.run(model_process(self.request)))
             self.view.stage("creating the run, registering its nodes")
             await asyncio.to_thread(stage.fill_run_folder, self.request.layout)
             self.run, self.participants = await stage.open_run(self.request, self.keys, self.tips, task_set)
