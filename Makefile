@@ -17,7 +17,7 @@
 SHELL := /bin/sh
 PYTHON ?=
 ARGS ?=
-WORKERS ?= 2
+WORKERS ?= 3
 PATHS := muster orchestrator worker validator trainer adversary scripts benchmarks tests
 
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
