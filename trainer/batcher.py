@@ -79,7 +79,7 @@ class Batcher:
         """Collect accepted work until a batch can be closed; return None to publish the same weights again instead.
 
         None is returned after `idle_seconds` without any work; when newcomers wait and nobody works; and when no group
-        has a signal after `patience_seconds`, or once no more work will come. Both times begin when the step is on
+        has a signal after `batch_wait_seconds`, or once no more work will come. Both times begin when the step is on
         chain. The log says what it waits for.
         """
         step, oldest = learner.step, max(0, learner.step - self._terms.async_level)
@@ -98,12 +98,12 @@ class Batcher:
             if batch is not None:
                 return batch
 
-            # 3. Close a smaller one when no more work will come, or after `patience_seconds`.
+            # 3. Close a smaller one when no more work will come, or after `batch_wait_seconds`.
             now = time.monotonic()
             waiting = now - started
             all_is_here = published.is_set() and await self._all_is_here(step)
             complete = (complete or now) if all_is_here else None
-            at_last = waiting > self._options.patience_seconds
+            at_last = waiting > self._options.batch_wait_seconds
             if complete is not None and now - complete >= COMPLETE_SECONDS:
                 at_last = True
                 log.warning(

@@ -141,7 +141,7 @@ class TrainerSettings(Section):
     """Groups that teach something (their task rewards differ) to wait for before a batch is closed."""
     max_files: int = Field(default=16, ge=1, le=MAX_ACCEPTED)
     """Accepted files at which a batch is closed with fewer."""
-    patience_seconds: float = Field(default=600, gt=0)
+    batch_wait_seconds: float = Field(default=600, gt=0)
     """After this long, or once the orchestrator asks for no more work and all of it is here, any group that teaches
     something is enough. If none does, the waiting files are given up, for good, and the same weights are published as a
     new step."""
@@ -236,7 +236,7 @@ class ShardcastSettings(Section):
     """Fetched versions a worker or validator keeps on its disk, besides the two newest steps and what is in use."""
     fetch_seconds: float = Field(default=3600, gt=0)
     """Longest time for one fetch."""
-    patience_seconds: float = Field(default=120, gt=0)
+    give_up_seconds: float = Field(default=120, gt=0)
     """A fetch gives up after this long without a manifest, or without another good shard; at once where all sources
     answer, have newer steps, and not this one."""
     stall_seconds: float = Field(default=20, gt=0)

@@ -259,8 +259,8 @@ async def test_confirmations_hold_events_back(place: Deployment, tmp_path: Path)
 
 
 async def test_a_silent_endpoint_is_an_error_until_it_answers(place: Deployment, tmp_path: Path) -> None:
-    impatient = ChainSettings.model_validate(place.settings.model_dump() | {"timeout_seconds": 0.3})
-    async with depositor(place) as chain, await Chain.connect(impatient) as watcher:
+    hurried = ChainSettings.model_validate(place.settings.model_dump() | {"timeout_seconds": 0.3})
+    async with depositor(place) as chain, await Chain.connect(hurried) as watcher:
         await chain.send(registry.deposit(1))
         cursor = cursor_on(watcher, tmp_path)
         os.kill(place.anvil.pid, signal.SIGSTOP)

@@ -184,7 +184,7 @@ async def test_a_manifest_that_leads_out_of_the_folder_is_refused(
         with pytest.raises(MismatchError, match=why):
             await get(manifest, tmp_path / "in", lies)
         with pytest.raises(UnreachableError, match="502"):
-            await get(manifest, tmp_path / "in", relay, patience=1)
+            await get(manifest, tmp_path / "in", relay, give_up=1)
     assert [path.name for path in tmp_path.rglob("*escaped*")] == []
     assert list((tmp_path / "in").iterdir()) == []
     assert list((tmp_path / "relayed").iterdir()) == []
@@ -217,7 +217,7 @@ async def test_a_root_nobody_has_and_a_root_of_something_else(
     manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     with pytest.raises(UnreachableError, match="404") as caught:
-        await fetch_version(bytes(32), RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, patience=0.5))
+        await fetch_version(bytes(32), RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, give_up=0.5))
     assert "curl" in caught.value.hint
     with pytest.raises(MismatchError, match="is the root of step 3 of run 1, and not of step 4 of run 1"):
         await fetch_version(manifest.root, RUN, 4, [origin.url], tmp_path, limits=QUICK)
@@ -290,7 +290,7 @@ async def test_a_source_that_never_answers_holds_nobody_up(
         assert contents(fetched.path) == contents(house / "checkpoint-3")
         assert fetched.seconds < QUICK.stall, "the shards it sat on were fetched elsewhere before it timed out"
         with pytest.raises(UnreachableError, match="no source has the manifest"):
-            await get(manifest, tmp_path / "alone", silent, patience=0.5)
+            await get(manifest, tmp_path / "alone", silent, give_up=0.5)
 
 
 async def test_transfers_that_break_off_are_tried_again_elsewhere(
@@ -303,7 +303,7 @@ async def test_transfers_that_break_off_are_tried_again_elsewhere(
         assert fetched.sources[0].failures >= 1
         assert fetched.bad_sources == ()
         with pytest.raises(UnreachableError, match="shards of"):
-            await get(manifest, tmp_path / "2", broken, patience=0.5, stall=0.2, min_rate=1 << 20)
+            await get(manifest, tmp_path / "2", broken, give_up=0.5, stall=0.2, min_rate=1 << 20)
 
 
 async def test_a_server_without_ranges_gives_what_it_can(

@@ -119,7 +119,7 @@ async def test_a_relay_serves_no_byte_that_its_upstream_lied_about(
 ) -> None:
     async with odd_source(all_lies) as (lies, _, _), relaying(tmp_path / "relayed", lies) as (url, stats):
         with pytest.raises(UnreachableError, match="502"):
-            await get(manifest, tmp_path / "in", url, patience=2, stall=1)
+            await get(manifest, tmp_path / "in", url, give_up=2, stall=1)
         assert stats.rejected == {lies: 1}, "it was not asked again for every request"
         assert stats.served_bytes == len(manifest.canonical)
         path = await get(manifest, tmp_path / "in", url, origin)
@@ -160,7 +160,7 @@ async def test_a_relay_keeps_within_its_disk(steps: tuple[str, list[Manifest]], 
         await get(made[1], tmp_path / "in", url)
         await until(lambda: [v.root for v in versions(folder)] == [made[1].root])
         with pytest.raises(UnreachableError, match="507"):
-            await get(huge, tmp_path / "in", url, patience=0.5)
+            await get(huge, tmp_path / "in", url, give_up=0.5)
         assert [version.root for version in versions(folder)] == [made[1].root]
         assert incomplete(folder) == []
 
@@ -199,10 +199,10 @@ async def test_a_relay_relays_for_its_run_and_what_the_chain_has(
 
     async with relaying(tmp_path / "1", origin, run=2) as (url, _):
         with pytest.raises(UnreachableError, match="404"):
-            await get(manifest, tmp_path / "in", url, patience=0.5)
+            await get(manifest, tmp_path / "in", url, give_up=0.5)
     async with relaying(tmp_path / "2", origin, anchor=refuse) as (url, _):
         with pytest.raises(UnreachableError, match="502"):
-            await get(manifest, tmp_path / "in", url, patience=0.5)
+            await get(manifest, tmp_path / "in", url, give_up=0.5)
     for folder in (tmp_path / "1", tmp_path / "2"):
         assert list(folder.iterdir()) == []
 
@@ -225,7 +225,7 @@ async def test_a_relay_relays_what_the_chain_has(
         relay = Server(tmp_path / "relay", run=run, upstreams=[url], **options)
         with ended(relay):
             await asyncio.to_thread(relay.start)
-            bounds = replace(QUICK, patience=1)
+            bounds = replace(QUICK, give_up=1)
             for refused, status in ((forged, "502"), (unpublished, "404")):
                 with pytest.raises(UnreachableError, match=status):
                     await fetch_version(refused.root, run, refused.step, [relay.url], tmp_path / "in", limits=bounds)

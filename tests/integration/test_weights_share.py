@@ -87,7 +87,7 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
                 await member.offer_relay(RelayOffer(run=house.run, url=url))
                 for name in ("v1", "v2"):
                     async with house.client(orchestrator.url, name) as client:
-                        settings, folder = ShardcastSettings(patience_seconds=2, stall_seconds=2), tmp_path / name
+                        settings, folder = ShardcastSettings(give_up_seconds=2, stall_seconds=2), tmp_path / name
                         relays = Relays(settings, client, house.run)
                         checkpoints = CheckpointFetcher(chain, house.run, terms, relays, settings, folder)
                         with pytest.raises(MusterError, match="hashes to"):

@@ -26,7 +26,7 @@ async def anchored(step):
         raise ChainError(f"step {step} is not published")
     return bytes.fromhex(roots[str(step)][2:])
 async def main():
-    limits = FetchLimits(timeout=40, patience=5, stall=5, connect=2)
+    limits = FetchLimits(timeout=40, give_up=5, stall=5, connect=2)
     return await fetch_step(await anchored(step), 1, step, sources, dest, anchored=anchored, limits=limits)
 try:
     found = asyncio.run(main())

@@ -31,7 +31,7 @@ from muster.shardcast.serve.store import OpenFile, Stats
 
 RUN = 1
 SHARD = 64 * 1024
-QUICK = FetchLimits(timeout=40, patience=20, stall=5, connect=2)
+QUICK = FetchLimits(timeout=40, give_up=20, stall=5, connect=2)
 """Bounds in which a machine full of tests still does everything."""
 
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -67,7 +67,7 @@ class Server:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / "log.jsonl"
         self.config = folder / "muster.toml"
-        chosen = {"poll_seconds": 0.05, "hold_seconds": 2, "stall_seconds": 5, "patience_seconds": 5} | settings
+        chosen = {"poll_seconds": 0.05, "hold_seconds": 2, "stall_seconds": 5, "give_up_seconds": 5} | settings
         self.config.write_text(
             toml({"run": run, "log.file": self.log, "shardcast.port": port})
             + toml({key if "." in key else f"shardcast.{key}": value for key, value in chosen.items()})
@@ -209,8 +209,8 @@ async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddOrigin, Stats]
 
 
 def relay_settings(folder: Path, *upstreams: str, **changes: Any) -> ShardcastSettings:
-    """Return the settings of a relay that is as patient as QUICK and fetches what it is asked for."""
-    bounds = {"fetch_seconds": QUICK.timeout, "patience_seconds": QUICK.patience, "stall_seconds": QUICK.stall}
+    """Return the settings of a relay with the bounds of QUICK that fetches what it is asked for."""
+    bounds = {"fetch_seconds": QUICK.timeout, "give_up_seconds": QUICK.give_up, "stall_seconds": QUICK.stall}
     quick = {"hold_seconds": 2, "poll_seconds": 0.05, "follow": False}
     return ShardcastSettings.model_validate({"dir": folder, "upstreams": upstreams, **bounds, **quick, **changes})
 

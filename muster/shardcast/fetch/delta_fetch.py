@@ -118,7 +118,7 @@ class DeltaFetch:
         self._accept = accept
         self._progress = progress
         self._hold = hold
-        self._quick = replace(version.limits, patience=min(version.limits.patience, DELTA_IDLE_SECONDS))
+        self._quick = replace(version.limits, give_up=min(version.limits.give_up, DELTA_IDLE_SECONDS))
         self._suspects: tuple[Offer, ...] = ()
         """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()

@@ -215,18 +215,18 @@ class Download:
             streams = [
                 group.create_task(self._stream(version, source)) for source in sources for _ in range(per_source)
             ]
-            failure = await self._watch(max(limits.patience, limits.shard_seconds(largest) + limits.stall))
+            failure = await self._watch(max(limits.give_up, limits.shard_seconds(largest) + limits.stall))
             for stream in streams:
                 stream.cancel()
         if failure is not None:
             raise failure
 
-    async def _watch(self, patience: float) -> Exception | None:
+    async def _watch(self, give_up: float) -> Exception | None:
         """Wait until all shards are here, or return why that will not happen."""
         while not self._plan.finished:
             if self._disk_failure is not None:
                 return self._disk_failure
-            if not self._pool.live or time.monotonic() - self._last_good > patience:
+            if not self._pool.live or time.monotonic() - self._last_good > give_up:
                 missing = self._plan.count - len(self._plan.have)
                 return self._pool.nothing_left(f"{missing} of {self._plan.count} shards of 0x{self.root.hex()}")
             await self.wait_change(_POLL_SECONDS)

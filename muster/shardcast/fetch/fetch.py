@@ -53,7 +53,7 @@ def limits_of(settings: ShardcastSettings) -> FetchLimits:
     """Return the bounds that the settings say."""
     return FetchLimits(
         timeout=settings.fetch_seconds,
-        patience=settings.patience_seconds,
+        give_up=settings.give_up_seconds,
         stall=settings.stall_seconds,
         streams=settings.streams,
         max_bytes=settings.max_bytes,

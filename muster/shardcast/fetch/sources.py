@@ -37,7 +37,7 @@ NOT_YET_SECONDS: Final = 1.0
 """Longest back-off of a source that answers, but does not have it yet."""
 
 Retry = Literal["all", "busy", "none"]
-"""Which sources that do not send a manifest are asked again, until `FetchLimits.patience` is over.
+"""Which sources that do not send a manifest are asked again, until `FetchLimits.give_up` is over.
 
 "all" suits a step that is just being published. "busy" suits an older one: a source that answers 404 is not asked
 again. "none" asks each source once."""
@@ -52,7 +52,7 @@ class FetchLimits:
 
     timeout: float = 3600
     """For everything together."""
-    patience: float = 120
+    give_up: float = 120
     """Without a manifest, or without another good shard."""
     connect: float = 5
     stall: float = 20
@@ -76,7 +76,7 @@ class FetchLimits:
     @property
     def backoff_seconds(self) -> float:
         """Return the longest pause before a source that failed is asked again."""
-        return min(5.0, self.patience / 4)
+        return min(5.0, self.give_up / 4)
 
 
 @dataclass
@@ -347,7 +347,7 @@ class Pool:
         asking = [asyncio.create_task(self._ask(source, root, retry)) for source in self.live]
         with suppress(TimeoutError):
             try:
-                async with asyncio.timeout(self.limits.patience):
+                async with asyncio.timeout(self.limits.give_up):
                     for answer in asyncio.as_completed(asking):
                         if (manifest := await answer) is not None:
                             return manifest

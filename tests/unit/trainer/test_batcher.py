@@ -86,7 +86,7 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
         ([1, 0, 1, 1], {"waiting_groups": 1000}, "waits"),
         ([1, 0, 1, 1], {"step": STEP - 1}, "waits"),
         ([1, 0, 1, 1], {"published": False}, "waits"),
-        ([1, 0, 1, 1], {"patient": True}, "waits"),
+        ([1, 0, 1, 1], {"complete_late": True}, "waits"),
     ],
     ids=["teaches", "teaches nothing", "wanted", "inspected", "an older step", "not on chain", "not for long"],
 )
@@ -99,7 +99,7 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     outcome: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A batch larger than what the orchestrator asks for would otherwise cost the whole patience at every step."""
+    """A batch larger than what the orchestrator asks for would otherwise cost the whole wait at every step."""
     options = {"state_dir": tmp_path, "poll_seconds": 0.01, "batch_groups": 64}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
     await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
@@ -108,7 +108,7 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     client.waiting_groups = changes.get("waiting_groups", trainer.terms.groups_per_commitment)
     client.step = changes.get("step", STEP)
     published = ON_CHAIN if changes.get("published", True) else asyncio.Event()
-    monkeypatch.setattr("trainer.batcher.COMPLETE_SECONDS", 60 if changes.get("patient") else 0.05)
+    monkeypatch.setattr("trainer.batcher.COMPLETE_SECONDS", 60 if changes.get("complete_late") else 0.05)
 
     async def accept(*_: object) -> PollResult:
         accepted_work.by_hash[file.ref.file_hash] = file
@@ -188,7 +188,7 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     accepted_work: AcceptedWork, client: Orchestrator, tmp_path: Path
 ) -> None:
     """A task set that is solved, or hopeless: the files would satisfy demand for ever, and no step would come."""
-    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "patience_seconds": 0.1}
+    options = {"state_dir": tmp_path, "poll_seconds": 0.01, "batch_wait_seconds": 0.1}
     trainer = trainer_with(Settings.model_validate({"trainer": options}), client, accepted_work)
     await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
     solved = work_file([1, 1, 1, 1], step=STEP)
