@@ -67,8 +67,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seconds", type=float, default=30.0, help="of one run")
     parser.add_argument("--runs", type=int, default=3)
     options = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(prefix="muster-idle-") as folder, furnished(Path(folder)) as house:
-        runs = [run_once(house, options.workers, options.strangers, options.seconds) for _ in range(options.runs)]
+    with tempfile.TemporaryDirectory(prefix="muster-idle-") as folder, furnished(Path(folder)) as run_fixture:
+        runs = [run_once(run_fixture, options.workers, options.strangers, options.seconds) for _ in range(options.runs)]
     about = f"{options.workers} workers, {options.strangers} strangers, {options.seconds:g} s"
     return show(figures(runs), as_json=options.json, about=[about])
 
@@ -105,34 +105,36 @@ def furnished(folder: Path) -> Iterator[RunFixture]:
     """Yield a run on a chain of its own."""
     with Anvil.start() as anvil:
         settings = asyncio.run(deploy_on(anvil, folder))
-        house = asyncio.run(RunFixture.build(folder, settings, seed="idle", workers=()))
-        asyncio.run(house.publish(0))
-        yield house
+        run_fixture = asyncio.run(RunFixture.build(folder, settings, seed="idle", workers=()))
+        asyncio.run(run_fixture.publish(0))
+        yield run_fixture
 
 
-def run_once(house: RunFixture, workers: int, strangers: int, seconds: float) -> Run:
+def run_once(run_fixture: RunFixture, workers: int, strangers: int, seconds: float) -> Run:
     """Measure an orchestrator that was just started."""
-    with tempfile.TemporaryDirectory(dir=house.folder) as folder:
-        orchestrator = Orchestrator(house, Path(folder)).start()
+    with tempfile.TemporaryDirectory(dir=run_fixture.folder) as folder:
+        orchestrator = Orchestrator(run_fixture, Path(folder)).start()
         try:
-            return asyncio.run(measure(house, orchestrator, workers, strangers, seconds))
+            return asyncio.run(measure(run_fixture, orchestrator, workers, strangers, seconds))
         finally:
             orchestrator.stop()
 
 
-async def measure(house: RunFixture, orchestrator: Orchestrator, workers: int, strangers: int, seconds: float) -> Run:
+async def measure(
+    run_fixture: RunFixture, orchestrator: Orchestrator, workers: int, strangers: int, seconds: float
+) -> Run:
     """Measure one run: strangers connect first, then the workers; health and the trainer are asked meanwhile."""
     assert orchestrator.process is not None
     pid, port = orchestrator.process.pid, str(orchestrator.port)
     before = resident(pid)
     with load("strangers", port, str(strangers)) as slow:
         await line_of(slow)
-        with load("workers", port, str(workers), f"/v1/runs/{house.run}/demand", str(seconds)) as polling:
+        with load("workers", port, str(workers), f"/v1/runs/{run_fixture.run}/demand", str(seconds)) as polling:
             await line_of(polling)
             spent, started = cpu_seconds(pid), time.monotonic()
             result = asyncio.create_task(line_of(polling))
             health, trainer = await asyncio.gather(
-                ask_health(orchestrator, result), be_trainer(house, orchestrator, result)
+                ask_health(orchestrator, result), be_trainer(run_fixture, orchestrator, result)
             )
             cpu = (cpu_seconds(pid) - spent) / (time.monotonic() - started)
             counted = json.loads(await result)
@@ -184,15 +186,15 @@ async def ask_health(orchestrator: Orchestrator, until: asyncio.Task[str]) -> fl
     return slowest
 
 
-async def be_trainer(house: RunFixture, orchestrator: Orchestrator, until: asyncio.Task[str]) -> float:
+async def be_trainer(run_fixture: RunFixture, orchestrator: Orchestrator, until: asyncio.Task[str]) -> float:
     """Return the seconds of the slowest answer to a trainer that asks for work and reports a step now and then."""
     slowest, reported = 0.0, float("-inf")
-    async with house.client(orchestrator.url, "trainer", attempts=1) as client:
+    async with run_fixture.client(orchestrator.url, "trainer", attempts=1) as client:
         while not until.done():
             started = time.monotonic()
-            await client.accepted(house.run)
+            await client.accepted(run_fixture.run)
             if started - reported > STEP_SECONDS:
-                await client.post_step(StepReport(run=house.run, step=0, metrics={}))
+                await client.post_step(StepReport(run=run_fixture.run, step=0, metrics={}))
                 reported = started
             slowest = max(slowest, time.monotonic() - started)
             await asyncio.wait([until], timeout=TRAINER_SECONDS)

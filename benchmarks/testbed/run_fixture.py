@@ -121,20 +121,20 @@ class RunFixture:
         cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...], **terms: Any
     ) -> RunFixture:
         """Create and fund a run on a deployment, and register validators v1 to v4 and the workers named."""
-        house = cls(folder, settings, AddressBook.load(settings.addresses), seed)
+        run_fixture = cls(folder, settings, AddressBook.load(settings.addresses), seed)
         nodes = dict.fromkeys(VALIDATORS, Role.VALIDATOR) | dict.fromkeys(workers, Role.WORKER)
         people = ["owner", "trainer", "stranger", *nodes, *(f"operator of {name}" for name in nodes)]
-        async with house.local_chain() as dev:
-            await dev.fund([house.key(name).address for name in people])
-            async with house.chain("owner") as chain:
+        async with run_fixture.local_chain() as dev:
+            await dev.fund([run_fixture.key(name).address for name in people])
+            async with run_fixture.chain("owner") as chain:
                 await chain.send(token.faucet())
-                made = terms_of(house.key("trainer").address, house.key("storage").address, **terms)
-                house.run = event_of(await chain.send(runs.create_run(made.to_chain())), RunCreated).run
-                await approve_and_fund(chain, house.run, 5_000 * TOKEN)
+                made = terms_of(run_fixture.key("trainer").address, run_fixture.key("storage").address, **terms)
+                run_fixture.run = event_of(await chain.send(runs.create_run(made.to_chain())), RunCreated).run
+                await approve_and_fund(chain, run_fixture.run, 5_000 * TOKEN)
             for name, role in nodes.items():
-                await house.join(name, role)
+                await run_fixture.join(name, role)
             await dev.advance(10)
-        return house
+        return run_fixture
 
     def key(self, name: str) -> Signer:
         """Return a person's key."""
@@ -214,11 +214,11 @@ class RunFixture:
 
 
 class Orchestrator:
-    """A real orchestrator process over a house."""
+    """A real orchestrator process over a run_fixture."""
 
     def __init__(
         self,
-        house: RunFixture,
+        run_fixture: RunFixture,
         folder: Path,
         *,
         database_url: str = "",
@@ -230,19 +230,19 @@ class Orchestrator:
         self.folder = folder
         self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
-        self.environment = (house.s3.environment if house.s3 else {}) | (environment or {})
+        self.environment = (run_fixture.s3.environment if run_fixture.s3 else {}) | (environment or {})
         self.database_url = database_url or f"sqlite:///{folder}/orchestrator.db"
-        storage_url = f"s3://{house.s3.bucket}/{folder.name}" if house.s3 else f"file:{folder / 'storage'}"
+        storage_url = f"s3://{run_fixture.s3.bucket}/{folder.name}" if run_fixture.s3 else f"file:{folder / 'storage'}"
         secret = folder / "storage.key"
         if not secret.exists():
-            write_secret(secret, house.secret("storage"))
+            write_secret(secret, run_fixture.secret("storage"))
         self.config = folder / "orchestrator.toml"
         self.config.write_text(
             f"""
-run = {house.run}
+run = {run_fixture.run}
 [chain]
-rpc_url = "{house.settings.rpc_url}"
-addresses = "{house.settings.addresses}"
+rpc_url = "{run_fixture.settings.rpc_url}"
+addresses = "{run_fixture.settings.addresses}"
 poll_seconds = 0.05
 timeout_seconds = 5
 [keys]

@@ -28,15 +28,15 @@ PAIRS, RANK, WIDTH = 7, 2, 32
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("adapters")
 
 
 @pytest.fixture(scope="module")
-def made(house: Path) -> list[Manifest]:
+def made(run_fixture: Path) -> list[Manifest]:
     """Return steps 0 to 4 of a trainer in bfloat16, published; the last one whole besides the first."""
-    initial = tiny_checkpoint(house / "initial")
-    learner = learner_at(initial, house / "state", dtype=torch.bfloat16, lora_rank=RANK)
+    initial = tiny_checkpoint(run_fixture / "initial")
+    learner = learner_at(initial, run_fixture / "state", dtype=torch.bfloat16, lora_rank=RANK)
     manifests = []
     for step in range(STEPS):
         if step:
@@ -46,7 +46,7 @@ def made(house: Path) -> list[Manifest]:
         manifests.append(
             publish(
                 model,
-                house / "published",
+                run_fixture / "published",
                 RUN,
                 step,
                 shard_bytes=SHARD // 16,
@@ -58,8 +58,8 @@ def made(house: Path) -> list[Manifest]:
 
 
 @pytest.fixture(scope="module")
-def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
-    server = Server(house / "origin", dir=house / "published").start()
+def origin(run_fixture: Path, made: list[Manifest]) -> Iterator[Server]:
+    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
     with ended(server):
         yield server
 
@@ -71,8 +71,8 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
     return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, limits=QUICK)
 
 
-def test_each_step_is_the_adapter_that_leads_there_from_the_first(house: Path, made: list[Manifest]) -> None:
-    held = [read_manifest(version.path) for version in versions(house / "published")]
+def test_each_step_is_the_adapter_that_leads_there_from_the_first(run_fixture: Path, made: list[Manifest]) -> None:
+    held = [read_manifest(version.path) for version in versions(run_fixture / "published")]
     assert {manifest.step for manifest in held if manifest.base_step is None} == {0, STEPS - 1}
     adapters = {manifest.step: manifest for manifest in held if manifest.base_step is not None}
     assert adapters.keys() == set(range(1, STEPS))
@@ -96,28 +96,30 @@ async def test_a_worker_that_has_the_first_step_fetches_adapters_alone(
 
 
 async def test_a_joiner_gets_the_first_step_and_one_adapter_and_then_goes_on_with_adapters(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     await get(made, STEPS - 2, tmp_path, origin.url)
     assert {version.root for version in versions(tmp_path)} == {made[0].root, made[STEPS - 2].root}
     fetched = await get(made, STEPS - 1, tmp_path, origin.url)
     assert fetched.fetched_bytes == 0
     assert 0 < fetched.delta_bytes < made[STEPS - 1].total_bytes / 2
-    assert contents(fetched.path) == contents(version_path(house / "published", made[STEPS - 1].root))
+    assert contents(fetched.path) == contents(version_path(run_fixture / "published", made[STEPS - 1].root))
 
 
 async def test_a_relay_that_comes_late_has_the_first_step_too(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     """Or it could make no later step, and offer no way to one."""
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (relay, _):
         wanted = {made[0].root, made[-1].root}
         await until(lambda: wanted <= {version.root for version in versions(tmp_path / "relayed")})
         joiner = await get(made, STEPS - 1, tmp_path / "joiner", relay)
-    assert contents(joiner.path) == contents(version_path(house / "published", made[STEPS - 1].root))
+    assert contents(joiner.path) == contents(version_path(run_fixture / "published", made[STEPS - 1].root))
 
 
-async def test_a_stranger_who_offers_a_way_round_by_an_old_step_sells_nothing(house: Path, tmp_path: Path) -> None:
+async def test_a_stranger_who_offers_a_way_round_by_an_old_step_sells_nothing(
+    run_fixture: Path, tmp_path: Path
+) -> None:
     """A difference that says it leads there from the first step, and is no adapter, is not worth that step."""
     folder = tmp_path / "stranger"
     steps = publish_steps(tmp_path / "steps", 3)
@@ -136,10 +138,10 @@ async def test_a_stranger_who_offers_a_way_round_by_an_old_step_sells_nothing(ho
 
 @pytest.mark.parametrize("unfit", ["of another step", "too large", "cut through"])
 def test_an_adapter_that_does_not_make_the_step_is_no_difference(
-    house: Path, made: list[Manifest], tmp_path: Path, unfit: str, capsys: pytest.CaptureFixture[str]
+    run_fixture: Path, made: list[Manifest], tmp_path: Path, unfit: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What is published then is how the step differs from the one before."""
-    learner = learner_at(house / "initial", tmp_path / "state", dtype=torch.bfloat16, lora_rank=RANK)
+    learner = learner_at(run_fixture / "initial", tmp_path / "state", dtype=torch.bfloat16, lora_rank=RANK)
     shard_bytes = 1001 if unfit == "cut through" else SHARD // 16
     for step in range(3):
         if step:
@@ -157,8 +159,8 @@ def test_an_adapter_that_does_not_make_the_step_is_no_difference(
     assert "an adapter is not used as a difference" in capsys.readouterr().out
 
 
-def test_the_first_step_stays_while_adapters_are_to_it(house: Path, tmp_path: Path) -> None:
-    learner = learner_at(house / "initial", tmp_path / "state", lora_rank=RANK)
+def test_the_first_step_stays_while_adapters_are_to_it(run_fixture: Path, tmp_path: Path) -> None:
+    learner = learner_at(run_fixture / "initial", tmp_path / "state", lora_rank=RANK)
     for step in range(3):
         if step:
             learner.train_step(*batch_of(step - 1), {})
@@ -172,29 +174,29 @@ def test_the_first_step_stays_while_adapters_are_to_it(house: Path, tmp_path: Pa
 
 @pytest.mark.parametrize("lie", ["of another step", "of another shape", "of none"])
 async def test_an_adapter_that_lies_costs_only_time(
-    house: Path, made: list[Manifest], tmp_path: Path, lie: str
+    run_fixture: Path, made: list[Manifest], tmp_path: Path, lie: str
 ) -> None:
     """Under a step's name, an adapter that makes something else of the first one."""
     folder = tmp_path / "lies"
-    shutil.copytree(house / "published", folder)
+    shutil.copytree(run_fixture / "published", folder)
     forged = tmp_path / "forged"
-    _forge(house, forged, lie)
+    _forge(run_fixture, forged, lie)
     replace_difference(folder, forged, made[0], made[STEPS - 1])
     liar = Server(tmp_path / "liar", dir=folder).start()
     with ended(liar):
         await get(made, 0, tmp_path / "here", liar.url)
         fetched = await get(made, STEPS - 1, tmp_path / "here", liar.url)
     assert fetched.fetched_bytes > 0
-    assert contents(fetched.path) == contents(version_path(house / "published", made[STEPS - 1].root))
+    assert contents(fetched.path) == contents(version_path(run_fixture / "published", made[STEPS - 1].root))
 
 
-def _forge(house: Path, folder: Path, lie: str) -> None:
+def _forge(run_fixture: Path, folder: Path, lie: str) -> None:
     if lie == "of none":
         folder.mkdir()
         for name in (CONFIG_NAME, WEIGHTS_NAME):
             (folder / name).write_bytes(b"{}")
         return
-    adapter = Adapter.read(house / "state" / f"{STEPS - 2:06d}" / "adapter")
+    adapter = Adapter.read(run_fixture / "state" / f"{STEPS - 2:06d}" / "adapter")
     if lie == "of another shape":
         pairs = {name: Pair(pair.down[:, :-1].copy(), pair.up) for name, pair in adapter.pairs.items()}
         adapter = replace(adapter, pairs=pairs)

@@ -36,12 +36,12 @@ WORKER_FAILPOINTS = ("worker.generated", "worker.uploaded", "worker.committed")
 
 @pytest.mark.timeout(900)
 async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> None:
-    house = world.house
+    run_fixture = world.run_fixture
     torch.set_num_threads(1)  # two validators live in this process, beside others on few cores
-    worker = NodeProcess("worker", house.folder / "w1", WORKER_FAILPOINTS)
-    cheater = NodeProcess("adversary", house.folder / "w2")
-    one, two, last = in_turn(house, "w2", "v1", "v2", "v3")
-    juror = NodeProcess("validator", house.folder / last, ["validator.voted"])
+    worker = NodeProcess("worker", run_fixture.folder / "w1", WORKER_FAILPOINTS)
+    cheater = NodeProcess("adversary", run_fixture.folder / "w2")
+    one, two, last = in_turn(run_fixture, "w2", "v1", "v2", "v3")
+    juror = NodeProcess("validator", run_fixture.folder / last, ["validator.voted"])
     for name in ("w1", "w2", "v4"):
         world.settings(name)
     world.settings(last, **{"validator.stagger_seconds": 60})  # so that it judges a case instead of opening it
@@ -59,11 +59,11 @@ async def test_honest_work_is_accepted_and_a_cheater_convicted(world: World) -> 
             process.stop()
 
 
-def in_turn(house: NodeFixture, worker: str, *names: str) -> list[str]:
+def in_turn(run_fixture: NodeFixture, worker: str, *names: str) -> list[str]:
     """Return validators in the order in which they may accuse a worker."""
-    matter = f"accuse {house.key(worker).address}"
-    everybody = [house.key(name).address for name in ("v1", "v2", "v3", "v4")]
-    return sorted(names, key=lambda name: turn_of(house.key(name).address, everybody, matter))
+    matter = f"accuse {run_fixture.key(worker).address}"
+    everybody = [run_fixture.key(name).address for name in ("v1", "v2", "v3", "v4")]
+    return sorted(names, key=lambda name: turn_of(run_fixture.key(name).address, everybody, matter))
 
 
 async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: NodeProcess) -> None:
@@ -84,8 +84,8 @@ async def the_worker_dies_three_times_and_loses_nothing(world: World, worker: No
     assert worker.events("committed")[0]["found"] == "on chain after a restart"
     mined = [event for event in await world.events(WorkCommitted) if event.index == 0]
     assert len(mined) == 1, "committed once"
-    async with world.house.client(world.orchestrator.url, None) as client:
-        upload = await client.upload(world.house.run, mined[0].node, 0, mined[0].root)
+    async with world.run_fixture.client(world.orchestrator.url, None) as client:
+        upload = await client.upload(world.run_fixture.run, mined[0].node, 0, mined[0].root)
     assert upload.receipt.file_hash == uploaded["file"]
 
 
@@ -96,20 +96,20 @@ async def two_validators_accept(world: World) -> None:
         return len({verdict.validator for verdict in found if verdict.index == 0}) >= 2
 
     await until("two validators accept", accepted, 120)
-    async with world.house.client(world.orchestrator.url, None) as client:
-        work = await client.accepted(world.house.run)
-    assert [(one.node, one.index) for one in work if one.index == 0] == [(world.house.key("w1").address, 0)]
+    async with world.run_fixture.client(world.orchestrator.url, None) as client:
+        work = await client.accepted(world.run_fixture.run)
+    assert [(one.node, one.index) for one in work if one.index == 0] == [(world.run_fixture.key("w1").address, 0)]
     assert all(verdict.inspected == 16 for verdict in work[0].verdicts)
 
 
 async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: NodeProcess) -> None:
-    node = world.house.key("w2").address
+    node = world.run_fixture.key("w2").address
 
     async def jailed() -> bool:
         if juror.process is not None and juror.process.poll() is not None:
             assert juror.process.returncode == -signal.SIGKILL, juror.output()
             juror.start()  # as a supervisor would
-        async with world.house.chain("stranger") as chain:
+        async with world.run_fixture.chain("stranger") as chain:
             return (await chain.call(registry.node(node))).status == Status.JAILED
 
     await until("the cheater is jailed", jailed, 400)
@@ -124,15 +124,15 @@ async def the_cheater_is_convicted(world: World, cheater: NodeProcess, juror: No
     reveals = [event for event in await world.events(VoteRevealed) if event.case_id == case]
     assert len({vote.judge for vote in votes}) == len(votes) >= 2
     assert {reveal.judge: reveal.guilty for reveal in reveals} == {vote.judge: True for vote in votes}
-    async with world.house.client(world.orchestrator.url, None) as client:
+    async with world.run_fixture.client(world.orchestrator.url, None) as client:
         bundle = parse_bundle(await client.get_evidence(guilty[0].evidence_hash))
-        work = await client.accepted(world.house.run)
+        work = await client.accepted(world.run_fixture.run)
     assert bundle.reason in ("sampling_mismatch", "activation_mismatch")
     assert node not in {one.node for one in work}
     assert not any(verdict.accepted for verdict in await world.verdicts("w2"))
     assert await cheater.ends(60) == 3, cheater.output()
     assert "it was convicted, and takes no more work" in cheater.output()
-    honest = world.house.key("w1").address
+    honest = world.run_fixture.key("w1").address
     assert not [event for event in await world.events(CaseOpened) if event.node == honest]
 
 
@@ -140,7 +140,7 @@ async def anybody_can_check(world: World) -> None:
     """`muster slash verify` and `muster validator verify`, as they end up in this process's module."""
 
     async def look(*arguments: str) -> tuple[int, dict[str, Any]]:
-        config = world.house.folder / "v4" / "muster.toml"
+        config = world.run_fixture.folder / "v4" / "muster.toml"
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "validator", "--config", str(config), *arguments, "--json"),
             stdout=asyncio.subprocess.PIPE,
@@ -150,25 +150,25 @@ async def anybody_can_check(world: World) -> None:
         return process.returncode or 0, json.loads(output)
 
     guilty = next(event for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY)
-    node = world.house.key("w2").address
+    node = world.run_fixture.key("w2").address
     code, document = await look("case", str(guilty.case_id))
     assert (code, document["guilty"], document["node"]) == (0, True, node)
     code, document = await look("verify", f"{node}:0")
     assert (code, document["good"], document["beyond_accusing"]) == (3, False, True)
     assert document["measured"] > document["threshold"]
-    code, document = await look("verify", f"{world.house.key('w1').address}:0")
+    code, document = await look("verify", f"{world.run_fixture.key('w1').address}:0")
     assert (code, document["good"], document["rows_replayed"]) == (0, True, 16)
 
 
 async def the_hour_is_sealed(world: World) -> None:
-    async with connected(world.house.settings) as web3:
+    async with connected(world.run_fixture.settings) as web3:
         dev = await LocalChain.open(web3)
         hour = await dev.now() // HOUR_SECONDS
         await dev.advance_to((hour + 1) * HOUR_SECONDS)
 
     async def sealed() -> bool:
-        async with world.house.chain("stranger") as chain:
-            return await chain.call(runs.sealed_through(world.house.run)) >= hour
+        async with world.run_fixture.chain("stranger") as chain:
+            return await chain.call(runs.sealed_through(world.run_fixture.run)) >= hour
 
     await until("a quorum seals the hour", sealed, 120)
 
@@ -184,7 +184,7 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
     workers = dict(
         zip(WORKERS, ("malformed", "wrong_draw", "data_missing", "out_of_bounds", "out_of_bounds"), strict=True)
     )
-    nodes = {world.house.key(name).address: reason for name, reason in workers.items()}
+    nodes = {world.run_fixture.key(name).address: reason for name, reason in workers.items()}
     async with world.validators("v1", "v2", "v3"):
         await commit_bytes(world, "w1", b"PAR1 this is no Parquet file PAR1")
         for name, spoil in {
@@ -193,24 +193,24 @@ async def test_bad_files_are_convicted_for_what_they_are(world: World) -> None:
             "w5": lambda _: completion(7, token=1 << 30),
         }.items():
             await commit_bytes(world, name, write_rollouts(await rows_of(world, name, spoil)))
-        await world.house.commit("w3", 0, "0x" + "77" * 32)
+        await world.run_fixture.commit("w3", 0, "0x" + "77" * 32)
 
         async def all_jailed() -> bool:
-            async with world.house.chain("stranger") as chain:
+            async with world.run_fixture.chain("stranger") as chain:
                 return all(node.status == Status.JAILED for node in await chain.nodes(list(nodes)))
 
         await until("all five are jailed", all_jailed, 300)
     refuted = await world.events(Refuted)
     assert {(event.node, event.kind) for event in refuted} == {
-        (world.house.key("w2").address, Kind.WRONG_DRAW),
-        (world.house.key("w4").address, Kind.OUT_OF_BOUNDS),
+        (world.run_fixture.key("w2").address, Kind.WRONG_DRAW),
+        (world.run_fixture.key("w4").address, Kind.OUT_OF_BOUNDS),
     }
     opened = {event.case_id: event for event in await world.events(CaseOpened)}
     guilty = [opened[event.case_id] for event in await world.events(CaseResolved) if event.outcome == Outcome.GUILTY]
     assert {(event.node, event.kind) for event in guilty} == {
-        (world.house.key("w1").address, Kind.MALFORMED),
-        (world.house.key("w3").address, Kind.DATA_MISSING),
-        (world.house.key("w5").address, Kind.OUT_OF_BOUNDS),
+        (world.run_fixture.key("w1").address, Kind.MALFORMED),
+        (world.run_fixture.key("w3").address, Kind.DATA_MISSING),
+        (world.run_fixture.key("w5").address, Kind.OUT_OF_BOUNDS),
     }
     for name, reason in workers.items():
         found = await world.verdicts(name)

@@ -43,12 +43,12 @@ LENGTH = 3
 class Scene:
     """A run with one published step, and somebody with no stake in it."""
 
-    house: RunFixture
+    run_fixture: RunFixture
     stranger: Chain
 
     async def leaves(self, name: str, index: int = 0) -> list[Leaf]:
         """What an honest worker commits to."""
-        chain, run = self.stranger, self.house.run
+        chain, run = self.stranger, self.run_fixture.run
         terms, checkpoint = await chain.terms(run), await chain.checkpoint(run, 0)
         base = draw_base(
             chain_id=chain.chain_id,
@@ -68,18 +68,18 @@ class Scene:
 
     async def commit(self, name: str, leaves: list[Leaf], index: int = 0) -> LeafTree:
         tree = LeafTree.from_hashes([leaf_hash(leaf) for leaf in leaves])
-        await self.house.commit(name, index, hex_hash(tree.root))
+        await self.run_fixture.commit(name, index, hex_hash(tree.root))
         return tree
 
     def address(self, name: str) -> str:
-        return self.house.key(name).address
+        return self.run_fixture.key(name).address
 
     async def is_jailed(self, name: str) -> bool:
         return (await self.stranger.call(registry.node(self.address(name)))).status is Status.JAILED
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     async def build() -> RunFixture:
         folder = tmp_path_factory.mktemp("court")
         built = await RunFixture.build(folder, deployment.settings, seed="court", workers=WORKERS)
@@ -90,14 +90,14 @@ def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> R
 
 
 @pytest.fixture
-async def scene(house: RunFixture) -> AsyncIterator[Scene]:
-    async with house.chain("stranger") as chain:
-        yield Scene(house, chain)
+async def scene(run_fixture: RunFixture) -> AsyncIterator[Scene]:
+    async with run_fixture.chain("stranger") as chain:
+        yield Scene(run_fixture, chain)
 
 
 async def test_a_completion_beyond_the_limit_is_proven_by_anybody(scene: Scene) -> None:
     leaves, node, chain = await scene.leaves("long"), scene.address("long"), scene.stranger
-    limit = (await chain.terms(scene.house.run)).max_completion_tokens
+    limit = (await chain.terms(scene.run_fixture.run)).max_completion_tokens
     leaves[5] = replace(leaves[5], length=limit + 1)
     tree = await scene.commit("long", leaves)
     with pytest.raises(RevertError, match=r"row 4 of commitment 0 .* is within its bounds"):
@@ -134,14 +134,14 @@ async def test_two_leaves_at_one_position_are_proven_by_anybody(scene: Scene) ->
 
 
 async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scene) -> None:
-    house, node = scene.house, scene.address("missing")
+    run_fixture, node = scene.run_fixture, scene.address("missing")
     root = hashlib.sha256(b"missing").digest()
-    await house.commit("missing", 0, hex_hash(root))
-    async with house.chain("v1") as challenger:
+    await run_fixture.commit("missing", 0, hex_hash(root))
+    async with run_fixture.chain("v1") as challenger:
         opened = await challenger.send(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
     case_id = event_of(opened, CaseOpened).case_id
     unsigned = UploadReceipt(
-        run=house.run,
+        run=run_fixture.run,
         node=node,
         index=0,
         root=hex_hash(root),
@@ -149,10 +149,12 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
         size=12_345,
         signature=UNSIGNED,
     )
-    forged = sign_message(house.key("missing"), house.domain, unsigned)
+    forged = sign_message(run_fixture.key("missing"), run_fixture.domain, unsigned)
     with pytest.raises(RevertError, match="not by the run's storage key"):
         await scene.stranger.dismiss(case_id, 0, forged)
-    ended = await scene.stranger.dismiss(case_id, 0, sign_message(house.key("storage"), house.domain, unsigned))
+    ended = await scene.stranger.dismiss(
+        case_id, 0, sign_message(run_fixture.key("storage"), run_fixture.domain, unsigned)
+    )
     assert event_of(ended, CaseResolved).outcome is Outcome.DISMISSED
     assert (await scene.stranger.call(runs.work(node))).open_cases == 0
     with pytest.raises(RevertError, match=f"case {case_id} has ended: dismissed"):
@@ -160,22 +162,22 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
 
 
 async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path) -> None:
-    house, node = scene.house, scene.address("defended")
+    run_fixture, node = scene.run_fixture, scene.address("defended")
     root = hashlib.sha256(b"defended").digest()
-    await house.commit("defended", 0, hex_hash(root))
+    await run_fixture.commit("defended", 0, hex_hash(root))
     journal = WorkJournal(tmp_path, node)
     entry = journal.save(0, 0, bytes(32), root, b"file")
-    async with house.chain("v1") as accuser:
+    async with run_fixture.chain("v1") as accuser:
         for kind in (Kind.DATA_MISSING, Kind.WRONG_REWARD):
             await accuser.send(court.open_case(node, 0, 0, root, kind, 0, bytes(32)))
     last = await scene.stranger.call(court.case_count())
-    async with house.chain("defended") as chain:
-        terms, settings = await chain.terms(house.run), Settings.model_validate({"run": house.run})
+    async with run_fixture.chain("defended") as chain:
+        terms, settings = await chain.terms(run_fixture.run), Settings.model_validate({"run": run_fixture.run})
         defender = Defender(WorkerContext(settings, chain, None, terms, journal))  # type: ignore[arg-type]
         await defender.dismiss_open()
         assert (await chain.call(runs.work(node))).open_cases == 2, "nothing to show yet"
         unsigned = UploadReceipt(
-            run=house.run,
+            run=run_fixture.run,
             node=node,
             index=0,
             root=hex_hash(root),
@@ -183,11 +185,11 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
             size=4,
             signature=UNSIGNED,
         )
-        journal.uploaded(0, sign_message(house.key("missing"), house.domain, unsigned))
+        journal.uploaded(0, sign_message(run_fixture.key("missing"), run_fixture.domain, unsigned))
         with pytest.raises(TRANSIENT):  # which the loop of `watch` logs and tries again, beside those that work
             await defender.dismiss_open()
         assert (await chain.call(runs.work(node))).open_cases == 2
-        journal.uploaded(0, sign_message(house.key("storage"), house.domain, unsigned))
+        journal.uploaded(0, sign_message(run_fixture.key("storage"), run_fixture.domain, unsigned))
         await defender.dismiss_open()
         assert (await chain.call(court.case_of(last - 1))).outcome is Outcome.DISMISSED
         assert (await chain.call(court.case_of(last))).outcome is Outcome.OPEN, "a receipt answers nothing else"
@@ -196,20 +198,22 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
 
 
 async def test_a_validator_answers_for_what_its_seal_vouched_for(scene: Scene) -> None:
-    house, chain = scene.house, scene.stranger
+    run_fixture, chain = scene.run_fixture, scene.stranger
     wrong = await scene.leaves("vouched")
     wrong[2] = replace(wrong[2], budget=wrong[2].budget + 1)
     tree = await scene.commit("vouched", wrong)
     good = await scene.commit("honest", await scene.leaves("honest"))
     hour = (await chain.head()).timestamp // HOUR_SECONDS
     roots = {"vouched": tree.root, "honest": good.root}
-    accepted = [CommittedWork(house.run, 0, scene.address(name), 0, root, hour, 0) for name, root in roots.items()]
-    anchors = {0: (await chain.checkpoint(house.run, 0)).anchor}
+    accepted = [
+        CommittedWork(run_fixture.run, 0, scene.address(name), 0, root, hour, 0) for name, root in roots.items()
+    ]
+    anchors = {0: (await chain.checkpoint(run_fixture.run, 0)).anchor}
     vouched = vouch_tree(accepted, anchors)
-    async with house.local_chain() as dev:
+    async with run_fixture.local_chain() as dev:
         await dev.advance(HOUR_SECONDS)
-    async with house.chain("v4") as sealer:
-        await sealer.send(runs.seal(house.run, hour, vouched.root))
+    async with run_fixture.chain("v4") as sealer:
+        await sealer.send(runs.seal(run_fixture.run, hour, vouched.root))
 
     target = court.Target(scene.address("vouched"), 0, 0, tree.root)
     assert await chain.call(court.vouch_leaf(target, anchors[0])) == vouch_leaf(accepted[0], anchors[0])
@@ -233,7 +237,7 @@ async def test_only_the_guardian_pauses(scene: Scene) -> None:
     with pytest.raises(RevertError, match=f"{scene.address('stranger')} is not the guardian"):
         await scene.stranger.send(runs.pause())
     assert await scene.stranger.call(runs.paused_until()) == 0
-    assert await scene.stranger.call(runs.guardian()) == scene.house.book.guardian
+    assert await scene.stranger.call(runs.guardian()) == scene.run_fixture.book.guardian
 
 
 def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: Path) -> None:
@@ -244,17 +248,17 @@ def test_a_pause_stops_commitments(start_anvil: Callable[..., Anvil], tmp_path: 
     root = "0x" + "ab" * 32
 
     async def story() -> None:
-        house = await RunFixture.build(tmp_path, settings, seed="pause", workers=("honest",))
-        await house.publish(0)
+        run_fixture = await RunFixture.build(tmp_path, settings, seed="pause", workers=("honest",))
+        await run_fixture.publish(0)
         async with await Chain.connect(settings, key) as guardian:
             paused = event_of(await guardian.send(runs.pause()), Paused)
             assert paused.until == await guardian.call(runs.paused_until())
             with pytest.raises(RevertError, match="new commitments are paused until"):
-                await house.commit("honest", 0, root)
+                await run_fixture.commit("honest", 0, root)
             await guardian.send(runs.unpause())
             with pytest.raises(RevertError, match="commitments can be paused again from"):
                 await guardian.send(runs.pause())
-        await house.commit("honest", 0, root)
+        await run_fixture.commit("honest", 0, root)
 
     asyncio.run(story())
 
@@ -265,19 +269,19 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
     roots = {name: hashlib.sha256(name.encode()).digest() for name in ("cheat", "honest")}
 
     async def story() -> None:
-        house = await RunFixture.build(tmp_path, settings, seed="reorg", workers=tuple(roots))
-        await house.publish(0)
+        run_fixture = await RunFixture.build(tmp_path, settings, seed="reorg", workers=tuple(roots))
+        await run_fixture.publish(0)
         for name, root in roots.items():
-            await house.commit(name, 0, hex_hash(root))
-        journal = ValidatorJournal(tmp_path / "v2", "v2", house.run, house.key("v2").address)
+            await run_fixture.commit(name, 0, hex_hash(root))
+        journal = ValidatorJournal(tmp_path / "v2", "v2", run_fixture.run, run_fixture.key("v2").address)
 
         async def accuse(challenger: str, name: str) -> None:
-            async with house.chain(challenger) as chain:
-                node = house.key(name).address
+            async with run_fixture.chain(challenger) as chain:
+                node = run_fixture.key(name).address
                 await chain.send(court.open_case(node, 0, 0, roots[name], Kind.SAMPLING_MISMATCH, 3, bytes(32)))
 
-        async with house.chain("v2") as judge, house.local_chain() as dev:
-            cursor = EventCursor(judge, tmp_path / "place.json", [CaseOpened, CaseResolved], run=house.run)
+        async with run_fixture.chain("v2") as judge, run_fixture.local_chain() as dev:
+            cursor = EventCursor(judge, tmp_path / "place.json", [CaseOpened, CaseResolved], run=run_fixture.run)
 
             async def cases() -> dict[int, tuple[str, str]]:
                 """By number: whom it is about, and how far this judge is with it."""
@@ -285,7 +289,7 @@ def test_a_reorg_moves_no_vote_to_another_case(start_anvil: Callable[..., Anvil]
                 await cursor.ack()
                 return {case.case_id: (case.commitment.node, case.ballot) for case in journal.cases()}
 
-            cheat, honest = house.key("cheat").address, house.key("honest").address
+            cheat, honest = run_fixture.key("cheat").address, run_fixture.key("honest").address
             await accuse("v1", "cheat")
             assert await cases() == {1: (cheat, "none")}
             (seen,) = journal.cases()

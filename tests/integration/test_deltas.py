@@ -50,20 +50,20 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Yield a folder in which steps 0 to 5 are published; 0, 4 and 5 whole, the others as differences."""
-    return tmp_path_factory.mktemp("house")
+    return tmp_path_factory.mktemp("run_fixture")
 
 
 @pytest.fixture(scope="module")
-def made(house: Path) -> list[Manifest]:
-    return publish_steps(house, 6, deltas=Deltas(whole_every=4, whole=1))
+def made(run_fixture: Path) -> list[Manifest]:
+    return publish_steps(run_fixture, 6, deltas=Deltas(whole_every=4, whole=1))
 
 
 @pytest.fixture(scope="module")
-def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
+def origin(run_fixture: Path, made: list[Manifest]) -> Iterator[Server]:
     """Yield an origin process that serves them."""
-    server = Server(house / "origin", dir=house / "published").start()
+    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
     with ended(server):
         yield server
 
@@ -72,14 +72,14 @@ def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
 
 
 async def test_a_client_with_the_step_before_fetches_what_changed(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    give(house, made[4], tmp_path)
+    give(run_fixture, made[4], tmp_path)
     before = origin.stats["served_bytes"]
     result = finished(client(5, tmp_path, made, origin.url))
     served = origin.stats["served_bytes"] - before
     path = version_path(tmp_path, made[5].root)
-    assert contents(path) == contents(house / "checkpoint-5")
+    assert contents(path) == contents(run_fixture / "checkpoint-5")
     assert verify_folder(path, made[5].root).problems == ()
     assert (result["path"], result["fetched"]) == (str(path), 0)
     assert 0 < result["deltas"] < made[5].total_bytes / 100
@@ -87,30 +87,30 @@ async def test_a_client_with_the_step_before_fetches_what_changed(
 
 
 async def test_a_joiner_gets_an_old_step_as_anchor_and_differences_in_one_go(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    assert not version_path(house / "published", made[3].root).exists()
+    assert not version_path(run_fixture / "published", made[3].root).exists()
     result = finished(client(3, tmp_path, made, origin.url))
-    assert contents(version_path(tmp_path, made[3].root)) == contents(house / "checkpoint-3")
+    assert contents(version_path(tmp_path, made[3].root)) == contents(run_fixture / "checkpoint-3")
     assert {version.root for version in versions(tmp_path)} == {made[0].root, made[3].root}, "none of those between"
     assert result["fetched"] == 0
     assert made[0].total_bytes < result["deltas"] < made[0].total_bytes * 1.05
 
 
 async def test_a_joiner_gets_a_step_that_is_whole_as_it_is(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     result = finished(client(5, tmp_path, made, origin.url))
     assert (result["fetched"], result["deltas"]) == (made[5].total_bytes, 0)
-    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
 
 
 async def test_who_was_away_catches_up_over_several_steps(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     finished(client(1, tmp_path, made, origin.url))
     result = finished(client(5, tmp_path, made, origin.url))
-    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
     assert (result["fetched"], result["deltas"] < made[5].total_bytes / 20) == (0, True)
 
 
@@ -129,9 +129,9 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 async def test_shards_that_differences_made_are_hashed_once(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
 ) -> None:
-    give(house, made[4], tmp_path)
+    give(run_fixture, made[4], tmp_path)
     fetched = await get(made, 5, tmp_path, origin.url)
     assert (fetched.fetched_bytes, fetched.found_bytes) == (0, made[5].total_bytes)
     difference = read_manifest(next(version.path for version in versions(tmp_path / DELTAS)))
@@ -140,46 +140,53 @@ async def test_shards_that_differences_made_are_hashed_once(
 
 
 async def test_what_is_found_on_the_disk_is_hashed_and_a_wrong_shard_made_again(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
 ) -> None:
     """A killed process left the step in part, and a bit of it flipped since."""
-    give(house, made[4], tmp_path)
-    left = Path(shutil.copytree(version_path(house / "published", made[5].root), partial_path(tmp_path, made[5].root)))
+    give(run_fixture, made[4], tmp_path)
+    left = Path(
+        shutil.copytree(version_path(run_fixture / "published", made[5].root), partial_path(tmp_path, made[5].root))
+    )
     flip_bit(left / "model.safetensors", 2 * SHARD)
     fetched = await get(made, 5, tmp_path, origin.url)
-    assert contents(fetched.path) == contents(house / "checkpoint-5")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
     assert sum(hashed) >= made[5].total_bytes
     assert fetched.fetched_bytes == 0
 
 
 async def test_a_relay_hashes_what_it_made_once(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path, hashed: list[int]
 ) -> None:
-    give(house, made[4], tmp_path)
+    give(run_fixture, made[4], tmp_path)
     async with relaying(tmp_path, origin.url, follow=True):
         await until(lambda: version_path(tmp_path, made[5].root).exists())
     assert sum(hashed) < 1.2 * made[4].total_bytes, "the step that it had, at its start"
 
 
-async def test_a_relay_passes_differences_on(house: Path, made: list[Manifest], origin: Server, tmp_path: Path) -> None:
-    give(house, made[4], tmp_path / "client")
+async def test_a_relay_passes_differences_on(
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
+) -> None:
+    give(run_fixture, made[4], tmp_path / "client")
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
         await until(lambda: len(versions(tmp_path / "relayed")) == 2)
         fetched = await get(made, 5, tmp_path / "client", url)
         assert stats.served_bytes < made[5].total_bytes / 20
-    assert (fetched.fetched_bytes, contents(fetched.path)) == (0, contents(house / "checkpoint-5"))
+    assert (fetched.fetched_bytes, contents(fetched.path)) == (0, contents(run_fixture / "checkpoint-5"))
 
 
 async def test_a_relay_makes_a_step_out_of_the_one_before(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     """Over its own line comes a hundredth of the step; whoever has nothing gets all of it from the relay."""
-    give(house, made[4], tmp_path / "relayed")
+    give(run_fixture, made[4], tmp_path / "relayed")
     async with relaying(tmp_path / "relayed", origin.url, follow=True) as (url, stats):
         await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
         fetched = await get(made, 5, tmp_path / "client", url)
         assert 0 < stats.fetched_bytes < made[5].total_bytes / 20
-    assert (fetched.fetched_bytes, contents(fetched.path)) == (made[5].total_bytes, contents(house / "checkpoint-5"))
+    assert (fetched.fetched_bytes, contents(fetched.path)) == (
+        made[5].total_bytes,
+        contents(run_fixture / "checkpoint-5"),
+    )
     assert not (tmp_path / "relayed" / DELTAS).exists()
 
 
@@ -187,51 +194,51 @@ async def test_a_relay_makes_a_step_out_of_the_one_before(
 
 
 async def test_a_base_that_was_damaged_on_disk_costs_the_damaged_shards(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    base = give(house, made[4], tmp_path)
+    base = give(run_fixture, made[4], tmp_path)
     model = bytearray((base / "model.safetensors").read_bytes())
     model[3 * SHARD + 1] ^= 1
     (base / "model.safetensors").write_bytes(model)
     result = finished(client(5, tmp_path, made, origin.url))
     assert result["fetched"] == SHARD
-    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
 
 
 async def test_a_base_that_has_lost_a_file_is_no_harm(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    base = give(house, made[4], tmp_path)
+    base = give(run_fixture, made[4], tmp_path)
     (base / "model.safetensors").unlink()
     result = finished(client(5, tmp_path, made, origin.url))
     assert result["fetched"] >= made[5].total_bytes - 1000
-    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
 
 
 @pytest.fixture
-def liar(house: Path, made: list[Manifest], tmp_path: Path) -> Path:
+def liar(run_fixture: Path, made: list[Manifest], tmp_path: Path) -> Path:
     """Return a folder whose difference from step 4 to 5 is well-formed, small, and makes something else."""
     folder = tmp_path / "lies"
-    shutil.copytree(house / "published", folder)
+    shutil.copytree(run_fixture / "published", folder)
     forge_difference(folder, made[4], made[5])
     return folder
 
 
 async def test_a_relay_whose_upstream_lies_about_a_difference_fetches_the_step(
-    house: Path, made: list[Manifest], liar: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], liar: Path, tmp_path: Path
 ) -> None:
-    give(house, made[4], tmp_path / "relayed")
+    give(run_fixture, made[4], tmp_path / "relayed")
     async with (
         odd_source(liar) as (upstream, _, _),
         relaying(tmp_path / "relayed", upstream, follow=True) as (_, stats),
     ):
         await until(lambda: version_path(tmp_path / "relayed", made[5].root).exists())
         assert stats.fetched_bytes > made[5].total_bytes / 2
-    assert contents(version_path(tmp_path / "relayed", made[5].root)) == contents(house / "checkpoint-5")
+    assert contents(version_path(tmp_path / "relayed", made[5].root)) == contents(run_fixture / "checkpoint-5")
 
 
 async def test_a_relay_makes_nothing_that_the_chain_does_not_have(
-    house: Path, made: list[Manifest], tmp_path: Path
+    run_fixture: Path, made: list[Manifest], tmp_path: Path
 ) -> None:
     refused: list[int] = []
 
@@ -240,9 +247,9 @@ async def test_a_relay_makes_nothing_that_the_chain_does_not_have(
             refused.append(manifest.step)
             raise ChainError("step 5 is not published")
 
-    give(house, made[4], tmp_path / "relayed")
+    give(run_fixture, made[4], tmp_path / "relayed")
     async with (
-        odd_source(house / "published") as (upstream, _, _),
+        odd_source(run_fixture / "published") as (upstream, _, _),
         relaying(tmp_path / "relayed", upstream, follow=True, anchor=anchor),
     ):
         await until(lambda: len(refused) >= 2)
@@ -251,9 +258,9 @@ async def test_a_relay_makes_nothing_that_the_chain_does_not_have(
 
 
 async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
-    house: Path, made: list[Manifest], liar: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], liar: Path, tmp_path: Path
 ) -> None:
-    give(house, made[4], tmp_path / "client")
+    give(run_fixture, made[4], tmp_path / "client")
     server = Server(tmp_path / "origin", dir=liar)
     with ended(server):
         await asyncio.to_thread(server.start)
@@ -262,53 +269,53 @@ async def test_a_lying_difference_is_found_out_and_the_step_fetched_whole(
     result = json.loads(output)
     path = version_path(tmp_path / "client", made[5].root)
     assert verify_folder(path, made[5].root).problems == ()
-    assert contents(path) == contents(house / "checkpoint-5")
+    assert contents(path) == contents(run_fixture / "checkpoint-5")
     assert result["fetched"] == made[5].files[1].size, "the model, all of it"
     assert 0 < result["deltas"] < made[5].total_bytes / 20
 
 
 async def test_liars_keep_nobody_from_an_honest_difference(
-    house: Path, made: list[Manifest], origin: Server, liar: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, liar: Path, tmp_path: Path
 ) -> None:
-    give(house, made[4], tmp_path / "client")
+    give(run_fixture, made[4], tmp_path / "client")
     boast = [IndexEntry(root="0x" + "ab" * 32, run=RUN, step=5, base_step=4, size=1)] * 1000
-    async with odd_source(liar) as (lies, _, _), odd_source(house / "published") as (loud, shelf, _):
+    async with odd_source(liar) as (lies, _, _), odd_source(run_fixture / "published") as (loud, shelf, _):
         shelf.advertise = Index(versions=boast)
         fetched = await get(made, 5, tmp_path / "client", loud, lies, origin.url)
-    assert contents(fetched.path) == contents(house / "checkpoint-5")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
     assert (fetched.fetched_bytes, fetched.delta_bytes < made[5].total_bytes / 20) == (0, True)
 
 
 async def test_a_difference_that_is_larger_than_was_said_is_not_fetched(
-    house: Path, made: list[Manifest], tmp_path: Path
+    run_fixture: Path, made: list[Manifest], tmp_path: Path
 ) -> None:
-    give(house, made[4], tmp_path / "client")
-    async with odd_source(house / "published") as (url, shelf, stats):
+    give(run_fixture, made[4], tmp_path / "client")
+    async with odd_source(run_fixture / "published") as (url, shelf, stats):
         honest = await shelf.index()
         shelf.advertise = Index(
             versions=[entry.model_copy(update={"size": 100}) if entry.base_step else entry for entry in honest.versions]
         )
         fetched = await get(made, 5, tmp_path / "client", url)
         assert "step.delta" not in shelf.opened
-    assert contents(fetched.path) == contents(house / "checkpoint-5")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-5")
     assert stats.served_bytes >= made[5].total_bytes
 
 
 async def test_an_anchor_that_is_not_the_chains_is_not_fetched(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
     fake = publish(write_step(tmp_path / "fake", 9), tmp_path / "fakes", RUN, 2, shard_bytes=SHARD)
     async with odd_source(tmp_path / "fakes") as (url, _, stats):
         fetched = await get(made, 3, tmp_path / "client", url, origin.url)
         assert fake.id not in [version.path.name for version in versions(tmp_path / "client")]
         assert stats.served_bytes == 0
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
 
 
 async def test_a_step_that_can_be_had_in_no_way_is_unreachable(
-    house: Path, made: list[Manifest], tmp_path: Path
+    run_fixture: Path, made: list[Manifest], tmp_path: Path
 ) -> None:
-    folder = Path(shutil.copytree(house / "published", tmp_path / "published"))
+    folder = Path(shutil.copytree(run_fixture / "published", tmp_path / "published"))
     for version in versions(folder):
         if read_manifest(version.path).step == 2:
             shutil.rmtree(version.path)
@@ -318,9 +325,9 @@ async def test_a_step_that_can_be_had_in_no_way_is_unreachable(
 
 
 async def test_killed_while_it_applies_a_client_goes_on(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    give(house, made[4], tmp_path)
+    give(run_fixture, made[4], tmp_path)
     killed = client(5, tmp_path, made, origin.url, MUSTER_FAILPOINT="shardcast.shard_made")
     assert await asyncio.to_thread(killed.wait, 60) == -9
     killed.communicate()
@@ -329,7 +336,7 @@ async def test_killed_while_it_applies_a_client_goes_on(
     result = finished(client(5, tmp_path, made, origin.url))
     assert origin.stats["served_bytes"] == before, "the difference and the manifest were on disk"
     assert (result["fetched"], result["deltas"]) == (0, 0)
-    assert contents(version_path(tmp_path, made[5].root)) == contents(house / "checkpoint-5")
+    assert contents(version_path(tmp_path, made[5].root)) == contents(run_fixture / "checkpoint-5")
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([DELTAS, made[4].id, made[5].id])
 
 
@@ -355,8 +362,8 @@ async def test_a_publisher_killed_before_the_difference_makes_it_when_it_comes_b
 
 
 async def test_a_source_that_says_nothing_holds_nobody_up(
-    house: Path, made: list[Manifest], origin: Server, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, tmp_path: Path
 ) -> None:
-    give(house, made[4], tmp_path)
+    give(run_fixture, made[4], tmp_path)
     fetched = await get(made, 5, tmp_path, f"http://127.0.0.1:{free_port()}", origin.url)
     assert fetched.fetched_bytes == 0

@@ -42,7 +42,7 @@ async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: 
     task_set = make_task_set(4, train=30, held_out=12)
     (tmp_path / "run").mkdir()
     save_task_set(task_set, tmp_path / "run" / "tasks.jsonl")
-    house = await RunFixture.build(
+    run_fixture = await RunFixture.build(
         tmp_path,
         deployment.settings,
         seed="measured",
@@ -54,29 +54,33 @@ async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: 
         temperature_micro=900_000,
     )
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, _):
+    async with (
+        run_fixture.chain("trainer") as trainer,
+        run_fixture.local_chain() as dev,
+        odd_source(served) as (url, _, _),
+    ):
         for step, folder in enumerate(models):
-            manifest = publish(folder, served, house.run, step, shard_bytes=1 << 20, keep=4)
+            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 20, keep=4)
             await dev.advance(2)
-            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
-        orchestrator = Orchestrator(house, tmp_path / "orchestrator", extra=f'run_folder = "{tmp_path / "run"}"')
+            await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
+        orchestrator = Orchestrator(run_fixture, tmp_path / "orchestrator", extra=f'run_folder = "{tmp_path / "run"}"')
         await asyncio.to_thread(orchestrator.start)
         try:
             (tmp_path / "muster.toml").write_text(
-                f'[chain]\nrpc_url = "{house.settings.rpc_url}"\naddresses = "{house.settings.addresses}"\n'
+                f'[chain]\nrpc_url = "{run_fixture.settings.rpc_url}"\naddresses = "{run_fixture.settings.addresses}"\n'
                 f'[orchestrator]\nurl = "{orchestrator.url}"\n[shardcast]\nrelays = ["{url}"]\n'
             )
-            measure = ("eval", "--run", house.run, "--samples", "2", "--limit", "6")
+            measure = ("eval", "--run", run_fixture.run, "--samples", "2", "--limit", "6")
             first = await typed(tmp_path, *measure, "--step", "0")
             newest = await typed(tmp_path, *measure)
             missing = await typed(tmp_path, *measure, "--step", "2", status=3)
         finally:
             await asyncio.to_thread(orchestrator.stop)
     for step, told in enumerate((first, newest)):
-        assert (told["run"], told["step"], told["tasks"]) == (house.run, step, 6)
+        assert (told["run"], told["step"], told["tasks"]) == (run_fixture.run, step, 6)
         assert told["model_hash"] == "0x" + model_hash(models[step]).hex()
         assert told["task_root"] == "0x" + task_set.root.hex()
         assert (told["budgets"], told["max_tokens"], told["temperature"]) == ([8, 16], 32, 0.9)
         assert told["profile"] == "cpu-fp32-projection-v1"
         assert [row["k"] for row in told["pass_at_k"]] == [1]
-    assert missing["error"] == f"run {house.run} has not published step 2"
+    assert missing["error"] == f"run {run_fixture.run} has not published step 2"

@@ -55,14 +55,14 @@ class Followed:
 
 
 @asynccontextmanager
-async def following(house: RunFixture, url: str, database_url: str) -> AsyncIterator[Followed]:
-    """A follower of a house's run, through the endpoint at `url`."""
-    settings = house.settings.model_copy(update={"rpc_url": url})
+async def following(run_fixture: RunFixture, url: str, database_url: str) -> AsyncIterator[Followed]:
+    """A follower of a run_fixture's run, through the endpoint at `url`."""
+    settings = run_fixture.settings.model_copy(update={"rpc_url": url})
     database = await Database.open(database_url, "the run of a test")
     try:
         async with await Chain.connect(settings) as chain:
-            terms = await chain.terms(house.run)
-            queries = Queries(database, house.run, terms, batch_groups=8, demand_batches=2)
+            terms = await chain.terms(run_fixture.run)
+            queries = Queries(database, run_fixture.run, terms, batch_groups=8, demand_batches=2)
             yield Followed(Follower(chain, database, queries, settings), database)
     finally:
         await database.close()
@@ -70,20 +70,20 @@ async def following(house: RunFixture, url: str, database_url: str) -> AsyncIter
 
 async def test_a_server_that_lags_empties_nothing(start_anvil: Start, tmp_path: Path, database_url: str) -> None:
     anvil = start_anvil()
-    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="lags", workers=())
-    async with balanced(anvil) as balancer, following(house, balancer.url, database_url) as followed:
+    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="lags", workers=())
+    async with balanced(anvil) as balancer, following(run_fixture, balancer.url, database_url) as followed:
         assert await followed.follower.poll() is True
         assert await followed.members() == len(VALIDATORS)
         head = followed.follower.head_number
 
-        balancer.head, balancer.lags = house.book.from_block, always
+        balancer.head, balancer.lags = run_fixture.book.from_block, always
         for _ in range(2):
             with pytest.raises(UnreachableError, match=f"the endpoint is behind: it does not know block {head}"):
                 await followed.follower.poll()
             assert await followed.members() == len(VALIDATORS)
 
         balancer.lags = never
-        await house.publish(0)
+        await run_fixture.publish(0)
         assert await followed.follower.poll() is True
         assert (await followed.members(), await followed.rows(tables.checkpoints)) == (len(VALIDATORS), 1)
 
@@ -93,17 +93,17 @@ async def test_a_database_put_back_from_a_backup_is_read_on_from_there(
 ) -> None:
     """Nothing tells us: connections that broke meanwhile were replaced."""
     anvil = start_anvil()
-    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="backup", workers=())
-    async with following(house, anvil.url, database_url) as followed:
+    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="backup", workers=())
+    async with following(run_fixture, anvil.url, database_url) as followed:
         assert await followed.follower.poll() is True
         backup = await followed.place()
-        await house.publish(0)
+        await run_fixture.publish(0)
         assert await followed.follower.poll() is True
         assert await followed.rows(tables.checkpoints) == 1
 
         await followed.put_back(backup)
         assert await followed.rows(tables.checkpoints) == 0
-        await house.publish(1)
+        await run_fixture.publish(1)
         with pytest.raises(StorageError, match="its place in the chain is another one"):
             await followed.follower.poll()
         assert await followed.rows(tables.checkpoints) == 0
@@ -115,10 +115,10 @@ async def test_a_chain_that_stays_shorter_was_reorganised(
     start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     anvil = start_anvil()
-    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="shorter", workers=())
+    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="shorter", workers=())
     before = anvil.request("evm_snapshot")
-    await house.publish(0)
-    async with following(house, anvil.url, database_url) as followed:
+    await run_fixture.publish(0)
+    async with following(run_fixture, anvil.url, database_url) as followed:
         assert await followed.follower.poll() is True
         assert anvil.request("evm_revert", before) is True
         with pytest.raises(UnreachableError, match="the endpoint is behind"):
@@ -140,8 +140,8 @@ async def test_after_a_reorg_a_long_chain_is_read_anew_at_once(
     anvil = start_anvil()
     settings = await deploy_on(anvil, tmp_path)
     anvil.request("anvil_mine", hex(span))
-    house = await RunFixture.build(tmp_path, settings, seed="long", workers=())
-    async with following(house, anvil.url, database_url) as followed, house.local_chain() as dev:
+    run_fixture = await RunFixture.build(tmp_path, settings, seed="long", workers=())
+    async with following(run_fixture, anvil.url, database_url) as followed, run_fixture.local_chain() as dev:
         assert await followed.follower.poll() is False
         assert await followed.members() == 0
         assert await followed.follower.poll() is True
@@ -155,8 +155,8 @@ async def test_before_the_first_look_it_is_said_that_there_was_none(
     start_anvil: Start, database_url: str, tmp_path: Path
 ) -> None:
     anvil = start_anvil()
-    house = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="unready", workers=())
-    async with following(house, anvil.url, database_url) as followed:
+    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="unready", workers=())
+    async with following(run_fixture, anvil.url, database_url) as followed:
         (reason,) = followed.follower.unready()
         assert re.fullmatch(r"following the chain: not read yet, [0-9]+ s after the start", reason)
         assert followed.follower.silence_seconds < 60

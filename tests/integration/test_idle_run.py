@@ -31,32 +31,34 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def house(deployment: Any, model: Path, tmp_path: Path) -> RunFixture:
+def run_fixture(deployment: Any, model: Path, tmp_path: Path) -> RunFixture:
     return asyncio.run(build_training_run(deployment.settings, model, tmp_path))
 
 
 @pytest.fixture
-def orchestrator(house: RunFixture) -> Iterator[Orchestrator]:
-    orchestrator = Orchestrator(house, house.folder / "orchestrator").start()
+def orchestrator(run_fixture: RunFixture) -> Iterator[Orchestrator]:
+    orchestrator = Orchestrator(run_fixture, run_fixture.folder / "orchestrator").start()
     yield orchestrator
     orchestrator.stop()
 
 
 async def test_a_newcomer_to_an_idle_run_begins_within_a_minute(
-    house: RunFixture, orchestrator: Orchestrator, model: Path
+    run_fixture: RunFixture, orchestrator: Orchestrator, model: Path
 ) -> None:
     """With the trainer's default of a quarter of an hour for an idle run; once for a newcomer into an empty run, once
     for one beside a worker that registered and does nothing."""
-    process = train(house, orchestrator, model, ONE)
+    process = train(run_fixture, orchestrator, model, ONE)
     try:
-        async with house.client(orchestrator.url, None) as reader:
-            await until("the first step is on chain", lambda: _steps(house, 1), 90)
+        async with run_fixture.client(orchestrator.url, None) as reader:
+            await until("the first step is on chain", lambda: _steps(run_fixture, 1), 90)
             await until(
-                "the page says why", lambda: _says(reader, house, "no worker is registered: muster worker join"), 10
+                "the page says why",
+                lambda: _says(reader, run_fixture, "no worker is registered: muster worker join"),
+                10,
             )
-            assert await _begins(house, reader, "first", first_step=2) < NEWCOMER_SECONDS
-            assert await _begins(house, reader, "second", first_step=4) < NEWCOMER_SECONDS
-            assert not await _steps(house, 6), "steps that nobody waits for"
+            assert await _begins(run_fixture, reader, "first", first_step=2) < NEWCOMER_SECONDS
+            assert await _begins(run_fixture, reader, "second", first_step=4) < NEWCOMER_SECONDS
+            assert not await _steps(run_fixture, 6), "steps that nobody waits for"
         assert process.poll() is None
         process.terminate()
         said = await asyncio.to_thread(end, process)
@@ -66,14 +68,14 @@ async def test_a_newcomer_to_an_idle_run_begins_within_a_minute(
             os.killpg(process.pid, signal.SIGKILL)
 
 
-async def _begins(house: RunFixture, reader: OrchestratorClient, name: str, first_step: int) -> float:
+async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str, first_step: int) -> float:
     """Register a worker and wait until it may commit; seconds from its registration."""
-    async with house.local_chain() as dev:
-        await dev.fund([house.key(name).address, house.key(f"operator of {name}").address])
-    await house.join(name, Role.WORKER)
+    async with run_fixture.local_chain() as dev:
+        await dev.fund([run_fixture.key(name).address, run_fixture.key(f"operator of {name}").address])
+    await run_fixture.join(name, Role.WORKER)
     began = time.monotonic()
-    node = house.key(name).address
-    async with house.chain(name) as chain:
+    node = run_fixture.key(name).address
+    async with run_fixture.chain(name) as chain:
         assert (await chain.call(runs.work(node))).joined_step == first_step
     told = f"begins at step {first_step}, the second after joining; the newest is step {first_step - 2}"
 
@@ -84,7 +86,7 @@ async def _begins(house: RunFixture, reader: OrchestratorClient, name: str, firs
             return False
 
     await until("the newcomer is told", is_told, 10)
-    await until("its first step is on chain", lambda: _steps(house, first_step + 1), NEWCOMER_SECONDS)
+    await until("its first step is on chain", lambda: _steps(run_fixture, first_step + 1), NEWCOMER_SECONDS)
     seconds = time.monotonic() - began
 
     async def is_free() -> bool:
@@ -94,12 +96,12 @@ async def _begins(house: RunFixture, reader: OrchestratorClient, name: str, firs
     return seconds
 
 
-async def _says(reader: OrchestratorClient, house: RunFixture, sentence: str) -> bool:
+async def _says(reader: OrchestratorClient, run_fixture: RunFixture, sentence: str) -> bool:
     """Return whether this is what the page says about why no work comes."""
-    return (await reader.summary(house.run))["blocked"] == sentence
+    return (await reader.summary(run_fixture.run))["blocked"] == sentence
 
 
-async def _steps(house: RunFixture, wanted: int) -> bool:
+async def _steps(run_fixture: RunFixture, wanted: int) -> bool:
     """Return whether the chain has so many checkpoints."""
-    async with house.chain("trainer") as chain:
-        return (await chain.call(runs.run_state(house.run))).steps >= wanted
+    async with run_fixture.chain("trainer") as chain:
+        return (await chain.call(runs.run_state(run_fixture.run))).steps >= wanted

@@ -44,7 +44,7 @@ class Volunteer(Machine):
 
 @pytest.mark.timeout(600)
 async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> None:
-    house, machine = world.house, Volunteer(tmp_path / "volunteer", world.house.settings.rpc_url)
+    run_fixture, machine = world.run_fixture, Volunteer(tmp_path / "volunteer", world.run_fixture.settings.rpc_url)
     (machine.folder / "muster.toml").unlink()
     password = ("--password-file", machine.password)
     operator = ("--operator", "operator", *password)
@@ -58,25 +58,25 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
     machine.secret("worker-1.password", PASSWORD)
     set_up(machine, world)
 
-    short = await say("worker", "join", "--run", house.run, *operator, "--dry-run", status=78)
+    short = await say("worker", "join", "--run", run_fixture.run, *operator, "--dry-run", status=78)
     assert "muster run follow" in short["hint"], "before the page's next command"
-    assert (await say("run", "follow"))["run"] == house.run
+    assert (await say("run", "follow"))["run"] == run_fixture.run
     given = await say("faucet", "--ether", "--wallet", "operator")
     assert (given["account"], given["balance"]) == (cold, TOKEN)
     assert (await say("faucet", "--wallet", "operator", *password, "--yes"))["account"] == cold
     checks = {check["name"]: check for check in await say("doctor", status=3)}
     assert (checks["gas"]["state"], checks["gas"]["fix"]) == ("fail", f"muster faucet --ether --to {hot}")
 
-    assert (await say("run", "show", house.run))["closed"] is False
-    join = ("worker", "join", "--run", house.run, *operator)
+    assert (await say("run", "show", run_fixture.run))["closed"] is False
+    join = ("worker", "join", "--run", run_fixture.run, *operator)
     assert (await say(*join, "--dry-run"))["dry_run"] is True
     joined = await say(*join, "--yes")
     assert (joined["node"], joined["operator"]) == (hot, cold)
     assert (await asyncio.to_thread(lambda: machine.json("doctor")))[0]["state"] == "ok"
     for step in (1, 2):
-        async with house.local_chain() as clock:
+        async with run_fixture.local_chain() as clock:
             await clock.advance(MIN_STEP_SECONDS)
-        await house.publish_model(step)
+        await run_fixture.publish_model(step)
     await works_and_is_told_of_it(machine, say)
 
     retired = await say("worker", "retire", *operator, "--yes")
@@ -94,10 +94,10 @@ def set_up(machine: Machine, world: World) -> None:
     told = dict(re.findall(r"^(\w+) = (\S+)", block, re.MULTILINE))
     text = path.read_text()
     for name, value in told.items():
-        shown = {"run": str(world.house.run), "url": f'"{world.orchestrator.url}"'}.get(name, value)
+        shown = {"run": str(world.run_fixture.run), "url": f'"{world.orchestrator.url}"'}.get(name, value)
         text, count = re.subn(rf"(?m)^(# )?{name} = .*$", f"{name} = {shown}", text)
         assert count == 1, f"{name} stands in what config init writes"
-    settings = world.house.settings
+    settings = world.run_fixture.settings
     text += f'\n[chain]\nrpc_url = "{settings.rpc_url}"\naddresses = "addresses.json"\n'
     path.write_text(text + f'[shardcast]\nrelays = ["{world.origin.url}"]\n')  # this orchestrator lists none
 

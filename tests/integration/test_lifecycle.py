@@ -44,8 +44,8 @@ def digest(text: str) -> bytes:
 class OpenChains:
     """Everybody's chain, by name, opened once."""
 
-    def __init__(self, house: RunFixture) -> None:
-        self.house = house
+    def __init__(self, run_fixture: RunFixture) -> None:
+        self.run_fixture = run_fixture
         self._stack = AsyncExitStack()
         self._chains: dict[str, Chain] = {}
 
@@ -57,32 +57,32 @@ class OpenChains:
 
     async def chain(self, name: str) -> Chain:
         if name not in self._chains:
-            self._chains[name] = await self._stack.enter_async_context(self.house.chain(name))
+            self._chains[name] = await self._stack.enter_async_context(self.run_fixture.chain(name))
         return self._chains[name]
 
     def address(self, name: str) -> str:
-        return self.house.key(name).address
+        return self.run_fixture.key(name).address
 
     async def advance(self, seconds: int) -> int:
         return await (await LocalChain.open((await self.chain("owner")).web3)).advance(seconds)
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("lifecycle")
     return asyncio.run(RunFixture.build(folder, deployment.settings, seed="lifecycle", workers=WORKERS))
 
 
 @pytest.fixture
-async def chains(house: RunFixture) -> AsyncIterator[OpenChains]:
-    async with OpenChains(house) as everybody:
+async def chains(run_fixture: RunFixture) -> AsyncIterator[OpenChains]:
+    async with OpenChains(run_fixture) as everybody:
         yield everybody
 
 
 async def publish(chains: OpenChains) -> CheckpointPublished:
     """The next step."""
     chain = await chains.chain("trainer")
-    run = chains.house.run
+    run = chains.run_fixture.run
     step = (await chain.call(runs.run_state(run))).steps
     await chains.advance(1)
     receipt = await chain.send(runs.publish_checkpoint(run, step, digest(f"manifest {step}"), digest(f"batch {step}")))
@@ -91,20 +91,22 @@ async def publish(chains: OpenChains) -> CheckpointPublished:
 
 async def commit(chains: OpenChains, name: str, index: int, root: bytes, step: int) -> WorkCommitted:
     chain = await chains.chain(name)
-    anchor = (await chain.checkpoint(chains.house.run, step)).anchor
-    return event_of(await chain.send(runs.commit_work(chains.house.run, step, anchor, index, root)), WorkCommitted)
+    anchor = (await chain.checkpoint(chains.run_fixture.run, step)).anchor
+    return event_of(
+        await chain.send(runs.commit_work(chains.run_fixture.run, step, anchor, index, root)), WorkCommitted
+    )
 
 
 async def seal(chains: OpenChains, hour: int) -> SealedThrough:
     """Two validators seal an hour; the second moves the watermark."""
     for name in ("v1", "v2"):
-        receipt = await (await chains.chain(name)).send(runs.seal(chains.house.run, hour, digest(name)))
+        receipt = await (await chains.chain(name)).send(runs.seal(chains.run_fixture.run, hour, digest(name)))
         assert event_of(receipt, HourSealed).validator == chains.address(name)
     return event_of(receipt, SealedThrough)
 
 
 async def test_work_is_committed_sealed_and_paid_after_its_window(chains: OpenChains, tmp_path: Path) -> None:
-    run, worker = chains.house.run, await chains.chain("honest")
+    run, worker = chains.run_fixture.run, await chains.chain("honest")
     node, operator = chains.address("honest"), chains.address("operator of honest")
     terms = await worker.terms(run)
     assert terms is await worker.terms(run)
@@ -164,7 +166,7 @@ async def accuse(chains: OpenChains, name: str) -> CaseOpened:
 
 
 async def test_a_jury_convicts_and_the_cheater_s_pay_returns_to_the_escrow(chains: OpenChains) -> None:
-    run, cheater = chains.house.run, chains.address("cheater")
+    run, cheater = chains.run_fixture.run, chains.address("cheater")
     v1 = await chains.chain("v1")
     reserved_before = (await v1.call(runs.run_state(run))).reserved
     free_before = await v1.call(registry.free_balance(chains.address("operator of v1")))
@@ -227,7 +229,7 @@ async def test_a_silent_jury_loses_its_deposits_and_case_stays_open_until_then(c
 
 
 async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
-    run, chain = chains.house.run, await chains.chain("honest")
+    run, chain = chains.run_fixture.run, await chains.chain("honest")
     terms = await chain.terms(run)
     published = await publish(chains)
     step, node = published.step, chains.address("forger")
@@ -261,10 +263,10 @@ async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
 
 
 async def test_joining_and_leaving(chains: OpenChains) -> None:
-    run = chains.house.run
+    run = chains.run_fixture.run
     owner = await chains.chain("owner")
     chain = await chains.chain("operator of honest")
-    fresh = chains.house.key("a fresh node")
+    fresh = chains.run_fixture.key("a fresh node")
     await chain.send(registry.withdraw_free(await chain.call(registry.free_balance(chain.signer.address))))
     joined = await chain.join(fresh, run, Role.WORKER)
     assert len(joined.events) >= 2
@@ -275,7 +277,7 @@ async def test_joining_and_leaving(chains: OpenChains) -> None:
 
     # A consent counts for the operator it names.
     thief = await chains.chain("operator of cheater")
-    other = chains.house.key("another node")
+    other = chains.run_fixture.key("another node")
     registration, consent = await chain.consent(other, run, Role.WORKER, operator=chain.signer.address)
     with pytest.raises(RevertError, match="the consent is signed by") as caught:
         await thief.send(registry.register(registration, consent))
@@ -293,7 +295,9 @@ async def test_joining_and_leaving(chains: OpenChains) -> None:
 
 async def test_an_owner_s_money_comes_back_after_notice(chains: OpenChains) -> None:
     owner = await chains.chain("owner")
-    run = event_of(await owner.send(runs.create_run((await owner.terms(chains.house.run)).to_chain())), RunCreated).run
+    run = event_of(
+        await owner.send(runs.create_run((await owner.terms(chains.run_fixture.run)).to_chain())), RunCreated
+    ).run
     await approve_and_fund(owner, run, 20 * TOKEN)
     assert await owner.call(runs.withdrawable(run)) == 20 * TOKEN
     await owner.send(runs.announce_withdrawal(run, 7 * TOKEN))
@@ -316,7 +320,7 @@ async def test_a_preview_decodes_reverts_and_sends_nothing(chains: OpenChains) -
     assert receipt.hash == b""
     assert receipt.gas_used > 21_000
     with pytest.raises(RevertError, match="may spend"):
-        await preview.send(runs.fund(chains.house.run, 10**25))
+        await preview.send(runs.fund(chains.run_fixture.run, 10**25))
     await preview.close()
     assert await chain.web3.eth.get_transaction_count(chain.signer.address, "pending") == count
 

@@ -29,7 +29,7 @@ DELTAS = Deltas(whole_every=16, whole=1)
 async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], str]:
     """`muster validator verify` or `muster slash verify`: exit code, document, and what it said meanwhile."""
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "validator", "--config", str(world.house.folder / "v4" / "muster.toml")),
+        *(sys.executable, "-m", "validator", "--config", str(world.run_fixture.folder / "v4" / "muster.toml")),
         *(*arguments, "--json"),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -40,14 +40,14 @@ async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], st
 
 @pytest.mark.timeout(600)
 async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> None:
-    house = world.house
+    run_fixture = world.run_fixture
     torch.set_num_threads(1)
-    old = await house.publish_model(OLD, DELTAS)
-    cheat = house.key("w1").address
+    old = await run_fixture.publish_model(OLD, DELTAS)
+    cheat = run_fixture.key("w1").address
     await commit_bytes(world, "w1", write_rollouts(await rows_of(world, "w1", lambda _: {}, OLD)), OLD)
     for step in range(OLD + 1, NEWEST + 1):
-        newest = await house.publish_model(step, DELTAS)
-    assert not version_path(house.folder / "published", old.root).exists()
+        newest = await run_fixture.publish_model(step, DELTAS)
+    assert not version_path(run_fixture.folder / "published", old.root).exists()
 
     world.settings("v4")
     code, document, said = await verify(world, "verify", f"{cheat}:0")
@@ -59,12 +59,12 @@ async def test_a_jury_convicts_on_a_step_that_all_have_dropped(world: World) -> 
     async with world.validators(*jurors):
 
         async def jailed() -> bool:
-            async with house.chain("stranger") as chain:
+            async with run_fixture.chain("stranger") as chain:
                 return (await chain.call(registry.node(cheat))).status == Status.JAILED
 
         await until("the cheat is jailed", jailed, 300)
     for name in jurors:
-        held = versions(house.state(name) / "weights")
+        held = versions(run_fixture.state(name) / "weights")
         assert {read_manifest(version.path).step for version in held} == {0, OLD, NEWEST}
         assert newest.root in {version.root for version in held}
     (ended,) = await world.events(CaseResolved)

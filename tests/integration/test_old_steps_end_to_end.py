@@ -36,28 +36,28 @@ OLD = 3
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("house")
+def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("run_fixture")
 
 
 @pytest.fixture(scope="module")
-def made(house: Path) -> list[Manifest]:
+def made(run_fixture: Path) -> list[Manifest]:
     """Yield steps 0 to 11; whole are 0, 4, 8, 10 and 11."""
-    return publish_steps(house, STEPS, deltas=Deltas(whole_every=4, whole=2))
+    return publish_steps(run_fixture, STEPS, deltas=Deltas(whole_every=4, whole=2))
 
 
 @pytest.fixture(scope="module")
-def origin(house: Path, made: list[Manifest]) -> Iterator[Server]:
-    server = Server(house / "origin", dir=house / "published").start()
+def origin(run_fixture: Path, made: list[Manifest]) -> Iterator[Server]:
+    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
     with ended(server):
         yield server
 
 
 @pytest.fixture
-def here(house: Path, made: list[Manifest], tmp_path: Path) -> Path:
+def here(run_fixture: Path, made: list[Manifest], tmp_path: Path) -> Path:
     """Return the folder of a client that holds the two newest steps."""
     for manifest in made[-2:]:
-        give(house, manifest, tmp_path / "here")
+        give(run_fixture, manifest, tmp_path / "here")
     return tmp_path / "here"
 
 
@@ -69,18 +69,18 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **chan
     return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, limits=limits)
 
 
-def is_step(house: Path, made: list[Manifest], step: int, path: Path) -> bool:
+def is_step(run_fixture: Path, made: list[Manifest], step: int, path: Path) -> bool:
     """Whether a folder holds the step, byte for byte."""
     return not verify_folder(path, made[step].root).problems and contents(path) == contents(
-        house / f"checkpoint-{step}"
+        run_fixture / f"checkpoint-{step}"
     )
 
 
 async def test_an_old_step_is_made_from_the_origins_whole_step_and_differences(
-    house: Path, made: list[Manifest], origin: Server, here: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path
 ) -> None:
     result = finished(client(OLD, here, made, origin.url))
-    assert is_step(house, made, OLD, version_path(here, made[OLD].root))
+    assert is_step(run_fixture, made, OLD, version_path(here, made[OLD].root))
     assert result["fetched"] == 0
     assert made[0].total_bytes < result["deltas"] < made[0].total_bytes * 1.05
     more = finished(client(2, here, made, origin.url))
@@ -88,7 +88,7 @@ async def test_an_old_step_is_made_from_the_origins_whole_step_and_differences(
 
 
 async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
-    house: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     """The relay has room for three versions, of which two are the newest step's."""
     relay = Server(
@@ -100,28 +100,28 @@ async def test_an_old_step_comes_by_way_of_a_relay_that_has_none_of_it(
         assert relay.steps()[:2] == [STEPS - 1] * 2, "what is newest is not what makes room"
         assert len(versions(tmp_path / "relayed")) <= 3
         assert relay.stats["fetched_bytes"] < made[0].total_bytes * 2.1, "nor fetched anew"
-    assert is_step(house, made, OLD, version_path(here, made[OLD].root))
+    assert is_step(run_fixture, made, OLD, version_path(here, made[OLD].root))
     assert result["fetched"] == 0
     assert result["deltas"] < made[0].total_bytes * 1.05
 
 
 async def test_a_relay_that_follows_nobody_names_what_its_upstream_has(
-    house: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     async with relaying(tmp_path / "relayed", origin.url) as (url, _):
         fetched = await get(made, OLD, here, url)
-    assert is_step(house, made, OLD, fetched.path)
+    assert is_step(run_fixture, made, OLD, fetched.path)
 
 
 async def test_a_step_on_an_old_page_of_the_index_is_found(
-    house: Path, made: list[Manifest], here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], here: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The index names the six newest versions, and the others are on pages of two steps."""
     from muster.shardcast.format import store as folder
 
     monkeypatch.setattr(folder, "MAX_INDEX_ENTRIES", 6)
     monkeypatch.setattr(folder, "PAGE_STEPS", 2)
-    served = Path(shutil.copytree(house / "published", tmp_path / "served"))
+    served = Path(shutil.copytree(run_fixture / "published", tmp_path / "served"))
     index = folder.write_index(served)
     assert min(entry.step for entry in index.versions) == 8
     assert (served / "index-5.json").exists()
@@ -129,26 +129,26 @@ async def test_a_step_on_an_old_page_of_the_index_is_found(
         fetched = await get(made, OLD, here, url)
         async with relaying(tmp_path / "relayed", url) as (relay, _):
             joined = await get(made, 6, tmp_path / "joiner", relay)
-    assert is_step(house, made, OLD, fetched.path)
-    assert is_step(house, made, 6, joined.path)
+    assert is_step(run_fixture, made, OLD, fetched.path)
+    assert is_step(run_fixture, made, 6, joined.path)
 
 
 async def test_who_says_to_have_it_whole_and_has_not_keeps_nobody_from_it(
-    house: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     said = IndexEntry(root=made[OLD].id, run=RUN, step=OLD, base_step=None, size=made[OLD].total_bytes)
     (tmp_path / "nothing").mkdir()
     async with odd_source(tmp_path / "nothing") as (url, shelf, _):
         shelf.advertise = Index(versions=[said.model_copy(update={"root": made[11].id, "step": 11}), said])
         fetched = await get(made, OLD, here, url, origin.url)
-    assert is_step(house, made, OLD, fetched.path)
+    assert is_step(run_fixture, made, OLD, fetched.path)
 
 
 async def test_lies_about_old_steps_cost_less_each_than_the_truth(
-    house: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path, tmp_path: Path
 ) -> None:
     """One source has a wrong difference on the way, one names a hundred cheap ones that it has not."""
-    liar = Path(shutil.copytree(house / "published", tmp_path / "lies"))
+    liar = Path(shutil.copytree(run_fixture / "published", tmp_path / "lies"))
     forge_difference(liar, made[0], made[1])
     cheap = [
         IndexEntry(root=f"0x{number:064x}", run=RUN, step=OLD, base_step=number % OLD, size=1 + number)
@@ -157,33 +157,33 @@ async def test_lies_about_old_steps_cost_less_each_than_the_truth(
     async with odd_source(liar) as (lies, _, _), odd_source(liar) as (boasts, shelf, _):
         shelf.advertise = Index(versions=cheap)
         fetched = await get(made, OLD, here, lies, boasts, origin.url)
-    assert is_step(house, made, OLD, fetched.path)
+    assert is_step(run_fixture, made, OLD, fetched.path)
     assert fetched.delta_bytes < made[0].total_bytes * 1.1, "the whole step was fetched once"
 
 
 async def test_a_damaged_step_to_begin_with_is_left_aside(
-    house: Path, made: list[Manifest], origin: Server, here: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path
 ) -> None:
-    model = give(house, made[4], here) / "model.safetensors"
+    model = give(run_fixture, made[4], here) / "model.safetensors"
     data = bytearray(model.read_bytes())
     data[2 * SHARD + 1] ^= 1
     model.write_bytes(data)
     fetched = await get(made, 6, here, origin.url)
-    assert is_step(house, made, 6, fetched.path)
+    assert is_step(run_fixture, made, 6, fetched.path)
 
 
 async def test_an_old_step_that_was_damaged_on_disk_is_made_again(
-    house: Path, made: list[Manifest], origin: Server, here: Path
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path
 ) -> None:
     fetched = await get(made, OLD, here, origin.url)
     (fetched.path / "config.json").unlink()
     again = await get(made, OLD, here, origin.url, give_up=3)
-    assert is_step(house, made, OLD, again.path)
+    assert is_step(run_fixture, made, OLD, again.path)
     assert again.fetched_bytes == 0
 
 
 async def test_several_old_steps_at_the_same_time(
-    house: Path, made: list[Manifest], origin: Server, here: Path, monkeypatch: pytest.MonkeyPatch
+    run_fixture: Path, made: list[Manifest], origin: Server, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However few differences are kept, none goes that another step is about to be made with."""
     from muster.shardcast.fetch import delta_fetch
@@ -191,14 +191,14 @@ async def test_several_old_steps_at_the_same_time(
     monkeypatch.setattr(delta_fetch, "KEPT_DELTAS", 0)
     steps = (1, 2, 3, 5, 6, 7, 9)
     found = await asyncio.gather(*(get(made, step, here, origin.url) for step in steps))
-    assert all(is_step(house, made, step, fetched.path) for step, fetched in zip(steps, found, strict=True))
+    assert all(is_step(run_fixture, made, step, fetched.path) for step, fetched in zip(steps, found, strict=True))
     assert versions(here / DELTAS) == []
 
 
 async def test_a_step_that_nobody_has_any_more_is_given_up_at_once_and_told_why(
-    house: Path, made: list[Manifest], here: Path, tmp_path: Path
+    run_fixture: Path, made: list[Manifest], here: Path, tmp_path: Path
 ) -> None:
-    served = Path(shutil.copytree(house / "published", tmp_path / "served"))
+    served = Path(shutil.copytree(run_fixture / "published", tmp_path / "served"))
     for version in versions(served):
         if read_manifest(version.path).step == 2:
             remove_version(version.path)
@@ -215,13 +215,13 @@ async def test_a_step_that_nobody_has_any_more_is_given_up_at_once_and_told_why(
 
 
 async def test_a_step_that_is_just_being_published_is_waited_for(
-    house: Path, made: list[Manifest], tmp_path: Path
+    run_fixture: Path, made: list[Manifest], tmp_path: Path
 ) -> None:
     served = tmp_path / "served"
-    shutil.copytree(version_path(house / "published", made[10].root), version_path(served, made[10].root))
+    shutil.copytree(version_path(run_fixture / "published", made[10].root), version_path(served, made[10].root))
     async with odd_source(served) as (url, shelf, _):
         fetching = asyncio.create_task(get(made, 11, tmp_path / "here", url, give_up=30))
         await until(lambda: shelf.opened.count("manifest.json") >= 2)
-        give(house, made[11], served)
+        give(run_fixture, made[11], served)
         fetched = await fetching
-    assert is_step(house, made, 11, fetched.path)
+    assert is_step(run_fixture, made, 11, fetched.path)

@@ -33,10 +33,10 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 @pytest.fixture(scope="module")
 def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunFixture, Orchestrator]]:
     folder = tmp_path_factory.mktemp("crowd")
-    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="crowd", workers=("w1",)))
-    asyncio.run(house.publish(0))
-    running = Orchestrator(house, folder / "orchestrator").start()
-    yield house, running
+    run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="crowd", workers=("w1",)))
+    asyncio.run(run_fixture.publish(0))
+    running = Orchestrator(run_fixture, folder / "orchestrator").start()
+    yield run_fixture, running
     assert running.stop()[0] == 0
 
 
@@ -68,46 +68,46 @@ async def answer_of(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], 
     return int(lines[0].split()[1]), headers, body
 
 
-async def expect_served(house: RunFixture, orchestrator: Orchestrator, step: int) -> None:
+async def expect_served(run_fixture: RunFixture, orchestrator: Orchestrator, step: int) -> None:
     """Health, a stranger, the trainer and a worker are answered, each over a connection of its own."""
-    for path in (*HEALTH, f"/v1/runs/{house.run}/demand"):
+    for path in (*HEALTH, f"/v1/runs/{run_fixture.run}/demand"):
         assert (await asyncio.to_thread(orchestrator.get, path))[0] == 200, path
-    async with house.client(orchestrator.url, "trainer", attempts=1) as trainer:
-        await trainer.post_step(StepReport(run=house.run, step=step, metrics={}))
-        assert await trainer.accepted(house.run) == []
-    async with house.client(orchestrator.url, "w1", attempts=1) as worker:
-        assert (await worker.demand(house.run)).run == house.run
+    async with run_fixture.client(orchestrator.url, "trainer", attempts=1) as trainer:
+        await trainer.post_step(StepReport(run=run_fixture.run, step=step, metrics={}))
+        assert await trainer.accepted(run_fixture.run) == []
+    async with run_fixture.client(orchestrator.url, "w1", attempts=1) as worker:
+        assert (await worker.demand(run_fixture.run)).run == run_fixture.run
         data = b"a file of step %d" % step
-        assert (await worker.put_file(data, house.run, 0, some_hash(f"crowd {step}"))).size == len(data)
+        assert (await worker.put_file(data, run_fixture.run, 0, some_hash(f"crowd {step}"))).size == len(data)
 
 
 async def test_idle_connections_keep_nobody_out(place: tuple[RunFixture, Orchestrator]) -> None:
-    house, orchestrator = place
+    run_fixture, orchestrator = place
     async with connected(orchestrator, IDLE, "127.0.0.1") as idle:
-        answers = await asyncio.gather(*(ask(streams, f"/v1/runs/{house.run}/demand") for streams in idle))
+        answers = await asyncio.gather(*(ask(streams, f"/v1/runs/{run_fixture.run}/demand") for streams in idle))
         assert [status for status, _, _ in answers] == [200] * IDLE
-        await expect_served(house, orchestrator, 0)
-        again = await asyncio.gather(*(ask(streams, f"/v1/runs/{house.run}/demand") for streams in idle))
+        await expect_served(run_fixture, orchestrator, 0)
+        again = await asyncio.gather(*(ask(streams, f"/v1/runs/{run_fixture.run}/demand") for streams in idle))
         assert [status for status, _, _ in again] == [200] * IDLE, "over the same connections"
 
 
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"])
 async def test_slow_heads_keep_nobody_out(place: tuple[RunFixture, Orchestrator], source: str) -> None:
-    house, orchestrator = place
+    run_fixture, orchestrator = place
     async with connected(orchestrator, SLOW, source) as slow:
         for _, writer in slow:
             writer.write(b"GET /v1/runs/1 HTTP/1.1\r\nHost: x\r\nA: ")
-        await expect_served(house, orchestrator, 1)
+        await expect_served(run_fixture, orchestrator, 1)
 
 
 async def test_a_signed_read_makes_its_connection_a_members(place: tuple[RunFixture, Orchestrator]) -> None:
     """Once: whoever saw the request and sends it again is a stranger, and so is who signs with a key of its own."""
-    house, orchestrator = place
-    path = f"/v1/runs/{house.run}/demand"
+    run_fixture, orchestrator = place
+    path = f"/v1/runs/{run_fixture.run}/demand"
 
     def signed(name: str) -> bytes:
         headers = sign_request(
-            house.key(name), house.domain, "GET", orchestrator.url + path, NOTHING_HASH, now=time.time()
+            run_fixture.key(name), run_fixture.domain, "GET", orchestrator.url + path, NOTHING_HASH, now=time.time()
         )
         lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{orchestrator.port}"]
         return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]).encode() + b"\r\n\r\n"
@@ -133,9 +133,9 @@ async def test_a_signed_read_makes_its_connection_a_members(place: tuple[RunFixt
 def test_the_limit_of_descriptors_is_raised_and_connections_fit_in(
     place: tuple[RunFixture, Orchestrator], tmp_path: Path
 ) -> None:
-    house, _ = place
+    run_fixture, _ = place
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    other = Orchestrator(house, tmp_path)
+    other = Orchestrator(run_fixture, tmp_path)
     resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
     try:
         other.start()
@@ -152,10 +152,10 @@ def test_the_limit_of_descriptors_is_raised_and_connections_fit_in(
 # Bodies that are too large, over connections that end with the answer
 
 
-def signed_head(house: RunFixture, orchestrator: Orchestrator, body: bytes, framing: str) -> bytes:
+def signed_head(run_fixture: RunFixture, orchestrator: Orchestrator, body: bytes, framing: str) -> bytes:
     path = "/v1/verdicts"
     headers = sign_request(
-        house.key("v1"), house.domain, "POST", orchestrator.url + path, content_hash(body), now=time.time()
+        run_fixture.key("v1"), run_fixture.domain, "POST", orchestrator.url + path, content_hash(body), now=time.time()
     )
     lines = [f"POST {path} HTTP/1.1", f"Host: 127.0.0.1:{orchestrator.port}", "Connection: close", framing]
     return "\r\n".join([*lines, *(f"{name}: {value}" for name, value in headers.items())]).encode() + b"\r\n\r\n"
@@ -176,11 +176,11 @@ def send_all_then_read(orchestrator: Orchestrator, pieces: list[bytes]) -> bytes
 def test_a_body_too_large_gets_an_answer_that_can_be_read(
     place: tuple[RunFixture, Orchestrator], chunked: bool
 ) -> None:
-    house, orchestrator = place
+    run_fixture, orchestrator = place
     body = bytes(24 << 20)
     framing = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(body)}"
     sent = b"%x\r\n" % len(body) + body + b"\r\n0\r\n\r\n" if chunked else body
-    received = send_all_then_read(orchestrator, [signed_head(house, orchestrator, body, framing), sent])
+    received = send_all_then_read(orchestrator, [signed_head(run_fixture, orchestrator, body, framing), sent])
     head, _, document = received.partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.1 413 ")
     assert b"connection: close" in head.lower()
@@ -188,9 +188,9 @@ def test_a_body_too_large_gets_an_answer_that_can_be_read(
 
 
 async def test_our_client_reads_that_a_body_is_too_large(place: tuple[RunFixture, Orchestrator]) -> None:
-    house, orchestrator = place
-    async with house.client(orchestrator.url, "w1", attempts=1, timeout=ENOUGH) as worker:
+    run_fixture, orchestrator = place
+    async with run_fixture.client(orchestrator.url, "w1", attempts=1, timeout=ENOUGH) as worker:
         with pytest.raises(RefusedError, match=r"Too large: the body is larger than [0-9]+ bytes") as refused:
-            await worker.put_file(bytes(96 << 20), house.run, 0, some_hash("large"))
+            await worker.put_file(bytes(96 << 20), run_fixture.run, 0, some_hash("large"))
         assert refused.value.status == 413
-        assert (await worker.demand(house.run)).run == house.run
+        assert (await worker.demand(run_fixture.run)).run == run_fixture.run

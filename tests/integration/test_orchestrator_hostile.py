@@ -25,10 +25,10 @@ UPGRADE = (
 @pytest.fixture(scope="module")
 def place(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[RunFixture, Orchestrator]]:
     folder = tmp_path_factory.mktemp("hostile")
-    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="hostile", workers=("w1",)))
-    asyncio.run(house.publish(0))
-    running = Orchestrator(house, folder / "orchestrator").start()
-    yield house, running
+    run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="hostile", workers=("w1",)))
+    asyncio.run(run_fixture.publish(0))
+    running = Orchestrator(run_fixture, folder / "orchestrator").start()
+    yield run_fixture, running
     assert running.stop()[0] == 0
     assert "Traceback" not in (running.folder / "log.jsonl").read_text()
 
@@ -60,10 +60,10 @@ async def test_an_upgrade_is_answered_as_a_plain_request(place: tuple[RunFixture
 
 async def test_garbage_after_a_request_leaves_no_traceback(place: tuple[RunFixture, Orchestrator]) -> None:
     """The fixture looks at the log."""
-    house, orchestrator = place
+    run_fixture, orchestrator = place
     reader, writer = await asyncio.open_connection("127.0.0.1", orchestrator.port)
-    writer.write(f"GET /v1/runs/{house.run}/summary HTTP/1.1\r\nHost: x\r\n\r\n\0garbage\r\n\r\n".encode())
+    writer.write(f"GET /v1/runs/{run_fixture.run}/summary HTTP/1.1\r\nHost: x\r\n\r\n\0garbage\r\n\r\n".encode())
     async with asyncio.timeout(ENOUGH):
         assert (await reader.read()).startswith(b"HTTP/1.1 400 ")
     writer.transport.abort()
-    assert (await asyncio.to_thread(orchestrator.get, f"/v1/runs/{house.run}/summary"))[0] == 200
+    assert (await asyncio.to_thread(orchestrator.get, f"/v1/runs/{run_fixture.run}/summary"))[0] == 200

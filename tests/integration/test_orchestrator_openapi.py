@@ -35,20 +35,20 @@ BOUNDED = settings(
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("openapi")
-    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="openapi", workers=("w1",)))
-    asyncio.run(house.publish(0))
-    return house
+    run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="openapi", workers=("w1",)))
+    asyncio.run(run_fixture.publish(0))
+    return run_fixture
 
 
 @pytest.fixture(scope="module")
 def place(
-    house: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+    run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[RunFixture, Orchestrator]]:
     folder = tmp_path_factory.mktemp("openapi")
-    running = Orchestrator(house, folder / "orchestrator", database_url=new_database_url()).start()
-    yield house, running
+    running = Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()).start()
+    yield run_fixture, running
     assert running.stop()[0] == 0
     assert '"level": "error"' not in (folder / "orchestrator" / "log.jsonl").read_text()
 
@@ -81,7 +81,7 @@ def test_as_a_stranger_sends_it(place):
 @pytest.mark.parametrize("name", ["v1", "trainer"])
 def test_as_a_member_signs_it(place, name):
     """The same requests, so that they get past the signature."""
-    house, orchestrator = place
+    run_fixture, orchestrator = place
 
     def check(case: Any) -> None:
         prepared = requests.Request(**case.as_transport_kwargs(base_url=orchestrator.url)).prepare()
@@ -89,7 +89,7 @@ def test_as_a_member_signs_it(place, name):
         body = body.encode() if isinstance(body, str) else body
         assert prepared.url is not None
         headers = sign_request(
-            house.key(name), house.domain, case.method, prepared.url, content_hash(body), now=time.time()
+            run_fixture.key(name), run_fixture.domain, case.method, prepared.url, content_hash(body), now=time.time()
         )
         response = case.call(headers=headers, timeout=10)
         assert response.status_code not in (401, 500), response.text

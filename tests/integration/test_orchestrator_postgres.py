@@ -191,16 +191,16 @@ async def test_a_server_that_hangs_holds_nobody_for_ever(
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("postgres")
-    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="on postgres", workers=("w1",)))
-    asyncio.run(house.publish(0))
-    return house
+    run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="on postgres", workers=("w1",)))
+    asyncio.run(run_fixture.publish(0))
+    return run_fixture
 
 
 @pytest.fixture
-def orchestrator(house: RunFixture, server: PostgresServer, tmp_path: Path) -> Iterator[Orchestrator]:
-    running = Orchestrator(house, tmp_path / "orchestrator", database_url=server.create_database()).start()
+def orchestrator(run_fixture: RunFixture, server: PostgresServer, tmp_path: Path) -> Iterator[Orchestrator]:
+    running = Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=server.create_database()).start()
     yield running
     code, errors = running.stop()
     assert code == 0
@@ -221,7 +221,7 @@ def reasons(orchestrator: Orchestrator) -> list[str]:
 
 
 async def test_a_restart_of_the_server_in_the_middle_of_a_run(
-    house: RunFixture, orchestrator: Orchestrator, server: PostgresServer
+    run_fixture: RunFixture, orchestrator: Orchestrator, server: PostgresServer
 ) -> None:
     """Signed requests are accepted once before and after it, and refused in between with a reason."""
     bundle, data, root = b"evidence", b"rollouts" * 100, some_hash("root")
@@ -232,18 +232,25 @@ async def test_a_restart_of_the_server_in_the_middle_of_a_run(
             return client.post(target, content=bundle, headers=headers)
 
     def signed() -> dict[str, str]:
-        return sign_request(house.key("v1"), house.domain, "POST", target, content_hash(bundle), now=time.time())
+        return sign_request(
+            run_fixture.key("v1"), run_fixture.domain, "POST", target, content_hash(bundle), now=time.time()
+        )
 
     once = signed()
     assert [post(once).status_code, post(once).status_code, post(signed()).status_code] == [201, 401, 201]
-    async with house.client(orchestrator.url, "w1") as worker, house.client(orchestrator.url, "trainer") as trainer:
-        receipt = await worker.put_file(data, house.run, 0, root)
-        await trainer.post_step(StepReport(run=house.run, step=0, metrics={"reward": 0.5}))
+    async with (
+        run_fixture.client(orchestrator.url, "w1") as worker,
+        run_fixture.client(orchestrator.url, "trainer") as trainer,
+    ):
+        receipt = await worker.put_file(data, run_fixture.run, 0, root)
+        await trainer.post_step(StepReport(run=run_fixture.run, step=0, metrics={"reward": 0.5}))
 
         server.stop()
-        node = f"{orchestrator.url}/v1/nodes/{house.key('w1').address}"
+        node = f"{orchestrator.url}/v1/nodes/{run_fixture.key('w1').address}"
         for _ in range(2):  # whose it is takes the database too
-            headers = sign_request(house.key("w1"), house.domain, "GET", node, NOTHING_HASH, now=time.time())
+            headers = sign_request(
+                run_fixture.key("w1"), run_fixture.domain, "GET", node, NOTHING_HASH, now=time.time()
+            )
             with httpx2.Client(trust_env=False, timeout=40) as client:
                 refused = client.get(node, headers=headers)
             assert (refused.status_code, refused.headers["content-type"]) == (503, "application/problem+json")
@@ -255,22 +262,22 @@ async def test_a_restart_of_the_server_in_the_middle_of_a_run(
         await asyncio.to_thread(until, lambda: any(reason.startswith("database: ") for reason in reasons(orchestrator)))
         assert orchestrator.get("/healthz")[0] == 200
         assert await worker.get_file(receipt.file_hash) == data
-        await house.commit("w1", 0, root)
+        await run_fixture.commit("w1", 0, root)
 
         server.start()
         await asyncio.to_thread(until, lambda: orchestrator.get("/readyz")[0] == 200)
         assert [post(once).json()["title"], post(signed()).status_code] == ["Replayed request", 201]
         for validator in ("v1", "v2"):
-            async with house.client(orchestrator.url, validator) as client:
-                verdict = house.verdict(validator, "w1", 0, root, content_hash(data))
+            async with run_fixture.client(orchestrator.url, validator) as client:
+                verdict = run_fixture.verdict(validator, "w1", 0, root, content_hash(data))
                 await client.post_verdict(verdict)
                 await client.post_verdict(verdict)
-        assert [work.root for work in await trainer.accepted(house.run, 0)] == [root]
-        assert await worker.put_file(data, house.run, 0, root) == receipt
+        assert [work.root for work in await trainer.accepted(run_fixture.run, 0)] == [root]
+        assert await worker.put_file(data, run_fixture.run, 0, root) == receipt
 
 
 def test_a_backup_that_is_put_back_shows_and_the_chain_is_read_on_from_it(
-    house: RunFixture, orchestrator: Orchestrator, server: PostgresServer
+    run_fixture: RunFixture, orchestrator: Orchestrator, server: PostgresServer
 ) -> None:
     live = orchestrator.database_url.rpartition("/")[2]
     names = {"live": sql.Identifier(live), "backup": sql.Identifier("backup"), "lost": sql.Identifier("lost")}
@@ -284,11 +291,11 @@ def test_a_backup_that_is_put_back_shows_and_the_chain_is_read_on_from_it(
         server.administer(sql.SQL("ALTER DATABASE {live} ALLOW_CONNECTIONS true").format(**names))
 
     def steps() -> int:
-        return len(json.loads(orchestrator.get(f"/v1/runs/{house.run}/summary")[1])["steps"])
+        return len(json.loads(orchestrator.get(f"/v1/runs/{run_fixture.run}/summary")[1])["steps"])
 
     before = steps()
     swap("CREATE DATABASE {backup} TEMPLATE {live}")
-    asyncio.run(house.publish(1))
+    asyncio.run(run_fixture.publish(1))
     until(lambda: orchestrator.get("/readyz")[0] == 200 and steps() == before + 1)
     swap("ALTER DATABASE {live} RENAME TO {lost}", "ALTER DATABASE {backup} RENAME TO {live}")
     until(lambda: orchestrator.get("/readyz")[0] == 200 and steps() == before + 1)

@@ -33,44 +33,49 @@ LONGEST = 1 << 16
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     """A run with three workers and step 0 published. Nobody commits anything, so both databases see the same run."""
     folder = tmp_path_factory.mktemp("requests")
     terms = {"commitments_per_hour": 20, "max_completion_tokens": LONGEST}
-    house = asyncio.run(
+    run_fixture = asyncio.run(
         RunFixture.build(folder, deployment.settings, seed="requests", workers=("w1", "w2", "w3"), **terms)
     )
-    asyncio.run(house.publish(0))
-    return house
+    asyncio.run(run_fixture.publish(0))
+    return run_fixture
 
 
 @pytest.fixture(scope="module")
 def place(
-    house: RunFixture,
+    run_fixture: RunFixture,
     new_database_url: Callable[[], str],
     s3: Endpoint | None,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[tuple[RunFixture, Orchestrator]]:
     """That run and an orchestrator."""
     folder = tmp_path_factory.mktemp("orchestrator")
-    house.s3 = s3
-    running = Orchestrator(house, folder / "orchestrator", database_url=new_database_url()).start()
-    yield house, running
+    run_fixture.s3 = s3
+    running = Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()).start()
+    yield run_fixture, running
     running.stop()
 
 
 class Sender:
     """Sends one request with headers of its own making, and looks at the answer."""
 
-    def __init__(self, house: RunFixture, orchestrator: Orchestrator) -> None:
-        self.house = house
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
+        self.run_fixture = run_fixture
         self.orchestrator = orchestrator
         self.url = orchestrator.url
 
     def sign(self, name: str, method: str, path: str, body: bytes = b"", **changes: Any) -> dict[str, str]:
-        given: dict[str, Any] = {"where": self.house.domain, "url": self.url, "now": time.time()} | changes
+        given: dict[str, Any] = {"where": self.run_fixture.domain, "url": self.url, "now": time.time()} | changes
         return sign_request(
-            self.house.key(name), given["where"], method, given["url"] + path, content_hash(body), now=given["now"]
+            self.run_fixture.key(name),
+            given["where"],
+            method,
+            given["url"] + path,
+            content_hash(body),
+            now=given["now"],
         )
 
     def send(self, method: str, path: str, body: bytes, headers: dict[str, str]) -> httpx2.Response:
@@ -81,7 +86,7 @@ class Sender:
         return self.send(method, path, body, self.sign(name, method, path, body, **changes))
 
     def target(self, body: bytes, index: int = 0, root: str = "root", run: int | None = None) -> str:
-        return "?".join(upload_target(content_hash(body), run or self.house.run, index, some_hash(root)))
+        return "?".join(upload_target(content_hash(body), run or self.run_fixture.run, index, some_hash(root)))
 
 
 @pytest.fixture
@@ -102,7 +107,7 @@ WRITES = [("PUT", "file"), ("POST", "/v1/evidence"), ("POST", "/v1/verdicts"), (
 
 
 def path_of(sender: Sender, path: str) -> str:
-    names = {"file": sender.target(b"x"), "steps": f"/v1/runs/{sender.house.run}/steps"}
+    names = {"file": sender.target(b"x"), "steps": f"/v1/runs/{sender.run_fixture.run}/steps"}
     return names.get(path, path)
 
 
@@ -120,7 +125,9 @@ def test_unsigned_requests_are_refused(sender, method, path):
 @pytest.mark.parametrize(("method", "path"), WRITES)
 def test_strangers_are_refused(sender, method, path):
     reply = sender.signed("stranger", method, path_of(sender, path), b"x")
-    problem = refused(reply, 403, "Not a member", f"{sender.house.key('stranger').address}, which is no node of run")
+    problem = refused(
+        reply, 403, "Not a member", f"{sender.run_fixture.key('stranger').address}, which is no node of run"
+    )
     assert problem["hint"].startswith("muster worker join")
 
 
@@ -159,10 +166,10 @@ def test_broken_signatures_are_refused(sender, signature):
 
 
 def test_a_signature_for_another_chain_contract_or_host_is_a_strangers(sender):
-    house = sender.house
+    run_fixture = sender.run_fixture
     for changes in (
-        {"where": Domain(84_532, house.book.registry)},
-        {"where": Domain(house.book.chain_id, house.book.runs)},
+        {"where": Domain(84_532, run_fixture.book.registry)},
+        {"where": Domain(run_fixture.book.chain_id, run_fixture.book.runs)},
         {"url": "http://orchestrator.example:8600"},
     ):
         reply = sender.signed("v1", "POST", "/v1/evidence", b"x", **changes)
@@ -237,14 +244,16 @@ def test_an_empty_file_is_refused(sender):
 )
 def test_messages_that_do_not_parse(sender, body, detail):
     refused(sender.signed("v1", "POST", "/v1/verdicts", body), 422, "Malformed", detail)
-    refused(sender.signed("trainer", "POST", f"/v1/runs/{sender.house.run}/steps", body), 422, "Malformed", detail)
+    refused(
+        sender.signed("trainer", "POST", f"/v1/runs/{sender.run_fixture.run}/steps", body), 422, "Malformed", detail
+    )
 
 
 # Another run, another place
 
 
 def test_another_run(sender):
-    run = sender.house.run
+    run = sender.run_fixture.run
     body = b"for another run"
     reply = sender.signed("w1", "PUT", sender.target(body, run=run + 1), body)
     refused(reply, 404, "Another run", f"serves run {run}, not {run + 1}")
@@ -284,10 +293,10 @@ def test_a_method_that_is_none(sender):
 
 
 def test_only_validators_judge_and_keep_evidence(sender):
-    house = sender.house
+    run_fixture = sender.run_fixture
     for name in ("w1", "trainer"):
         refused(sender.signed(name, "POST", "/v1/evidence", b"x"), 403, "Not allowed", "no active validator")
-    verdict = house.verdict("v1", "w1", 0, some_hash("r"), some_hash("f")).model_dump_json().encode()
+    verdict = run_fixture.verdict("v1", "w1", 0, some_hash("r"), some_hash("f")).model_dump_json().encode()
     refused(sender.signed("w1", "POST", "/v1/verdicts", verdict), 403, "Not allowed", "no active validator")
     refused(sender.signed("v2", "POST", "/v1/verdicts", verdict), 403, "Not allowed", "the request")
 
@@ -299,9 +308,9 @@ def test_only_workers_upload(sender):
 
 
 def test_only_the_trainer_reports(sender):
-    report = StepReport(run=sender.house.run, step=0, metrics={"reward": 1.0}).model_dump_json().encode()
+    report = StepReport(run=sender.run_fixture.run, step=0, metrics={"reward": 1.0}).model_dump_json().encode()
     for name in ("w1", "v1"):
-        reply = sender.signed(name, "POST", f"/v1/runs/{sender.house.run}/steps", report)
+        reply = sender.signed(name, "POST", f"/v1/runs/{sender.run_fixture.run}/steps", report)
         refused(reply, 403, "Not allowed", "is not the run's trainer")
 
 
@@ -324,7 +333,7 @@ def test_an_upload_is_idempotent_and_one_per_root(sender):
 
 def test_the_form_of_an_upload_is_part_of_what_is_signed(sender):
     body = b"form"
-    path, query = upload_target(content_hash(body), sender.house.run, 2, some_hash("form"))
+    path, query = upload_target(content_hash(body), sender.run_fixture.run, 2, some_hash("form"))
     for bad in ("&".join(reversed(query.split("&"))), query + "&x=1", query.replace("index=2", "index=02")):
         refused(sender.signed("w2", "PUT", f"{path}?{bad}", body), 422, "Malformed", "an upload's target is written")
 
@@ -355,13 +364,13 @@ def test_large_uploads_arrive_whole(sender):
 def test_a_newcomer_gets_the_address_book_and_loses_none(
     place: tuple[RunFixture, Orchestrator], tmp_path: Path
 ) -> None:
-    house, orchestrator = place
+    run_fixture, orchestrator = place
     book = tmp_path / "book.json"
     config = tmp_path / "muster.toml"
     config.write_text(
-        f"""run = {house.run}
+        f"""run = {run_fixture.run}
 [chain]
-rpc_url = "{house.settings.rpc_url}"
+rpc_url = "{run_fixture.settings.rpc_url}"
 addresses = "{book}"
 [orchestrator]
 url = "{orchestrator.url}"
@@ -374,11 +383,11 @@ url = "{orchestrator.url}"
         assert done.returncode == status, done.stdout + done.stderr
         return json.loads(done.stdout)
 
-    assert follow(0)["runs"] == house.book.runs
+    assert follow(0)["runs"] == run_fixture.book.runs
     written = AddressBook.load(book)
     names = ("chain_id", "token", "registry", "runs", "court", "from_block")
-    assert [getattr(written, name) for name in names] == [getattr(house.book, name) for name in names]
+    assert [getattr(written, name) for name in names] == [getattr(run_fixture.book, name) for name in names]
     follow(0)
-    replace(written, runs=house.book.token).save(book)
+    replace(written, runs=run_fixture.book.token).save(book)
     assert follow(78)["error"] == f"{book} is the address book of another deployment"
-    assert AddressBook.load(book).runs == house.book.token
+    assert AddressBook.load(book).runs == run_fixture.book.token

@@ -29,17 +29,17 @@ from orchestrator.database import Database
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("start")
     return asyncio.run(RunFixture.build(folder, deployment.settings, seed="start", workers=("w1",)))
 
 
-def test_an_occupied_port(house, tmp_path):
+def test_an_occupied_port(run_fixture, tmp_path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        process = Orchestrator(house, tmp_path, port=port).spawn()
+        process = Orchestrator(run_fixture, tmp_path, port=port).spawn()
         _, errors = process.communicate(timeout=30)
     assert process.returncode == 78
     assert f"error: port 127.0.0.1:{port} is occupied" in errors
@@ -47,8 +47,8 @@ def test_an_occupied_port(house, tmp_path):
     assert "Traceback" not in errors
 
 
-def wrong_key(house: RunFixture, broken: Orchestrator) -> None:
-    (broken.folder / "storage.key").write_text(house.secret("owner") + "\n")
+def wrong_key(run_fixture: RunFixture, broken: Orchestrator) -> None:
+    (broken.folder / "storage.key").write_text(run_fixture.secret("owner") + "\n")
 
 
 def other_database(_: RunFixture, broken: Orchestrator) -> None:
@@ -69,8 +69,8 @@ def other_driver(_: RunFixture, broken: Orchestrator) -> None:
     broken.change(f"{scheme}:", f"{scheme}+{'aiosqlite' if scheme == 'sqlite' else 'asyncpg'}:")
 
 
-def no_run(house: RunFixture, broken: Orchestrator) -> None:
-    broken.change(f"run = {house.run}\n", "run = 999\n")
+def no_run(run_fixture: RunFixture, broken: Orchestrator) -> None:
+    broken.change(f"run = {run_fixture.run}\n", "run = 999\n")
 
 
 def wrong_chain(_: RunFixture, broken: Orchestrator) -> None:
@@ -82,8 +82,8 @@ def wrong_chain(_: RunFixture, broken: Orchestrator) -> None:
     create_keystore(broken.folder / "storage.key", "a long password", iterations=2)
 
 
-def no_chain(house: RunFixture, broken: Orchestrator) -> None:
-    broken.change(house.settings.rpc_url, "http://127.0.0.1:1")
+def no_chain(run_fixture: RunFixture, broken: Orchestrator) -> None:
+    broken.change(run_fixture.settings.rpc_url, "http://127.0.0.1:1")
     broken.change("timeout_seconds = 5", "timeout_seconds = 0.5")
 
 
@@ -127,13 +127,13 @@ print(json.dumps(outcomes))
 
 @pytest.fixture(scope="module")
 def outcomes(
-    house: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+    run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, list]:
     """Exit code and stderr of every start that cannot work, by what is broken; all in one process to save its start."""
     configs = {}
     for breaks in BREAKS:
-        broken = Orchestrator(house, tmp_path_factory.mktemp(breaks.__name__), database_url=new_database_url())
-        breaks(house, broken)
+        broken = Orchestrator(run_fixture, tmp_path_factory.mktemp(breaks.__name__), database_url=new_database_url())
+        breaks(run_fixture, broken)
         configs[str(broken.config)] = breaks.__name__
     done = subprocess.run(
         [sys.executable, "-c", _TRY_ALL, *configs], capture_output=True, text=True, timeout=60, check=False
@@ -154,7 +154,7 @@ def test_what_cannot_work_is_said_at_once(outcomes, breaks):
 
 @pytest.fixture(scope="module")
 def serving(
-    house: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+    run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Orchestrator]:
     """An orchestrator that offers files to newcomers."""
     folder = tmp_path_factory.mktemp("run")
@@ -162,16 +162,16 @@ def serving(
     (folder / "tasks.jsonl").write_bytes(b"tasks")
     (folder / "tokenizer" / "vocab.json").write_bytes(b"{}")
     orchestrator = Orchestrator(
-        house, tmp_path_factory.mktemp("up"), database_url=new_database_url(), extra=f'run_folder = "{folder}"'
+        run_fixture, tmp_path_factory.mktemp("up"), database_url=new_database_url(), extra=f'run_folder = "{folder}"'
     ).start()
     yield orchestrator
     assert orchestrator.stop()[0] == 0
 
 
-def test_what_a_newcomer_needs(house, serving):
-    info = json.loads(serving.get(f"/v1/runs/{house.run}")[1])
-    assert info["addresses"]["runs"] == house.book.runs
-    assert info["from_block"] == house.book.from_block
+def test_what_a_newcomer_needs(run_fixture, serving):
+    info = json.loads(serving.get(f"/v1/runs/{run_fixture.run}")[1])
+    assert info["addresses"]["runs"] == run_fixture.book.runs
+    assert info["from_block"] == run_fixture.book.from_block
     assert info["relays"] == ["http://127.0.0.1:9"]
     assert sorted(info["files"]) == ["tasks.jsonl", "tokenizer/vocab.json"]
     assert serving.get(f"/v1/files/{info['files']['tasks.jsonl']}") == (200, b"tasks")
@@ -180,8 +180,8 @@ def test_what_a_newcomer_needs(house, serving):
     assert info["terms"]["task_root"] == "0x" + "01" * 32
 
 
-def test_what_no_node_could_begin_without_is_said_at_the_start(house, database_url, tmp_path):
-    orchestrator = Orchestrator(house, tmp_path, database_url=database_url)
+def test_what_no_node_could_begin_without_is_said_at_the_start(run_fixture, database_url, tmp_path):
+    orchestrator = Orchestrator(run_fixture, tmp_path, database_url=database_url)
     named = 'relays = ["http://127.0.0.1:9"]'
     orchestrator.change(named, "relays = []")
     orchestrator.start().stop()
@@ -203,10 +203,14 @@ def warnings_of(orchestrator: Orchestrator) -> list[str]:
     return [line["event"] for line in lines if line["level"] == "warning"]
 
 
-def test_the_service_about_itself(house, serving):
+def test_the_service_about_itself(run_fixture, serving):
     assert json.loads(serving.get("/healthz")[1]) == {"status": "alive"}
     version = json.loads(serving.get("/version")[1])
-    assert (version["run"], version["chain_id"], version["registry"]) == (house.run, 31_337, house.book.registry)
+    assert (version["run"], version["chain_id"], version["registry"]) == (
+        run_fixture.run,
+        31_337,
+        run_fixture.book.registry,
+    )
 
 
 def test_answers_are_dated_so_that_a_newcomer_can_compare_clocks(serving):
@@ -216,8 +220,8 @@ def test_answers_are_dated_so_that_a_newcomer_can_compare_clocks(serving):
     assert abs(time.time() - said) < 5
 
 
-def test_metrics_carry_no_address(house, serving):
-    serving.get(f"/v1/nodes/{house.key('v1').address}")
+def test_metrics_carry_no_address(run_fixture, serving):
+    serving.get(f"/v1/nodes/{run_fixture.key('v1').address}")
     status, metrics = serving.get("/metrics")
     text = metrics.decode()
     assert status == 200
@@ -240,10 +244,10 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
     """On an Anvil of its own: the last blocks are rewritten, then the chain goes away."""
     anvil = start_anvil()
     settings = asyncio.run(deploy_on(anvil, tmp_path))
-    house = asyncio.run(RunFixture.build(tmp_path, settings, seed="reorg", workers=("w1",)))
-    asyncio.run(house.publish(0))
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator", database_url=database_url).start()
-    node = house.key("w1").address
+    run_fixture = asyncio.run(RunFixture.build(tmp_path, settings, seed="reorg", workers=("w1",)))
+    asyncio.run(run_fixture.publish(0))
+    orchestrator = Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=database_url).start()
+    node = run_fixture.key("w1").address
 
     def commitments() -> int:
         return json.loads(orchestrator.get(f"/v1/nodes/{node}")[1])["commitments"]
@@ -255,16 +259,16 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
             time.sleep(0.05)
 
     async def forget_last_block() -> None:
-        async with house.local_chain() as dev:
+        async with run_fixture.local_chain() as dev:
             await dev.reorg(1)
 
     try:
-        asyncio.run(house.commit("w1", 0, some_hash("kept")))
-        asyncio.run(house.commit("w1", 1, some_hash("lost")))
+        asyncio.run(run_fixture.commit("w1", 0, some_hash("kept")))
+        asyncio.run(run_fixture.commit("w1", 1, some_hash("lost")))
         until(lambda: commitments() == 2)
         asyncio.run(forget_last_block())
         until(lambda: commitments() == 1)
-        asyncio.run(house.commit("w1", 1, some_hash("instead")))
+        asyncio.run(run_fixture.commit("w1", 1, some_hash("instead")))
         until(lambda: commitments() == 2)
 
         anvil.stop()
@@ -278,23 +282,23 @@ def test_a_silent_chain_shows_and_a_reorg_is_followed(
 
 
 @pytest.fixture
-def fated(house: RunFixture, database_url: str, tmp_path: Path) -> Iterator[Orchestrator]:
+def fated(run_fixture: RunFixture, database_url: str, tmp_path: Path) -> Iterator[Orchestrator]:
     """An orchestrator that a SIGKILL meets, once, with half a body read."""
     (tmp_path / "markers").mkdir()
     environment = {"MUSTER_FAILPOINT": "orchestrator.uploading", "MUSTER_FAILPOINT_DIR": str(tmp_path / "markers")}
     orchestrator = Orchestrator(
-        house, tmp_path / "orchestrator", database_url=database_url, environment=environment
+        run_fixture, tmp_path / "orchestrator", database_url=database_url, environment=environment
     ).start()
     yield orchestrator
     if orchestrator.process is not None and orchestrator.process.returncode is None:
         orchestrator.stop()
 
 
-async def test_killed_in_the_middle_of_an_upload(house: RunFixture, fated: Orchestrator, tmp_path: Path):
+async def test_killed_in_the_middle_of_an_upload(run_fixture: RunFixture, fated: Orchestrator, tmp_path: Path):
     """Nothing half is kept, the same upload works after a restart, replays do not."""
     assert fated.process is not None
     url, once = f"{fated.url}/v1/evidence", b"once"
-    headers = sign_request(house.key("v1"), house.domain, "POST", url, content_hash(once), now=time.time())
+    headers = sign_request(run_fixture.key("v1"), run_fixture.domain, "POST", url, content_hash(once), now=time.time())
 
     def send() -> int:
         with httpx2.Client(trust_env=False) as client:
@@ -302,11 +306,11 @@ async def test_killed_in_the_middle_of_an_upload(house: RunFixture, fated: Orche
 
     assert await asyncio.to_thread(send) == 201
     data, root = bytes(range(256)) * 300, some_hash("killed")
-    async with house.chain("w1") as chain:
-        index = (await chain.call(runs.work(house.key("w1").address))).next
-    async with house.client(fated.url, "w1", attempts=1) as client:
+    async with run_fixture.chain("w1") as chain:
+        index = (await chain.call(runs.work(run_fixture.key("w1").address))).next
+    async with run_fixture.client(fated.url, "w1", attempts=1) as client:
         with pytest.raises(UnreachableError):
-            await client.put_file(data, house.run, index, root)
+            await client.put_file(data, run_fixture.run, index, root)
         assert fated.process.wait(10) == -9
         fated.process.communicate()
         assert (tmp_path / "markers" / "orchestrator.uploading").exists()
@@ -315,6 +319,6 @@ async def test_killed_in_the_middle_of_an_upload(house: RunFixture, fated: Orche
         assert list((fated.folder / "state" / "uploads").iterdir()) == []
         with pytest.raises(RefusedError):
             await client.get_file(content_hash(data))
-        receipt = await client.put_file(data, house.run, index, root)
+        receipt = await client.put_file(data, run_fixture.run, index, root)
         assert await client.get_file(receipt.file_hash) == data
     assert fated.stop()[0] == 0

@@ -26,51 +26,51 @@ MARGIN = 5.0
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("storage")
     terms = {"max_completion_tokens": 1 << 16}  # so that files may have some MiB
-    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="storage", workers=("w1",), **terms))
-    asyncio.run(house.publish(0))
-    return house
+    run_fixture = asyncio.run(RunFixture.build(folder, deployment.settings, seed="storage", workers=("w1",), **terms))
+    asyncio.run(run_fixture.publish(0))
+    return run_fixture
 
 
-def refused_start(house: RunFixture, endpoint: Endpoint, folder: Path) -> tuple[int, str]:
+def refused_start(run_fixture: RunFixture, endpoint: Endpoint, folder: Path) -> tuple[int, str]:
     """The exit code and the words of an orchestrator that does not start."""
-    process = Orchestrator(dataclasses.replace(house, s3=endpoint), folder).spawn()
+    process = Orchestrator(dataclasses.replace(run_fixture, s3=endpoint), folder).spawn()
     _, errors = process.communicate(timeout=60)
     assert "Traceback" not in errors
     return process.returncode, errors
 
 
-def test_a_store_that_overwrites_is_refused_at_the_start(house, rclone_server, tmp_path):
-    code, errors = refused_start(house, rclone_server, tmp_path / "place")
+def test_a_store_that_overwrites_is_refused_at_the_start(run_fixture, rclone_server, tmp_path):
+    code, errors = refused_start(run_fixture, rclone_server, tmp_path / "place")
     assert code == 78
     assert "cannot be trusted with files: create: it overwrites a file that exists" in errors
     assert "range read: it sends the whole file when asked for a part" in errors
     assert "use another store" in errors
 
 
-def test_a_wrong_secret_is_named(house, rclone_server, tmp_path):
-    code, errors = refused_start(house, dataclasses.replace(rclone_server, secret="wrong"), tmp_path / "place")
+def test_a_wrong_secret_is_named(run_fixture, rclone_server, tmp_path):
+    code, errors = refused_start(run_fixture, dataclasses.replace(rclone_server, secret="wrong"), tmp_path / "place")
     assert code == 78
     assert "does not accept these credentials (SignatureDoesNotMatch)" in errors
     assert "AWS_SECRET_ACCESS_KEY" in errors
 
 
-def test_a_missing_bucket_is_named(house, moto_server, tmp_path):
-    code, errors = refused_start(house, dataclasses.replace(moto_server, bucket="nowhere"), tmp_path / "place")
+def test_a_missing_bucket_is_named(run_fixture, moto_server, tmp_path):
+    code, errors = refused_start(run_fixture, dataclasses.replace(moto_server, bucket="nowhere"), tmp_path / "place")
     assert code == 78
     assert "there is no bucket nowhere at this endpoint" in errors
 
 
-async def test_storage_that_falls_silent_holds_up_no_request(house, moto_server, tmp_path):
+async def test_storage_that_falls_silent_holds_up_no_request(run_fixture, moto_server, tmp_path):
     bucket = moto_server.new_bucket()
     async with Link(bucket.url).carrying() as link:
-        placed = dataclasses.replace(house, s3=dataclasses.replace(bucket, url=link.url))
+        placed = dataclasses.replace(run_fixture, s3=dataclasses.replace(bucket, url=link.url))
         orchestrator = await asyncio.to_thread(Orchestrator(placed, tmp_path / "place").start)
         try:
             async with httpx2.AsyncClient(trust_env=False, timeout=60, base_url=orchestrator.url) as client:
-                await _falls_silent(house, orchestrator.url, link, client)
+                await _falls_silent(run_fixture, orchestrator.url, link, client)
         finally:
             code, errors = await asyncio.to_thread(orchestrator.stop)
         assert code == 0, errors
@@ -79,13 +79,15 @@ async def test_storage_that_falls_silent_holds_up_no_request(house, moto_server,
         assert "a file was cut short" in log
 
 
-async def _falls_silent(house: RunFixture, url: str, link: Link, client: httpx2.AsyncClient) -> None:
+async def _falls_silent(run_fixture: RunFixture, url: str, link: Link, client: httpx2.AsyncClient) -> None:
     data = os.urandom(1 << 20)
 
     async def put(index: int) -> httpx2.Response:
         body = data + bytes([index])
-        path = "?".join(upload_target(content_hash(body), house.run, index, some_hash(f"silence {index}")))
-        headers = sign_request(house.key("w1"), house.domain, "PUT", url + path, content_hash(body), now=time.time())
+        path = "?".join(upload_target(content_hash(body), run_fixture.run, index, some_hash(f"silence {index}")))
+        headers = sign_request(
+            run_fixture.key("w1"), run_fixture.domain, "PUT", url + path, content_hash(body), now=time.time()
+        )
         return await client.put(path, content=body, headers=headers)
 
     async def took(request: Any) -> tuple[httpx2.Response, float]:

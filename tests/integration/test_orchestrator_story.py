@@ -27,11 +27,11 @@ EVIDENCE = b'{"kind": "wrong_reward"}'
 
 
 @pytest.fixture(scope="module")
-def house(
+def run_fixture(
     deployment: Any, database_kind: str, s3: Endpoint | None, tmp_path_factory: pytest.TempPathFactory
 ) -> RunFixture:
     folder = tmp_path_factory.mktemp("story")
-    house = asyncio.run(
+    run_fixture = asyncio.run(
         RunFixture.build(
             folder,
             deployment.settings,
@@ -41,8 +41,8 @@ def house(
             max_completion_tokens=1 << 13,
         )
     )
-    house.s3 = s3
-    return house
+    run_fixture.s3 = s3
+    return run_fixture
 
 
 async def until(what: Callable[[], Awaitable[bool]], seconds: float = 10) -> None:
@@ -56,24 +56,24 @@ async def until(what: Callable[[], Awaitable[bool]], seconds: float = 10) -> Non
 class Story:
     """What several tests do, in the words of the story."""
 
-    def __init__(self, house: RunFixture, orchestrator: Orchestrator) -> None:
-        self.house = house
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
+        self.run_fixture = run_fixture
         self.url = orchestrator.url
 
     def client(self, name: str | None) -> OrchestratorClient:
-        return self.house.client(self.url, name)
+        return self.run_fixture.client(self.url, name)
 
     async def work(self, worker: str, index: int, step: int = 0) -> str:
         """Upload and commit; returns the file's hash."""
         data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
         async with self.client(worker) as client:
-            receipt = await client.put_file(data, self.house.run, index, root)
-        await self.house.commit(worker, index, root, step)
+            receipt = await client.put_file(data, self.run_fixture.run, index, root)
+        await self.run_fixture.commit(worker, index, root, step)
         return receipt.file_hash
 
     async def judge(self, validator: str, worker: str, index: int, **changes: Any) -> None:
         data, root = f"{worker} {index}".encode() * 100, some_hash(f"{worker} root {index}")
-        verdict = self.house.verdict(validator, worker, index, root, content_hash(data), **changes)
+        verdict = self.run_fixture.verdict(validator, worker, index, root, content_hash(data), **changes)
         async with self.client(validator) as client:
             await client.post_verdict(verdict)
 
@@ -86,57 +86,57 @@ class Story:
 
     async def accepted(self, min_step: int = 0) -> list[AcceptedCommitment]:
         async with self.client(None) as client:
-            return await client.accepted(self.house.run, min_step)
+            return await client.accepted(self.run_fixture.run, min_step)
 
     async def holds(self, *works: tuple[str, int]) -> bool:
         """Whether exactly these are accepted now."""
-        expected = {(self.house.key(worker).address, index) for worker, index in works}
+        expected = {(self.run_fixture.key(worker).address, index) for worker, index in works}
         return {(work.node, work.index) for work in await self.accepted()} == expected
 
     async def try_case(self, challenger: str, worker: str, index: int, *, guilty: bool) -> None:
         """Open a case, let the three others vote, resolve it."""
-        house = self.house
+        run_fixture = self.run_fixture
         jury = [name for name in ("v1", "v2", "v3", "v4") if name != challenger]
-        node, root = house.key(worker).address, hash_bytes(some_hash(f"{worker} root {index}"))
+        node, root = run_fixture.key(worker).address, hash_bytes(some_hash(f"{worker} root {index}"))
         evidence = hash_bytes(content_hash(EVIDENCE))
-        async with house.chain(challenger) as chain:
+        async with run_fixture.chain(challenger) as chain:
             mined = await chain.send(court.open_case(node, index, 0, root, Kind.WRONG_REWARD, 3, evidence))
             opened = event_of(mined, CaseOpened)
             case_id = opened.case_id
         salts = {name: secrets.token_bytes(32) for name in jury}
         for name in jury:
-            async with house.chain(name) as chain:
-                secret = vote_hash(case_id, house.key(name).address, guilty, salts[name])
+            async with run_fixture.chain(name) as chain:
+                secret = vote_hash(case_id, run_fixture.key(name).address, guilty, salts[name])
                 await chain.send(court.commit_vote(case_id, charge_of(opened), secret))
         for name in jury:
-            async with house.chain(name) as chain:
+            async with run_fixture.chain(name) as chain:
                 await chain.send(court.reveal_vote(case_id, guilty, salts[name]))
-        async with house.chain(challenger) as chain:
+        async with run_fixture.chain(challenger) as chain:
             await chain.send(court.resolve(case_id))
             assert (await chain.call(court.case_of(case_id))).outcome == (
                 Outcome.GUILTY if guilty else Outcome.NOT_GUILTY
             )
 
 
-def test_the_story(house: RunFixture, new_database_url: Callable[[], str], tmp_path: Path) -> None:
-    orchestrator = Orchestrator(house, tmp_path / "orchestrator", database_url=new_database_url()).start()
+def test_the_story(run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path: Path) -> None:
+    orchestrator = Orchestrator(run_fixture, tmp_path / "orchestrator", database_url=new_database_url()).start()
     try:
-        asyncio.run(_the_story(house, orchestrator, new_database_url()))
+        asyncio.run(_the_story(run_fixture, orchestrator, new_database_url()))
     finally:
         code, errors = orchestrator.stop()
     assert code == 0, errors
 
 
-async def _the_story(house: RunFixture, orchestrator: Orchestrator, empty: str) -> None:
-    story, run = Story(house, orchestrator), house.run
+async def _the_story(run_fixture: RunFixture, orchestrator: Orchestrator, empty: str) -> None:
+    story, run = Story(run_fixture, orchestrator), run_fixture.run
     async with story.client(None) as reader, story.client("trainer") as trainer:
         # Before the first checkpoint nobody's work is wanted.
         assert (await reader.demand(run)).wanted is False
-        await house.publish(0)
+        await run_fixture.publish(0)
         await until(lambda: _wanted(reader, run))
 
-        name = await _two_accepts_are_required(story, house, reader)
-        await _demand_follows_what_waits(story, house, reader)
+        name = await _two_accepts_are_required(story, run_fixture, reader)
+        await _demand_follows_what_waits(story, run_fixture, reader)
 
         # The trainer uses one file and leaves one out: both are gone, and there is demand again.
         dropped = content_hash(b"w2 1" * 100)
@@ -147,11 +147,11 @@ async def _the_story(house: RunFixture, orchestrator: Orchestrator, empty: str) 
         assert await story.accepted() == []
 
         await _one_rejection_outweighs_every_accept(story)
-        await _a_cheater_is_convicted(story, house)
+        await _a_cheater_is_convicted(story, run_fixture)
 
         # Staleness: with async level 1, work of step 0 is not fresh at step 2.
-        await house.publish(1)
-        await house.publish(2)
+        await run_fixture.publish(1)
+        await run_fixture.publish(2)
         await until(lambda: _waits(reader, run, 0))
         assert [work.index for work in await story.accepted(1)] == []
         assert await story.holds(("w2", 0))
@@ -160,34 +160,34 @@ async def _the_story(house: RunFixture, orchestrator: Orchestrator, empty: str) 
         assert (await reader.demand(run)).wanted is True
         await trainer.post_step(StepReport(run=run, step=2, metrics={"reward": 0.75}, finished=True))
         assert (await reader.demand(run)).wanted is False
-        await _the_summary(house, reader)
-        await _rebuilt_from_nothing(house, orchestrator, empty, reader)
+        await _the_summary(run_fixture, reader)
+        await _rebuilt_from_nothing(run_fixture, orchestrator, empty, reader)
 
 
-async def _two_accepts_are_required(story: Story, house: RunFixture, reader: OrchestratorClient) -> str:
+async def _two_accepts_are_required(story: Story, run_fixture: RunFixture, reader: OrchestratorClient) -> str:
     """Upload, commit, judge; the file's name."""
     name = await story.work("w1", 0)
-    upload = await reader.upload(house.run, house.key("w1").address, 0, some_hash("w1 root 0"))
-    check_upload(house.domain, upload)
-    check_receipt(house.domain, upload.receipt, house.key("storage").address)
+    upload = await reader.upload(run_fixture.run, run_fixture.key("w1").address, 0, some_hash("w1 root 0"))
+    check_upload(run_fixture.domain, upload)
+    check_receipt(run_fixture.domain, upload.receipt, run_fixture.key("storage").address)
     with pytest.raises(MismatchError):
-        check_receipt(house.domain, upload.receipt, house.key("owner").address)
+        check_receipt(run_fixture.domain, upload.receipt, run_fixture.key("owner").address)
     assert await reader.get_file(name) == b"w1 0" * 100
     await story.judge("v1", "w1", 0)
     assert await story.accepted() == []
     await story.judge("v2", "w1", 0)
     (work,) = await story.accepted()
-    assert (work.node, work.index, work.step) == (house.key("w1").address, 0, 0)
+    assert (work.node, work.index, work.step) == (run_fixture.key("w1").address, 0, 0)
     assert (work.file_hash, work.size) == (name, 400)
     for verdict in work.verdicts:
-        check_verdict(house.domain, verdict)
-    assert {verdict.validator for verdict in work.verdicts} == {house.key(v).address for v in ("v1", "v2")}
+        check_verdict(run_fixture.domain, verdict)
+    assert {verdict.validator for verdict in work.verdicts} == {run_fixture.key(v).address for v in ("v1", "v2")}
     return name
 
 
-async def _demand_follows_what_waits(story: Story, house: RunFixture, reader: OrchestratorClient) -> None:
+async def _demand_follows_what_waits(story: Story, run_fixture: RunFixture, reader: OrchestratorClient) -> None:
     """8 groups a batch, two batches; a commitment has 4 groups."""
-    run = house.run
+    run = run_fixture.run
     assert (await reader.demand(run)).waiting_groups == 4
     for worker in ("w1", "w2"):
         for index in (1, 2) if worker == "w1" else (0, 1):
@@ -207,7 +207,7 @@ async def _one_rejection_outweighs_every_accept(story: Story) -> None:
     await until(lambda: story.holds(("w2", 0)))
 
 
-async def _a_cheater_is_convicted(story: Story, house: RunFixture) -> None:
+async def _a_cheater_is_convicted(story: Story, run_fixture: RunFixture) -> None:
     """It is rejected first; what looked good of it is void then, and its uploads are refused."""
     await story.work("w3", 0)
     await story.work("w3", 1)
@@ -219,8 +219,8 @@ async def _a_cheater_is_convicted(story: Story, house: RunFixture) -> None:
     await until(lambda: story.holds(("w2", 0)))
     async with story.client("w3") as cheater:
         with pytest.raises(RefusedError, match="is jailed and cannot commit"):
-            await cheater.put_file(b"more", house.run, 2, some_hash("more"))
-        report_of = await cheater.node(house.key("w3").address)
+            await cheater.put_file(b"more", run_fixture.run, 2, some_hash("more"))
+        report_of = await cheater.node(run_fixture.key("w3").address)
     assert (report_of.commitments, report_of.rollouts, report_of.accepted) == (2, 16, 0)
     assert report_of.rejected == {"wrong_reward": 1}
     assert report_of.verdicts[0].accepted is False
@@ -238,10 +238,10 @@ async def _finished(reader: OrchestratorClient, run: int) -> bool:
     return (await reader.summary(run))["finished"]
 
 
-async def _the_summary(house: RunFixture, reader: OrchestratorClient) -> None:
-    await until(lambda: _finished(reader, house.run))  # the summary may be half a second old
-    summary = await reader.summary(house.run)
-    assert (summary["run"], summary["step"]) == (house.run, 2)
+async def _the_summary(run_fixture: RunFixture, reader: OrchestratorClient) -> None:
+    await until(lambda: _finished(reader, run_fixture.run))  # the summary may be half a second old
+    summary = await reader.summary(run_fixture.run)
+    assert (summary["run"], summary["step"]) == (run_fixture.run, 2)
     assert [(line["step"], line["metrics"], line["files"]) for line in summary["steps"]] == [
         (0, {}, 0),
         (1, {"reward": 0.5, "kl": None}, 1),
@@ -249,7 +249,7 @@ async def _the_summary(house: RunFixture, reader: OrchestratorClient) -> None:
     ]
     assert [line["manifest_root"] for line in summary["steps"]] == ["0x" + f"{i:02x}" * 32 for i in range(3)]
     nodes = {line["address"]: line for line in summary["nodes"]}
-    lines = {name: nodes[house.key(name).address] for name in ("w1", "w2", "w3", "w4", "v1", "v4")}
+    lines = {name: nodes[run_fixture.key(name).address] for name in ("w1", "w2", "w3", "w4", "v1", "v4")}
     counts = {
         name: (line["commitments"], line["accepted"], line["pending"], line["void"]) for name, line in lines.items()
     }
@@ -274,10 +274,10 @@ FORGETTABLE = ("time", "block", "block_time", "events")
 
 
 async def _rebuilt_from_nothing(
-    house: RunFixture, orchestrator: Orchestrator, empty: str, reader: OrchestratorClient
+    run_fixture: RunFixture, orchestrator: Orchestrator, empty: str, reader: OrchestratorClient
 ) -> None:
     """Kill it, give it an empty database, start it: everything is back, from chain and storage."""
-    run = house.run
+    run = run_fixture.run
     before = await reader.summary(run)
     accepted, (verdicts, cursor) = await reader.accepted(run), await reader.verdicts(run)
     assert await reader.verdicts(run, cursor) == ([], cursor)
@@ -295,8 +295,8 @@ async def _rebuilt_from_nothing(
     assert {verdict.signature for verdict in again} == {verdict.signature for verdict in verdicts}
     assert new_cursor.split(".")[0] != cursor.split(".")[0]
     assert (await reader.demand(run)).wanted is False
-    upload = await reader.upload(run, house.key("w1").address, 0, some_hash("w1 root 0"))
-    check_upload(house.domain, upload)
+    upload = await reader.upload(run, run_fixture.key("w1").address, 0, some_hash("w1 root 0"))
+    check_upload(run_fixture.domain, upload)
 
 
 def _signatures(works: list[AcceptedCommitment]) -> list[tuple[str, int, set[str]]]:
@@ -305,19 +305,19 @@ def _signatures(works: list[AcceptedCommitment]) -> list[tuple[str, int, set[str
 
 @pytest.fixture(scope="module")
 def story(
-    house: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+    run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Story]:
     """An orchestrator that comes late to the same run."""
-    orchestrator = Orchestrator(house, tmp_path_factory.mktemp("late"), database_url=new_database_url()).start()
-    yield Story(house, orchestrator)
+    orchestrator = Orchestrator(run_fixture, tmp_path_factory.mktemp("late"), database_url=new_database_url()).start()
+    yield Story(run_fixture, orchestrator)
     assert orchestrator.stop()[0] == 0
 
 
-async def test_verdicts_that_do_not_count(house: RunFixture, story: Story):
-    step, node = await _latest_step(house), house.key("w4").address
+async def test_verdicts_that_do_not_count(run_fixture: RunFixture, story: Story):
+    step, node = await _latest_step(run_fixture), run_fixture.key("w4").address
     data, root = b"w4 0" * 100, some_hash("w4 root 0")
     name = content_hash(data)
-    good = house.verdict("v1", "w4", 0, root, name, step=step)
+    good = run_fixture.verdict("v1", "w4", 0, root, name, step=step)
     async with story.client("v1") as v1, story.client("w4") as w4:
 
         async def refused(verdict: Any, status: int, detail: str) -> None:
@@ -326,70 +326,70 @@ async def test_verdicts_that_do_not_count(house: RunFixture, story: Story):
             assert caught.value.status == status
 
         def changed(**changes: Any) -> Any:
-            return house.signed("v1", good.model_copy(update=changes))
+            return run_fixture.signed("v1", good.model_copy(update=changes))
 
         await refused(good, 404, "there is no commitment 0 of")
-        await w4.put_file(data, house.run, 0, root)
-        await house.commit("w4", 0, root, step)
+        await w4.put_file(data, run_fixture.run, 0, root)
+        await run_fixture.commit("w4", 0, root, step)
         await refused(changed(step=step + 1), 409, f"at step {step}")
         await refused(changed(root=some_hash("other")), 409, "is to root")
         await refused(changed(file_hash=some_hash("other")), 409, "is not the file uploaded")
-        await refused(changed(run=house.run + 1), 404, "serves run")
+        await refused(changed(run=run_fixture.run + 1), 404, "serves run")
         await refused(changed(reason="malformed"), 422, "an acceptance none")
         await refused(changed(accepted=False), 422, "a rejection has a reason")
         rejection = {"accepted": False, "reason": "malformed", "evidence": some_hash("no evidence")}
         await refused(changed(**rejection), 404, "no evidence")
         await refused(good.model_copy(update={"inspected": 9}), 403, "not by its validator")
-        await refused(house.signed("v2", good), 403, "not by its validator")
+        await refused(run_fixture.signed("v2", good), 403, "not by its validator")
         await refused(changed(draw_index=good.draw_index + 1), 409, "is not link")
         await refused(changed(preimage=some_hash("made up")), 409, "is not link")
         await refused(changed(draw_index=1 << 16), 422, "beyond the hash chain")
 
         await v1.post_verdict(good)
         await v1.post_verdict(good)
-        assert len((await v1.verdicts(house.run))[0]) == 1
+        assert len((await v1.verdicts(run_fixture.run))[0]) == 1
         await refused(changed(inspected=1), 409, "has given another verdict on commitment 0")
         await refused(changed(**rejection), 409, "has given another verdict on commitment 0")
 
         # A link counts once, and later links are checked against the last one used.
-        await w4.put_file(b"w4 1" * 100, house.run, 1, some_hash("w4 root 1"))
-        await house.commit("w4", 1, some_hash("w4 root 1"), step)
+        await w4.put_file(b"w4 1" * 100, run_fixture.run, 1, some_hash("w4 root 1"))
+        await run_fixture.commit("w4", 1, some_hash("w4 root 1"), step)
         second = {"index": 1, "root": some_hash("w4 root 1"), "file_hash": content_hash(b"w4 1" * 100)}
         await refused(changed(**second), 409, "was used before")
-        house.used_links["v1"] += 5
-        await v1.post_verdict(house.verdict("v1", "w4", 1, second["root"], second["file_hash"], step=step))
+        run_fixture.used_links["v1"] += 5
+        await v1.post_verdict(run_fixture.verdict("v1", "w4", 1, second["root"], second["file_hash"], step=step))
         assert (await v1.node(node)).commitments == 2
 
 
-async def _latest_step(house: RunFixture) -> int:
-    async with house.chain("owner") as chain:
-        latest = await chain.latest_checkpoint(house.run)
+async def _latest_step(run_fixture: RunFixture) -> int:
+    async with run_fixture.chain("owner") as chain:
+        latest = await chain.latest_checkpoint(run_fixture.run)
     if latest is None:
-        await house.publish(0)
+        await run_fixture.publish(0)
         return 0
     return latest.step
 
 
-async def test_missing_data_is_cured_after_the_commitment(house: RunFixture, story: Story):
+async def test_missing_data_is_cured_after_the_commitment(run_fixture: RunFixture, story: Story):
     """A worker commits without an upload: nobody can accept that, and only its own root can still be uploaded."""
-    step, node = await _latest_step(house), house.key("w4").address
-    async with house.chain("w4") as chain:
+    step, node = await _latest_step(run_fixture), run_fixture.key("w4").address
+    async with run_fixture.chain("w4") as chain:
         index = (await chain.call(runs.work(node))).next
     data, root = b"late", some_hash("late root")
-    await house.commit("w4", index, root, step)
+    await run_fixture.commit("w4", index, root, step)
     async with story.client("v2") as v2, story.client("w4") as w4:
-        await until(lambda: _has_commitments(v2, house, index + 1))
+        await until(lambda: _has_commitments(v2, run_fixture, index + 1))
         with pytest.raises(RefusedError) as caught:
-            await v2.upload(house.run, node, index, root)
+            await v2.upload(run_fixture.run, node, index, root)
         assert caught.value.status == 404
         missing = {"accepted": False, "reason": "data_missing", "step": step}
-        await v2.post_verdict(house.verdict("v2", "w4", index, root, "0x" + "00" * 32, **missing))
+        await v2.post_verdict(run_fixture.verdict("v2", "w4", index, root, "0x" + "00" * 32, **missing))
         with pytest.raises(RefusedError, match="is committed to root"):
-            await w4.put_file(data, house.run, index, some_hash("another root"))
-        receipt = await w4.put_file(data, house.run, index, root)
-        check_receipt(house.domain, receipt, house.key("storage").address)
-        check_upload(house.domain, await v2.upload(house.run, node, index, root))
+            await w4.put_file(data, run_fixture.run, index, some_hash("another root"))
+        receipt = await w4.put_file(data, run_fixture.run, index, root)
+        check_receipt(run_fixture.domain, receipt, run_fixture.key("storage").address)
+        check_upload(run_fixture.domain, await v2.upload(run_fixture.run, node, index, root))
 
 
-async def _has_commitments(reader: OrchestratorClient, house: RunFixture, count: int) -> bool:
-    return (await reader.node(house.key("w4").address)).commitments >= count
+async def _has_commitments(reader: OrchestratorClient, run_fixture: RunFixture, count: int) -> bool:
+    return (await reader.node(run_fixture.key("w4").address)).commitments >= count

@@ -33,17 +33,19 @@ async def test_a_step_whose_stop_token_was_changed_reaches_no_engine(deployment:
         model.config.eos_token_id += step
         save_model(model, tokenizer, folder)
     promised = tokenizer_hash(models[0])
-    house = await RunFixture.build(tmp_path, deployment.settings, seed="config", workers=(), tokenizer_hash=promised)
+    run_fixture = await RunFixture.build(
+        tmp_path, deployment.settings, seed="config", workers=(), tokenizer_hash=promised
+    )
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.local_chain() as dev:
+    async with run_fixture.chain("trainer") as trainer, run_fixture.local_chain() as dev:
         for step, folder in enumerate(models):
-            manifest = publish(folder, served, house.run, step, shard_bytes=1 << 20, keep=4)
+            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 20, keep=4)
             await dev.advance(2)
-            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
         async with odd_source(served) as (url, _, _):
-            terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url])
-            relays = Relays(settings, None, house.run)
-            checkpoints = CheckpointFetcher(trainer, house.run, terms, relays, settings, tmp_path / "node")
+            terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url])
+            relays = Relays(settings, None, run_fixture.run)
+            checkpoints = CheckpointFetcher(trainer, run_fixture.run, terms, relays, settings, tmp_path / "node")
             assert tokenizer_hash(await checkpoints.get(0)) == promised
             with pytest.raises(MismatchError, match="step 1 has a tokenizer or configuration"):
                 await checkpoints.get(1)
@@ -57,16 +59,22 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
         with torch.no_grad():
             next(model.parameters())[:2] += 1e-3
     promised = tokenizer_hash(models[0])
-    house = await RunFixture.build(tmp_path, deployment.settings, seed="changes", workers=(), tokenizer_hash=promised)
+    run_fixture = await RunFixture.build(
+        tmp_path, deployment.settings, seed="changes", workers=(), tokenizer_hash=promised
+    )
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, stats):
-        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url])
-        relays = Relays(settings, None, house.run)
-        checkpoints = CheckpointFetcher(trainer, house.run, terms, relays, settings, tmp_path / "node")
+    async with (
+        run_fixture.chain("trainer") as trainer,
+        run_fixture.local_chain() as dev,
+        odd_source(served) as (url, _, stats),
+    ):
+        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url])
+        relays = Relays(settings, None, run_fixture.run)
+        checkpoints = CheckpointFetcher(trainer, run_fixture.run, terms, relays, settings, tmp_path / "node")
         for step, folder in enumerate(models):
-            manifest = publish(folder, served, house.run, step, shard_bytes=1 << 16, deltas=deltas_of(settings))
+            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 16, deltas=deltas_of(settings))
             await dev.advance(2)
-            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
             before = stats.served_bytes
             path = await checkpoints.get(step)
             assert (path / "model.safetensors").read_bytes() == (folder / "model.safetensors").read_bytes()
@@ -79,17 +87,23 @@ async def test_what_is_held_stays_however_many_steps_come(deployment: Deployment
     tokenizer = make_tokenizer()
     save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
     promised = tokenizer_hash(tmp_path / "model")
-    house = await RunFixture.build(tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised)
+    run_fixture = await RunFixture.build(
+        tmp_path, deployment.settings, seed="held", workers=(), tokenizer_hash=promised
+    )
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, _):
-        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url], keep_versions=2)
-        relays = Relays(settings, None, house.run)
-        checkpoints = CheckpointFetcher(trainer, house.run, terms, relays, settings, tmp_path / "node")
+    async with (
+        run_fixture.chain("trainer") as trainer,
+        run_fixture.local_chain() as dev,
+        odd_source(served) as (url, _, _),
+    ):
+        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url], keep_versions=2)
+        relays = Relays(settings, None, run_fixture.run)
+        checkpoints = CheckpointFetcher(trainer, run_fixture.run, terms, relays, settings, tmp_path / "node")
 
         async def come(step: int) -> Path:
-            manifest = publish(tmp_path / "model", served, house.run, step, shard_bytes=1 << 20)
+            manifest = publish(tmp_path / "model", served, run_fixture.run, step, shard_bytes=1 << 20)
             await dev.advance(2)
-            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
             return await checkpoints.get(step)
 
         first = await come(0)
@@ -105,18 +119,22 @@ async def test_old_steps_take_the_place_of_old_ones_only(deployment: Deployment,
     tokenizer, last, keep = make_tokenizer(), 7, 2
     save_model(make_model(tokenizer, SMALL, seed=0), tokenizer, tmp_path / "model")
     promised = tokenizer_hash(tmp_path / "model")
-    house = await RunFixture.build(tmp_path, deployment.settings, seed="old", workers=(), tokenizer_hash=promised)
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="old", workers=(), tokenizer_hash=promised)
     served = tmp_path / "published"
-    async with house.chain("trainer") as trainer, house.local_chain() as dev, odd_source(served) as (url, _, _):
-        terms, settings = await trainer.terms(house.run), ShardcastSettings(relays=[url], keep_versions=keep)
+    async with (
+        run_fixture.chain("trainer") as trainer,
+        run_fixture.local_chain() as dev,
+        odd_source(served) as (url, _, _),
+    ):
+        terms, settings = await trainer.terms(run_fixture.run), ShardcastSettings(relays=[url], keep_versions=keep)
         checkpoints = CheckpointFetcher(
-            trainer, house.run, terms, Relays(settings, None, house.run), settings, tmp_path / "node"
+            trainer, run_fixture.run, terms, Relays(settings, None, run_fixture.run), settings, tmp_path / "node"
         )
         for step in range(last + 1):
             deltas = Deltas(whole_every=16, whole=1)
-            manifest = publish(tmp_path / "model", served, house.run, step, shard_bytes=1 << 16, deltas=deltas)
+            manifest = publish(tmp_path / "model", served, run_fixture.run, step, shard_bytes=1 << 16, deltas=deltas)
             await dev.advance(2)
-            await trainer.send(runs.publish_checkpoint(house.run, step, manifest.root, bytes(32)))
+            await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
             if step >= last - 1:
                 await checkpoints.get(step)
 

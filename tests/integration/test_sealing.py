@@ -30,7 +30,7 @@ WINDOW = 72
 
 
 @pytest.fixture(scope="module")
-def house(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     async def build() -> RunFixture:
         folder = tmp_path_factory.mktemp("sealing")
         settings = await deploy_on(own_anvil, folder)
@@ -45,7 +45,7 @@ def house(own_anvil: Anvil, built_contracts: None, tmp_path_factory: pytest.Temp
 class Newcomer:
     """A validator that registered half an hour into an hour."""
 
-    house: RunFixture
+    run_fixture: RunFixture
     chain: Chain
     journal: ValidatorJournal
     sealer: HourSealer
@@ -54,18 +54,18 @@ class Newcomer:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, house: RunFixture, folder: Path) -> AsyncIterator[Newcomer]:
+    async def of(cls, run_fixture: RunFixture, folder: Path) -> AsyncIterator[Newcomer]:
         name = folder.name
-        async with house.local_chain() as dev:
-            await dev.fund([house.key(name).address, house.key(f"operator of {name}").address])
+        async with run_fixture.local_chain() as dev:
+            await dev.fund([run_fixture.key(name).address, run_fixture.key(f"operator of {name}").address])
             hour = await dev.now() // HOUR_SECONDS + 1
             await dev.advance_to(hour * HOUR_SECONDS + 1800)
-        await house.join(name, Role.VALIDATOR)
-        async with house.chain(name) as chain:
+        await run_fixture.join(name, Role.VALIDATOR)
+        async with run_fixture.chain(name) as chain:
             node = await chain.call(registry.node(chain.signer.address))
             assert node.registered_at // HOUR_SECONDS == hour
-            journal = ValidatorJournal(folder, name, house.run, chain.signer.address)
-            yield cls(house, chain, journal, HourSealer(chain, journal, house.run), hour)
+            journal = ValidatorJournal(folder, name, run_fixture.run, chain.signer.address)
+            yield cls(run_fixture, chain, journal, HourSealer(chain, journal, run_fixture.run), hour)
             journal.close()
 
     def receive(self, *hours: int) -> None:
@@ -84,7 +84,7 @@ class Newcomer:
 
     async def at(self, hour: float, second: int = 0) -> None:
         """Move the clock there, from the beginning of `joined`."""
-        async with self.house.local_chain() as dev:
+        async with self.run_fixture.local_chain() as dev:
             await dev.advance_to(int((self.joined + hour) * HOUR_SECONDS) + second)
 
     async def seals(self) -> list[int]:
@@ -102,8 +102,8 @@ class Newcomer:
 
 
 @pytest.fixture
-async def newcomer(house: RunFixture, tmp_path: Path) -> AsyncIterator[Newcomer]:
-    async with Newcomer.of(house, tmp_path) as newcomer:
+async def newcomer(run_fixture: RunFixture, tmp_path: Path) -> AsyncIterator[Newcomer]:
+    async with Newcomer.of(run_fixture, tmp_path) as newcomer:
         yield newcomer
 
 

@@ -59,8 +59,8 @@ def test_a_first_file_says_the_same_from_every_folder(tmp_path: Path) -> None:
 
 
 def test_an_orchestrator_keeps_its_files_beside_its_settings(deployment: Any, tmp_path: Path) -> None:
-    house = asyncio.run(RunFixture.build(tmp_path, deployment.settings, seed="beside", workers=()))
-    orchestrator = Orchestrator(house, tmp_path / "place")
+    run_fixture = asyncio.run(RunFixture.build(tmp_path, deployment.settings, seed="beside", workers=()))
+    orchestrator = Orchestrator(run_fixture, tmp_path / "place")
     text = orchestrator.config.read_text()
     relative = text.replace(f"sqlite:///{orchestrator.folder}/", "sqlite:///").replace(f"{orchestrator.folder}/", "")
     assert 'storage_url = "file:storage"' in relative

@@ -41,7 +41,7 @@ from validator.service import Validator
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     async def build() -> RunFixture:
         folder = tmp_path_factory.mktemp("validators")
         built = await RunFixture.build(folder, deployment.settings, seed="validators", workers=("shielded", "steady"))
@@ -52,9 +52,9 @@ def house(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> R
 
 
 @pytest.fixture
-async def stranger(house: RunFixture) -> AsyncIterator[Chain]:
+async def stranger(run_fixture: RunFixture) -> AsyncIterator[Chain]:
     """Somebody with no stake in the run."""
-    async with house.chain("stranger") as chain:
+    async with run_fixture.chain("stranger") as chain:
         yield chain
 
 
@@ -102,11 +102,11 @@ class Judge:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, house: RunFixture, name: str, archive: Archive, folder: Path) -> AsyncIterator[Judge]:
+    async def of(cls, run_fixture: RunFixture, name: str, archive: Archive, folder: Path) -> AsyncIterator[Judge]:
         kinds = [WorkCommitted, CaseOpened, CaseResolved, Convicted]
-        async with house.chain(name) as chain:
-            journal = ValidatorJournal(folder, name, house.run, chain.signer.address)
-            cursor = EventCursor(chain, folder / "place.json", kinds, run=house.run)
+        async with run_fixture.chain(name) as chain:
+            journal = ValidatorJournal(folder, name, run_fixture.run, chain.signer.address)
+            cursor = EventCursor(chain, folder / "place.json", kinds, run=run_fixture.run)
             juror = Juror(chain, journal, archive, stagger_seconds=0)  # type: ignore[arg-type]
             challenger = Challenger(chain, journal, archive, juror, stagger_seconds=0)  # type: ignore[arg-type]
             yield cls(chain, journal, cursor, juror, challenger)
@@ -127,53 +127,56 @@ class Judge:
         await self.challenger.poll(head)
 
 
-async def test_an_accomplice_s_cases_shield_nobody(house: RunFixture, stranger: Chain, tmp_path: Path) -> None:
+async def test_an_accomplice_s_cases_shield_nobody(run_fixture: RunFixture, stranger: Chain, tmp_path: Path) -> None:
     """It opens one after the other on evidence that nobody can have; the cheater is convicted beside them."""
-    node, call = house.key("shielded").address, stranger.call
+    node, call = run_fixture.key("shielded").address, stranger.call
     root, data = hashlib.sha256(b"shielded").digest(), b"this is no rollout file"
-    await house.commit("shielded", 0, hex_hash(root))
+    await run_fixture.commit("shielded", 0, hex_hash(root))
     rules = SimpleNamespace(
-        run=house.run,
+        run=run_fixture.run,
         chain_id=stranger.chain_id,
-        runs=house.book.runs,
-        terms=await stranger.terms(house.run),
+        runs=run_fixture.book.runs,
+        terms=await stranger.terms(run_fixture.run),
     )
-    commitment = CommittedWork(house.run, 0, node, 0, root, 0, 0)
-    upload = upload_of(data, commitment, house.key("shielded"), house.key("storage"), house.domain)
+    commitment = CommittedWork(run_fixture.run, 0, node, 0, root, 0, 0)
+    upload = upload_of(data, commitment, run_fixture.key("shielded"), run_fixture.key("storage"), run_fixture.domain)
     inspection = Inspection(Finding("malformed"), upload=upload)
     made = make_bundle(rules, commitment, inspection, accuser=node).to_bytes()  # type: ignore[arg-type]
-    archive = Archive(rules, house.domain, {content_hash(data): data, content_hash(made): made})
+    archive = Archive(rules, run_fixture.domain, {content_hash(data): data, content_hash(made): made})
 
     async def shield() -> int:
-        async with house.chain("v1") as accomplice:
+        async with run_fixture.chain("v1") as accomplice:
             act = court.open_case(node, 0, 0, root, Kind.SAMPLING_MISMATCH, 0, b"\x0e" * 32)
             return event_of(await accomplice.send(act), CaseOpened).case_id
 
     async with AsyncExitStack() as stack:
         v2, v3, v4 = [
-            await stack.enter_async_context(Judge.of(house, name, archive, tmp_path / name))
+            await stack.enter_async_context(Judge.of(run_fixture, name, archive, tmp_path / name))
             for name in ("v2", "v3", "v4")
         ]
         for judge, name in ((v2, "v2"), (v3, "v3")):
             await judge.follow()
             said = {"accepted": False, "reason": "malformed", "evidence": content_hash(made)}
-            verdict = house.verdict(name, "shielded", 0, hex_hash(root), content_hash(data), **said)
+            verdict = run_fixture.verdict(name, "shielded", 0, hex_hash(root), content_hash(data), **said)
             judge.journal.judge(commitment, verdict, made, accuse_at=0.0)
             judge.journal.sent(verdict)
         first = await shield()
         await v2.turn()
         accused = await call(court.case_of(first + 1))
-        assert (accused.challenger, accused.evidence_hash) == (house.key("v2").address, hash_bytes(content_hash(made)))
+        assert (accused.challenger, accused.evidence_hash) == (
+            run_fixture.key("v2").address,
+            hash_bytes(content_hash(made)),
+        )
         await v3.turn()
         assert await call(court.case_count()) == first + 1, "that one shows guilt: another would be needless"
 
-        async with house.local_chain() as dev:
+        async with run_fixture.local_chain() as dev:
             await dev.advance(1800)
-        free = await call(registry.free_balance(house.key("operator of v1").address))
+        free = await call(registry.free_balance(run_fixture.key("operator of v1").address))
         second = await shield()
         for judge in (v4, v3, v4):
             await judge.turn()
-        async with house.local_chain() as dev:
+        async with run_fixture.local_chain() as dev:
             await dev.advance(1800)
         for judge in (v3, v4):
             await judge.turn()
@@ -181,35 +184,37 @@ async def test_an_accomplice_s_cases_shield_nobody(house: RunFixture, stranger: 
         assert (await call(registry.node(node))).status is Status.JAILED
         await v2.turn()
         assert (await call(court.case_of(second))).outcome is Outcome.MOOT
-        assert await call(registry.free_balance(house.key("operator of v1").address)) == free, "its fee comes back"
+        assert await call(registry.free_balance(run_fixture.key("operator of v1").address)) == free, (
+            "its fee comes back"
+        )
         assert v3.journal.accusations(time.time() + 3600) != []
         await v3.turn()
         assert v3.journal.accusations(time.time() + 3600) == []
 
 
-async def test_who_joins_a_run_at_work_inspects_and_seals_from_then_on(house: RunFixture, tmp_path: Path) -> None:
-    node, joined = house.key("steady").address, house.key("v5").address
+async def test_who_joins_a_run_at_work_inspects_and_seals_from_then_on(run_fixture: RunFixture, tmp_path: Path) -> None:
+    node, joined = run_fixture.key("steady").address, run_fixture.key("v5").address
     roots = [hashlib.sha256(f"steady {index}".encode()).digest() for index in range(2)]
-    await house.commit("steady", 0, hex_hash(roots[0]))
-    async with house.local_chain() as dev:
-        await dev.fund([joined, house.key("operator of v5").address])
+    await run_fixture.commit("steady", 0, hex_hash(roots[0]))
+    async with run_fixture.local_chain() as dev:
+        await dev.fund([joined, run_fixture.key("operator of v5").address])
         await dev.advance(HOUR_SECONDS)
-    await house.join("v5", Role.VALIDATOR)
-    await house.commit("steady", 1, hex_hash(roots[1]))
-    settings = Settings.model_validate({"run": house.run, "validator": {"state_dir": tmp_path}})
-    async with house.chain("v5") as chain:
-        validator = Validator(settings, NodeSession(chain, None), None, house.links("v5")[0])  # type: ignore[arg-type]
-        journal, sealer = validator.journal, HourSealer(chain, validator.journal, house.run)
+    await run_fixture.join("v5", Role.VALIDATOR)
+    await run_fixture.commit("steady", 1, hex_hash(roots[1]))
+    settings = Settings.model_validate({"run": run_fixture.run, "validator": {"state_dir": tmp_path}})
+    async with run_fixture.chain("v5") as chain:
+        validator = Validator(settings, NodeSession(chain, None), None, run_fixture.links("v5")[0])  # type: ignore[arg-type]
+        journal, sealer = validator.journal, HourSealer(chain, validator.journal, run_fixture.run)
         await validator.check_registration()
         while await validator.follow():
             pass
         (item,) = journal.pending(1 << 40, time.time(), 100)
         c = item.commitment
         assert (c.node, c.index, journal.backlog()) == (node, 1, 1)
-        async with house.local_chain() as dev:
+        async with run_fixture.local_chain() as dev:
             await dev.advance(HOUR_SECONDS)
         assert not await sealer.poll(await chain.head()), "it is not judged yet"
-        accepted = house.verdict("v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32)
+        accepted = run_fixture.verdict("v5", "steady", 1, hex_hash(c.root), "0x" + "00" * 32)
         journal.judge(c, accepted, None, accuse_at=None)
         assert await sealer.poll(await chain.head())
         assert await chain.call(runs.last_sealed(joined)) == c.hour

@@ -40,28 +40,28 @@ from tests.support.weight_servers import (
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Yield a folder in which step 3 is published."""
-    return tmp_path_factory.mktemp("house")
+    return tmp_path_factory.mktemp("run_fixture")
 
 
 @pytest.fixture(scope="module")
-def manifest(house: Path) -> Manifest:
-    return publish_step(house, 3)
+def manifest(run_fixture: Path) -> Manifest:
+    return publish_step(run_fixture, 3)
 
 
 @pytest.fixture(scope="module")
-def origin(house: Path, manifest: Manifest) -> Iterator[Server]:
+def origin(run_fixture: Path, manifest: Manifest) -> Iterator[Server]:
     """Yield an origin process that serves it."""
-    server = Server(house / "origin", dir=house / "published").start()
+    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
     with ended(server):
         yield server
 
 
 @pytest.fixture
-def liar(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
+def liar(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> Path:
     """Return the published folder with one bit of shard 1 flipped; the first source is asked for that shard."""
-    folder = shutil.copytree(house / "published", tmp_path / "lies")
+    folder = shutil.copytree(run_fixture / "published", tmp_path / "lies")
     model = folder / manifest.id / "model.safetensors"
     data = bytearray(model.read_bytes())
     data[1000] ^= 0x10
@@ -70,9 +70,9 @@ def liar(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def all_lies(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
+def all_lies(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> Path:
     """Return the published folder with the right manifest and zeros for everything else."""
-    folder = shutil.copytree(house / "published", tmp_path / "all-lies")
+    folder = shutil.copytree(run_fixture / "published", tmp_path / "all-lies")
     for file in manifest.files:
         (folder / manifest.id / file.name).write_bytes(bytes(file.size))
     return folder
@@ -81,8 +81,8 @@ def all_lies(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
 # From origin through a relay to clients
 
 
-async def test_any_static_server_with_ranges_is_a_source(house: Path, manifest: Manifest, tmp_path: Path) -> None:
-    app = Starlette(routes=[Mount("/v1/weights", StaticFiles(directory=house / "published"))])
+async def test_any_static_server_with_ranges_is_a_source(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> None:
+    app = Starlette(routes=[Mount("/v1/weights", StaticFiles(directory=run_fixture / "published"))])
     server = uvicorn.Server(uvicorn.Config(app, port=free_port(), log_config=None, lifespan="off"))
     serving = asyncio.create_task(server.serve())
     try:
@@ -91,7 +91,7 @@ async def test_any_static_server_with_ranges_is_a_source(house: Path, manifest: 
     finally:
         server.should_exit = True
         await serving
-    assert contents(path) == contents(house / "checkpoint-3")
+    assert contents(path) == contents(run_fixture / "checkpoint-3")
 
 
 async def test_what_is_here_is_verified_and_not_fetched(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
@@ -120,11 +120,11 @@ async def test_two_who_fetch_the_same_fetch_it_once(manifest: Manifest, origin: 
 
 
 async def test_a_relay_that_flips_one_bit_is_dropped_and_the_fetch_succeeds(
-    house: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
 ) -> None:
     async with odd_source(liar) as (lies, _, _):
         fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
     assert [report.url for report in fetched.bad_sources] == [lies]
     assert reports[lies].dropped.startswith(f"shard 1 from {lies} hashes to 0x")
@@ -132,14 +132,14 @@ async def test_a_relay_that_flips_one_bit_is_dropped_and_the_fetch_succeeds(
 
 
 async def test_a_liar_is_dropped_by_its_first_lie(
-    house: Path, manifest: Manifest, origin: Server, all_lies: Path, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, all_lies: Path, tmp_path: Path
 ) -> None:
     async with odd_source(all_lies) as (lies, shelf, _):
         fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
         shards_asked_for = [name for name in shelf.opened if name != "manifest.json"]
         assert len(shards_asked_for) <= QUICK.streams
     assert [(report.url, report.bytes) for report in fetched.bad_sources] == [(lies, 0)]
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
 
 
 async def test_when_all_sources_lie_nothing_is_there_to_load(manifest: Manifest, liar: Path, tmp_path: Path) -> None:
@@ -155,13 +155,13 @@ async def test_when_all_sources_lie_nothing_is_there_to_load(manifest: Manifest,
 
 
 async def test_what_a_liar_left_does_no_harm(
-    house: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
 ) -> None:
     async with odd_source(liar) as (lies, _, _):
         with pytest.raises(MismatchError):
             await get(manifest, tmp_path / "in", lies)
     fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "in", limits=QUICK)
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     assert fetched.found_bytes + fetched.fetched_bytes == manifest.total_bytes
     assert fetched.fetched_bytes >= manifest.shards[1].size
 
@@ -175,9 +175,9 @@ async def test_what_a_liar_left_does_no_harm(
     ],
 )
 async def test_a_manifest_that_leads_out_of_the_folder_is_refused(
-    house: Path, manifest: Manifest, tmp_path: Path, name: str, why: str
+    run_fixture: Path, manifest: Manifest, tmp_path: Path, name: str, why: str
 ) -> None:
-    folder = shutil.copytree(house / "published", tmp_path / "lies")
+    folder = shutil.copytree(run_fixture / "published", tmp_path / "lies")
     hostile = manifest.canonical.replace(b'"config.json"', json.dumps(name).encode())
     (folder / manifest.id / "manifest.json").write_bytes(hostile)
     async with odd_source(folder) as (lies, _, _), relaying(tmp_path / "relayed", lies) as (relay, _):
@@ -192,9 +192,9 @@ async def test_a_manifest_that_leads_out_of_the_folder_is_refused(
 
 @pytest.mark.parametrize("length", [0, 1, 500, -1])
 async def test_a_truncated_manifest_drops_its_source(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path, length: int
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path, length: int
 ) -> None:
-    folder = shutil.copytree(house / "published", tmp_path / "lies")
+    folder = shutil.copytree(run_fixture / "published", tmp_path / "lies")
     (folder / manifest.id / "manifest.json").write_bytes(manifest.canonical[:length])
     async with odd_source(folder) as (lies, _, _):
         with pytest.raises(MismatchError, match="not a manifest"):
@@ -202,7 +202,9 @@ async def test_a_truncated_manifest_drops_its_source(
         assert verify_folder(await get(manifest, tmp_path / "in", lies, origin.url)).problems == ()
 
 
-async def test_a_manifest_of_another_version_drops_its_source(house: Path, manifest: Manifest, tmp_path: Path) -> None:
+async def test_a_manifest_of_another_version_drops_its_source(
+    run_fixture: Path, manifest: Manifest, tmp_path: Path
+) -> None:
     other = publish_step(tmp_path, 4)
     (tmp_path / "published" / other.id).rename(tmp_path / "published" / manifest.id)
     async with odd_source(tmp_path / "published") as (old, _, _):
@@ -229,11 +231,11 @@ async def test_a_root_nobody_has_and_a_root_of_something_else(
 
 
 async def test_a_difference_is_not_loaded_as_if_it_were_a_checkpoint(
-    house: Path, manifest: Manifest, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, tmp_path: Path
 ) -> None:
     delta = Manifest.model_validate_json(json.dumps(json.loads(manifest.canonical) | {"base_step": 2}))
     folder = tmp_path / "published" / delta.id
-    shutil.copytree(house / "published" / manifest.id, folder)
+    shutil.copytree(run_fixture / "published" / manifest.id, folder)
     (folder / "manifest.json").write_bytes(delta.canonical)
     async with odd_source(tmp_path / "published") as (url, _, _):
         with pytest.raises(MalformedError, match="difference to step 2"):
@@ -251,23 +253,25 @@ async def test_sources_that_are_no_urls_are_a_config_error(sources: list[str], t
 
 
 async def test_a_relay_that_is_down_costs_nothing_but_its_share(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     dead = f"http://127.0.0.1:{free_port()}"
     fetched = await fetch_version(manifest.root, RUN, 3, [dead, origin.url], tmp_path, limits=QUICK)
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
     assert reports[dead].failures >= 1
     assert (reports[dead].bytes, reports[dead].dropped, fetched.bad_sources) == (0, "", ())
     assert reports[origin.url].bytes == manifest.total_bytes
 
 
-async def test_a_client_waits_for_an_origin_that_starts_later(house: Path, manifest: Manifest, tmp_path: Path) -> None:
-    late = Server(tmp_path / "late", port=free_port(), dir=house / "published")
+async def test_a_client_waits_for_an_origin_that_starts_later(
+    run_fixture: Path, manifest: Manifest, tmp_path: Path
+) -> None:
+    late = Server(tmp_path / "late", port=free_port(), dir=run_fixture / "published")
     fetching = asyncio.create_task(get(manifest, tmp_path / "in", late.url))
     with ended(late):
         await asyncio.to_thread(late.start)
-        assert contents(await fetching) == contents(house / "checkpoint-3")
+        assert contents(await fetching) == contents(run_fixture / "checkpoint-3")
 
 
 async def test_a_client_waits_for_a_version_that_is_published_later(tmp_path: Path) -> None:
@@ -283,23 +287,23 @@ async def test_a_client_waits_for_a_version_that_is_published_later(tmp_path: Pa
 
 
 async def test_a_source_that_never_answers_holds_nobody_up(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     async with silent_source() as silent:
         fetched = await fetch_version(manifest.root, RUN, 3, [silent, origin.url], tmp_path, limits=QUICK)
-        assert contents(fetched.path) == contents(house / "checkpoint-3")
+        assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
         assert fetched.seconds < QUICK.stall, "the shards it sat on were fetched elsewhere before it timed out"
         with pytest.raises(UnreachableError, match="no source has the manifest"):
             await get(manifest, tmp_path / "alone", silent, give_up=0.5)
 
 
 async def test_transfers_that_break_off_are_tried_again_elsewhere(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
-    async with odd_source(house / "published") as (broken, shelf, _):
+    async with odd_source(run_fixture / "published") as (broken, shelf, _):
         shelf.bend = lambda name, item: Broken(item.file, item.size) if name == "model.safetensors" else item
         fetched = await fetch_version(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", limits=QUICK)
-        assert contents(fetched.path) == contents(house / "checkpoint-3")
+        assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
         assert fetched.sources[0].failures >= 1
         assert fetched.bad_sources == ()
         with pytest.raises(UnreachableError, match="shards of"):
@@ -307,22 +311,22 @@ async def test_transfers_that_break_off_are_tried_again_elsewhere(
 
 
 async def test_a_server_without_ranges_gives_what_it_can(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
-    async with odd_source(house / "published") as (plain, shelf, _):
+    async with odd_source(run_fixture / "published") as (plain, shelf, _):
         shelf.hear = lambda request: replace(request, headers={})
         fetched = await fetch_version(manifest.root, RUN, 3, [plain, origin.url], tmp_path, limits=QUICK)
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     report = fetched.sources[0]
     assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200 OK")
     assert report.bytes in (0, 2, 11, 13), "files of one shard need no range"
 
 
 async def test_a_source_that_answers_with_another_range_is_dropped(
-    house: Path, manifest: Manifest, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, tmp_path: Path
 ) -> None:
     for asked in ("bytes=0-70000", "bytes=1-65536", "bytes=0-10"):
-        async with odd_source(house / "published") as (odd, shelf, _):
+        async with odd_source(run_fixture / "published") as (odd, shelf, _):
             shelf.hear = lambda request, asked=asked: (
                 replace(request, headers={"range": asked}) if "model" in request.path else request
             )
@@ -336,8 +340,8 @@ async def test_a_source_that_sends_without_end_is_dropped(manifest: Manifest, tm
             await get(manifest, tmp_path, endless)
 
 
-async def test_a_fetch_has_a_time_out_over_all(house: Path, manifest: Manifest, tmp_path: Path) -> None:
-    async with odd_source(house / "published") as (url, shelf, _):
+async def test_a_fetch_has_a_time_out_over_all(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> None:
+    async with odd_source(run_fixture / "published") as (url, shelf, _):
         shelf.bend = lambda name, item: Gate(item, 0) if name == "model.safetensors" else item
         started = time.monotonic()
         with pytest.raises(UnreachableError, match=r"was not complete after 1 s") as caught:
@@ -350,7 +354,7 @@ async def test_a_fetch_has_a_time_out_over_all(house: Path, manifest: Manifest, 
 
 
 async def test_a_killed_client_goes_on_without_fetching_good_shards_again(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     dest = tmp_path / "in"
     killed = fetcher(manifest, dest, origin.url, MUSTER_FAILPOINT="shardcast.shard_written")
@@ -365,7 +369,7 @@ async def test_a_killed_client_goes_on_without_fetching_good_shards_again(
     assert result["found"] >= min(shard.size for shard in manifest.shards)
     assert result["found"] + result["fetched"] == manifest.total_bytes
     assert origin.stats["served_bytes"] - before == result["fetched"], "the manifest was on disk as well"
-    assert contents(version_path(dest, manifest.root)) == contents(house / "checkpoint-3")
+    assert contents(version_path(dest, manifest.root)) == contents(run_fixture / "checkpoint-3")
     assert [path.name for path in dest.iterdir()] == [manifest.id]
 
 
@@ -379,14 +383,16 @@ async def test_a_full_disk_is_a_clear_error(manifest: Manifest, origin: Server, 
     assert versions(tmp_path) == []
 
 
-async def test_a_cap_holds_on_either_side(house: Path, manifest: Manifest, origin: Server, tmp_path: Path) -> None:
+async def test_a_cap_holds_on_either_side(
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
+) -> None:
     rate = manifest.total_bytes  # a second, less the last piece of each stream
     capped = replace(QUICK, rate=rate)
     fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "1", limits=capped)
     assert fetched.seconds > 0.8
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
-    slow = await asyncio.to_thread(Server(tmp_path / "slow", dir=house / "published", upload_rate=rate).start)
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
+    slow = await asyncio.to_thread(Server(tmp_path / "slow", dir=run_fixture / "published", upload_rate=rate).start)
     with ended(slow):
         fetched = await fetch_version(manifest.root, RUN, 3, [slow.url], tmp_path / "2", limits=QUICK)
     assert fetched.seconds > 0.8
-    assert contents(fetched.path) == contents(house / "checkpoint-3")
+    assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")

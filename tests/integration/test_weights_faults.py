@@ -25,19 +25,19 @@ LIMITS = replace(QUICK, timeout=60)
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Yield a folder in which a checkpoint of twelve MiB is published."""
-    return tmp_path_factory.mktemp("house")
+    return tmp_path_factory.mktemp("run_fixture")
 
 
 @pytest.fixture(scope="module")
-def manifest(house: Path) -> Manifest:
-    return publish_step(house, STEP, model_bytes=MODEL_BYTES)
+def manifest(run_fixture: Path) -> Manifest:
+    return publish_step(run_fixture, STEP, model_bytes=MODEL_BYTES)
 
 
 @pytest.fixture(scope="module")
-def origin(house: Path, manifest: Manifest) -> Iterator[Server]:
-    server = Server(house / "origin", dir=house / "published").start()
+def origin(run_fixture: Path, manifest: Manifest) -> Iterator[Server]:
+    server = Server(run_fixture / "origin", dir=run_fixture / "published").start()
     with ended(server):
         yield server
 
@@ -46,8 +46,8 @@ async def get(manifest: Manifest, dest: Path, *urls: str) -> FetchedVersion:
     return await fetch_version(manifest.root, RUN, STEP, urls, dest, limits=LIMITS)
 
 
-def assert_whole(fetched: FetchedVersion, house: Path) -> None:
-    assert contents(fetched.path) == contents(house / f"checkpoint-{STEP}")
+def assert_whole(fetched: FetchedVersion, run_fixture: Path) -> None:
+    assert contents(fetched.path) == contents(run_fixture / f"checkpoint-{STEP}")
     assert fetched.bad_sources == ()
 
 
@@ -58,10 +58,10 @@ async def served_something(server: Server) -> None:
 
 
 async def test_a_relay_killed_in_the_middle_of_a_shard(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     relay = Server(tmp_path / "relay", role="relay", dir=tmp_path / "held", upstreams=[origin.url], upload_rate=4 * MIB)
-    slow = Server(tmp_path / "slow", dir=house / "published", upload_rate=4 * MIB)
+    slow = Server(tmp_path / "slow", dir=run_fixture / "published", upload_rate=4 * MIB)
     for server in (relay, slow):
         await asyncio.to_thread(server.start)
     with ended(relay, slow):
@@ -70,39 +70,39 @@ async def test_a_relay_killed_in_the_middle_of_a_shard(
         assert not fetching.done()
         relay.kill()
         fetched = await fetching
-    assert_whole(fetched, house)
+    assert_whole(fetched, run_fixture)
     assert fetched.sources[0].failures > 0
     assert fetched.sources[0].bytes > 0, "what it had delivered counts"
 
 
-async def test_an_origin_restarted_on_the_way(house: Path, manifest: Manifest, tmp_path: Path) -> None:
-    slow = Server(tmp_path / "origin", dir=house / "published", upload_rate=4 * MIB)
+async def test_an_origin_restarted_on_the_way(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> None:
+    slow = Server(tmp_path / "origin", dir=run_fixture / "published", upload_rate=4 * MIB)
     await asyncio.to_thread(slow.start)
     with ended(slow):
         fetching = asyncio.create_task(get(manifest, tmp_path / "in", slow.url))
         await served_something(slow)
         slow.kill()
-        again = Server(tmp_path / "origin", slow.port, dir=house / "published")
+        again = Server(tmp_path / "origin", slow.port, dir=run_fixture / "published")
         await asyncio.to_thread(again.start)
         with ended(again):
             fetched = await fetching
-    assert_whole(fetched, house)
+    assert_whole(fetched, run_fixture)
     assert fetched.sources[0].failures > 0
 
 
 async def test_a_relay_of_a_megabyte_a_second_loses_its_share_and_not_the_transfer(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
-    slow = Server(tmp_path / "slow", dir=house / "published", upload_rate=1_000_000)
+    slow = Server(tmp_path / "slow", dir=run_fixture / "published", upload_rate=1_000_000)
     await asyncio.to_thread(slow.start)
     with ended(slow):
         fetched = await get(manifest, tmp_path / "in", slow.url, origin.url)
-    assert_whole(fetched, house)
+    assert_whole(fetched, run_fixture)
     assert fetched.seconds < MODEL_BYTES / 1_000_000 / 2, "alone it would take twice as long at least"
     assert fetched.sources[0].bytes < manifest.total_bytes / 3
 
 
-async def test_a_source_that_serves_an_old_version(house: Path, origin: Server, tmp_path: Path) -> None:
+async def test_a_source_that_serves_an_old_version(run_fixture: Path, origin: Server, tmp_path: Path) -> None:
     old = publish_step(tmp_path, STEP, model_bytes=MODEL_BYTES, seed=1)
     manifest = publish_step(tmp_path, STEP, model_bytes=MODEL_BYTES, seed=2)
     mixed = tmp_path / "mixed"
@@ -174,18 +174,18 @@ async def resetting(url: str, share: int) -> AsyncIterator[str]:
 
 
 async def test_one_connection_in_twenty_is_reset(
-    house: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     async with resetting(origin.url, 20) as way:
         fetched = await get(manifest, tmp_path / "in", way)
-    assert_whole(fetched, house)
+    assert_whole(fetched, run_fixture)
     assert fetched.sources[0].failures > 0
 
 
 @pytest.mark.parametrize("days", [-400, 400])
 async def test_a_clock_that_is_wrong_by_a_year(
-    days: int, house: Path, manifest: Manifest, origin: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    days: int, run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + days * 86_400)
-    assert_whole(await get(manifest, tmp_path / "in", origin.url), house)
+    assert_whole(await get(manifest, tmp_path / "in", origin.url), run_fixture)

@@ -41,36 +41,36 @@ from tests.support.weight_servers import (
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Yield a folder in which step 3 is published."""
-    return tmp_path_factory.mktemp("house")
+    return tmp_path_factory.mktemp("run_fixture")
 
 
 @pytest.fixture(scope="module")
-def manifest(house: Path) -> Manifest:
-    return publish_step(house, 3)
+def manifest(run_fixture: Path) -> Manifest:
+    return publish_step(run_fixture, 3)
 
 
 @pytest.fixture
-async def origin(house: Path, manifest: Manifest) -> AsyncIterator[str]:
+async def origin(run_fixture: Path, manifest: Manifest) -> AsyncIterator[str]:
     """Yield the URL of an origin, in this process, that serves it."""
-    async with odd_source(house / "published") as (url, _, _):
+    async with odd_source(run_fixture / "published") as (url, _, _):
         yield url
 
 
 @pytest.fixture
-def all_lies(house: Path, manifest: Manifest, tmp_path: Path) -> Path:
+def all_lies(run_fixture: Path, manifest: Manifest, tmp_path: Path) -> Path:
     """Return the published folder with the right manifest and zeros for everything else."""
-    folder = shutil.copytree(house / "published", tmp_path / "all-lies")
+    folder = shutil.copytree(run_fixture / "published", tmp_path / "all-lies")
     for file in manifest.files:
         (folder / manifest.id / file.name).write_bytes(bytes(file.size))
     return folder
 
 
 async def test_a_checkpoint_goes_through_a_relay_to_four_clients(
-    house: Path, manifest: Manifest, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, tmp_path: Path
 ) -> None:
-    origin = Server(tmp_path / "origin", port=free_port(), dir=house / "published")
+    origin = Server(tmp_path / "origin", port=free_port(), dir=run_fixture / "published")
     relay = Server(tmp_path / "relay", role="relay", dir=tmp_path / "relayed", upstreams=[origin.url])
     with ended(origin, relay):
         await asyncio.gather(asyncio.to_thread(origin.start), asyncio.to_thread(relay.start))
@@ -78,7 +78,7 @@ async def test_a_checkpoint_goes_through_a_relay_to_four_clients(
         stats, served = relay.stats, origin.stats["served_bytes"]
         assert relay.steps() == [3]
     for path in paths:
-        assert contents(path) == contents(house / "checkpoint-3")
+        assert contents(path) == contents(run_fixture / "checkpoint-3")
         assert verify_folder(path, manifest.root).problems == ()
     size = manifest.total_bytes + len(manifest.canonical)
     assert stats["fetched_bytes"] == manifest.total_bytes
@@ -87,7 +87,7 @@ async def test_a_checkpoint_goes_through_a_relay_to_four_clients(
 
 
 async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
-    house: Path, manifest: Manifest, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, tmp_path: Path
 ) -> None:
     half = 10 * 64 * 1024
     gates: list[Gate] = []
@@ -98,7 +98,7 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
             return gates[-1]
         return item
 
-    async with odd_source(house / "published") as (upstream, shelf, _):
+    async with odd_source(run_fixture / "published") as (upstream, shelf, _):
         shelf.bend = gate
         async with relaying(tmp_path / "relayed", upstream, hold_seconds=5) as (url, _):
             told: list[Progress] = []
@@ -110,7 +110,7 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
             assert told[-1].done < manifest.total_bytes
             for waiting in gates:
                 waiting.let_through()
-            assert contents((await fetching).path) == contents(house / "checkpoint-3")
+            assert contents((await fetching).path) == contents(run_fixture / "checkpoint-3")
     assert (told[-1].done, told[-1].total, told[-1].found) == (manifest.total_bytes, manifest.total_bytes, 0)
 
 
@@ -126,7 +126,7 @@ async def test_a_relay_serves_no_byte_that_its_upstream_lied_about(
     assert verify_folder(path, manifest.root).problems == ()
 
 
-# Its own house
+# Its own run_fixture
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ async def test_a_relay_keeps_within_its_disk(steps: tuple[str, list[Manifest]], 
 
 
 async def test_a_restarted_relay_checks_and_serves_what_it_has(
-    house: Path, manifest: Manifest, origin: str, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: str, tmp_path: Path
 ) -> None:
     folder = tmp_path / "relayed"
     async with relaying(folder, origin) as (url, _):
@@ -177,17 +177,19 @@ async def test_a_restarted_relay_checks_and_serves_what_it_has(
     data[0] ^= 1
     model.write_bytes(data)
     async with relaying(folder, origin) as (url, stats):
-        assert contents(await get(manifest, tmp_path / "2", url)) == contents(house / "checkpoint-3")
+        assert contents(await get(manifest, tmp_path / "2", url)) == contents(run_fixture / "checkpoint-3")
         assert stats.fetched_bytes == manifest.shards[1].size
 
 
-async def test_a_relay_that_was_killed_goes_on(house: Path, manifest: Manifest, origin: str, tmp_path: Path) -> None:
+async def test_a_relay_that_was_killed_goes_on(
+    run_fixture: Path, manifest: Manifest, origin: str, tmp_path: Path
+) -> None:
     folder = tmp_path / "relayed"
     killed = fetcher(manifest, folder, origin, MUSTER_FAILPOINT="shardcast.shard_written")
     assert await asyncio.to_thread(killed.wait, 30) == -9
     killed.communicate()
     async with relaying(folder, origin) as (url, stats):
-        assert contents(await get(manifest, tmp_path / "in", url)) == contents(house / "checkpoint-3")
+        assert contents(await get(manifest, tmp_path / "in", url)) == contents(run_fixture / "checkpoint-3")
         assert 0 < stats.fetched_bytes < manifest.total_bytes
 
 
@@ -235,23 +237,23 @@ async def test_a_relay_relays_what_the_chain_has(
 
 
 async def test_an_upstream_that_advertises_what_it_has_not_is_ignored(
-    house: Path, manifest: Manifest, origin: str, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: str, tmp_path: Path
 ) -> None:
     boast = Index(versions=[IndexEntry(root="0x" + "ab" * 32, run=RUN, step=2**32 - 1, size=1)])
     folder = tmp_path / "relayed"
-    async with odd_source(house / "published") as (loud, shelf, _):
+    async with odd_source(run_fixture / "published") as (loud, shelf, _):
         shelf.advertise = boast
         async with relaying(folder, loud, origin, follow=True):
             await until(lambda: [v.root for v in versions(folder)] == [manifest.root])
             assert incomplete(folder) == []
 
 
-async def test_a_relay_is_ready_when_upstream_answers(house: Path, tmp_path: Path) -> None:
+async def test_a_relay_is_ready_when_upstream_answers(run_fixture: Path, tmp_path: Path) -> None:
     stats, port = Stats(), free_port()
     settings = relay_settings(tmp_path / "relayed", f"http://127.0.0.1:{port}", hold_seconds=10, follow=True)
     async with Relay(settings, stats) as relay:
         assert await relay.unready() == ["no upstream has answered"]
-        late = Server(tmp_path / "late", port=port, dir=house / "published")
+        late = Server(tmp_path / "late", port=port, dir=run_fixture / "published")
         with ended(late):
             await asyncio.to_thread(late.start)
             await until(lambda: relay.upstream_answers)
@@ -261,11 +263,11 @@ async def test_a_relay_is_ready_when_upstream_answers(house: Path, tmp_path: Pat
 # The process
 
 
-async def test_settings_that_cannot_work_end_with_a_hint(origin: str, house: Path, tmp_path: Path) -> None:
+async def test_settings_that_cannot_work_end_with_a_hint(origin: str, run_fixture: Path, tmp_path: Path) -> None:
     relay = {"role": "relay", "dir": tmp_path / "relayed"}
     port = int(origin.rpartition(":")[2])
     cases = {
-        f"cannot listen on 127.0.0.1:{port}": {"port": port, "dir": house / "published"},
+        f"cannot listen on 127.0.0.1:{port}": {"port": port, "dir": run_fixture / "published"},
         "there is no relay or origin to fetch from": {**relay, "upstreams": []},
         "'nowhere' is not the base URL of a relay": {**relay, "upstreams": ["nowhere"]},
         "shardcast.role": {"role": "mirror"},

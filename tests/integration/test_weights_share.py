@@ -28,35 +28,35 @@ NOBODY = "http://127.0.0.1:9"
 
 
 async def test_a_worker_shares_what_it_holds(deployment: Any, tmp_path: Path) -> None:
-    house = await RunFixture.build(tmp_path, deployment.settings, seed="share", workers=("w1", "w2"))
-    manifest = publish_step(tmp_path, 3, run=house.run)
-    orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="share", workers=("w1", "w2"))
+    manifest = publish_step(tmp_path, 3, run=run_fixture.run)
+    orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
     try:
-        async with house.client(orchestrator.url, "w1") as client, asyncio.TaskGroup() as group:
+        async with run_fixture.client(orchestrator.url, "w1") as client, asyncio.TaskGroup() as group:
             settings = ShardcastSettings(share=True, port=0)
-            relays = Relays(settings, client, house.run)
-            sharing = group.create_task(share(tmp_path / "published", house.run, settings, client, relays))
+            relays = Relays(settings, client, run_fixture.run)
+            sharing = group.create_task(share(tmp_path / "published", run_fixture.run, settings, client, relays))
 
             async def listed() -> bool:
-                return len(await client.relays(house.run)) == 2
+                return len(await client.relays(run_fixture.run)) == 2
 
             await until("the offer is listed", listed, 30)
-            owners, shared = await client.relays(house.run)
+            owners, shared = await client.relays(run_fixture.run)
             assert owners == NOBODY
             assert await relays.urls() == [NOBODY]  # nobody fetches from itself
-            fetched = await fetch_version(manifest.root, house.run, 3, [shared], tmp_path / "in")
+            fetched = await fetch_version(manifest.root, run_fixture.run, 3, [shared], tmp_path / "in")
             assert contents(fetched.path) == contents(tmp_path / "checkpoint-3")
 
             lie = MisbehaviourReport(
-                run=house.run, url=shared, root=manifest.id, why="shard 0 is not what the root says"
+                run=run_fixture.run, url=shared, root=manifest.id, why="shard 0 is not what the root says"
             )
             for reporter in ("v1", "v2"):
-                async with house.client(orchestrator.url, reporter) as accuser:
+                async with run_fixture.client(orchestrator.url, reporter) as accuser:
                     await accuser.report_misbehaviour(lie)
-            assert await client.relays(house.run) == [NOBODY]
-            told = await client.events(house.run)
+            assert await client.relays(run_fixture.run) == [NOBODY]
+            told = await client.events(run_fixture.run)
             lies = [event["data"] for event in told["events"] if event["kind"] == "relay misbehaved"]
-            assert [line["by"] for line in lies] == [house.key(name).address for name in ("v1", "v2")]
+            assert [line["by"] for line in lies] == [run_fixture.key(name).address for name in ("v1", "v2")]
             sharing.cancel()
     finally:
         await asyncio.to_thread(orchestrator.stop)
@@ -76,42 +76,44 @@ async def test_who_sends_something_else_is_reported_and_gone(deployment: Any, tm
     """Two operators fetch from a member that flips a bit: neither keeps a byte of it, and then nobody is sent there."""
     publish_step(tmp_path, 0)
     promised = tokenizer_hash(tmp_path / "checkpoint-0")
-    house = await RunFixture.build(tmp_path, deployment.settings, seed="liar", workers=("w1",), tokenizer_hash=promised)
-    manifest = publish_step(tmp_path, 0, run=house.run)
-    orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
+    run_fixture = await RunFixture.build(
+        tmp_path, deployment.settings, seed="liar", workers=("w1",), tokenizer_hash=promised
+    )
+    manifest = publish_step(tmp_path, 0, run=run_fixture.run)
+    orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
     try:
-        async with house.chain("trainer") as chain, house.client(orchestrator.url, "w1") as member:
-            await chain.send(runs.publish_checkpoint(house.run, 0, manifest.root, bytes(32)))
-            terms = await chain.terms(house.run)
+        async with run_fixture.chain("trainer") as chain, run_fixture.client(orchestrator.url, "w1") as member:
+            await chain.send(runs.publish_checkpoint(run_fixture.run, 0, manifest.root, bytes(32)))
+            terms = await chain.terms(run_fixture.run)
             async with odd_source(with_a_bit_flipped(tmp_path / "published")) as (url, _, _):
-                await member.offer_relay(RelayOffer(run=house.run, url=url))
+                await member.offer_relay(RelayOffer(run=run_fixture.run, url=url))
                 for name in ("v1", "v2"):
-                    async with house.client(orchestrator.url, name) as client:
+                    async with run_fixture.client(orchestrator.url, name) as client:
                         settings, folder = ShardcastSettings(give_up_seconds=2, stall_seconds=2), tmp_path / name
-                        relays = Relays(settings, client, house.run)
-                        checkpoints = CheckpointFetcher(chain, house.run, terms, relays, settings, folder)
+                        relays = Relays(settings, client, run_fixture.run)
+                        checkpoints = CheckpointFetcher(chain, run_fixture.run, terms, relays, settings, folder)
                         with pytest.raises(MusterError, match="hashes to"):
                             await checkpoints.get(0)
                         assert not version_path(folder, manifest.root).exists()
-            assert await member.relays(house.run) == [NOBODY]
-            told = await member.events(house.run)
+            assert await member.relays(run_fixture.run) == [NOBODY]
+            told = await member.events(run_fixture.run)
             lies = [event["data"] for event in told["events"] if event["kind"] == "relay misbehaved"]
             assert [(line["by"], line["relay"]) for line in lies] == [
-                (house.key(name).address, url) for name in ("v1", "v2")
+                (run_fixture.key(name).address, url) for name in ("v1", "v2")
             ]
     finally:
         await asyncio.to_thread(orchestrator.stop)
 
 
 async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deployment: Any, tmp_path: Path) -> None:
-    house = await RunFixture.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
-    orchestrator = await asyncio.to_thread(Orchestrator(house, tmp_path / "orchestrator").start)
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="directory", workers=("w1",))
+    orchestrator = await asyncio.to_thread(Orchestrator(run_fixture, tmp_path / "orchestrator").start)
     now, url = 0.0, "http://127.0.0.1:8799"
     try:
-        async with house.client(orchestrator.url, "w1", timeout=2) as client:
-            relays = Relays(ShardcastSettings(), client, house.run, clock=lambda: now)
+        async with run_fixture.client(orchestrator.url, "w1", timeout=2) as client:
+            relays = Relays(ShardcastSettings(), client, run_fixture.run, clock=lambda: now)
             assert await relays.urls() == [NOBODY]
-            await client.offer_relay(RelayOffer(run=house.run, url=url))
+            await client.offer_relay(RelayOffer(run=run_fixture.run, url=url))
             assert await relays.urls() == [NOBODY]
             now += FRESH_SECONDS
             assert await relays.urls() == [NOBODY, url]
@@ -119,6 +121,6 @@ async def test_the_directory_is_asked_anew_and_its_last_answer_outlives_it(deplo
             relays.expire()
             assert await relays.urls() == [NOBODY, url]
             with pytest.raises(UnreachableError):
-                await Relays(ShardcastSettings(), client, house.run).urls()
+                await Relays(ShardcastSettings(), client, run_fixture.run).urls()
     finally:
         await asyncio.to_thread(orchestrator.stop)

@@ -30,27 +30,29 @@ NOWHERE = "http://127.0.0.1:9"
 
 
 @pytest.fixture(scope="module")
-def house(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("delivery")
-    house = asyncio.run(RunFixture.build(folder, deployment.settings, seed="delivery", workers=("w1", "w2", "w3")))
-    asyncio.run(house.publish(0))
-    return house
+    run_fixture = asyncio.run(
+        RunFixture.build(folder, deployment.settings, seed="delivery", workers=("w1", "w2", "w3"))
+    )
+    asyncio.run(run_fixture.publish(0))
+    return run_fixture
 
 
 @asynccontextmanager
 async def context_of(
-    house: RunFixture, worker: str, url: str, folder: Path, orchestrator: str = NOWHERE
+    run_fixture: RunFixture, worker: str, url: str, folder: Path, orchestrator: str = NOWHERE
 ) -> AsyncIterator[WorkerContext]:
     """Yield a worker's context, with the chain seen through the endpoint at `url`."""
-    settings = house.settings.model_copy(update={"rpc_url": url})
+    settings = run_fixture.settings.model_copy(update={"rpc_url": url})
     journal = WorkJournal(folder / "work", worker)
     try:
         async with (
-            await Chain.connect(settings, house.key(worker), journal_folder=folder / "transactions") as chain,
-            house.client(orchestrator, worker) as client,
+            await Chain.connect(settings, run_fixture.key(worker), journal_folder=folder / "transactions") as chain,
+            run_fixture.client(orchestrator, worker) as client,
         ):
-            terms = await chain.terms(house.run)
-            yield WorkerContext(Settings(run=house.run, chain=settings), chain, client, terms, journal)
+            terms = await chain.terms(run_fixture.run)
+            yield WorkerContext(Settings(run=run_fixture.run, chain=settings), chain, client, terms, journal)
     finally:
         journal.close()
 
@@ -62,9 +64,9 @@ async def saved(context: WorkerContext, root: str, data: bytes = b"finished work
 
 
 @asynccontextmanager
-async def storage(house: RunFixture, receipt: UploadReceipt) -> AsyncIterator[str]:
+async def storage(run_fixture: RunFixture, receipt: UploadReceipt) -> AsyncIterator[str]:
     """Serve an orchestrator that takes an upload at the second attempt, with this receipt; yield its URL."""
-    signed = sign_message(house.key("storage"), house.domain, receipt).model_dump_json()
+    signed = sign_message(run_fixture.key("storage"), run_fixture.domain, receipt).model_dump_json()
     answers = ["HTTP/1.1 503 Busy\r\nContent-Length: 0", f"HTTP/1.1 201 Created\r\nContent-Length: {len(signed)}"]
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,22 +83,22 @@ async def storage(house: RunFixture, receipt: UploadReceipt) -> AsyncIterator[st
 
 
 async def test_an_upload_is_hashed_once(
-    house: RunFixture, anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_fixture: RunFixture, anvil: Anvil, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By whoever saves it: reading it back, naming it, signing two attempts and checking the receipt need no other."""
     data, root, hashed = b"finished work" * 1000, some_hash("ours"), []
     sha256 = hashlib.sha256
     monkeypatch.setattr(hashlib, "sha256", lambda given=b"": hashed.append(len(given)) or sha256(given))
     receipt = UploadReceipt(
-        run=house.run,
-        node=house.key("w3").address,
+        run=run_fixture.run,
+        node=run_fixture.key("w3").address,
         index=0,
         root=root,
         file_hash="0x" + sha256(data).hexdigest(),
         size=len(data),
         signature=UNSIGNED,
     )
-    async with storage(house, receipt) as url, context_of(house, "w3", anvil.url, tmp_path, url) as context:
+    async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w3", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)
         assert await Committer(context).poll() == ""
         entry = context.journal.entry(0)
@@ -106,12 +108,12 @@ async def test_an_upload_is_hashed_once(
 
 
 async def test_a_server_that_does_not_know_the_commitment_yet_accuses_nobody(
-    house: RunFixture, anvil: Anvil, tmp_path: Path
+    run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
 ) -> None:
-    async with balanced(anvil) as balancer, context_of(house, "w1", balancer.url, tmp_path) as context:
+    async with balanced(anvil) as balancer, context_of(run_fixture, "w1", balancer.url, tmp_path) as context:
         entry = await saved(context, some_hash("ours"))
         balancer.head = (await context.chain.head()).number
-        await house.commit("w1", 0, some_hash("ours"))
+        await run_fixture.commit("w1", 0, some_hash("ours"))
         question = runs.is_committed(context.node, 0, entry.step, entry.root).encode().hex()
         balancer.lags = first(1, question)
         committer = Committer(context)
@@ -122,9 +124,11 @@ async def test_a_server_that_does_not_know_the_commitment_yet_accuses_nobody(
         assert context.journal.pending(1) == []
 
 
-async def test_another_root_at_our_index_is_another_machine_s(house: RunFixture, anvil: Anvil, tmp_path: Path) -> None:
-    async with context_of(house, "w2", anvil.url, tmp_path) as context:
+async def test_another_root_at_our_index_is_another_machine_s(
+    run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
+) -> None:
+    async with context_of(run_fixture, "w2", anvil.url, tmp_path) as context:
         await saved(context, some_hash("ours"))
-        await house.commit("w2", 0, some_hash("theirs"))
+        await run_fixture.commit("w2", 0, some_hash("theirs"))
         with pytest.raises(ConfigError, match="index 0 was committed with another root"):
             await Committer(context).poll()

@@ -33,7 +33,7 @@ async def interrupted(process: NodeProcess) -> float:
 @pytest.mark.timeout(600)
 async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_generates(world: World) -> None:
     world.settings("w1")
-    worker = NodeProcess("worker", world.house.folder / "w1")
+    worker = NodeProcess("worker", world.run_fixture.folder / "w1")
     worker.environment["MUSTER_TEST_FORKS"] = "0"  # what vLLM's import writes and how it is interrupted belongs to this
 
     async def said(event: str) -> None:
@@ -58,7 +58,7 @@ async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_genera
         ]
         assert all(line.endswith("(deleted)") for line in held), "a killed process leaves nothing in shared memory"
         assert await interrupted(worker) < END_SECONDS
-        temporary = world.house.state("w1") / "temporary"
+        temporary = world.run_fixture.state("w1") / "temporary"
         (temporary / "half").write_bytes(b"left by one that was killed")
         assert vllm_left(temporary), "what vLLM writes is in the worker's own folder"
         world.settings("w1", run=99)
@@ -75,12 +75,12 @@ def vllm_left(folder: Path) -> list[Path]:
 
 @pytest.mark.timeout(300)
 async def test_a_retired_worker_says_so_calmly_and_ends_with_0(world: World) -> None:
-    house = world.house
-    async with house.chain("operator of w2") as chain:
-        await chain.send(registry.retire(house.key("w2").address))
-        at = await chain.call(registry.withdrawable_at(house.key("w2").address))
+    run_fixture = world.run_fixture
+    async with run_fixture.chain("operator of w2") as chain:
+        await chain.send(registry.retire(run_fixture.key("w2").address))
+        at = await chain.call(registry.withdrawable_at(run_fixture.key("w2").address))
     world.settings("w2")
-    worker = NodeProcess("worker", house.folder / "w2")
+    worker = NodeProcess("worker", run_fixture.folder / "w2")
     worker.start()
     try:
         assert await worker.ends(60) == 0, worker.output()
@@ -92,4 +92,4 @@ async def test_a_retired_worker_says_so_calmly_and_ends_with_0(world: World) -> 
     assert end["next"].startswith("start it once a day until then")
     said = worker.output()
     assert not any(word in said for word in ("error", "exception", "Traceback", "Task")), said
-    assert not (house.state("w2") / "weights").exists(), "it fetched none"
+    assert not (run_fixture.state("w2") / "weights").exists(), "it fetched none"

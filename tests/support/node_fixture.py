@@ -55,7 +55,7 @@ def _links(secret: bytes) -> list[bytes]:
 
 
 class NodeFixture(RunFixture):
-    """A house whose validators have draw secrets in their folders, and whose nodes are processes."""
+    """A run_fixture whose validators have draw secrets in their folders, and whose nodes are processes."""
 
     @classmethod
     async def open(cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...]) -> NodeFixture:
@@ -64,7 +64,7 @@ class NodeFixture(RunFixture):
         task_set = make_task_set(1, train=64, held_out=16)
         save_task_set(task_set, folder / "run" / "tasks.jsonl")
         model = folder / "model"
-        house = await cls.build(
+        run_fixture = await cls.build(
             folder,
             settings,
             seed=seed,
@@ -76,8 +76,8 @@ class NodeFixture(RunFixture):
             profile=profile_hash(PROFILE),
             **TERMS,
         )
-        assert isinstance(house, NodeFixture)
-        return house
+        assert isinstance(run_fixture, NodeFixture)
+        return run_fixture
 
     def state(self, name: str) -> Path:
         return self.folder / name / "state"

@@ -34,32 +34,32 @@ async def build_training_run(settings: ChainSettings, model: Path, folder: Path)
         "task_count": tasks.size,
         "task_root": tasks.root,
     }
-    house = await RunFixture.build(folder, settings, seed=str(folder), workers=(), **terms)
-    async with house.chain("trainer") as chain:
-        built = await chain.terms(house.run)
+    run_fixture = await RunFixture.build(folder, settings, seed=str(folder), workers=(), **terms)
+    async with run_fixture.chain("trainer") as chain:
+        built = await chain.terms(run_fixture.run)
     state = folder / "state"
     state.mkdir()
     save_task_set(tasks, task_set_path(built, state))
-    write_secret(folder / "trainer.key", house.secret("trainer"))
-    return house
+    write_secret(folder / "trainer.key", run_fixture.secret("trainer"))
+    return run_fixture
 
 
 def train(
-    house: RunFixture, orchestrator: Orchestrator, model: Path, start: tuple[str, ...], **options: object
+    run_fixture: RunFixture, orchestrator: Orchestrator, model: Path, start: tuple[str, ...], **options: object
 ) -> subprocess.Popen[str]:
     """Start a trainer's processes, in a session of their own."""
-    config = house.folder / "trainer.toml"
+    config = run_fixture.folder / "trainer.toml"
     settings = {
-        "run": house.run,
-        "log.file": house.folder / "trainer.jsonl",
-        "chain.rpc_url": house.settings.rpc_url,
-        "chain.addresses": house.settings.addresses,
+        "run": run_fixture.run,
+        "log.file": run_fixture.folder / "trainer.jsonl",
+        "chain.rpc_url": run_fixture.settings.rpc_url,
+        "chain.addresses": run_fixture.settings.addresses,
         "chain.poll_seconds": 0.05,
-        "keys.raw_key_file": house.folder / "trainer.key",
+        "keys.raw_key_file": run_fixture.folder / "trainer.key",
         "orchestrator.url": orchestrator.url,
-        "shardcast.dir": house.folder / "published",
+        "shardcast.dir": run_fixture.folder / "published",
         "trainer.model": model,
-        "trainer.state_dir": house.folder / "state",
+        "trainer.state_dir": run_fixture.folder / "state",
         "trainer.poll_seconds": 0.05,
     }
     named = {name if "." in name else f"trainer.{name}": value for name, value in options.items()}

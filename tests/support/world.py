@@ -30,23 +30,23 @@ WORKERS = ("w1", "w2", "w3", "w4", "w5")
 class World:
     """Everything of one story, by name."""
 
-    def __init__(self, house: NodeFixture, orchestrator: Orchestrator, origin: Server) -> None:
-        self.house = house
+    def __init__(self, run_fixture: NodeFixture, orchestrator: Orchestrator, origin: Server) -> None:
+        self.run_fixture = run_fixture
         self.orchestrator = orchestrator
         self.origin = origin
 
     def settings(self, name: str, **changes: object) -> Settings:
-        return self.house.settings_of(name, self.orchestrator, self.origin, **changes)
+        return self.run_fixture.settings_of(name, self.orchestrator, self.origin, **changes)
 
     async def events(self, *kinds: type) -> list[Any]:
-        async with self.house.chain("stranger") as chain:
+        async with self.run_fixture.chain("stranger") as chain:
             return list(await chain.events(kinds, chain.addresses.from_block, (await chain.head()).number))
 
     async def verdicts(self, name: str) -> list[Any]:
         """Verdicts about a worker."""
-        async with self.house.client(self.orchestrator.url, None) as client:
-            found, _ = await client.verdicts(self.house.run)
-            return [verdict for verdict in found if verdict.node == self.house.key(name).address]
+        async with self.run_fixture.client(self.orchestrator.url, None) as client:
+            found, _ = await client.verdicts(self.run_fixture.run)
+            return [verdict for verdict in found if verdict.node == self.run_fixture.key(name).address]
 
     @contextlib.asynccontextmanager
     async def validators(self, *names: str) -> AsyncIterator[None]:
@@ -70,20 +70,20 @@ def opened(start_anvil: Callable[..., Anvil], folder: Path) -> Iterator[World]:
 
     anvil = start_anvil()
     deployment = deploy_on(anvil, folder)
-    house = asyncio.run(NodeFixture.open(folder, deployment.settings, seed="nodes", workers=WORKERS))
-    asyncio.run(house.publish_model(0))
+    run_fixture = asyncio.run(NodeFixture.open(folder, deployment.settings, seed="nodes", workers=WORKERS))
+    asyncio.run(run_fixture.publish_model(0))
     anvil.request("evm_setIntervalMining", 1)
     orchestrator = Orchestrator(
-        house,
+        run_fixture,
         folder / "orchestrator",
         extra=f'run_folder = "{folder / "run"}"',
         environment={"MUSTER_ORCHESTRATOR__DEMAND_BATCHES": "100"},  # nobody trains, and still work is wanted
     )
-    origin = Server(folder / "origin", run=house.run, role="origin", dir=folder / "published")
+    origin = Server(folder / "origin", run=run_fixture.run, role="origin", dir=folder / "published")
     with ended(origin):
         orchestrator.start()
         try:
-            yield World(house, orchestrator, origin.start())
+            yield World(run_fixture, orchestrator, origin.start())
         finally:
             orchestrator.stop()
 
@@ -94,21 +94,21 @@ async def commit_bytes(world: World, worker: str, data: bytes, step: int = 0) ->
         root = rollout_tree(read_rollouts(data)).root
     except MalformedError:
         root = b"\x66" * 32
-    async with world.house.client(world.orchestrator.url, worker) as client:
-        await client.put_file(data, world.house.run, 0, root)
-    await world.house.commit(worker, 0, "0x" + root.hex(), step)
+    async with world.run_fixture.client(world.orchestrator.url, worker) as client:
+        await client.put_file(data, world.run_fixture.run, 0, root)
+    await world.run_fixture.commit(worker, 0, "0x" + root.hex(), step)
 
 
 async def rows_of(
     world: World, worker: str, spoil: Callable[[Rollout], dict[str, object]], step: int = 0
 ) -> list[Rollout]:
     """Rows that are as drawn, but for the one at position 9, of which `spoil` says what is wrong with it."""
-    house = world.house
-    async with house.chain("stranger") as chain:
-        terms, checkpoint = await chain.terms(house.run), await chain.checkpoint(house.run, step)
-        task_set = load_task_set(house.folder / "run" / "tasks.jsonl", terms.task_root)
-        rules = make_rules(chain, house.run, terms, task_set, house.folder / "checkpoint-0")
-    node = house.key(worker).address
+    run_fixture = world.run_fixture
+    async with run_fixture.chain("stranger") as chain:
+        terms, checkpoint = await chain.terms(run_fixture.run), await chain.checkpoint(run_fixture.run, step)
+        task_set = load_task_set(run_fixture.folder / "run" / "tasks.jsonl", terms.task_root)
+        rules = make_rules(chain, run_fixture.run, terms, task_set, run_fixture.folder / "checkpoint-0")
+    node = run_fixture.key(worker).address
     draw = rules.draw(step=step, entropy=checkpoint.entropy, node=node, index=0, work_class=0)
     rows = []
     for position, seed in enumerate(draw.seeds):
@@ -117,7 +117,7 @@ async def rows_of(
         tokens = np.zeros(terms.max_completion_tokens, np.int32)
         rows.append(
             Rollout(
-                run=house.run,
+                run=run_fixture.run,
                 step=step,
                 position=position,
                 group=group,

@@ -162,7 +162,7 @@ def test_weights_and_biases_gets_every_number_in_one_run_however_often_the_train
     monkeypatch.setenv("WANDB_SILENT", "true")
     import wandb
 
-    options = TrainerSettings(state_dir=tmp_path, wandb_project="house")
+    options = TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture")
     with structlog.testing.capture_logs() as said:
         for step in (3, 4):
             metrics = Metrics(options, 7)
@@ -174,8 +174,8 @@ def test_weights_and_biases_gets_every_number_in_one_run_however_often_the_train
     (run,) = {run for _, run, _ in histories(tmp_path)}
     assert run == (tmp_path / "wandb-id").read_text()
     assert [(project, numbers) for project, _, numbers in histories(tmp_path)] == [
-        ("house", {"reward": 0.375, "seconds/update": 2, "step": 3}),
-        ("house", {"reward": 0.5, "seconds/update": 2, "step": 4}),
+        ("run_fixture", {"reward": 0.375, "seconds/update": 2, "step": 3}),
+        ("run_fixture", {"reward": 0.5, "seconds/update": 2, "step": 4}),
     ]
 
 
@@ -184,7 +184,7 @@ def test_training_goes_on_when_weights_and_biases_is_lost(tmp_path: Path, monkey
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")
     before = set(psutil.Process().children(recursive=True))
-    metrics = Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="house"), 7)
+    metrics = Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture"), 7)
     helpers = [one for one in psutil.Process().children(recursive=True) if one not in before]
     assert helpers
     for helper in helpers:
@@ -205,7 +205,7 @@ def test_training_ends_when_weights_and_biases_does_not(tmp_path: Path, monkeypa
     monkeypatch.setenv("WANDB_SILENT", "true")
     monkeypatch.setattr("trainer.metrics.FINISH_SECONDS", 0.5)
     before = set(psutil.Process().children(recursive=True))
-    metrics = Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="house"), 7)
+    metrics = Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture"), 7)
     helpers = [one for one in psutil.Process().children(recursive=True) if one not in before]
     for helper in helpers:
         helper.suspend()
@@ -225,7 +225,7 @@ def test_training_ends_when_weights_and_biases_does_not(tmp_path: Path, monkeypa
 @pytest.mark.usefixtures("service")
 def test_weights_and_biases_without_a_key_is_refused_at_the_start(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No API key") as caught:
-        Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="house"), 7)
+        Metrics(TrainerSettings(state_dir=tmp_path, wandb_project="run_fixture"), 7)
     assert "WANDB_MODE=offline" in caught.value.hint
 
 

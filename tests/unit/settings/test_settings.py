@@ -247,7 +247,12 @@ def test_a_recipe_stands_behind_what_is_set_and_before_the_default(
     monkeypatch.setenv("MUSTER_TRAINER__WARMUP_STEPS", "7")
     loaded = read_settings(path)
     trainer = loaded.settings.trainer
-    assert (trainer.delta, trainer.warmup_steps, trainer.learning_rate, trainer.batch_wait_seconds) == (5.0, 7, 3e-7, 600)
+    assert (trainer.delta, trainer.warmup_steps, trainer.learning_rate, trainer.batch_wait_seconds) == (
+        5.0,
+        7,
+        3e-7,
+        600,
+    )
     keys = ("delta", "warmup_steps", "learning_rate", "batch_wait_seconds")
     assert [loaded.source(f"trainer.{key}") for key in keys] == [
         str(path),

@@ -47,7 +47,7 @@ def whole_steps(folder: Path) -> set[int]:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifest]]:
+def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifest]]:
     """Return a folder with steps 0 to 2 and their differences in `published`, and the steps' manifests."""
     folder = tmp_path_factory.mktemp("deltas")
     return folder, publish_steps(folder, 3)
@@ -56,8 +56,8 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Manifest
 # What is published
 
 
-def test_a_difference_is_a_small_version_that_makes_the_step(house: tuple[Path, list[Manifest]]) -> None:
-    folder, made = house
+def test_a_difference_is_a_small_version_that_makes_the_step(run_fixture: tuple[Path, list[Manifest]]) -> None:
+    folder, made = run_fixture
     published = folder / "published"
     found = differences(published)
     assert set(found) == {(0, 1), (1, 2)}
@@ -78,9 +78,9 @@ def test_a_difference_is_a_small_version_that_makes_the_step(house: tuple[Path, 
 
 
 def test_the_root_of_a_step_is_the_same_with_and_without_a_difference(
-    house: tuple[Path, list[Manifest]], tmp_path: Path
+    run_fixture: tuple[Path, list[Manifest]], tmp_path: Path
 ) -> None:
-    folder, made = house
+    folder, made = run_fixture
     alone = publish(folder / "checkpoint-2", tmp_path / "out", RUN, 2, shard_bytes=SHARD)
     assert alone.root == made[2].root
 
@@ -136,8 +136,10 @@ def test_a_damaged_base_makes_a_larger_difference_and_not_a_wrong_one(tmp_path: 
     assert all(made_shard(good, [difference], shard) for shard in made[1].shards)
 
 
-def test_a_damaged_step_is_not_what_a_difference_is_made_of(house: tuple[Path, list[Manifest]], tmp_path: Path) -> None:
-    folder, made = house
+def test_a_damaged_step_is_not_what_a_difference_is_made_of(
+    run_fixture: tuple[Path, list[Manifest]], tmp_path: Path
+) -> None:
+    folder, made = run_fixture
     damaged = write_step(tmp_path / "1", 1)
     flip_bit(damaged / "model.safetensors", 100_000)
     base = TargetStep(version_path(folder / "published", made[0].root), made[0])
@@ -251,9 +253,9 @@ def test_a_number_that_is_cut_through_becomes_bytes() -> None:
 
 
 @pytest.fixture
-def version(house: tuple[Path, list[Manifest]], tmp_path: Path) -> Path:
+def version(run_fixture: tuple[Path, list[Manifest]], tmp_path: Path) -> Path:
     """Return a difference from step 0 to 1 that a test may spoil."""
-    path = differences(house[0] / "published")[0, 1]
+    path = differences(run_fixture[0] / "published")[0, 1]
     for name in (TARGET_NAME, FRAMES_NAME):
         (tmp_path / name).write_bytes((path / name).read_bytes())
     return tmp_path
@@ -297,8 +299,8 @@ def test_a_file_of_another_length_is_refused(version: Path) -> None:
         open_difference(version)
 
 
-def test_a_lie_in_a_frame_makes_no_shard(version: Path, house: tuple[Path, list[Manifest]]) -> None:
-    folder, made = house
+def test_a_lie_in_a_frame_makes_no_shard(version: Path, run_fixture: tuple[Path, list[Manifest]]) -> None:
+    folder, made = run_fixture
     start = TargetStep(version_path(folder / "published", made[0].root), made[0])
     size = (version / FRAMES_NAME).stat().st_size
     lies = 0
@@ -313,8 +315,8 @@ def test_a_lie_in_a_frame_makes_no_shard(version: Path, house: tuple[Path, list[
     assert lies > size // 97 - 5, "all but a few, which zstd does not look at"
 
 
-def test_a_difference_is_what_was_offered(house: tuple[Path, list[Manifest]]) -> None:
-    folder, made = house
+def test_a_difference_is_what_was_offered(run_fixture: tuple[Path, list[Manifest]]) -> None:
+    folder, made = run_fixture
     manifest = read_manifest(differences(folder / "published")[0, 1])
     check_difference(manifest, RUN, 1, 0, manifest.total_bytes)
     for run, step, base, limit in ((2, 1, 0, 10**9), (RUN, 2, 0, 10**9), (RUN, 1, 1, 10**9)):
