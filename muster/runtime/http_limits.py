@@ -75,6 +75,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._unanswered: deque[RequestResponseCycle] = deque()  # the request under way, and those that came with it
+        transport.set_write_buffer_limits(0)  # so `flow.drain` ends when everything has left
         # A socket that waits for room shows only when a third of its buffer, which may be megabytes, has been taken.
         transport.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
         host = self.client[0] if self.client else ""

@@ -219,24 +219,25 @@ class FileServer:
 
     async def _send_file(self, reply: Reply, body: Body, connection: BoundedProtocol, send: Send) -> None:
         reading = asyncio.get_running_loop().run_in_executor
+        buffer = memoryview(bytearray(min(PIECE_BYTES, reply.length)))
         position = available = reply.start
         while position < reply.stop:
             if position >= available:
                 available = await body.ready(position, reply.stop)
-            await connection.flow.drain()
+            await connection.flow.drain()  # until the buffer has left
             if connection.transport.is_closing():
                 raise ConnectionAbortedError
             size = min(PIECE_BYTES, available - position)
             try:
-                piece = await reading(self._threads, os.pread, body.file.fileno(), size, position)
+                read = await reading(self._threads, os.preadv, body.file.fileno(), [buffer[:size]], position)
             except OSError as error:
                 raise FileProblem(500, f"the file cannot be read: {error.strerror}") from error
-            if not piece:
+            if not read:
                 raise FileProblem(500, f"the file ends at byte {position}")
-            await send({"type": "http.response.body", "body": piece, "more_body": True})
-            reply.count(len(piece))
-            position += len(piece)
-            if wait := self._rate_limit.spend(len(piece)):
+            await send({"type": "http.response.body", "body": buffer[:read], "more_body": True})
+            reply.count(read)
+            position += read
+            if wait := self._rate_limit.spend(read):
                 await asyncio.sleep(wait)
 
 
