@@ -44,6 +44,7 @@ LIMITS = ConnectionLimits(
     slowest_rate=SLOWEST_BYTES_PER_SECOND,
 )
 MOST_DESCRIPTORS = 1 << 20
+"""Open files at most, connections among them."""
 log = telemetry.logger("orchestrator")
 
 
@@ -69,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def _serve(settings: Settings) -> None:
-    """Serve, and answer /metrics, until a signal, which uvicorn's server takes from `run_process`."""
+    """Serve, and answer /metrics, until a signal: uvicorn's handler takes the place of the one of `run_process`."""
     signer = await asyncio.to_thread(load_signer, settings.keys, settings.chain.chain_id)
     with _listen(settings.orchestrator) as listener:
         descriptors = raise_descriptor_limit()

@@ -166,8 +166,9 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
     """
     length = request.headers.get("content-length", "")
     announced = int(length) if length.isdigit() else 0
+    too_large = problems.too_large(f"the body is larger than {limit} bytes")
     if announced > limit:
-        raise problems.too_large(f"the body is larger than {limit} bytes")
+        raise too_large
     seconds += announced / SLOWEST_BYTES_PER_SECOND
     received = 0
     deadline = asyncio.get_running_loop().time() + seconds
@@ -184,7 +185,7 @@ async def chunks(request: Request, limit: int, seconds: float) -> AsyncIterator[
             return
         received += len(chunk)
         if received > limit:
-            raise problems.too_large(f"the body is larger than {limit} bytes")
+            raise too_large
         yield chunk
 
 

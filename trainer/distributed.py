@@ -1,4 +1,6 @@
-"""Train one model in several processes: torchrun starts them, rank 0 is the trainer, the others follow its commands.
+"""Train one model in this process alone (`Ranks`), or in several (`Distributed`).
+
+torchrun starts the several; rank 0 is the trainer, and the others follow its commands.
 
     torchrun --nproc-per-node=8 -m trainer --config FILE
 

@@ -33,10 +33,10 @@ from worker.journal import WorkJournal
 from worker.producer import Producer
 from worker.weights import NewestCheckpoint
 
-REPEAT_SECONDS: Final = 240.0
-"""Between two offers; an offer lasts ten minutes."""
+OFFER_SECONDS: Final = 240.0
+"""Between two offers of what this worker shares; an offer lasts ten minutes."""
 
-RETRY_SECONDS: Final = 15.0
+OFFER_RETRY_SECONDS: Final = 15.0
 """Pause after an offer that was not accepted."""
 
 log = telemetry.logger("worker")
@@ -107,5 +107,5 @@ async def share(
         relays.own = offer.url.rstrip("/")
         log.info("sharing weights", url=offer.url)
         while True:
-            await PollLoop(log, "offer", RETRY_SECONDS).until_done(lambda: client.offer_relay(offer))
-            await asyncio.sleep(REPEAT_SECONDS)
+            await PollLoop(log, "offer", OFFER_RETRY_SECONDS).until_done(lambda: client.offer_relay(offer))
+            await asyncio.sleep(OFFER_SECONDS)

@@ -10,7 +10,6 @@ from typing import Annotated
 import typer
 
 from muster.cli.session import EXIT_CHECK, Session, command
-from muster.swarm.demo import run_demo, run_up
 from muster.swarm.plan import Ports, SwarmRequest
 from muster.swarm.processes import is_alive, session_members
 from muster.swarm.report import terminal_summary
@@ -61,6 +60,8 @@ def demo(
     """
     request = SwarmRequest(folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators)
     view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
+    from muster.swarm.demo import run_demo  # imports the chain's libraries, which `status` and `down` do without
+
     summary = asyncio.run(interruptible(run_demo(request, view, report=report, picture=picture, keep=keep)))
     session.result(summary, terminal_summary(summary))
     session.note(f"report: {report}")
@@ -92,6 +93,8 @@ def up(
     """
     request = SwarmRequest(folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators, lasting=True)
     view = watcher(session.stderr, plain=not sys.stdout.isatty())
+    from muster.swarm.demo import run_up
+
     asyncio.run(interruptible(run_up(request, view, keep=keep)))
 
 

@@ -19,6 +19,9 @@ from muster.verification.sample_policy import detection, detection_over, false_r
 
 app = typer.Typer()
 
+_POLICY: Final = {"sample_fraction", "sample_minimum", "newcomer_commitments", "newcomer_factor", "suspect_factor"}
+"""The settings that say how many rows are replayed."""
+
 FALSE_SHARES: Final = (1.0, 0.1, 0.01)
 """Shares of false rows in the work of the cheater of `muster validator policy`; at least one row."""
 
@@ -100,10 +103,6 @@ def policy(
         f"{policy.suspect_factor} times if it was rejected before"
     )
     session.result(document, as_table(lines))
-
-
-_POLICY: Final = {"sample_fraction", "sample_minimum", "newcomer_commitments", "newcomer_factor", "suspect_factor"}
-"""The settings that say how many rows are replayed."""
 
 
 def _detection(policy: ValidatorSettings, rows: int, commitments: int, seen: float) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@
     receipt = await chain.send(runs.claim(node, through))
 
 `court`, `registry`, `runs` and `token` are generated from the build (scripts/bindings.py) and are not in the
-repository.
+repository. May import `errors`. Used by `protocol`, `chain` and everything above.
 """
 
 from pathlib import Path

@@ -14,6 +14,7 @@ Rules:
   or a local swarm may hold as many as there is room for.
 - Beyond HEADS_PER_ADDRESS unfinished heads an address loses its oldest, once that is HEAD_GRACE_SECONDS old, whether
   descriptors are short or not.
+- Origins and relays claim no connection, so all of theirs are strangers'.
 - An IPv6 address stands for its /64. The addresses of `proxies` are neither strangers nor limited in heads.
 """
 

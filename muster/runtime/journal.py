@@ -80,7 +80,11 @@ class Journal:
                 for statement in schema:
                     self._database.execute(statement)
         except (OSError, sqlite3.Error, StorageError) as error:
-            raise StorageError(f"the journal {path} cannot be used: {error}", hint="check its folder") from error
+            hint = "check its folder"
+            if "no such column" in str(error):
+                where = f" {setting}" if setting else " folder"
+                hint = f"another version of Muster wrote it: end its open cases with that one, then set another{where}"
+            raise StorageError(f"the journal {path} cannot be used: {error}", hint=hint) from error
         if owner:
             self._claim(owner, setting)
 

@@ -26,7 +26,7 @@ MAX_RETRY_AFTER_SECONDS: Final = 10.0
 SAY_AGAIN_SECONDS: Final = 60.0
 """The same failure of the same service is logged again after this long, with the number of retries since."""
 
-MAX_TROUBLES: Final = 64
+MAX_REMEMBERED: Final = 64
 """Keys that are remembered; the oldest is forgotten first."""
 
 T = TypeVar("T")
@@ -89,7 +89,7 @@ class Repeats:
             return None
         self._said[key] = now, 0
         self._said.move_to_end(key)
-        while len(self._said) > MAX_TROUBLES:
+        while len(self._said) > MAX_REMEMBERED:
             self._said.popitem(last=False)
         return quiet + 1
 

@@ -292,7 +292,7 @@ class ShardcastSettings(Section):
     connections: int = Field(default=256, ge=1, le=100_000)
     """Connections served at the same time."""
     idle_seconds: float = Field(default=20, gt=0, le=3600)
-    """A connection on which no request arrives for this long is closed."""
+    """A connection is closed on which no request arrives for this long, or the head of one does not end."""
 
 
 class LogSettings(Section):

@@ -1,8 +1,9 @@
 """Weights to everyone, every byte checked on arrival against the root that the run anchored on chain.
 
-`manifest` is the format, `publish` makes a version, `server` and `origin` or `relay` hand it out over plain HTTP with
-ranges, `client` fetches it from several sources at once, `catch_up` makes out of differences what it can before that. A
-source can be slow or lie; it cannot make anybody load wrong weights.
+`format` is what lies on disk, `publish` makes a version, `retention` says what is kept, `serve` hands it out over plain
+HTTP with ranges (origin, relay), `fetch` gets it from several sources at once, `delta` makes it out of differences. A
+source can be slow or send wrong bytes; it cannot make anybody load wrong weights. May import `models`, `protocol` and
+below. Used by `clients`, `swarm`, the processes and `muster weights`.
 """
 
 from muster.shardcast.fetch.catch_up import fetch_step

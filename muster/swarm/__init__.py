@@ -2,5 +2,6 @@
 
 `processes` knows one operating-system process group, `supervisor` a set of them, `state` what a killed supervisor
 leaves behind, `plan` which processes a swarm has, `stage` what must be on chain before they start, `watch` what is
-happening, `summary` and `report` what happened, `demo` all of it in one command.
+happening, `facts` reads what happened, `summary`, `report` and `plots` tell it, `demo` does all of it in one command.
+May import everything but `cli`. Used by `muster swarm`.
 """

@@ -86,6 +86,7 @@ class Swarm:
             await asyncio.to_thread(stage.write_settings, self.request, self.run)
 
     async def _deploy(self) -> None:
+        """Start the chain, deploy the contracts, give out tokens, make the validators' draw secrets."""
         await self.supervisor.start(chain_process(self.request))
         self.view.stage("deploying the contracts, making a model")
         await stage.deploy_contracts(self.request, self.keys)

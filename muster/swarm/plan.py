@@ -195,6 +195,7 @@ def settings_of(request: SwarmRequest, name: str, run: int) -> dict[str, object]
 
 
 def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str, object]:
+    """Return what only this role sets; a cheater's settings are a worker's."""
     layout, ports = request.layout, request.ports
     match role:
         case "validator":
@@ -233,12 +234,13 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
                 "shardcast.upstreams": [f"http://127.0.0.1:{ports.origin}"],
                 "shardcast.check_chain": True,
             }
-    return {
-        "worker.state_dir": state,
-        "worker.poll_seconds": 0.5,
-        "shardcast.share": True,
-        "shardcast.port": 0,
-    }
+        case _:
+            return {
+                "worker.state_dir": state,
+                "worker.poll_seconds": 0.5,
+                "shardcast.share": True,
+                "shardcast.port": 0,
+            }
 
 
 def relay_urls(request: SwarmRequest) -> list[str]:

@@ -32,7 +32,7 @@ class Participant:
     node: str = ""
     """Address of its key, once it has one."""
     operator: str = ""
-    """Address of its operator's."""
+    """Address of its operator's key, once it has one."""
     honest: bool = True
 
 

@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from muster.settings.schema import ValidatorSettings
 
 
-def sample_size(policy: ValidatorSettings, positions: int, *, index: int, suspect: bool) -> int:
+def sample_size(settings: ValidatorSettings, positions: int, *, index: int, suspect: bool) -> int:
     """Return how many of the `positions` of a node's commitment number `index` (from 0) go through the replay checks.
 
     suspect: whether the node was rejected before. Of two reasons for a larger sample the stronger counts.
     """
-    wanted = max(policy.sample_minimum, math.ceil(policy.sample_fraction * positions))
-    newcomer = policy.newcomer_factor if index < policy.newcomer_commitments else 1
-    return min(positions, wanted * max(newcomer, policy.suspect_factor if suspect else 1))
+    wanted = max(settings.sample_minimum, math.ceil(settings.sample_fraction * positions))
+    newcomer = settings.newcomer_factor if index < settings.newcomer_commitments else 1
+    return min(positions, wanted * max(newcomer, settings.suspect_factor if suspect else 1))
 
 
 def false_rows(positions: int, share: float) -> int:

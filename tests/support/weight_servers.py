@@ -284,7 +284,6 @@ import asyncio, json, sys
 from pathlib import Path
 from muster.runtime import telemetry
 from muster.errors import MusterError
-from muster.settings.schema import ShardcastSettings
 from muster.shardcast import fetch_version
 from muster.shardcast.fetch.sources import FetchLimits
 telemetry.configure("fetcher")

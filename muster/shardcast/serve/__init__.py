@@ -1,4 +1,5 @@
 """Serving versions over HTTP: the file server, its routes, an origin's folder and a relay's.
 
-May import `format`, `delta` and `fetch`. Used by `python -m muster.shardcast`, the trainer and sharing workers.
+May import `format`, `delta`, `fetch` and the bounds of `muster.runtime`; uvicorn serves. Used by
+`python -m muster.shardcast` and by workers that share.
 """

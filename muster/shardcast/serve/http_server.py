@@ -151,7 +151,7 @@ class FileServer:
         """Listen, and return the port (the one chosen, where 0 was asked for). Raises ConfigError when it is taken."""
         config = bounded_config(self._answer, self._table, self.limits)
         config.load()
-        # uvicorn's protocol without its Server: signals belong to the process, and ending takes no turns of a clock.
+        # uvicorn's protocol without its Server, which would take the process's signals and end by polling.
         connection = partial(config.http_protocol_class, config, self._state, {})  # type: ignore[arg-type]
         try:
             self._server = await asyncio.get_running_loop().create_server(connection, host, port)

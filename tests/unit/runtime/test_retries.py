@@ -12,7 +12,7 @@ from muster.chain.provider import BoundedProvider
 from muster.clients.orchestrator import OrchestratorClient
 from muster.errors import UnreachableError
 from muster.runtime import retries, telemetry
-from muster.runtime.retries import MAX_TROUBLES, Repeats
+from muster.runtime.retries import MAX_REMEMBERED, Repeats
 
 NOBODY = "0x" + "00" * 20
 
@@ -27,10 +27,10 @@ def test_the_same_trouble_is_said_once_a_minute_and_counted() -> None:
 
 def test_what_is_remembered_is_bounded() -> None:
     repeats = Repeats(60)
-    for number in range(MAX_TROUBLES + 1):
+    for number in range(MAX_REMEMBERED + 1):
         repeats.count(("chain", str(number)), 0)
     assert repeats.count(("chain", "0"), 1) == 1, "the oldest was forgotten"
-    assert repeats.count(("chain", str(MAX_TROUBLES)), 1) is None
+    assert repeats.count(("chain", str(MAX_REMEMBERED)), 1) is None
 
 
 @pytest.mark.usefixtures("kept_logging")
