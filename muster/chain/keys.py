@@ -97,7 +97,7 @@ def import_keystore(path: Path, signer: Signer, password: str, *, iterations: in
     """Keep an existing key encrypted at `path`, which must not exist."""
     if len(password) < MIN_PASSWORD_LENGTH:
         raise UsageError("the password is too short", hint=f"use at least {MIN_PASSWORD_LENGTH} characters")
-    _refuse_existing(path)
+    refuse_existing(path)
     write_secret(path, json.dumps(signer.encrypt(password, iterations=iterations)))
 
 
@@ -164,7 +164,7 @@ def write_secret(path: Path, text: str) -> None:
     try:
         descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     except FileExistsError:
-        _refuse_existing(path)
+        refuse_existing(path)
         raise
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text + "\n")
@@ -172,7 +172,8 @@ def write_secret(path: Path, text: str) -> None:
         os.fsync(file.fileno())
 
 
-def _refuse_existing(path: Path) -> None:
+def refuse_existing(path: Path) -> None:
+    """Raise ConfigError when there is anything at the path of a new key."""
     if path.exists() or path.is_symlink():
         raise ConfigError(f"{path} exists and is not overwritten: it may hold a key", hint="choose another path")
 

@@ -12,7 +12,7 @@ import typer
 from eth_utils.address import to_checksum_address
 
 from muster.chain.client import Chain
-from muster.chain.keys import Signer, create_keystore, import_keystore, read_password, read_secret
+from muster.chain.keys import Signer, create_keystore, import_keystore, read_password, read_secret, refuse_existing
 from muster.cli.session import Session, command, parse_tokens, wallet_folder, wallet_path
 from muster.contracts import registry, token
 from muster.errors import ConfigError, UnreachableError, UsageError
@@ -29,7 +29,7 @@ PasswordFile = Annotated[
 @command(app, "new")
 def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
     """Make a new key and keep it encrypted."""
-    path = _new_path(wallet)
+    refuse_existing(path := wallet_path(wallet))
     signer = create_keystore(path, _new_password(password_file))
     session.result(
         {"address": signer.address, "keystore": str(path)},
@@ -40,7 +40,7 @@ def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) ->
 @command(app, "import")
 def import_(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
     """Encrypt an existing key: 64 hex digits, asked for without echo or read from standard input."""
-    path = _new_path(wallet)
+    refuse_existing(path := wallet_path(wallet))
     text = getpass.getpass("Private key: ") if sys.stdin.isatty() else sys.stdin.read(1024)
     signer = Signer.from_key(text.strip())
     import_keystore(path, signer, _new_password(password_file))
@@ -124,13 +124,6 @@ def read_address(path: Path) -> str:
         raise ConfigError(f"no keystore at {path}", hint=f"muster wallet new {path}") from error
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from error
-
-
-def _new_path(wallet: str) -> Path:
-    path = wallet_path(wallet)
-    if path.exists() or path.is_symlink():
-        raise ConfigError(f"{path} exists and is not overwritten: it may hold a key", hint="choose another name")
-    return path
 
 
 def _new_password(password_file: Path | None) -> str:

@@ -9,6 +9,8 @@
   answer ends the connection, our half is closed at once and the rest is awaited for `linger_seconds`.
 - What is refused before it reaches the application is a problem document too: 400 for what is no HTTP, 431 for too long
   a head, 503 with `Retry-After` where there is no room. (`muster/runtime/connection_table.py` says who gets room.)
+- PIPELINED requests of a connection may be without their answers; one that sends more is cut.
+- A client that closes its half of the connection is taken to be gone: nothing is answered any more.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import asyncio
 import json
 import socket
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -29,6 +32,9 @@ from muster.runtime.connection_table import ConnectionTable, Owner, address_grou
 
 UNSENT_BYTES: Final = 256 * 1024
 """Of an answer in the kernel that are not on their way: reading is noticed in halves of this, and memory bounded."""
+
+PIPELINED: Final = 32
+"""Requests of one connection that are not answered yet."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +67,8 @@ class BoundedProtocol(HttpToolsProtocol):
     owner: Owner | None = None
     busy = False
     since = 0.0
+    on_lost: Callable[[], object] | None = None
+    """Called when the connection is gone; the application sets it while it answers."""
 
     _timer: asyncio.TimerHandle | None = None
     _in_head = False
@@ -89,6 +97,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self.table.remove(self)
         self._answer_no_more()
         super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     # What comes in
 
@@ -108,6 +118,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if not self.busy and not self._lingering and self.cycle is not None:
             self._await_head()  # of the first request it is awaited since the connection was opened
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+        else:  # a trailer, which must not become part of the head
+            self._discard(len(name) + len(value))
+
     def on_headers_complete(self) -> None:
         self._in_head = False
         if self._lingering:
@@ -115,6 +131,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > self.limits.head_bytes:
             self.refuse(431)
             raise ValueError("the head is too long")  # which ends the parsing
+        if len(self._unanswered) >= PIPELINED:
+            self.transport.abort()
+            raise ValueError("too many requests at once")
         self.table.head_arrived(self)
         self.busy, self._body_arrived, self._discarded = True, False, 0
         if not self.flow.write_paused:  # else the answer before has still to be read
@@ -145,6 +164,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._lingering:
             self.transport.close()
             return
+        if self._unanswered and self._unanswered[0].response_started:
+            self.transport.abort()  # the refusal would land in the middle of an answer
+            return
         self._answer_no_more()
         self.transport.write(refusal(status, HTTPStatus(status).phrase, detail))
         self._linger()
@@ -157,6 +179,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._lingering:
             return
         super().on_response_complete()
+        if self.pipeline:
+            self.flow.pause_reading()  # which uvicorn has resumed
         if self.transport.is_closing():
             self._cut_after(self.limits.stall_seconds)  # there will be no other request
         elif self.cycle.response_complete:  # else the next request came with this one
@@ -280,6 +304,7 @@ def bounded_config(app: Any, table: ConnectionTable, limits: ConnectionLimits, *
         interface="asgi3",
         lifespan="off",
         log_config=None,
+        log_level="error",  # what strangers send is no news: each bad request would be a line
         access_log=False,
         server_header=False,
         proxy_headers=False,

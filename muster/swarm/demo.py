@@ -222,7 +222,7 @@ class Swarm:
 
     async def collect(self, chain: Chain, document: Mapping[str, Any], wall_seconds: float) -> SwarmFacts:
         """Collect everything that the summary needs, while chain and services still run."""
-        events = await facts.chain_events(chain)
+        events = await chain.events(facts.KINDS, chain.addresses.from_block, (await chain.head()).number)
         times = await facts.block_times(chain, events)
         async with self.client(chain) as client:
             relays = await client.relays(self.run)

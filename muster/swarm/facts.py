@@ -43,11 +43,6 @@ NOT_SERVED = "not served"
 """Root of files of a step that the origin no longer has."""
 
 
-async def chain_events(chain: Chain) -> tuple[Event, ...]:
-    """Return all events on chain since the deployment."""
-    return await chain.events(KINDS, chain.addresses.from_block, (await chain.head()).number)
-
-
 async def block_times(chain: Chain, events: Sequence[Event]) -> dict[int, int]:
     """Return the timestamps of the blocks that hold the events."""
     numbers = sorted({event.at.block for event in events})

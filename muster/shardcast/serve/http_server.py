@@ -20,7 +20,7 @@ from typing import Any, BinaryIO, Final, Protocol
 
 from uvicorn.server import ServerState
 
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MusterError
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import BoundedProtocol, ConnectionLimits, bounded_config
@@ -142,6 +142,8 @@ class FileServer:
         self.handler = handler
         self.limits = limits or ServerLimits()
         self._rate_limit = TokenBucket(self.limits.rate)
+        self._turn = asyncio.Lock()
+        """Held by the answer that waits for the rate."""
         self._table = ConnectionTable(self.limits.connections)
         self._threads = ThreadPoolExecutor(READERS, thread_name_prefix="files")
         self._state = ServerState()
@@ -179,6 +181,9 @@ class FileServer:
     async def _answer(self, scope: Any, _: object, send: Send) -> None:
         """Answer one request: the ASGI application."""
         connection: BoundedProtocol = scope["state"]["connection"]
+        task = asyncio.current_task()
+        assert task is not None
+        connection.on_lost = task.cancel  # else what waits for bytes, or for the rate, outlives its connection
         try:
             await self._send(await self._reply(scope), scope, connection, send)
         except FileProblem as problem:  # the head is out: only closing can show that the rest will not come
@@ -186,6 +191,8 @@ class FileServer:
             await _cut(connection)
         except (ConnectionError, asyncio.CancelledError):  # the other side is gone; or close()
             await _cut(connection)
+        finally:
+            connection.on_lost = None
 
     async def _reply(self, scope: Any) -> Reply:
         """Return the handler's answer to a request, or why it gets none."""
@@ -201,6 +208,9 @@ class FileServer:
             return await self.handler(FileRequest(scope["method"], path, headers))
         except FileProblem as problem:
             return problem.reply()
+        except (MusterError, OSError) as error:
+            _log.warning("cannot answer", path=scope["path"], why=str(error))
+            return FileProblem(500, "the server cannot read what was asked for").reply()
 
     async def _send(self, reply: Reply, scope: Any, connection: BoundedProtocol, send: Send) -> None:
         """Send an answer. Raises FileProblem when the body stays incomplete, ConnectionError when nobody reads it."""
@@ -225,9 +235,12 @@ class FileServer:
             if position >= available:
                 available = await body.ready(position, reply.stop)
             await connection.flow.drain()  # until the buffer has left
+            size = min(PIECE_BYTES, available - position)
+            async with self._turn:  # whoever leaves while waiting owes nothing
+                await asyncio.sleep(self._rate_limit.spend(0))
+                self._rate_limit.spend(size)
             if connection.transport.is_closing():
                 raise ConnectionAbortedError
-            size = min(PIECE_BYTES, available - position)
             try:
                 read = await reading(self._threads, os.preadv, body.file.fileno(), [buffer[:size]], position)
             except OSError as error:
@@ -237,11 +250,10 @@ class FileServer:
             await send({"type": "http.response.body", "body": buffer[:read], "more_body": True})
             reply.count(read)
             position += read
-            if wait := self._rate_limit.spend(read):
-                await asyncio.sleep(wait)
 
 
 async def _cut(connection: BoundedProtocol) -> None:
     """Close a connection at once, and let uvicorn know first: to it, an answer that ends early is an error."""
+    connection.on_lost = None
     connection.transport.abort()
     await asyncio.sleep(0)

@@ -18,7 +18,7 @@ import uvicorn
 
 from muster.runtime import connection_table
 from muster.runtime.connection_table import ConnectionTable, Owner
-from muster.runtime.http_limits import ConnectionLimits, bounded_config
+from muster.runtime.http_limits import PIPELINED, ConnectionLimits, bounded_config
 from orchestrator.__main__ import LIMITS
 
 ANSWER = b"x" * (64 << 20)
@@ -37,7 +37,7 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answer by path.
 
     /long answers with 64 MiB, /pieces with the same in pieces, /early before the body has come; /mine makes its
-    connection a member's, /hold waits; anything else answers with its body.
+    connection a member's, /hold waits, /headers answers with the names of the headers; anything else with its body.
     """
     body = ANSWER if scope["path"] in ("/long", "/pieces") else b"early"
     connection = scope["state"]["connection"]
@@ -50,6 +50,8 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
         while more:
             message = await receive()
             body, more = body + message.get("body", b""), message.get("more_body", False)
+    if scope["path"] == "/headers":
+        body = b" ".join(name for name, _ in scope["headers"])
     length = str(len(body)).encode()
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
     size = 1 << 16 if scope["path"] == "/pieces" else len(body) or 1
@@ -67,12 +69,13 @@ async def port() -> AsyncIterator[int]:
 
 @asynccontextmanager
 async def serving(table: ConnectionTable, limits: ConnectionLimits = LIMITS) -> AsyncIterator[int]:
+    global HOLD
+    HOLD = asyncio.Event()  # of this test's loop
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
         server = uvicorn.Server(bounded_config(app, table, limits))
         task = asyncio.create_task(server.serve(sockets=[listener]))
-        HOLD.clear()
         try:
             yield listener.getsockname()[1]
         finally:
@@ -412,6 +415,42 @@ async def test_slow_heads_of_one_address_push_each_other_out(
         assert (await answer(slow[0]))[0].startswith(b"HTTP/1.1 503 ")
         assert await ask(late, "/") == b"HTTP/1.1 200 OK"
         assert await ask(served, "/") == b"HTTP/1.1 200 OK", "who was served waits for nothing"
+
+
+async def test_requests_that_wait_for_their_answers_are_bounded(port: int) -> None:
+    """Each costs memory. As many as may wait are answered, in turn; one more, and the connection is cut."""
+    first, more = b"GET /hold HTTP/1.1\r\nHost: x\r\n\r\n", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    streams[1].write(first + more * (PIPELINED - 1))
+    await asyncio.sleep(0.2)
+    HOLD.set()
+    assert [(await answer(streams))[0].split(b"\r\n")[0] for _ in range(PIPELINED)] == [b"HTTP/1.1 200 OK"] * PIPELINED
+    HOLD.clear()
+    streams[1].write(first + more * PIPELINED)
+    assert await cut(streams)
+    assert not HOLD.is_set(), "before any was answered"
+
+
+async def test_a_trailer_is_no_header(port: int) -> None:
+    """Else a stranger behind a proxy could name an address of their choice."""
+    streams = await asyncio.open_connection("127.0.0.1", port)
+    head = b"POST /headers HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+    streams[1].write(head + b"0\r\nX-Forwarded-For: 9.9.9.9\r\n\r\n")
+    assert (await answer(streams))[1] == b"host transfer-encoding"
+    streams[1].close()
+
+
+async def test_a_refusal_never_lands_within_an_answer(port: int) -> None:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=1024)
+    writer.write(b"GET /pieces HTTP/1.1\r\nHost: x\r\n\r\n")
+    received = await reader.readuntil(b"\r\n\r\n")
+    writer.write(b"\x00 garbage\r\n\r\n")
+    with suppress(ConnectionError):
+        async with asyncio.timeout(PATIENCE):
+            while more := await reader.read(1 << 16):
+                received += more
+    assert received.partition(b"\r\n\r\n")[2].strip(b"x") == b"", "bytes of the answer, and nothing else"
+    writer.close()
 
 
 @pytest.mark.parametrize("end", ["garbage", "gone"])

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from muster.errors import ConfigError
+from muster.errors import ConfigError, MalformedError
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.publish import publish
 from muster.shardcast.serve.http_server import (
@@ -316,6 +316,61 @@ async def test_slow_readers_cost_one_piece_of_memory_each(tmp_path: Path) -> Non
         await stack.aclose()
         assert len(os.listdir("/proc/self/fd")) < open_files  # which counted the listener
         assert running.accidents == []
+
+
+async def test_who_leaves_takes_the_work_for_them_along() -> None:
+    """Connections are what is bounded: nothing may outlive them."""
+    events: asyncio.Queue[str] = asyncio.Queue()
+
+    async def never(_: FileRequest) -> Reply:
+        events.put_nowait("begun")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            events.put_nowait("ended")
+        raise AssertionError
+
+    server = FileServer(never, LIMITS)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        async with asyncio.timeout(20):
+            for _ in range(20):
+                async with connected(port) as (_, writer):
+                    writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                    assert await events.get() == "begun"
+                assert await events.get() == "ended"
+        assert await all_gone(server)
+    finally:
+        await server.close()
+
+
+async def test_who_asks_and_leaves_uses_up_nothing_of_the_rate(tmp_path: Path) -> None:
+    limits = ServerLimits(rate=4 << 20)
+    async with serving(tmp_path / "file", 16 << 20, limits) as running:
+        for _ in range(100):  # a piece each would be 25 seconds
+            async with connected(running.port) as (_, writer):
+                writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+                await writer.drain()
+                await asyncio.sleep(0.01)
+        async with connected(running.port) as (reader, writer), asyncio.timeout(12):
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=0-2097151\r\n\r\n")
+            await reader.readuntil(b"\r\n\r\n")
+            assert await reader.readexactly(2 << 20) == running.data[: 2 << 20]
+
+
+async def test_a_handler_that_fails_is_answered_with_a_problem_document() -> None:
+    async def fails(_: FileRequest) -> Reply:
+        raise MalformedError("the index is no index")
+
+    server = FileServer(fails, LIMITS)
+    port = await server.start("127.0.0.1", 0)
+    try:
+        answered = await raw(port, b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+    finally:
+        await server.close()
+    head, _, body = answered.partition(b"\r\n\r\n")
+    assert head.startswith(b"HTTP/1.1 500 ")
+    assert json.loads(body)["detail"] == "the server cannot read what was asked for"
 
 
 async def test_an_answer_that_stays_incomplete_is_cut_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
