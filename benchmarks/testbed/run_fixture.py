@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -22,6 +21,7 @@ from typing import Any
 from eth_utils.crypto import keccak
 
 from benchmarks.testbed.anvil import Anvil, free_port
+from benchmarks.testbed.processes import Stoppable
 from benchmarks.testbed.s3 import Endpoint, without_aws
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain, event_of
@@ -213,7 +213,7 @@ class RunFixture:
         return OrchestratorClient(url, self.key(name) if name else None, **given)
 
 
-class Orchestrator:
+class Orchestrator(Stoppable):
     """A real orchestrator process over a run_fixture."""
 
     def __init__(
@@ -262,7 +262,6 @@ demand_batches = 2
 {extra}
 """
         )
-        self.process: subprocess.Popen[str] | None = None
 
     def change(self, old: str, new: str) -> None:
         """Change its settings, for the next start."""
@@ -300,17 +299,3 @@ demand_batches = 2
             return error.code, error.read()
         except OSError:
             return 0, b""
-
-    def kill(self) -> None:
-        """As if the power had failed."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=10)
-
-    def stop(self) -> tuple[int, str]:
-        """SIGTERM; the exit code and what it said on stderr."""
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        _, errors = self.process.communicate(timeout=20)
-        return self.process.returncode, errors

@@ -107,7 +107,7 @@ def _parsed(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 class ConnectionTable:
-    """The open connections of one server. Not for several threads."""
+    """Keeps the open connections of one server. Not for several threads."""
 
     def __init__(self, budget: int, proxies: Iterable[Network] = ()) -> None:
         self.budget = budget
@@ -124,7 +124,7 @@ class ConnectionTable:
 
     @property
     def owned(self) -> int:
-        """How many connections are a member's."""
+        """Return how many connections are a member's."""
         return self._owned.total()
 
     def is_proxy(self, host: str) -> bool:

@@ -7,7 +7,6 @@ import json
 import os
 import random
 import re
-import signal
 import subprocess
 import sys
 import time
@@ -18,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+from benchmarks.testbed.processes import Stoppable
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast import fetch_version, publish
 from muster.shardcast.fetch.sources import FetchLimits
@@ -60,7 +60,7 @@ def toml(values: dict[str, object]) -> str:
     return "".join(f"{key} = {json.dumps(value)}\n" for key, value in texts.items())
 
 
-class Server:
+class Server(Stoppable):
     """`python -m muster.shardcast` with the settings given, in a session of its own."""
 
     def __init__(self, folder: Path, port: int = 0, run: int = RUN, **settings: object) -> None:
@@ -73,7 +73,6 @@ class Server:
             + toml({key if "." in key else f"shardcast.{key}": value for key, value in chosen.items()})
         )
         self.port = port
-        self.process: subprocess.Popen[str] | None = None
 
     def spawn(self) -> Self:
         """Start it, without waiting for anything."""
@@ -122,20 +121,6 @@ class Server:
             assert self.process.poll() is None, f"ended before {what}: {self.stop()}"
             assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
             time.sleep(0.02)
-
-    def kill(self) -> None:
-        """As if the power had failed."""
-        assert self.process is not None
-        self.process.send_signal(signal.SIGKILL)
-        self.process.communicate(timeout=10)
-
-    def stop(self) -> tuple[int, str]:
-        """SIGTERM; the exit code, and what it said on stderr."""
-        assert self.process is not None
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        _, errors = self.process.communicate(timeout=20)
-        return self.process.returncode, errors
 
 
 @contextmanager

@@ -152,18 +152,15 @@ def the_request(given: Values) -> Values:
     return found
 
 
+def fields(message: Values) -> Values:
+    """Return what a signed message says, by the names of its model: fileHash is file_hash."""
+    return {re.sub("[A-Z]", lambda found: "_" + found[0].lower(), name): value for name, value in message.items()}
+
+
 def the_receipt(given: Values) -> Values:
     message = given["receipt"]
     found = signed(given, "Receipt", message)
-    receipt = UploadReceipt(
-        run=message["run"],
-        node=message["node"],
-        index=message["index"],
-        root=message["root"],
-        file_hash=message["fileHash"],
-        size=message["size"],
-        signature=found["signature"],
-    )
+    receipt = UploadReceipt(**fields(message), signature=found["signature"])
     where = Domain(given["chain_id"], given["registry"])
     check_receipt(where, receipt, found["signer"])
     path, query = upload_target(receipt.file_hash, receipt.run, receipt.index, receipt.root)
@@ -173,25 +170,9 @@ def the_receipt(given: Values) -> Values:
 def the_verdict(given: Values) -> Values:
     message = given["verdict"]
     found = signed(given, "Verdict", message)
-    verdict = Verdict(
-        run=message["run"],
-        step=message["step"],
-        node=message["node"],
-        index=message["index"],
-        root=message["root"],
-        file_hash=message["fileHash"],
-        validator=message["validator"],
-        accepted=message["accepted"],
-        reason=message["reason"],
-        position=message["position"],
-        measured=float(message["measured"]),
-        threshold=float(message["threshold"]),
-        evidence=message["evidence"],
-        draw_index=message["drawIndex"],
-        preimage=message["preimage"],
-        inspected=message["inspected"],
-        signature=found["signature"],
-    )
+    measured, threshold = float(message["measured"]), float(message["threshold"])
+    given_back = fields(message) | {"measured": measured, "threshold": threshold}
+    verdict = Verdict(**given_back, signature=found["signature"])
     check_verdict(Domain(given["chain_id"], given["registry"]), verdict)
     assert found["signer"] == verdict.validator
     return found

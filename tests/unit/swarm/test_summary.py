@@ -84,95 +84,99 @@ def facts(**changes: object) -> SwarmFacts:
     return SwarmFacts(**(values | changes))  # type: ignore[arg-type]
 
 
+DOCUMENT = {
+    "run": 1,
+    "seed": 0,
+    "steps": 2,
+    "wall_seconds": 123.5,
+    "stage_seconds": {"prepare": 10.0, "train": 100.0, "trainer_update": 2.5, "trainer_wait": 1.0},
+    "held_out": {"before": 0.5, "after": 0.6875, "tasks": 640},
+    "reward": [0.25, 0.5],
+    "length": [11.0, 12.0],
+    "nodes": [
+        {
+            "name": "worker-1",
+            "role": "worker",
+            "honest": True,
+            "address": HONEST,
+            "commitments": 3,
+            "rollouts": 384,
+            "accepted": 3,
+            "rejected": {},
+            "used": 2,
+            "earned": 3 * PAY,
+        },
+        {
+            "name": "cheater",
+            "role": "worker",
+            "honest": False,
+            "address": CHEAT,
+            "commitments": 2,
+            "rollouts": 256,
+            "accepted": 0,
+            "rejected": {"activation_mismatch": 2},
+            "used": 0,
+            "earned": 0,
+        },
+        {
+            "name": "validator-1",
+            "role": "validator",
+            "honest": True,
+            "address": JUDGE,
+            "commitments": 0,
+            "rollouts": 0,
+            "accepted": 0,
+            "rejected": {},
+            "used": 0,
+            "earned": 7,
+        },
+    ],
+    "slashes": [
+        {
+            "node": "cheater",
+            "kind": "activation_mismatch",
+            "case": 1,
+            "transaction": "0x" + "0f" * 32,
+            "stake_before": 100,
+            "stake_after": 50,
+            "bounty": 10,
+            "votes": {"guilty": 2, "not_guilty": 1, "jury": 3},
+            "challenger": "validator-1",
+        }
+    ],
+    "cases": [
+        {"case": 1, "node": "cheater", "kind": "activation_mismatch", "outcome": "guilty"},
+        {"case": 2, "node": "cheater", "kind": "activation_mismatch", "outcome": "moot"},
+    ],
+    "claims": [
+        {"name": "worker-1", "operator": "0x" + "a1" * 20, "committed": 3 * PAY, "voided": 0, "paid": 3 * PAY},
+        {"name": "cheater", "operator": "0x" + "a2" * 20, "committed": 2 * PAY, "voided": 2 * PAY, "paid": 0},
+    ],
+    "voided": 2 * PAY,
+    "escrow_kept": 2 * PAY,
+    "solvent": True,
+    "balances": 1_500,
+    "owed": 1_490,
+    "contracts": [
+        {"contract": "Registry", "balance": 500, "owed": 500},
+        {"contract": "Runs", "balance": 1_000, "owed": 990},
+    ],
+    "checkpoints": [
+        {"step": 0, "root_on_chain": "0x01", "root_of_files": "0x01"},
+        {"step": 1, "root_on_chain": "0x02", "root_of_files": "0x02"},
+    ],
+    "bytes_broadcast": 12_345,
+    "weights": [
+        {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
+        {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
+    ],
+    "restarts": {},
+}
+"""The summary of `facts()`."""
+
+
 def test_the_whole_document() -> None:
-    assert summarise(facts()) == {
-        "run": 1,
-        "seed": 0,
-        "steps": 2,
-        "wall_seconds": 123.5,
-        "stage_seconds": {"prepare": 10.0, "train": 100.0, "trainer_update": 2.5, "trainer_wait": 1.0},
-        "held_out": {"before": 0.5, "after": 0.6875, "tasks": 640},
-        "reward": [0.25, 0.5],
-        "length": [11.0, 12.0],
-        "nodes": [
-            {
-                "name": "worker-1",
-                "role": "worker",
-                "honest": True,
-                "address": HONEST,
-                "commitments": 3,
-                "rollouts": 384,
-                "accepted": 3,
-                "rejected": {},
-                "used": 2,
-                "earned": 3 * PAY,
-            },
-            {
-                "name": "cheater",
-                "role": "worker",
-                "honest": False,
-                "address": CHEAT,
-                "commitments": 2,
-                "rollouts": 256,
-                "accepted": 0,
-                "rejected": {"activation_mismatch": 2},
-                "used": 0,
-                "earned": 0,
-            },
-            {
-                "name": "validator-1",
-                "role": "validator",
-                "honest": True,
-                "address": JUDGE,
-                "commitments": 0,
-                "rollouts": 0,
-                "accepted": 0,
-                "rejected": {},
-                "used": 0,
-                "earned": 7,
-            },
-        ],
-        "slashes": [
-            {
-                "node": "cheater",
-                "kind": "activation_mismatch",
-                "case": 1,
-                "transaction": "0x" + "0f" * 32,
-                "stake_before": 100,
-                "stake_after": 50,
-                "bounty": 10,
-                "votes": {"guilty": 2, "not_guilty": 1, "jury": 3},
-                "challenger": "validator-1",
-            }
-        ],
-        "cases": [
-            {"case": 1, "node": "cheater", "kind": "activation_mismatch", "outcome": "guilty"},
-            {"case": 2, "node": "cheater", "kind": "activation_mismatch", "outcome": "moot"},
-        ],
-        "claims": [
-            {"name": "worker-1", "operator": "0x" + "a1" * 20, "committed": 3 * PAY, "voided": 0, "paid": 3 * PAY},
-            {"name": "cheater", "operator": "0x" + "a2" * 20, "committed": 2 * PAY, "voided": 2 * PAY, "paid": 0},
-        ],
-        "voided": 2 * PAY,
-        "escrow_kept": 2 * PAY,
-        "solvent": True,
-        "balances": 1_500,
-        "owed": 1_490,
-        "contracts": [
-            {"contract": "Registry", "balance": 500, "owed": 500},
-            {"contract": "Runs", "balance": 1_000, "owed": 990},
-        ],
-        "checkpoints": [
-            {"step": 0, "root_on_chain": "0x01", "root_of_files": "0x01"},
-            {"step": 1, "root_on_chain": "0x02", "root_of_files": "0x02"},
-        ],
-        "bytes_broadcast": 12_345,
-        "weights": [
-            {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
-            {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},
-        ],
-        "restarts": {},
-    }
+    assert summarise(facts()) == DOCUMENT
 
 
 def test_fetches_of_weights_are_counted_in_a_log_from_the_second_on(tmp_path: Path) -> None:

@@ -77,6 +77,16 @@ async def test_without_any_work_the_wait_ends_and_with_some_it_does_not(
     trainer.close()
 
 
+def accepts(accepted_work: AcceptedWork, file: WorkFile) -> None:
+    """Let each poll find this one file."""
+
+    async def poll(*_: object) -> PollResult:
+        accepted_work.by_hash[file.ref.file_hash] = file
+        return PollResult(1, ())
+
+    accepted_work.poll = poll
+
+
 @pytest.mark.parametrize(
     ("rewards", "changes", "outcome"),
     [
@@ -110,11 +120,7 @@ async def test_when_no_more_work_can_come_the_batch_is_what_there_is(
     published = ON_CHAIN if changes.get("published", True) else asyncio.Event()
     monkeypatch.setattr("trainer.batcher.COMPLETE_SECONDS", 60 if changes.get("complete_late") else 0.05)
 
-    async def accept(*_: object) -> PollResult:
-        accepted_work.by_hash[file.ref.file_hash] = file
-        return PollResult(1, ())
-
-    accepted_work.poll = accept
+    accepts(accepted_work, file)
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
     if outcome == "waits":
         with pytest.raises(TimeoutError):
@@ -193,11 +199,7 @@ async def test_work_that_teaches_nothing_is_given_up_after_a_while(
     await trainer.publisher.report(CheckpointMetadata(step=STEP, batch_root=NO_BATCH), {}, {}, [], finished=False)
     solved = work_file([1, 1, 1, 1], step=STEP)
 
-    async def accept(*_: object) -> PollResult:
-        accepted_work.by_hash[solved.ref.file_hash] = solved
-        return PollResult(1, ())
-
-    accepted_work.poll = accept
+    accepts(accepted_work, solved)
     learner = cast(Any, SimpleNamespace(step=STEP, metadata=SimpleNamespace(batch=(), used={})))
     async with asyncio.timeout(20):
         assert await trainer.batcher.fill(learner, ON_CHAIN) is None
