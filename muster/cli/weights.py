@@ -18,7 +18,6 @@ from muster.clients.relays import Relays
 from muster.contracts import runs
 from muster.errors import CheckError
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import limits_of
 from muster.shardcast.format.store import read_manifest, verify_folder
 
 app = typer.Typer()
@@ -51,7 +50,7 @@ async def fetch(
                 out,
                 anchored=anchored,
                 progress=lambda state: show(state.done, state.total),
-                limits=limits_of(session.settings.shardcast),
+                settings=session.settings.shardcast,
             )
     session.result(
         {

@@ -68,7 +68,7 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
     async def anchored(step: int) -> bytes:
         return made[step].root
 
-    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, limits=QUICK)
+    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, settings=QUICK)
 
 
 def test_each_step_is_the_adapter_that_leads_there_from_the_first(run_fixture: Path, made: list[Manifest]) -> None:

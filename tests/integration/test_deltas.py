@@ -46,7 +46,7 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
             raise ChainError(f"step {step} is not published")
         return roots[step]
 
-    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, limits=QUICK)
+    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, settings=QUICK)
 
 
 @pytest.fixture(scope="module")
