@@ -198,16 +198,12 @@ def _backward(
         report = policy_loss(batch, terms.loss)
         (report.loss * ranks.world).backward()  # sharded gradients are averaged over the ranks
         one = _sums(report)
-        suspects[_members(row.micro, ~batch.logprobs.detach().isfinite().cpu())] = 1
+        not_finite = ~batch.logprobs.detach().isfinite().cpu()  # bool [tokens]
+        suspects[[row.micro.members[i] for i in row.micro.rollouts[not_finite].unique().tolist()]] = 1
         if not math.isfinite(one[_LOSS]):
             suspects[list(row.micro.members)] = 1
         sums += one
     return ranks.sum(sums)
-
-
-def _members(micro: MicroBatch, tokens: torch.Tensor) -> list[int]:
-    """Return the samples that have any of these tokens (bool [tokens]), by place in the batch."""
-    return [micro.members[i] for i in micro.rollouts[tokens].unique().tolist()]
 
 
 def token_batch(
