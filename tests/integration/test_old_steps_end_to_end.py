@@ -24,9 +24,8 @@ from muster.shardcast.format.store import (
     versions,
     write_index,
 )
-from muster.shardcast.retention import Deltas
 from tests.support.delta_client import client, finished, give
-from tests.support.delta_samples import RUN, SHARD, forge_difference, publish_steps
+from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps
 from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying, until
 
 STEPS = 12
@@ -42,7 +41,7 @@ def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(run_fixture: Path) -> list[Manifest]:
     """Yield steps 0 to 11; whole are 0, 4, 8, 10 and 11."""
-    return publish_steps(run_fixture, STEPS, deltas=Deltas(whole_every=4, whole=2))
+    return publish_steps(run_fixture, STEPS, deltas=keeping(whole_every=4, whole=2))
 
 
 @pytest.fixture(scope="module")
