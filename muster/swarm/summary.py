@@ -200,17 +200,9 @@ def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
 
 def slash_row(facts: SwarmFacts, case: CaseResult) -> dict[str, Any]:
     """Return a conviction, with its transaction on chain."""
-    return {
-        "node": name_of(facts, case.node),
-        "kind": case.kind,
-        "case": case.case,
-        "transaction": case.transaction,
-        "stake_before": case.stake_before,
-        "stake_after": case.stake_after,
-        "bounty": case.bounty,
-        "votes": dict(case.votes),
-        "challenger": name_of(facts, case.challenger),
-    }
+    shown = "node", "kind", "case", "transaction", "stake_before", "stake_after", "bounty", "votes", "challenger"
+    names = {who: name_of(facts, getattr(case, who)) for who in ("node", "challenger")}
+    return {name: getattr(case, name) for name in shown} | names
 
 
 def claims(facts: SwarmFacts) -> list[dict[str, Any]]:
