@@ -106,6 +106,7 @@ class SwarmFacts:
 
 def summarise(facts: SwarmFacts) -> dict[str, Any]:
     """Return the document that `muster swarm demo --json` prints."""
+    # 1. The updates in order, and the books of both contracts.
     updates = sorted(facts.updates, key=lambda update: update.step)
     trained = [update for update in updates if update.step > 0]
     held = facts.solvency
@@ -113,6 +114,7 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         ("Registry", held.registry_tokens, held.registry_books),
         ("Runs", held.runs_tokens, held.runs_books),
     )
+    # 2. The document: what was trained, by whom, who was slashed and paid, whether books and checkpoints agree.
     return {
         "run": facts.run,
         "seed": facts.seed,
