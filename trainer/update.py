@@ -119,7 +119,9 @@ def update(
     for part in parts:
         optimizer.zero_grad(set_to_none=True)
         sums += _backward(policy, part, terms, ranks, suspects)
-        norms.append(_clip(policy, terms.gradient_clip))
+        trained = (p for p in policy.parameters() if p.requires_grad)
+        norm = torch.nn.utils.clip_grad_norm_(trained, terms.gradient_clip)  # before it is scaled down
+        norms.append(float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
         skipped = not (math.isfinite(sums[_LOSS]) and math.isfinite(norms[-1]))
         if skipped:
             break
@@ -233,9 +235,3 @@ def _sums(report: LossReport) -> torch.Tensor:
     """Return the report's numbers: float64 [len(_SUMS)]."""
     report = replace(report, loss=report.loss.detach())
     return torch.tensor([float(getattr(report, name)) for name in _SUMS], dtype=torch.float64)
-
-
-def _clip(policy: Policy, largest: float) -> float:
-    """Scale the gradient down to a norm; return its norm before."""
-    norm = torch.nn.utils.clip_grad_norm_((p for p in policy.parameters() if p.requires_grad), largest)
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
