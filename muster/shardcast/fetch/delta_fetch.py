@@ -119,8 +119,8 @@ class DeltaFetch:
         self._accept = accept
         self._progress = progress
         self._hold = hold
-        patience = min(version.settings.give_up_seconds, DELTA_IDLE_SECONDS)
-        self._quick = version.settings.model_copy(update={"give_up_seconds": patience})
+        give_up = min(version.settings.give_up_seconds, DELTA_IDLE_SECONDS)
+        self._quick = version.settings.model_copy(update={"give_up_seconds": give_up})
         self._suspects: tuple[Offer, ...] = ()
         """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()
