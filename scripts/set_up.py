@@ -27,6 +27,20 @@ PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
 
+IMPORTED = (
+    "muster.cli",
+    "muster.swarm.demo",
+    "muster.swarm.report",
+    "orchestrator.service",
+    "trainer.launch",
+    "validator.service",
+    f"vllm.v1.worker.{EXTRA}_worker",
+    "worker.sampler",
+    "worker.service",
+)
+"""Modules that import nearly everything that Muster's processes do."""
+IMPORTED_BY_TESTS = ("hypothesis", "psycopg", "pytest", "schemathesis", "wandb", "xdist")
+
 
 class SetupError(Exception):
     """Set-up cannot go on; `hint` is the next thing to do."""
@@ -106,8 +120,7 @@ def _runs(python: Path) -> bool:
 
 
 def install_python_packages() -> None:
-    # Compiled now, once: a dozen processes that start together would each compile torch for themselves.
-    command = [VENV / "bin" / "uv", "pip", "install", "--python", PYTHON, "--compile-bytecode"]
+    command = [VENV / "bin" / "uv", "pip", "install", "--python", PYTHON]
     command += ["--constraints", "constraints.txt", "--overrides", "overrides.txt"]
     command += ["--editable", f".[{EXTRA},dev]"]
     call(command, hint="check the network, then run it again", env=uv_environment())
@@ -166,6 +179,18 @@ def build_kernels() -> None:
     call([PYTHON, "-m", "muster.proofs.native"], hint="MUSTER_NATIVE=0 does without compiled kernels")
 
 
+def compile_bytecode() -> None:
+    """Import once, in one process, what the others import: a dozen that start together would each compile torch.
+
+    That is a third of what is installed. What cannot be imported here is compiled where it is used.
+    """
+    names = "\n".join(f"import {name}" for name in (*IMPORTED, *IMPORTED_BY_TESTS))
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    done = subprocess.run([PYTHON, "-c", names], cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode != 0:
+        say(f"the first start will be slow, for not all can be imported here: {done.stderr.strip()[-300:]}")
+
+
 def steps() -> list[Step]:
     machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
@@ -209,6 +234,14 @@ def steps() -> list[Step]:
             ("muster/proofs/native/__init__.py", *kernels),
             ROOT / "muster" / "proofs" / "native" / "built",
             build_kernels,
+        ),
+        Step(
+            "bytecode",
+            "Python's bytecode of what the processes import",
+            ("constraints.txt", "overrides.txt", "scripts/set_up.py"),
+            VENV / "bin" / "muster",
+            compile_bytecode,
+            machine + EXTRA + str(ROOT),
         ),
     ]
 
