@@ -13,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ from hypothesis import settings
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.keys import Signer
-from tests.support import fork_server
+from tests.support import fork_server, warm_models
 from tests.support.chain import Deployment, deploy_on, funded_on
 from tests.support.paths import ROOT
 from tests.support.postgres import PostgresServer
@@ -31,6 +32,7 @@ from tests.support.schedule import arrange, scheduler
 if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
+    from xdist.workermanage import WorkerController
 
     from benchmarks.testbed.adversaries.lab import AdversaryLab
 
@@ -42,6 +44,12 @@ fork_server.install()
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     arrange(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodeready(node: WorkerController) -> None:
+    """Remove what the run's processes share once all of them have ended."""
+    node.config.add_cleanup(lambda: warm_models.remove(node.workerinput["testrunuid"]))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -163,6 +171,10 @@ def use_s3(monkeypatch: pytest.MonkeyPatch) -> Callable[[Endpoint], str]:
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AdversaryLab]:
     """The demo's trained model and a running engine. Who uses the engine loads the weights it wants first."""
     from benchmarks.testbed.adversaries.lab import open_lab
+    from muster.models import init
 
-    with open_lab(tmp_path_factory.mktemp("lab")) as shop:
+    with ExitStack() as stack:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(init, "warm_up", warm_models.share(init.warm_up))
+            shop = stack.enter_context(open_lab(tmp_path_factory.mktemp("lab")))
         yield shop

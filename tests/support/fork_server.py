@@ -33,6 +33,7 @@ from typing import Any, Final, NoReturn
 
 import psutil
 
+from tests.support import warm_models
 from tests.support.paths import ROOT
 
 FORKED: Final = frozenset(
@@ -56,6 +57,7 @@ STARTERS: Final = frozenset({"muster", "torch.distributed.run"})
 
 IMPORTED: Final = (
     "muster.cli",
+    "muster.models.init",
     "muster.shardcast.serve.relay",
     "muster.swarm.demo",
     "orchestrator.service",
@@ -212,6 +214,8 @@ def import_everything() -> None:
         warnings.simplefilter("ignore")
         for module in IMPORTED:
             importlib.import_module(module)
+    init = sys.modules["muster.models.init"]
+    init.warm_up = warm_models.share(init.warm_up)  # type: ignore[attr-defined]
     gc.enable()
 
 
