@@ -37,11 +37,11 @@ from safetensors.torch import save_file  # noqa: E402
 from benchmarks import report  # noqa: E402
 from muster.models.init import ModelShape, make_model, make_tokenizer  # noqa: E402
 from muster.rollouts.schema import Rollout  # noqa: E402
+from muster.settings.schema import ShardcastSettings  # noqa: E402
 from muster.shardcast import Manifest, publish  # noqa: E402
 from muster.shardcast.delta.difference import TargetStep, made_shard  # noqa: E402
 from muster.shardcast.delta.kinds import open_difference  # noqa: E402
 from muster.shardcast.format.store import read_manifest, version_path, versions  # noqa: E402
-from muster.shardcast.retention import Deltas  # noqa: E402
 from trainer.loss import LossTerms  # noqa: E402
 from trainer.packing import Sample  # noqa: E402
 from trainer.policy import Policy  # noqa: E402
@@ -125,7 +125,7 @@ def _publish(model: torch.nn.Module, folder: Path, step: int) -> TargetStep:
     checkpoint.mkdir(parents=True, exist_ok=True)
     tensors = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in model.named_parameters()}
     save_file(tensors, checkpoint / "model.safetensors")
-    manifest: Manifest = publish(checkpoint, folder, 1, step, deltas=Deltas(whole=2))
+    manifest: Manifest = publish(checkpoint, folder, 1, step, deltas=ShardcastSettings(kept_hours=0))
     shutil.rmtree(checkpoint)
     return TargetStep(version_path(folder, manifest.root), manifest)
 

@@ -90,7 +90,8 @@ class ChainProjection:
                 _record_event(connection, "closed", {}, event.at)
 
     def _registered(self, connection: Connection, event: Registered) -> None:
-        first_step = _first_step(latest_step(connection))
+        latest = latest_step(connection)
+        first_step = 0 if latest is None else latest + 2  # of a worker that joins now, as joinedStep on chain
         row = row_of(nodes, event, address=event.node, status="active", block=event.at.block, first_step=first_step)
         # A key registers once: a second delivery must not bring a jailed node back.
         insert_once(connection, nodes, row)
@@ -147,11 +148,6 @@ class ChainProjection:
     def _knows_case(self, connection: Connection, case_id: int) -> bool:
         """Return whether the case is one of this run: votes and outcomes do not name their run."""
         return connection.execute(select(cases.c.id).where(cases.c.id == case_id)).scalar() is not None
-
-
-def _first_step(latest: int | None) -> int:
-    """Return the first step of a worker that joins when `latest` is the newest: the second after it (joinedStep)."""
-    return 0 if latest is None else latest + 2
 
 
 def _pay(connection: Connection, at: Place, node: str, kind: str, amount: int) -> None:

@@ -13,18 +13,15 @@ from importlib.resources import files
 from fastapi.responses import HTMLResponse
 
 
-def _script_hash(page: str) -> str:
-    script = page.partition("<script>")[2].partition("</script>")[0]
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-
-
 def page_response(run: int) -> HTMLResponse:
     """Return the page of a run."""
     return HTMLResponse(_PAGE, headers={"Content-Security-Policy": _POLICY, "X-Muster-Run": str(run)})
 
 
 _PAGE = (files("orchestrator") / "status.html").read_text(encoding="utf-8")
+_SCRIPT = _PAGE.partition("<script>")[2].partition("</script>")[0]
+_SCRIPT_HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
 _POLICY = (
     "default-src 'none'; connect-src 'self'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
-    f"frame-ancestors 'none'; script-src 'sha256-{_script_hash(_PAGE)}'"
+    f"frame-ancestors 'none'; script-src 'sha256-{_SCRIPT_HASH}'"
 )

@@ -124,7 +124,7 @@ class Uploads:
                 async with spooled as (path, size):
                     if size == 0:
                         raise problems.malformed("the file is empty")
-                    await self.files.put_path(path, name)
+                    await self.files.put_named(name, path)
         finally:
             self._uploading.discard(caller.address)
         receipt = UploadReceipt(

@@ -170,6 +170,7 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
     rewards = np.concatenate(groups) / MICRO
     lengths = np.asarray([len(rollout.completion_tokens) for rollout in rollouts])
     budgets = np.asarray([rollout.budget for rollout in rollouts])
+    stale = [staleness(step, file.ref.step) for file in files]
     return {
         "reward": float(rewards.mean()),
         "reward_std": float(rewards.std(ddof=1)),
@@ -179,16 +180,11 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
         "completions/length_error": float(np.mean(np.abs(lengths - budgets) / budgets)),
-        **_staleness_shares([staleness(step, file.ref.step) for file in files]),
-        "staleness/mean": float(np.mean([staleness(step, file.ref.step) for file in files])),
-        "staleness/max": float(max(staleness(step, file.ref.step) for file in files)),
+        **{f"staleness/{n}": stale.count(n) / len(stale) for n in range(max(stale) + 1)},  # shares of the files
+        "staleness/mean": float(np.mean(stale)),
+        "staleness/max": float(max(stale)),
         "batch/files": float(len(files)),
         "batch/groups": float(len(groups)),
         "batch/rollouts": float(len(rollouts)),
         "batch/completion_tokens": float(lengths.sum()),
     }
-
-
-def _staleness_shares(values: Sequence[int]) -> dict[str, float]:
-    """Return `staleness/N`: the share of files that were N steps stale, up to the stalest."""
-    return {f"staleness/{n}": values.count(n) / len(values) for n in range(max(values) + 1)}

@@ -116,7 +116,8 @@ def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
     # 1. Leave out rollouts beyond the mismatch bound. What this batch's own optimiser steps moved is no mismatch.
     before = batch.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs  # float32 [tokens]
     mismatch = before - batch.behaviour_logprobs  # float32 [tokens]
-    keep = _agreeing(mismatch, batch.rollouts, terms.mismatch_bound)  # bool [tokens]
+    close = _rollout_means(mismatch.abs(), batch.rollouts) <= terms.mismatch_bound  # bool [rollouts]; NaN never is
+    keep = close[batch.rollouts]  # bool [tokens]
 
     # 2. The ratio. Tokens are left out before it is computed: NaN would reach the gradient through a mask.
     old = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
@@ -165,11 +166,6 @@ def _k3(log_ratio: torch.Tensor) -> torch.Tensor:
 
 def _kept(values: torch.Tensor, keep: torch.Tensor) -> torch.Tensor:
     return torch.where(keep, values, torch.zeros_like(values))
-
-
-def _agreeing(log_ratio: torch.Tensor, rollouts: torch.Tensor, bound: float) -> torch.Tensor:
-    """Return whether each token's rollout is within the bound: bool [tokens]. NaN never is."""
-    return (_rollout_means(log_ratio.abs(), rollouts) <= bound)[rollouts]
 
 
 def _rollout_means(values: torch.Tensor, rollouts: torch.Tensor) -> torch.Tensor:

@@ -28,7 +28,7 @@ from muster.protocol.messages import StepReport
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
-from muster.shardcast.publish import deltas_of, publish
+from muster.shardcast.publish import publish
 from trainer.checkpoint import CheckpointMetadata
 from trainer.metrics import Metrics
 
@@ -76,7 +76,7 @@ class Publisher:
             step,
             shard_bytes=chosen.shard_bytes,
             keep=chosen.published_versions,
-            deltas=deltas_of(chosen),
+            deltas=chosen if chosen.whole_every else None,
             adapter=adapter,
             link=True,  # a step's folder is replaced as a whole, never written into (trainer.checkpoint)
         )

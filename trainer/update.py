@@ -119,7 +119,9 @@ def update(
     for part in parts:
         optimizer.zero_grad(set_to_none=True)
         sums += _backward(policy, part, terms, ranks, suspects)
-        norms.append(_clip(policy, terms.gradient_clip))
+        trained = (p for p in policy.parameters() if p.requires_grad)
+        norm = torch.nn.utils.clip_grad_norm_(trained, terms.gradient_clip)  # before it is scaled down
+        norms.append(float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
         skipped = not (math.isfinite(sums[_LOSS]) and math.isfinite(norms[-1]))
         if skipped:
             break
@@ -198,16 +200,12 @@ def _backward(
         report = policy_loss(batch, terms.loss)
         (report.loss * ranks.world).backward()  # sharded gradients are averaged over the ranks
         one = _sums(report)
-        suspects[_members(row.micro, ~batch.logprobs.detach().isfinite().cpu())] = 1
+        not_finite = ~batch.logprobs.detach().isfinite().cpu()  # bool [tokens]
+        suspects[[row.micro.members[i] for i in row.micro.rollouts[not_finite].unique().tolist()]] = 1
         if not math.isfinite(one[_LOSS]):
             suspects[list(row.micro.members)] = 1
         sums += one
     return ranks.sum(sums)
-
-
-def _members(micro: MicroBatch, tokens: torch.Tensor) -> list[int]:
-    """Return the samples that have any of these tokens (bool [tokens]), by place in the batch."""
-    return [micro.members[i] for i in micro.rollouts[tokens].unique().tolist()]
 
 
 def token_batch(
@@ -237,9 +235,3 @@ def _sums(report: LossReport) -> torch.Tensor:
     """Return the report's numbers: float64 [len(_SUMS)]."""
     report = replace(report, loss=report.loss.detach())
     return torch.tensor([float(getattr(report, name)) for name in _SUMS], dtype=torch.float64)
-
-
-def _clip(policy: Policy, largest: float) -> float:
-    """Scale the gradient down to a norm; return its norm before."""
-    norm = torch.nn.utils.clip_grad_norm_((p for p in policy.parameters() if p.requires_grad), largest)
-    return float(norm.full_tensor() if isinstance(norm, DTensor) else norm)

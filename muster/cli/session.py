@@ -306,6 +306,7 @@ def command(
 
     `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file.
     """
+    # 1. The options that it gets besides its own.
     shared: dict[str, tuple[Any, object]] = {"config": (ConfigOption, None), "json": (JsonOption, False)}
     if operator:
         shared |= {"operator": (OperatorOption, None), "password_file": (OperatorPassword, None)}
@@ -313,6 +314,7 @@ def command(
         shared |= {"dry_run": (DryRunOption, False), "yes": (YesOption, False)}
 
     def register(function: Callable) -> Callable:
+        # 2. What typer calls: it makes the session, runs the function, and turns a failure into an exit code.
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
             given = {key: values.pop(key) for key in shared}
@@ -324,6 +326,7 @@ def command(
                 if inspect.iscoroutine(outcome):
                     asyncio.run(outcome)
 
+        # 3. What typer reads: the context, the function's own parameters but the session, and the shared ones.
         keyword = inspect.Parameter.KEYWORD_ONLY
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
         parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]

@@ -18,7 +18,6 @@ from muster.clients.relays import Relays
 from muster.contracts import runs
 from muster.errors import CheckError
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.fetch import limits_of
 from muster.shardcast.format.store import read_manifest, verify_folder
 
 app = typer.Typer()
@@ -33,6 +32,7 @@ async def fetch(
     out: Annotated[Path, typer.Option("--out", help="Folder that holds versions.")] = Path(".muster/weights"),
 ) -> None:
     """Fetch the weights of a step from the run's relays. Goes on where an earlier fetch was interrupted."""
+    # 1. The root from the chain, the relays from the orchestrator.
     run = session.settings.run
     async with session.chain() as chain:
         checkpoint = await checkpoint_of(chain, run, step)
@@ -42,6 +42,7 @@ async def fetch(
         async def anchored(step: int) -> bytes:
             return (await chain.checkpoint(run, step)).manifest_root
 
+        # 2. The weights, checked against the root.
         with bar(session, f"step {checkpoint.step}") as show:
             fetched = await fetch_step(
                 checkpoint.manifest_root,
@@ -51,8 +52,9 @@ async def fetch(
                 out,
                 anchored=anchored,
                 progress=lambda state: show(state.done, state.total),
-                limits=limits_of(session.settings.shardcast),
+                settings=session.settings.shardcast,
             )
+    # 3. What came, and how.
     session.result(
         {
             "step": checkpoint.step,

@@ -25,7 +25,6 @@ from muster.runtime.files import write_durably
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.download import Progress
-from muster.shardcast.fetch.fetch import limits_of
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasks import TaskSet, load_task_set
@@ -150,7 +149,7 @@ class CheckpointFetcher:
                 urls,
                 self._folder,
                 anchored=self._anchored,
-                limits=limits_of(self._settings),
+                settings=self._settings,
                 on_bad_source=bad_sources.append,
                 progress=log_progress,
                 hold=self.held,

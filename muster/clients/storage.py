@@ -64,14 +64,11 @@ class ContentStore:
     async def put(self, data: bytes) -> str:
         """Keep `data`, durably, and return its name. Putting the same bytes again changes nothing."""
         name = await asyncio.to_thread(content_hash, data) if len(data) > 1 << 18 else content_hash(data)
-        await self._put(name, data)
+        await self.put_named(name, data)
         return name
 
-    async def put_path(self, path: Path, name: str) -> None:
-        """Keep the file at `path`, whose content hash the caller has found to be `name` while writing it."""
-        await self._put(name, path)
-
-    async def _put(self, name: str, data: bytes | Path) -> None:
+    async def put_named(self, name: str, data: bytes | Path) -> None:
+        """Keep these bytes, or the file at this path, whose content hash the caller has found to be `name`."""
         size = len(data) if isinstance(data, bytes) else (await asyncio.to_thread(data.stat)).st_size
         write = self._write(self._key(name), data, size)
         await answer(write, f"cannot keep {name}", self.url, seconds=write_seconds(size))

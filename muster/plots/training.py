@@ -133,14 +133,6 @@ def staleness_shares(step: StepMetrics) -> dict[str, float]:
     return {name: shares[name] for name in sorted(filter(str.isdigit, shares), key=int)}
 
 
-def _staleness(axes: Axes, steps: Sequence[StepMetrics]) -> None:
-    _stacked(axes, [(one.step, shares) for one in steps if (shares := staleness_shares(one))], "share of files")
-
-
-def _stages(axes: Axes, steps: Sequence[StepMetrics]) -> None:
-    _stacked(axes, [(one.step, one.stages) for one in steps], "seconds")
-
-
 CHARTS: Final[dict[str, Callable[[Axes, Sequence[StepMetrics]], None]]] = {
     "Reward": line_chart({"reward": "batch", "held_out/reward": "unseen tasks"}, "mean reward", limits=FROM_ZERO),
     "Completions": line_chart({"completions/mean_length": "mean"}, "tokens", limits=FROM_ZERO),
@@ -150,10 +142,12 @@ CHARTS: Final[dict[str, Callable[[Axes, Sequence[StepMetrics]], None]]] = {
         limits=FROM_ZERO,
     ),
     MISMATCH: line_chart({"mismatch_kl": "KL"}, "nats per token", log=True),
-    "Staleness": _staleness,
+    "Staleness": lambda axes, steps: _stacked(
+        axes, [(one.step, shares) for one in steps if (shares := staleness_shares(one))], "share of files"
+    ),
     "Groups without a signal": line_chart({"frac_reward_zero_std": "share"}, "share of groups", limits=FROM_ZERO),
     "Gradient and entropy": line_chart(
         {"grad_norm": "gradient norm", "entropy": "entropy, nats"}, "", limits=FROM_ZERO
     ),
-    "Where the time went": _stages,
+    "Where the time went": lambda axes, steps: _stacked(axes, [(one.step, one.stages) for one in steps], "seconds"),
 }

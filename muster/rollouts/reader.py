@@ -62,7 +62,8 @@ class RolloutReader:
                 if status == ParseStatus.PARSED:
                     return Columns.unpack(body).rollouts()
                 if status == ParseStatus.MALFORMED:
-                    raise MalformedError(_printable(body))
+                    reason = body.decode(errors="replace")  # parts of it may come from the file
+                    raise MalformedError("".join(c if c.isprintable() else "?" for c in reason))
         raise UnreachableError(
             "the process that parses rollout files did not answer", hint="is this machine short of memory or CPU?"
         )
@@ -120,8 +121,3 @@ class RolloutReader:
                 server.kill()
             await self.close()
             raise
-
-
-def _printable(reason: bytes) -> str:
-    """Return the reason as one harmless line: parts of it may come from the file."""
-    return "".join(c if c.isprintable() else "?" for c in reason.decode(errors="replace"))

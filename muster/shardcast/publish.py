@@ -44,20 +44,13 @@ from muster.shardcast.format.store import (
     whole_manifest,
     write_index,
 )
-from muster.shardcast.retention import Deltas, HeldVersion, kept
+from muster.shardcast.retention import HeldVersion, kept
 
 DEFAULT_SHARD_BYTES: Final = 8 * 1024 * 1024
 _BUILD: Final = ".publishing"
 _DRAFT: Final = ".publishing-delta"
 _LOCK: Final = ".publishing.lock"
 _log = telemetry.logger("shardcast")
-
-
-def deltas_of(settings: ShardcastSettings) -> Deltas | None:
-    """Return how the settings say to keep old steps."""
-    if not settings.whole_every:
-        return None
-    return Deltas(settings.whole_every, settings.whole_versions, settings.kept_hours * 3600)
 
 
 def publish(
@@ -68,7 +61,7 @@ def publish(
     *,
     shard_bytes: int = DEFAULT_SHARD_BYTES,
     keep: int = 16,
-    deltas: Deltas | None = None,
+    deltas: ShardcastSettings | None = None,
     adapter: Path | None = None,
     link: bool = False,
 ) -> Manifest:
@@ -254,7 +247,7 @@ def _leads_to(version: Version, manifest: Manifest) -> bool:
         return False
 
 
-def _remove_unneeded(out_dir: Path, run: int, newest: int, deltas: Deltas, *, initial: bool) -> None:
+def _remove_unneeded(out_dir: Path, run: int, newest: int, deltas: ShardcastSettings, *, initial: bool) -> None:
     """Remove the versions of a run that nobody needs any more. initial: the first step is one that later ones need."""
     held = described(out_dir, run)
     listed = [

@@ -10,19 +10,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from muster.constants import HOUR_SECONDS
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS
-
-
-@dataclass(frozen=True)
-class Deltas:
-    """How a publisher keeps steps as differences."""
-
-    whole_every: int = 16
-    """Steps that this divides stay whole until nobody needs them."""
-    whole: int = 2
-    """So many of the newest steps are whole besides."""
-    seconds: float = 0
-    """Steps that were replaced by a newer one less than this ago are kept: until then there was work on them."""
 
 
 @dataclass(frozen=True)
@@ -40,21 +30,23 @@ class HeldVersion:
 
 
 def kept(
-    held: Collection[HeldVersion], newest: int, deltas: Deltas, now: float, always: Collection[int] = ()
+    held: Collection[HeldVersion], newest: int, settings: ShardcastSettings, now: float, always: Collection[int] = ()
 ) -> set[bytes]:
     """Return the roots of one run's versions that must stay.
 
-    At least the `newest` steps are wanted, and the steps in `always` stay whole.
+    At least the `newest` steps are wanted, and those that were replaced less than `kept_hours` ago: until then there
+    was work on them. The steps in `always` stay whole.
 
     A step that can be made of `held` within the limits of a route can be made of what stays, as long as it is wanted:
     called after each publication, nothing that was published is out of reach before its time.
     """
-    selection = _Selection(held, deltas.whole_every)
+    selection = _Selection(held, settings.whole_every)
     steps = sorted({version.step for version in held}, reverse=True)
     replaced = [now, *map(selection.published, steps)]
-    wanted = [step for place, step in enumerate(steps) if place < newest or replaced[place] > now - deltas.seconds]
+    since = now - settings.kept_hours * HOUR_SECONDS
+    wanted = [step for place, step in enumerate(steps) if place < newest or replaced[place] > since]
     for place, step in enumerate(wanted):
-        if place < deltas.whole or selection.stays_whole(step):
+        if place < settings.whole_versions or selection.stays_whole(step):
             selection.keep_whole(step)
         selection.keep(step)
     for step in always:

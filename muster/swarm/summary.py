@@ -106,6 +106,7 @@ class SwarmFacts:
 
 def summarise(facts: SwarmFacts) -> dict[str, Any]:
     """Return the document that `muster swarm demo --json` prints."""
+    # 1. The updates in order, and the books of both contracts.
     updates = sorted(facts.updates, key=lambda update: update.step)
     trained = [update for update in updates if update.step > 0]
     held = facts.solvency
@@ -113,6 +114,7 @@ def summarise(facts: SwarmFacts) -> dict[str, Any]:
         ("Registry", held.registry_tokens, held.registry_books),
         ("Runs", held.runs_tokens, held.runs_books),
     )
+    # 2. The document: what was trained, by whom, who was slashed and paid, whether books and checkpoints agree.
     return {
         "run": facts.run,
         "seed": facts.seed,
@@ -200,17 +202,9 @@ def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
 
 def slash_row(facts: SwarmFacts, case: CaseResult) -> dict[str, Any]:
     """Return a conviction, with its transaction on chain."""
-    return {
-        "node": name_of(facts, case.node),
-        "kind": case.kind,
-        "case": case.case,
-        "transaction": case.transaction,
-        "stake_before": case.stake_before,
-        "stake_after": case.stake_after,
-        "bounty": case.bounty,
-        "votes": dict(case.votes),
-        "challenger": name_of(facts, case.challenger),
-    }
+    shown = "node", "kind", "case", "transaction", "stake_before", "stake_after", "bounty", "votes", "challenger"
+    names = {who: name_of(facts, getattr(case, who)) for who in ("node", "challenger")}
+    return {name: getattr(case, name) for name in shown} | names
 
 
 def claims(facts: SwarmFacts) -> list[dict[str, Any]]:

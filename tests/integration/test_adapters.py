@@ -17,8 +17,7 @@ from muster.shardcast.delta.frames import write_frames
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.fetch import FetchedVersion
 from muster.shardcast.format.store import read_manifest, version_path, versions
-from muster.shardcast.retention import Deltas
-from tests.support.delta_samples import publish_steps, replace_difference
+from tests.support.delta_samples import keeping, publish_steps, replace_difference
 from tests.support.trainer_samples import batch_of, learner_at, tiny_checkpoint
 from tests.support.weight_servers import QUICK, RUN, SHARD, Server, contents, ended, relaying, until
 
@@ -50,7 +49,7 @@ def made(run_fixture: Path) -> list[Manifest]:
                 RUN,
                 step,
                 shard_bytes=SHARD // 16,
-                deltas=Deltas(whole=1),
+                deltas=keeping(whole=1),
                 adapter=adapter,
             )
         )
@@ -68,7 +67,7 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
     async def anchored(step: int) -> bytes:
         return made[step].root
 
-    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, limits=QUICK)
+    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, settings=QUICK)
 
 
 def test_each_step_is_the_adapter_that_leads_there_from_the_first(run_fixture: Path, made: list[Manifest]) -> None:
@@ -153,7 +152,7 @@ def test_an_adapter_that_does_not_make_the_step_is_no_difference(
         if step == 2 and unfit == "too large":
             assert adapter is not None
             (adapter / CONFIG_NAME).write_text((adapter / CONFIG_NAME).read_text() + " " * 60_000)
-        publish(model, tmp_path / "out", RUN, step, shard_bytes=shard_bytes, deltas=Deltas(whole=9), adapter=adapter)
+        publish(model, tmp_path / "out", RUN, step, shard_bytes=shard_bytes, deltas=keeping(whole=9), adapter=adapter)
     held = [read_manifest(version.path) for version in versions(tmp_path / "out")]
     assert {manifest.base_step for manifest in held if manifest.step == 2} <= {None, 1}
     assert "an adapter is not used as a difference" in capsys.readouterr().out
@@ -166,7 +165,7 @@ def test_the_first_step_stays_while_adapters_are_to_it(run_fixture: Path, tmp_pa
             learner.train_step(*batch_of(step - 1), {})
         learner.written()
         model, adapter = learner.checkpoints.published(step)
-        few = Deltas(whole_every=16, whole=1, seconds=0)
+        few = keeping(whole_every=16, whole=1, seconds=0)
         publish(model, tmp_path / "out", RUN, step, shard_bytes=SHARD // 16, keep=1, deltas=few, adapter=adapter)
     held = [read_manifest(version.path) for version in versions(tmp_path / "out")]
     assert {(manifest.step, manifest.base_step) for manifest in held} == {(0, None), (2, None), (2, 0)}

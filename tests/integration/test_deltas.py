@@ -30,9 +30,8 @@ from muster.shardcast.format.store import (
     version_path,
     versions,
 )
-from muster.shardcast.retention import Deltas
 from tests.support.delta_client import client, finished, give
-from tests.support.delta_samples import RUN, SHARD, forge_difference, publish_steps, write_step
+from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps, write_step
 from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying, until
 from tests.support.weights_samples import flip_bit
 
@@ -46,7 +45,7 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str) -> Fet
             raise ChainError(f"step {step} is not published")
         return roots[step]
 
-    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, limits=QUICK)
+    return await fetch_step(roots[step], RUN, step, sources, dest, anchored=anchored, settings=QUICK)
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +56,7 @@ def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(run_fixture: Path) -> list[Manifest]:
-    return publish_steps(run_fixture, 6, deltas=Deltas(whole_every=4, whole=1))
+    return publish_steps(run_fixture, 6, deltas=keeping(whole_every=4, whole=1))
 
 
 @pytest.fixture(scope="module")
@@ -345,8 +344,9 @@ async def test_a_publisher_killed_before_the_difference_makes_it_when_it_comes_b
         write_step(tmp_path / f"checkpoint-{step}", step)
     script = (
         "import sys; from pathlib import Path; from muster.shardcast import publish\n"
-        "from muster.shardcast.retention import Deltas\n"
-        f"publish(Path(sys.argv[1]), Path(sys.argv[2]), 1, int(sys.argv[3]), shard_bytes={SHARD}, deltas=Deltas())"
+        "from muster.settings.schema import ShardcastSettings\n"
+        f"publish(Path(sys.argv[1]), Path(sys.argv[2]), 1, int(sys.argv[3]), shard_bytes={SHARD}, "
+        "deltas=ShardcastSettings(kept_hours=0))"
     )
 
     def publisher(step: int, **environment: str) -> int:

@@ -18,12 +18,12 @@ from muster.contracts.court import CaseOpened, CaseResolved, Outcome, VoteReveal
 from muster.contracts.registry import Status
 from muster.rollouts.parquet import write_rollouts
 from muster.shardcast.format.store import read_manifest, version_path, versions
-from muster.shardcast.retention import Deltas
+from tests.support.delta_samples import keeping
 from tests.support.node_fixture import until
 from tests.support.world import World, commit_bytes, rows_of
 
 OLD, NEWEST = 1, 6
-DELTAS = Deltas(whole_every=16, whole=1)
+DELTAS = keeping(whole_every=16, whole=1)
 
 
 async def verify(world: World, *arguments: str) -> tuple[int, dict[str, Any], str]:

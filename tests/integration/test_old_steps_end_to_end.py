@@ -6,7 +6,6 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -25,9 +24,8 @@ from muster.shardcast.format.store import (
     versions,
     write_index,
 )
-from muster.shardcast.retention import Deltas
 from tests.support.delta_client import client, finished, give
-from tests.support.delta_samples import RUN, SHARD, forge_difference, publish_steps
+from tests.support.delta_samples import RUN, SHARD, forge_difference, keeping, publish_steps
 from tests.support.weight_servers import QUICK, Server, contents, ended, odd_source, relaying, until
 
 STEPS = 12
@@ -43,7 +41,7 @@ def run_fixture(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def made(run_fixture: Path) -> list[Manifest]:
     """Yield steps 0 to 11; whole are 0, 4, 8, 10 and 11."""
-    return publish_steps(run_fixture, STEPS, deltas=Deltas(whole_every=4, whole=2))
+    return publish_steps(run_fixture, STEPS, deltas=keeping(whole_every=4, whole=2))
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +63,8 @@ async def get(made: list[Manifest], step: int, dest: Path, *sources: str, **chan
     async def anchored(step: int) -> bytes:
         return made[step].root
 
-    limits = replace(QUICK, **changes)
-    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, limits=limits)
+    settings = QUICK.model_copy(update=changes)
+    return await fetch_step(made[step].root, RUN, step, sources, dest, anchored=anchored, settings=settings)
 
 
 def is_step(run_fixture: Path, made: list[Manifest], step: int, path: Path) -> bool:
@@ -177,7 +175,7 @@ async def test_an_old_step_that_was_damaged_on_disk_is_made_again(
 ) -> None:
     fetched = await get(made, OLD, here, origin.url)
     (fetched.path / "config.json").unlink()
-    again = await get(made, OLD, here, origin.url, give_up=3)
+    again = await get(made, OLD, here, origin.url, give_up_seconds=3)
     assert is_step(run_fixture, made, OLD, again.path)
     assert again.fetched_bytes == 0
 
@@ -206,7 +204,7 @@ async def test_a_step_that_nobody_has_any_more_is_given_up_at_once_and_told_why(
     async with odd_source(served) as (url, _, _):
         started = time.monotonic()
         with pytest.raises(UnreachableError) as refused:
-            await get(made, OLD, here, url, give_up=120, timeout=300)
+            await get(made, OLD, here, url, give_up_seconds=120, fetch_seconds=300)
         assert time.monotonic() - started < 10
         assert str(refused.value) == (
             f"step {OLD} cannot be had: no differences lead there ({url} has steps 0 to 11); "
@@ -220,7 +218,7 @@ async def test_a_step_that_is_just_being_published_is_waited_for(
     served = tmp_path / "served"
     shutil.copytree(version_path(run_fixture / "published", made[10].root), version_path(served, made[10].root))
     async with odd_source(served) as (url, shelf, _):
-        fetching = asyncio.create_task(get(made, 11, tmp_path / "here", url, give_up=30))
+        fetching = asyncio.create_task(get(made, 11, tmp_path / "here", url, give_up_seconds=30))
         await until(lambda: shelf.opened.count("manifest.json") >= 2)
         give(run_fixture, made[11], served)
         fetched = await fetching

@@ -18,9 +18,9 @@ from muster.models.files import tokenizer_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.format.store import read_manifest, versions
-from muster.shardcast.publish import deltas_of, publish
-from muster.shardcast.retention import Deltas
+from muster.shardcast.publish import publish
 from tests.support.chain import Deployment
+from tests.support.delta_samples import keeping
 from tests.support.weight_servers import odd_source
 
 SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
@@ -72,7 +72,7 @@ async def test_a_node_that_has_a_step_gets_the_next_one_as_what_changed(deployme
         relays = Relays(settings, None, run_fixture.run)
         checkpoints = CheckpointFetcher(trainer, run_fixture.run, terms, relays, settings, tmp_path / "node")
         for step, folder in enumerate(models):
-            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 16, deltas=deltas_of(settings))
+            manifest = publish(folder, served, run_fixture.run, step, shard_bytes=1 << 16, deltas=settings)
             await dev.advance(2)
             await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))
             before = stats.served_bytes
@@ -131,7 +131,7 @@ async def test_old_steps_take_the_place_of_old_ones_only(deployment: Deployment,
             trainer, run_fixture.run, terms, Relays(settings, None, run_fixture.run), settings, tmp_path / "node"
         )
         for step in range(last + 1):
-            deltas = Deltas(whole_every=16, whole=1)
+            deltas = keeping(whole_every=16, whole=1)
             manifest = publish(tmp_path / "model", served, run_fixture.run, step, shard_bytes=1 << 16, deltas=deltas)
             await dev.advance(2)
             await trainer.send(runs.publish_checkpoint(run_fixture.run, step, manifest.root, bytes(32)))

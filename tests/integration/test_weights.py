@@ -19,6 +19,7 @@ from starlette.staticfiles import StaticFiles
 from benchmarks.testbed.anvil import free_port
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.shardcast import Manifest, fetch_version, verify_folder
+from muster.shardcast.fetch import sources
 from muster.shardcast.format.store import incomplete, version_path, versions
 from tests.support.weight_servers import (
     QUICK,
@@ -97,12 +98,12 @@ async def test_any_static_server_with_ranges_is_a_source(run_fixture: Path, mani
 async def test_what_is_here_is_verified_and_not_fetched(manifest: Manifest, origin: Server, tmp_path: Path) -> None:
     path = await get(manifest, tmp_path, origin.url)
     before = origin.stats["served_bytes"]
-    again = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
+    again = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, settings=QUICK)
     assert (again.path, again.found_bytes, again.fetched_bytes) == (path, manifest.total_bytes, 0)
     data = bytearray((path / "model.safetensors").read_bytes())
     data[0] ^= 1
     (path / "model.safetensors").write_bytes(data)
-    repaired = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, limits=QUICK)
+    repaired = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, settings=QUICK)
     assert repaired.fetched_bytes == manifest.shards[1].size
     assert verify_folder(repaired.path, manifest.root).problems == ()
     assert origin.stats["served_bytes"] - before == manifest.shards[1].size
@@ -123,7 +124,7 @@ async def test_a_relay_that_flips_one_bit_is_dropped_and_the_fetch_succeeds(
     run_fixture: Path, manifest: Manifest, origin: Server, liar: Path, tmp_path: Path
 ) -> None:
     async with odd_source(liar) as (lies, _, _):
-        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", settings=QUICK)
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
     assert [report.url for report in fetched.bad_sources] == [lies]
@@ -135,7 +136,7 @@ async def test_a_liar_is_dropped_by_its_first_lie(
     run_fixture: Path, manifest: Manifest, origin: Server, all_lies: Path, tmp_path: Path
 ) -> None:
     async with odd_source(all_lies) as (lies, shelf, _):
-        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [lies, origin.url], tmp_path / "in", settings=QUICK)
         shards_asked_for = [name for name in shelf.opened if name != "manifest.json"]
         assert len(shards_asked_for) <= QUICK.streams
     assert [(report.url, report.bytes) for report in fetched.bad_sources] == [(lies, 0)]
@@ -160,7 +161,7 @@ async def test_what_a_liar_left_does_no_harm(
     async with odd_source(liar) as (lies, _, _):
         with pytest.raises(MismatchError):
             await get(manifest, tmp_path / "in", lies)
-    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "in", limits=QUICK)
+    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "in", settings=QUICK)
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     assert fetched.found_bytes + fetched.fetched_bytes == manifest.total_bytes
     assert fetched.fetched_bytes >= manifest.shards[1].size
@@ -184,7 +185,7 @@ async def test_a_manifest_that_leads_out_of_the_folder_is_refused(
         with pytest.raises(MismatchError, match=why):
             await get(manifest, tmp_path / "in", lies)
         with pytest.raises(UnreachableError, match="502"):
-            await get(manifest, tmp_path / "in", relay, give_up=1)
+            await get(manifest, tmp_path / "in", relay, give_up_seconds=1)
     assert [path.name for path in tmp_path.rglob("*escaped*")] == []
     assert list((tmp_path / "in").iterdir()) == []
     assert list((tmp_path / "relayed").iterdir()) == []
@@ -218,15 +219,16 @@ async def test_a_manifest_of_another_version_drops_its_source(
 async def test_a_root_nobody_has_and_a_root_of_something_else(
     manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
+    hasty, small = (QUICK.model_copy(update=change) for change in ({"give_up_seconds": 0.5}, {"max_bytes": 1000}))
     with pytest.raises(UnreachableError, match="404") as caught:
-        await fetch_version(bytes(32), RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, give_up=0.5))
+        await fetch_version(bytes(32), RUN, 3, [origin.url], tmp_path, settings=hasty)
     assert "curl" in caught.value.hint
     with pytest.raises(MismatchError, match="is the root of step 3 of run 1, and not of step 4 of run 1"):
-        await fetch_version(manifest.root, RUN, 4, [origin.url], tmp_path, limits=QUICK)
+        await fetch_version(manifest.root, RUN, 4, [origin.url], tmp_path, settings=QUICK)
     with pytest.raises(MismatchError, match="and not of step 3 of run 2"):
-        await fetch_version(manifest.root, 2, 3, [origin.url], tmp_path, limits=QUICK)
+        await fetch_version(manifest.root, 2, 3, [origin.url], tmp_path, settings=QUICK)
     with pytest.raises(MalformedError, match="at most 1000 are accepted"):
-        await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, limits=replace(QUICK, max_bytes=1000))
+        await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path, settings=small)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -256,7 +258,7 @@ async def test_a_relay_that_is_down_costs_nothing_but_its_share(
     run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     dead = f"http://127.0.0.1:{free_port()}"
-    fetched = await fetch_version(manifest.root, RUN, 3, [dead, origin.url], tmp_path, limits=QUICK)
+    fetched = await fetch_version(manifest.root, RUN, 3, [dead, origin.url], tmp_path, settings=QUICK)
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     reports = {report.url: report for report in fetched.sources}
     assert reports[dead].failures >= 1
@@ -290,24 +292,25 @@ async def test_a_source_that_never_answers_holds_nobody_up(
     run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     async with silent_source() as silent:
-        fetched = await fetch_version(manifest.root, RUN, 3, [silent, origin.url], tmp_path, limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [silent, origin.url], tmp_path, settings=QUICK)
         assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
-        assert fetched.seconds < QUICK.stall, "the shards it sat on were fetched elsewhere before it timed out"
+        assert fetched.seconds < QUICK.stall_seconds, "the shards it sat on were fetched elsewhere before it timed out"
         with pytest.raises(UnreachableError, match="no source has the manifest"):
-            await get(manifest, tmp_path / "alone", silent, give_up=0.5)
+            await get(manifest, tmp_path / "alone", silent, give_up_seconds=0.5)
 
 
 async def test_transfers_that_break_off_are_tried_again_elsewhere(
-    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
+    run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with odd_source(run_fixture / "published") as (broken, shelf, _):
         shelf.bend = lambda name, item: Broken(item.file, item.size) if name == "model.safetensors" else item
-        fetched = await fetch_version(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [broken, origin.url], tmp_path / "1", settings=QUICK)
         assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
         assert fetched.sources[0].failures >= 1
         assert fetched.bad_sources == ()
+        monkeypatch.setattr(sources, "MIN_RATE", 1 << 20)
         with pytest.raises(UnreachableError, match="shards of"):
-            await get(manifest, tmp_path / "2", broken, give_up=0.5, stall=0.2, min_rate=1 << 20)
+            await get(manifest, tmp_path / "2", broken, give_up_seconds=0.5, stall_seconds=0.2)
 
 
 async def test_a_server_without_ranges_gives_what_it_can(
@@ -315,7 +318,7 @@ async def test_a_server_without_ranges_gives_what_it_can(
 ) -> None:
     async with odd_source(run_fixture / "published") as (plain, shelf, _):
         shelf.hear = lambda request: replace(request, headers={})
-        fetched = await fetch_version(manifest.root, RUN, 3, [plain, origin.url], tmp_path, limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [plain, origin.url], tmp_path, settings=QUICK)
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     report = fetched.sources[0]
     assert (report.dropped, report.last_failure) == ("", f"{plain} answers 200 OK")
@@ -345,7 +348,7 @@ async def test_a_fetch_has_a_time_out_over_all(run_fixture: Path, manifest: Mani
         shelf.bend = lambda name, item: Gate(item, 0) if name == "model.safetensors" else item
         started = time.monotonic()
         with pytest.raises(UnreachableError, match=r"was not complete after 1 s") as caught:
-            await get(manifest, tmp_path / "in", url, timeout=1)
+            await get(manifest, tmp_path / "in", url, fetch_seconds=1)
     assert time.monotonic() - started < 10
     assert caught.value.hint == "try again: it goes on where it was"
 
@@ -387,12 +390,12 @@ async def test_a_cap_holds_on_either_side(
     run_fixture: Path, manifest: Manifest, origin: Server, tmp_path: Path
 ) -> None:
     rate = manifest.total_bytes  # a second, less the last piece of each stream
-    capped = replace(QUICK, rate=rate)
-    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "1", limits=capped)
+    capped = QUICK.model_copy(update={"download_rate": rate})
+    fetched = await fetch_version(manifest.root, RUN, 3, [origin.url], tmp_path / "1", settings=capped)
     assert fetched.seconds > 0.8
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")
     slow = await asyncio.to_thread(Server(tmp_path / "slow", dir=run_fixture / "published", upload_rate=rate).start)
     with ended(slow):
-        fetched = await fetch_version(manifest.root, RUN, 3, [slow.url], tmp_path / "2", limits=QUICK)
+        fetched = await fetch_version(manifest.root, RUN, 3, [slow.url], tmp_path / "2", settings=QUICK)
     assert fetched.seconds > 0.8
     assert contents(fetched.path) == contents(run_fixture / "checkpoint-3")

@@ -9,7 +9,6 @@ import struct
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,7 @@ from tests.support.weight_servers import QUICK, RUN, Server, contents, ended, pu
 MIB = 1 << 20
 MODEL_BYTES = 12 * MIB + 5
 STEP = 7
-LIMITS = replace(QUICK, timeout=60)
+LIMITS = QUICK.model_copy(update={"fetch_seconds": 60})
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +42,7 @@ def origin(run_fixture: Path, manifest: Manifest) -> Iterator[Server]:
 
 
 async def get(manifest: Manifest, dest: Path, *urls: str) -> FetchedVersion:
-    return await fetch_version(manifest.root, RUN, STEP, urls, dest, limits=LIMITS)
+    return await fetch_version(manifest.root, RUN, STEP, urls, dest, settings=LIMITS)
 
 
 def assert_whole(fetched: FetchedVersion, run_fixture: Path) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import shutil
 from collections.abc import AsyncIterator, Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +102,7 @@ async def test_a_relay_serves_what_it_has_while_the_rest_is_on_its_way(
         async with relaying(tmp_path / "relayed", upstream, hold_seconds=5) as (url, _):
             told: list[Progress] = []
             fetching = asyncio.create_task(
-                fetch_version(manifest.root, RUN, 3, [url], tmp_path / "client", limits=QUICK, progress=told.append)
+                fetch_version(manifest.root, RUN, 3, [url], tmp_path / "client", settings=QUICK, progress=told.append)
             )
             await until(lambda: bool(told) and told[-1].done >= half)
             assert not fetching.done()
@@ -119,7 +118,7 @@ async def test_a_relay_serves_no_byte_that_its_upstream_lied_about(
 ) -> None:
     async with odd_source(all_lies) as (lies, _, _), relaying(tmp_path / "relayed", lies) as (url, stats):
         with pytest.raises(UnreachableError, match="502"):
-            await get(manifest, tmp_path / "in", url, give_up=2, stall=1)
+            await get(manifest, tmp_path / "in", url, give_up_seconds=2, stall_seconds=1)
         assert stats.rejected == {lies: 1}, "it was not asked again for every request"
         assert stats.served_bytes == len(manifest.canonical)
         path = await get(manifest, tmp_path / "in", url, origin)
@@ -160,7 +159,7 @@ async def test_a_relay_keeps_within_its_disk(steps: tuple[str, list[Manifest]], 
         await get(made[1], tmp_path / "in", url)
         await until(lambda: [v.root for v in versions(folder)] == [made[1].root])
         with pytest.raises(UnreachableError, match="507"):
-            await get(huge, tmp_path / "in", url, give_up=0.5)
+            await get(huge, tmp_path / "in", url, give_up_seconds=0.5)
         assert [version.root for version in versions(folder)] == [made[1].root]
         assert incomplete(folder) == []
 
@@ -201,10 +200,10 @@ async def test_a_relay_relays_for_its_run_and_what_the_chain_has(
 
     async with relaying(tmp_path / "1", origin, run=2) as (url, _):
         with pytest.raises(UnreachableError, match="404"):
-            await get(manifest, tmp_path / "in", url, give_up=0.5)
+            await get(manifest, tmp_path / "in", url, give_up_seconds=0.5)
     async with relaying(tmp_path / "2", origin, anchor=refuse) as (url, _):
         with pytest.raises(UnreachableError, match="502"):
-            await get(manifest, tmp_path / "in", url, give_up=0.5)
+            await get(manifest, tmp_path / "in", url, give_up_seconds=0.5)
     for folder in (tmp_path / "1", tmp_path / "2"):
         assert list(folder.iterdir()) == []
 
@@ -227,11 +226,11 @@ async def test_a_relay_relays_what_the_chain_has(
         relay = Server(tmp_path / "relay", run=run, upstreams=[url], **options)
         with ended(relay):
             await asyncio.to_thread(relay.start)
-            bounds = replace(QUICK, give_up=1)
+            bounds = QUICK.model_copy(update={"give_up_seconds": 1})
             for refused, status in ((forged, "502"), (unpublished, "404")):
                 with pytest.raises(UnreachableError, match=status):
-                    await fetch_version(refused.root, run, refused.step, [relay.url], tmp_path / "in", limits=bounds)
-            fetched = await fetch_version(anchored.root, run, 0, [relay.url], tmp_path / "in", limits=QUICK)
+                    await fetch_version(refused.root, run, refused.step, [relay.url], tmp_path / "in", settings=bounds)
+            fetched = await fetch_version(anchored.root, run, 0, [relay.url], tmp_path / "in", settings=QUICK)
     assert verify_folder(fetched.path, anchored.root).problems == ()
     assert [version.root for version in versions(tmp_path / "relayed")] == [anchored.root]
 

@@ -17,8 +17,8 @@ import asyncio, json, sys
 from pathlib import Path
 from muster.runtime import telemetry
 from muster.errors import ChainError, MusterError
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
-from muster.shardcast.fetch.sources import FetchLimits
 telemetry.configure("client")
 step, dest, roots, sources = int(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4:]
 async def anchored(step):
@@ -26,8 +26,8 @@ async def anchored(step):
         raise ChainError(f"step {step} is not published")
     return bytes.fromhex(roots[str(step)][2:])
 async def main():
-    limits = FetchLimits(timeout=40, give_up=5, stall=5, connect=2)
-    return await fetch_step(await anchored(step), 1, step, sources, dest, anchored=anchored, limits=limits)
+    settings = ShardcastSettings(fetch_seconds=40, give_up_seconds=5, stall_seconds=5)
+    return await fetch_step(await anchored(step), 1, step, sources, dest, anchored=anchored, settings=settings)
 try:
     found = asyncio.run(main())
 except MusterError as error:

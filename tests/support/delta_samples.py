@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 from blake3 import blake3
 
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast import Manifest, publish
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep
 from muster.shardcast.delta.frames import write_frames
 from muster.shardcast.format.manifest import MANIFEST_NAME, File, Shard
 from muster.shardcast.format.store import read_manifest, remove_version, version_path, versions, write_index
-from muster.shardcast.retention import Deltas
 
 RUN = 1
 SHARD = 64 * 1024
@@ -46,8 +46,13 @@ def safetensors(tensors: dict[str, tuple[str, bytes]]) -> bytes:
     return len(text).to_bytes(8, "little") + text + b"".join(data for _, data in tensors.values())
 
 
+def keeping(whole_every: int = 16, whole: int = 2, seconds: float = 0.0) -> ShardcastSettings:
+    """Settings by which a publisher keeps steps as differences; steps that were replaced so long ago are not needed."""
+    return ShardcastSettings(whole_every=whole_every, whole_versions=whole, kept_hours=seconds / 3600)
+
+
 def publish_steps(
-    folder: Path, count: int, *, first: int = 0, deltas: Deltas | None = None, keep: int = 16
+    folder: Path, count: int, *, first: int = 0, deltas: ShardcastSettings | None = None, keep: int = 16
 ) -> list[Manifest]:
     """Publish steps `first` to `count` - 1 into `folder`/published, with differences."""
     return [
@@ -58,7 +63,7 @@ def publish_steps(
             step,
             shard_bytes=SHARD,
             keep=keep,
-            deltas=deltas or Deltas(whole=100),
+            deltas=deltas or keeping(whole=100),
         )
         for step in range(first, count)
     ]

@@ -28,11 +28,10 @@ from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.protocol.draws import chain_preimages
 from muster.protocol.terms import WorkClass
-from muster.settings.schema import ChainSettings, Settings
+from muster.settings.schema import ChainSettings, Settings, ShardcastSettings
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml
 from muster.shardcast import Manifest, publish
-from muster.shardcast.retention import Deltas
 from muster.tasks import make_task_set, save_task_set
 from muster.verification.profiles import profile_hash
 from tests.support.weight_servers import Server
@@ -89,7 +88,7 @@ class NodeFixture(RunFixture):
         links = _links(secret)
         return links, keccak(links[0])
 
-    async def publish_model(self, step: int, deltas: Deltas | None = None) -> Manifest:
+    async def publish_model(self, step: int, deltas: ShardcastSettings | None = None) -> Manifest:
         """Publish a checkpoint, different at each step, and anchor it. With `deltas` so little that old steps are kept
         as differences."""
         folder = self.folder / f"checkpoint-{step}"

@@ -13,14 +13,12 @@ import time
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
 from benchmarks.testbed.processes import Stoppable
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast import fetch_version, publish
-from muster.shardcast.fetch.sources import FetchLimits
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import Index
 from muster.shardcast.serve.http_server import FileProblem, FileRequest, FileServer, ServerLimits
@@ -31,7 +29,7 @@ from muster.shardcast.serve.store import OpenFile, Stats
 
 RUN = 1
 SHARD = 64 * 1024
-QUICK = FetchLimits(timeout=40, give_up=20, stall=5, connect=2)
+QUICK = ShardcastSettings(fetch_seconds=40, give_up_seconds=20, stall_seconds=5)
 """Bounds in which a machine full of tests still does everything."""
 
 _open = urllib.request.build_opener(urllib.request.ProxyHandler({})).open
@@ -195,7 +193,7 @@ async def odd_source(folder: Path) -> AsyncIterator[tuple[str, OddOrigin, Stats]
 
 def relay_settings(folder: Path, *upstreams: str, **changes: Any) -> ShardcastSettings:
     """Return the settings of a relay with the bounds of QUICK that fetches what it is asked for."""
-    bounds = {"fetch_seconds": QUICK.timeout, "give_up_seconds": QUICK.give_up, "stall_seconds": QUICK.stall}
+    bounds = QUICK.model_dump(exclude_unset=True)
     quick = {"hold_seconds": 2, "poll_seconds": 0.05, "follow": False}
     return ShardcastSettings.model_validate({"dir": folder, "upstreams": upstreams, **bounds, **quick, **changes})
 
@@ -270,12 +268,12 @@ from pathlib import Path
 from muster.runtime import telemetry
 from muster.errors import MusterError
 from muster.shardcast import fetch_version
-from muster.shardcast.fetch.sources import FetchLimits
+from muster.settings.schema import ShardcastSettings
 telemetry.configure("fetcher")
 root, step, dest, sources = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3]), sys.argv[4:]
 try:
-    limits = FetchLimits(timeout=30)
-    found = asyncio.run(fetch_version(bytes.fromhex(root[2:]), 1, step, sources, dest, limits=limits))
+    settings = ShardcastSettings(fetch_seconds=30)
+    found = asyncio.run(fetch_version(bytes.fromhex(root[2:]), 1, step, sources, dest, settings=settings))
 except MusterError as error:
     print(f"{type(error).__name__}: {error} ({error.hint})", file=sys.stderr)
     sys.exit(error.exit_code)
@@ -293,8 +291,8 @@ def fetcher(manifest: Manifest, dest: Path, *sources: str, before: str = "", **e
 
 async def get(manifest: Manifest, dest: Path, *sources: str, **changes: float) -> Path:
     """Fetch a version within QUICK bounds, some of them changed."""
-    limits = replace(QUICK, **changes)
-    fetched = await fetch_version(manifest.root, RUN, manifest.step, sources, dest, limits=limits)
+    settings = QUICK.model_copy(update=changes)
+    fetched = await fetch_version(manifest.root, RUN, manifest.step, sources, dest, settings=settings)
     return fetched.path
 
 

@@ -18,10 +18,11 @@ from functools import partial
 from pathlib import Path
 
 from muster.errors import MismatchError, UnreachableError
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.delta_fetch import Anchored, DeltaFetch, Hold, Wanted
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.fetch import FetchedVersion, exclusive, fetch_version
-from muster.shardcast.fetch.sources import FetchLimits, SourceReport
+from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import version_path
 
 
@@ -33,7 +34,7 @@ async def fetch_step(
     dest: Path,
     *,
     anchored: Anchored,
-    limits: FetchLimits | None = None,
+    settings: ShardcastSettings | None = None,
     progress: Callable[[Progress], None] | None = None,
     on_bad_source: Callable[[SourceReport], None] | None = None,
     hold: Hold = nullcontext,
@@ -44,7 +45,7 @@ async def fetch_step(
     reported, since no anchored root says what a difference is. hold: called for the step that differences are applied
     to.
     """
-    version = Wanted(root, run, step, sources, dest, limits or FetchLimits())
+    version = Wanted(root, run, step, sources, dest, settings or ShardcastSettings())
     delta = DeltaFetch(version, anchored, progress=progress, hold=hold)
 
     fetch_rest = partial(
@@ -54,13 +55,13 @@ async def fetch_step(
         step,
         sources,
         dest,
-        limits=version.limits,
+        settings=version.settings,
         progress=progress,
         on_bad_source=on_bad_source,
         verified=delta.verified,
     )
     try:
-        async with exclusive(dest, root, version.limits.timeout):
+        async with exclusive(dest, root, version.settings.fetch_seconds):
             # 1. What differences give.
             if not await asyncio.to_thread(version_path(dest, root).is_dir):
                 await delta.run()

@@ -13,13 +13,14 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from muster.errors import MalformedError, MismatchError, MusterError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.delta.difference import (
     TIMES_SMALLER,
     TargetStep,
@@ -33,7 +34,7 @@ from muster.shardcast.fetch.download import Download, Progress
 from muster.shardcast.fetch.fetch import exclusive, fetch_version
 from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, Offer, Route, cheapest
 from muster.shardcast.fetch.source_offers import MAX_FAILED_OFFERS, SourceOffers
-from muster.shardcast.fetch.sources import MAX_SOURCES, FetchLimits, Pool
+from muster.shardcast.fetch.sources import MAX_SOURCES, Pool
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import Index, described, prune, touch, version_path
@@ -75,7 +76,7 @@ class Wanted:
     step: int
     sources: Sequence[str]
     dest: Path
-    limits: FetchLimits
+    settings: ShardcastSettings
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,7 @@ class DeltaFetch:
         accept: called with the manifest that differences lead to, the right one by its root, before files are made for
         it; raises a MusterError to refuse it.
         """
-        self.offers = SourceOffers(version.run, version.step, version.sources, version.limits)
+        self.offers = SourceOffers(version.run, version.step, version.sources, version.settings)
         self.fetched_bytes = 0
         """Of differences, and of a step to begin with."""
         self.tried: list[str] = []
@@ -113,12 +114,13 @@ class DeltaFetch:
         self.verified: set[int] = set()
         """Shards of the step that are on disk, hashed and right. That holds as long as the caller's lock does."""
         self._version = version
-        self._limits = version.limits
+        self._settings = version.settings
         self._anchored = anchored
         self._accept = accept
         self._progress = progress
         self._hold = hold
-        self._quick = replace(version.limits, give_up=min(version.limits.give_up, DELTA_IDLE_SECONDS))
+        give_up = min(version.settings.give_up_seconds, DELTA_IDLE_SECONDS)
+        self._quick = version.settings.model_copy(update={"give_up_seconds": give_up})
         self._suspects: tuple[Offer, ...] = ()
         """What is to blame if the route that is followed fails now."""
         self._bad_starts: set[int] = set()
@@ -135,7 +137,7 @@ class DeltaFetch:
         """
         root, step = self._version.root, self._version.step
         await self.offers.load(indexes)
-        deadline = time.monotonic() + self._limits.timeout
+        deadline = time.monotonic() + self._settings.fetch_seconds
         for number in range(MAX_FAILED_OFFERS * MAX_SOURCES):
             # 1. Choose the cheapest route among the offers that have not failed.
             offers = self._offers(whole)
@@ -209,14 +211,14 @@ class DeltaFetch:
         ours = [step.manifest.total_bytes for step in held.values()]
         theirs = [offer.size for offer in offers if offer.root == self._version.root]
         others = [offer.size for offer in offers if offer.base_step is None]
-        known = self._step_bytes or max(ours or theirs or others, default=self._limits.max_bytes)
-        return min(known, self._limits.max_bytes)
+        known = self._step_bytes or max(ours or theirs or others, default=self._settings.max_bytes)
+        return min(known, self._settings.max_bytes)
 
     async def _follow(self, route: Route, held: dict[int, TargetStep], whole: int, whole_too: bool) -> _Applied:
         """Fetch what a route needs and make the shards that it gives. whole: bytes of the step."""
         with ExitStack() as stack:
             # 1. The differences, small as they are: if they are wrong, no whole step is fetched for them.
-            async with asyncio.timeout(self._limits.timeout):
+            async with asyncio.timeout(self._settings.fetch_seconds):
                 if route.begin_with is not None:
                     self._suspects = (route.begin_with,)
                     if route.begin_with.root != await self._anchor(route.start):
@@ -234,7 +236,7 @@ class DeltaFetch:
             # 3. The shards.
             self._suspects = route.chain
             await asyncio.to_thread(touch, start.path)
-            async with asyncio.timeout(self._limits.timeout):
+            async with asyncio.timeout(self._settings.fetch_seconds):
                 stop = threading.Event()
                 try:
                     return await asyncio.to_thread(self._apply, start, folders, stop)
@@ -280,7 +282,7 @@ class DeltaFetch:
             offer.step,
             self._version.sources,
             self._version.dest,
-            limits=self._limits,
+            settings=self._settings,
             progress=self._progress,
             retry="busy",
         )
@@ -311,7 +313,7 @@ class DeltaFetch:
 
         async def accept(manifest: Manifest) -> None:
             assert offer.base_step is not None
-            largest = min(offer.size, whole // TIMES_SMALLER, self._limits.max_bytes)
+            largest = min(offer.size, whole // TIMES_SMALLER, self._settings.max_bytes)
             check_difference(manifest, self._version.run, offer.step, offer.base_step, largest)
 
         folder = self._version.dest / DELTAS

@@ -19,10 +19,13 @@ from typing import Final
 from muster.errors import CheckError, StorageError, UnreachableError
 from muster.runtime.failpoints import failpoint
 from muster.runtime.files import sync
-from muster.shardcast.fetch.sources import Pool, Retry, Source, Stream
+from muster.shardcast.fetch.sources import Pool, Retry, Source, Stream, shard_seconds
 from muster.shardcast.format.manifest import Manifest, Shard
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import touch
+
+MEMORY_BYTES: Final = 64 * 1024 * 1024
+"""For shards whose hashes are not known yet. Each source has one connection even where that takes more."""
 
 SECOND_TRY_SECONDS: Final = 1.0
 """A shard is asked for a second time when it takes this and three times the usual longer."""
@@ -206,16 +209,17 @@ class Download:
     async def _fetch_missing(self, version: PartialVersion) -> None:
         if self._plan.finished:
             return
-        limits = self._pool.limits
+        settings = self._pool.settings
         largest = max(shard.size for shard in version.manifest.shards)
         sources = self._pool.live
-        per_source = max(1, min(limits.streams, limits.memory // (largest * max(1, len(sources)))))
+        per_source = max(1, min(settings.streams, MEMORY_BYTES // (largest * max(1, len(sources)))))
         self._last_good = time.monotonic()
         async with asyncio.TaskGroup() as group:
             streams = [
                 group.create_task(self._stream(version, source)) for source in sources for _ in range(per_source)
             ]
-            failure = await self._watch(max(limits.give_up, limits.shard_seconds(largest) + limits.stall))
+            seconds = shard_seconds(settings, largest) + settings.stall_seconds
+            failure = await self._watch(max(settings.give_up_seconds, seconds))
             for stream in streams:
                 stream.cancel()
         if failure is not None:

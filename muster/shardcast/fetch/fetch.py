@@ -20,7 +20,7 @@ from muster.errors import MalformedError, MismatchError, UnreachableError
 from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.download import Download, Progress
-from muster.shardcast.fetch.sources import FetchLimits, Pool, Retry, SourceReport
+from muster.shardcast.fetch.sources import Pool, Retry, SourceReport
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import disk_errors, lock_path, locked
 
@@ -49,18 +49,6 @@ class FetchedVersion:
         return tuple(source for source in self.sources if source.dropped)
 
 
-def limits_of(settings: ShardcastSettings) -> FetchLimits:
-    """Return the bounds that the settings say."""
-    return FetchLimits(
-        timeout=settings.fetch_seconds,
-        give_up=settings.give_up_seconds,
-        stall=settings.stall_seconds,
-        streams=settings.streams,
-        max_bytes=settings.max_bytes,
-        rate=settings.download_rate,
-    )
-
-
 async def fetch_version(
     root: bytes,
     run: int,
@@ -69,7 +57,7 @@ async def fetch_version(
     dest: Path,
     *,
     progress: Callable[[Progress], None] | None = None,
-    limits: FetchLimits | None = None,
+    settings: ShardcastSettings | None = None,
     on_bad_source: Callable[[SourceReport], None] | None = None,
     retry: Retry = "all",
     verified: Collection[int] | None = None,
@@ -86,12 +74,12 @@ async def fetch_version(
     Raises one of these:
 
     - MismatchError: every source sent something else, or the root is that of another run or step
-    - MalformedError: the version is a difference, or larger than `limits.max_bytes`
+    - MalformedError: the version is a difference, or larger than `settings.max_bytes`
     - UnreachableError: no source delivered in time
     - StorageError: the disk is full or refuses
     - ConfigError: `sources` is empty or holds what is no base URL
     """
-    bounds = limits or FetchLimits()
+    bounds = settings or ShardcastSettings()
     started = time.monotonic()
 
     async def accept(manifest: Manifest) -> None:
@@ -102,11 +90,11 @@ async def fetch_version(
         download = Download(root, dest, pool, accept=accept, progress=progress, retry=retry)
         lock = exclusive(dest, root) if verified is None else nullcontext()
         try:
-            async with asyncio.timeout(bounds.timeout), lock:
+            async with asyncio.timeout(bounds.fetch_seconds), lock:
                 path = await download.run(verified or ())
         except TimeoutError as error:
             raise UnreachableError(
-                f"step {step} was not complete after {bounds.timeout:g} s "
+                f"step {step} was not complete after {bounds.fetch_seconds:g} s "
                 f"({download.found_bytes + download.fetched_bytes} bytes are kept)",
                 hint="try again: it goes on where it was",
             ) from error

@@ -9,7 +9,8 @@ from collections.abc import Collection, Sequence
 from itertools import zip_longest
 from typing import Final
 
-from muster.shardcast.fetch.sources import FetchLimits, Pool
+from muster.settings.schema import ShardcastSettings
+from muster.shardcast.fetch.sources import Pool
 from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_page, page_of
 
 PAGE_SECONDS: Final = 3.0
@@ -26,10 +27,10 @@ class UpstreamPages:
     So old steps can be had by way of the relay, which fetches a version when it is first asked for.
     """
 
-    def __init__(self, upstreams: Sequence[str], run: int | None, limits: FetchLimits) -> None:
+    def __init__(self, upstreams: Sequence[str], run: int | None, settings: ShardcastSettings) -> None:
         self._upstreams = upstreams
         self._run = run
-        self._limits = limits
+        self._settings = settings
         self._turns: dict[int, asyncio.Lock] = {}
         """By number of a page that upstreams are asked for; others do not wait for it."""
         self._known: dict[int, tuple[float, dict[str, Index]]] = {}
@@ -56,7 +57,7 @@ class UpstreamPages:
         async with turn:
             if (answers := self._recent(number)) is None:
                 try:
-                    async with Pool(self._upstreams, self._limits) as pool:
+                    async with Pool(self._upstreams, self._settings) as pool:
                         answers = await pool.indexes(PAGE_SECONDS, number)
                     self._known.pop(number, None)
                     self._known[number] = time.monotonic(), answers

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.route import Offer, offers_of, without
-from muster.shardcast.fetch.sources import MAX_SOURCES, FetchLimits, Pool, Retry
+from muster.shardcast.fetch.sources import MAX_SOURCES, Pool, Retry
 from muster.shardcast.format.store import Index, page_of
 
 INDEX_SECONDS: Final = 5.0
@@ -20,14 +21,14 @@ MAX_FAILED_OFFERS: Final = 3
 class SourceOffers:
     """What the sources of one fetch offer for a step."""
 
-    def __init__(self, run: int, step: int, sources: Sequence[str], limits: FetchLimits) -> None:
+    def __init__(self, run: int, step: int, sources: Sequence[str], settings: ShardcastSettings) -> None:
         self.retry: Retry = "all"
         """Which sources are asked again if they do not have the step. Once all have answered and have newer ones, it is
         not still on its way to them."""
         self._run = run
         self._step = step
         self._sources = sources
-        self._limits = limits
+        self._settings = settings
         self._indexes: dict[str, list[Index]] | None = None
         """By source: its index, and the page of the step."""
         self._has_pages = False
@@ -44,7 +45,7 @@ class SourceOffers:
             return
         known, self._has_pages = dict(indexes or {}), indexes is not None
         if indexes is None:
-            async with Pool(self._sources, self._limits) as pool:
+            async with Pool(self._sources, self._settings) as pool:
                 known = await pool.indexes(INDEX_SECONDS)
                 asked = {source.url for source in pool.sources}
             newest = [max((e.step for e in i.versions if e.run == self._run), default=-1) for i in known.values()]
@@ -57,7 +58,7 @@ class SourceOffers:
         if self._has_pages or self._indexes is None:
             return False
         self._has_pages = True
-        async with Pool(self._sources, self._limits) as pool:
+        async with Pool(self._sources, self._settings) as pool:
             found = await pool.indexes(INDEX_SECONDS, page_of(self._step))
         for url, page in found.items():
             self._indexes.setdefault(url, []).append(page)

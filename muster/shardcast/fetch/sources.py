@@ -20,6 +20,7 @@ from blake3 import blake3
 
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, MusterError, UnreachableError
 from muster.runtime import telemetry
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.connection import PIECE_BYTES, Answer, Connection, url_problem
 from muster.shardcast.fetch.rate_limit import TokenBucket
 from muster.shardcast.format.manifest import MANIFEST_NAME, MAX_MANIFEST_BYTES, Manifest, Shard, parse_manifest
@@ -31,13 +32,18 @@ WEIGHTS_PATH: Final = "/v1/weights"
 MAX_SOURCES: Final = 16
 """Sources used in one fetch, the first of those given; each has a shard in memory."""
 
+CONNECT_SECONDS: Final = 5.0
+
+MIN_RATE: Final = 128 * 1024
+"""Bytes per second under which a shard is given up and asked for elsewhere."""
+
 NOT_THERE: Final = 404
 NOT_YET: Final = (NOT_THERE, 503)
 NOT_YET_SECONDS: Final = 1.0
 """Longest back-off of a source that answers, but does not have it yet."""
 
 Retry = Literal["all", "busy", "none"]
-"""Which sources that do not send a manifest are asked again, until `FetchLimits.give_up` is over.
+"""Which sources that do not send a manifest are asked again, until `give_up_seconds` are over.
 
 "all" suits a step that is just being published. "busy" suits an older one: a source that answers 404 is not asked
 again. "none" asks each source once."""
@@ -46,37 +52,10 @@ T = TypeVar("T")
 _log = telemetry.logger("shardcast")
 
 
-@dataclass(frozen=True)
-class FetchLimits:
-    """Bounds of one fetch. Sizes in bytes, times in seconds."""
-
-    timeout: float = 3600
-    """For everything together."""
-    give_up: float = 120
-    """Without a manifest, or without another good shard."""
-    connect: float = 5
-    stall: float = 20
-    """Without a byte on a connection; longer than a relay holds a request for a shard that is on its way."""
-    min_rate: int = 128 * 1024
-    """Bytes per second under which a shard is given up and asked for elsewhere."""
-    streams: int = 2
-    """Connections per source."""
-    memory: int = 64 * 1024 * 1024
-    """For shards whose hashes are not known yet. Each source has one connection even where that takes more."""
-    max_bytes: int = 1 << 40
-    """Largest version that is accepted."""
-    rate: int = 0
-    """Bytes per second received, over all sources; 0 for no bound."""
-
-    def shard_seconds(self, size: int) -> float:
-        """Return the longest that one shard may take; under a cap, with every stream at work."""
-        capped = self.rate / (MAX_SOURCES * self.streams) if self.rate else self.min_rate
-        return self.stall + size / min(self.min_rate, capped)
-
-    @property
-    def backoff_seconds(self) -> float:
-        """Return the longest pause before a source that failed is asked again."""
-        return min(5.0, self.give_up / 4)
+def shard_seconds(settings: ShardcastSettings, size: int) -> float:
+    """Return the longest that one shard of so many bytes may take; under a cap, with every stream at work."""
+    capped = settings.download_rate / (MAX_SOURCES * settings.streams) if settings.download_rate else MIN_RATE
+    return settings.stall_seconds + size / min(MIN_RATE, capped)
 
 
 @dataclass
@@ -98,9 +77,11 @@ class SourceReport:
 class Source:
     """One relay or origin during one fetch."""
 
-    def __init__(self, url: str, limits: FetchLimits, threads: ThreadPoolExecutor, rate_limit: TokenBucket) -> None:
+    def __init__(
+        self, url: str, settings: ShardcastSettings, threads: ThreadPoolExecutor, rate_limit: TokenBucket
+    ) -> None:
         self.url = url
-        self.limits = limits
+        self.settings = settings
         self.report = SourceReport(url)
         self.last_status: int | None = None
         """HTTP status of the last answer, None when there was none."""
@@ -113,7 +94,7 @@ class Source:
 
     def connect(self) -> Connection:
         """Return a new connection to it, which `close` ends with all others."""
-        connection = Connection(self.url, connect=self.limits.connect, stall=self.limits.stall)
+        connection = Connection(self.url, connect=CONNECT_SECONDS, stall=self.settings.stall_seconds)
         self._connections.add(connection)
         return connection
 
@@ -177,7 +158,7 @@ class Source:
             return bytes(data)
 
         try:
-            return await self.in_thread(connection, 2 * self.limits.stall, target, receive)
+            return await self.in_thread(connection, 2 * self.settings.stall_seconds, target, receive)
         finally:
             connection.close()
             self._connections.discard(connection)
@@ -208,7 +189,7 @@ class Source:
         self.report.failures += 1
         self.report.last_failure = str(error)
         self._in_a_row += 1
-        longest = NOT_YET_SECONDS if self.last_status in NOT_YET else self.limits.backoff_seconds
+        longest = NOT_YET_SECONDS if self.last_status in NOT_YET else min(5.0, self.settings.give_up_seconds / 4)
         pause = min(longest, 0.1 * 2 ** min(self._in_a_row, 16))
         self._next_try = time.monotonic() + pause * random.uniform(0.75, 1.25)
         _log.debug("source failed", source=self.url, why=str(error), pause=pause)
@@ -251,7 +232,7 @@ class Stream:
             self._receive(connection, target, shard, file.size, view)
             keep(shard, view)
 
-        seconds = source.limits.shard_seconds(shard.size)
+        seconds = shard_seconds(source.settings, shard.size)
         try:
             await source.in_thread(connection, seconds, f"shard {shard.index}", work)
         except BaseException:
@@ -302,14 +283,14 @@ class Pool:
     Raises ConfigError as `check_urls`.
     """
 
-    def __init__(self, urls: Sequence[str], limits: FetchLimits) -> None:
+    def __init__(self, urls: Sequence[str], settings: ShardcastSettings) -> None:
         bases = check_urls(urls)
-        self.limits = limits
+        self.settings = settings
         chosen = bases[:MAX_SOURCES]
-        workers = len(chosen) * (limits.streams + 1)
+        workers = len(chosen) * (settings.streams + 1)
         self._threads = ThreadPoolExecutor(workers, thread_name_prefix="shardcast")
-        rate_limit = TokenBucket(limits.rate)
-        self.sources = [Source(base, limits, self._threads, rate_limit) for base in chosen]
+        rate_limit = TokenBucket(settings.download_rate)
+        self.sources = [Source(base, settings, self._threads, rate_limit) for base in chosen]
 
     async def __aenter__(self) -> Self:
         return self
@@ -347,7 +328,7 @@ class Pool:
         asking = [asyncio.create_task(self._ask(source, root, retry)) for source in self.live]
         with suppress(TimeoutError):
             try:
-                async with asyncio.timeout(self.limits.give_up):
+                async with asyncio.timeout(self.settings.give_up_seconds):
                     for answer in asyncio.as_completed(asking):
                         if (manifest := await answer) is not None:
                             return manifest

@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Final, Protocol
 from uvicorn.server import ServerState
 
 from muster.errors import ConfigError, MusterError
+from muster.protocol.messages import Problem
 from muster.runtime import telemetry
 from muster.runtime.connection_table import ConnectionTable
 from muster.runtime.http_limits import BoundedProtocol, ConnectionLimits, bounded_config
@@ -86,11 +87,9 @@ class FileProblem(Exception):  # noqa: N818 (it is an answer, not a failure)
         self.headers = headers or {}
 
     def reply(self) -> Reply:
-        document = {"title": HTTPStatus(self.status).phrase, "status": self.status, "detail": str(self)}
-        if self.hint:
-            document["hint"] = self.hint
+        problem = Problem(title=HTTPStatus(self.status).phrase, status=self.status, detail=str(self), hint=self.hint)
         headers = {"Content-Type": "application/problem+json", **self.headers}
-        return Reply(self.status, json.dumps(document).encode(), headers)
+        return Reply(self.status, problem.model_dump_json().encode(), headers)
 
 
 Handler = Callable[[FileRequest], Awaitable[Reply]]

@@ -19,7 +19,6 @@ from muster.runtime import telemetry
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.delta_fetch import DELTAS, DeltaFetch, Wanted
 from muster.shardcast.fetch.download import Download
-from muster.shardcast.fetch.fetch import limits_of
 from muster.shardcast.fetch.indexes import UpstreamPages
 from muster.shardcast.fetch.sources import Pool, check_urls
 from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest, Shard
@@ -130,7 +129,6 @@ class Relay:
         self.folder = settings.dir
         self.upstreams = check_urls(settings.upstreams)
         self.settings = settings
-        self.limits = limits_of(settings)
         self.stats = stats
         self.run = run
         self.follower: asyncio.Task[None] | None = None
@@ -146,7 +144,7 @@ class Relay:
         """The last index of each upstream."""
         self._newest_roots: set[bytes] = set()
         """Of the versions that upstreams listed as newest when last asked; they are removed last."""
-        self._upstream_pages = UpstreamPages(self.upstreams, run, self.limits)
+        self._upstream_pages = UpstreamPages(self.upstreams, run, settings)
         self._stack = ExitStack()
 
     async def __aenter__(self) -> Relay:
@@ -209,7 +207,7 @@ class Relay:
             pull = self._pulls.get(root) or self._start(root)
             if pull.task is not None and root in stored:
                 await asyncio.wait([pull.task])  # one after the other: this hashes what is on disk
-        async with Pool(self.upstreams, self.limits) as pool:
+        async with Pool(self.upstreams, self.settings) as pool:
             while self.settings.follow:
                 for root, entry in (await self._newest(pool)).items():
                     if root not in self._pulls:
@@ -236,7 +234,7 @@ class Relay:
 
     def _start(self, root: bytes, entry: IndexEntry | None = None) -> VersionPull:
         """Fetch a version; `entry` is what an upstream says of it."""
-        pool = Pool(self.upstreams, self.limits)
+        pool = Pool(self.upstreams, self.settings)
         download = Download(
             root,
             self.folder,
@@ -258,7 +256,7 @@ class Relay:
         largest = max((folder_bytes(version.path) for version in stored), default=0)
         if not largest:
             return ()
-        version = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.limits)
+        version = Wanted(root, entry.run, entry.step, self.upstreams, self.folder, self.settings)
         delta = DeltaFetch(version, anchored=None, accept=self._accept)
         async with self._making:
             try:

@@ -55,10 +55,10 @@ async def test_large_files_arrive_whole(store, tmp_path):
     assert len(chunks) > 1
 
 
-async def test_put_path_keeps_a_spooled_file(store, tmp_path):
+async def test_put_named_keeps_a_spooled_file(store, tmp_path):
     spool = tmp_path / "spool"
     spool.write_bytes(b"abc")
-    await store.put_path(spool, ABC)
+    await store.put_named(ABC, spool)
     spool.unlink()
     assert await store.get(ABC) == b"abc"
 

@@ -13,11 +13,8 @@ from muster.errors import ConfigError
 from muster.settings.recipes import RECIPES
 from muster.settings.schema import Settings, ShardcastSettings, TrainerSettings
 from muster.settings.sources import known_keys, load_settings, mask, read_settings, value_of
-from muster.shardcast.fetch.fetch import limits_of
-from muster.shardcast.fetch.sources import FetchLimits
 from muster.shardcast.format.manifest import MAX_SHARD_BYTES
-from muster.shardcast.publish import DEFAULT_SHARD_BYTES, deltas_of
-from muster.shardcast.retention import Deltas
+from muster.shardcast.publish import DEFAULT_SHARD_BYTES
 from trainer.advantages import AdvantageTerms
 from trainer.learner import Recipe
 from trainer.loss import LossTerms
@@ -346,8 +343,6 @@ def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
 
 def test_what_is_built_without_settings_has_the_defaults_of_settings() -> None:
     shardcast, trainer = Settings().shardcast, Settings().trainer
-    assert limits_of(shardcast) == FetchLimits()
-    assert deltas_of(shardcast) == Deltas(seconds=shardcast.kept_hours * 3600)
     assert shardcast.shard_bytes == DEFAULT_SHARD_BYTES
     assert ShardcastSettings(shard_bytes=MAX_SHARD_BYTES)
     with pytest.raises(ValueError, match="shard_bytes"):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.errors import MalformedError, MismatchError, StorageError
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast import Manifest, publish
 from muster.shardcast.delta.codec import TypedSpan
 from muster.shardcast.delta.difference import TARGET_NAME, TargetStep, made_shard, same_tiling
@@ -30,8 +31,8 @@ from muster.shardcast.format.store import (
     version_path,
     versions,
 )
-from muster.shardcast.retention import Deltas, HeldVersion, kept
-from tests.support.delta_samples import RUN, SHARD, publish_steps, safetensors, write_step
+from muster.shardcast.retention import HeldVersion, kept
+from tests.support.delta_samples import RUN, SHARD, keeping, publish_steps, safetensors, write_step
 from tests.support.weights_samples import contents, flip_bit
 
 
@@ -102,7 +103,7 @@ def test_a_difference_to_a_step_that_was_written_again_is_made_anew(tmp_path: Pa
     made = publish_steps(tmp_path, 2)
     published = tmp_path / "published"
     write_step(tmp_path / "other", 7)
-    other = publish(tmp_path / "other", published, RUN, 1, shard_bytes=SHARD, deltas=Deltas(whole=100))
+    other = publish(tmp_path / "other", published, RUN, 1, shard_bytes=SHARD, deltas=keeping(whole=100))
     assert other.root != made[1].root
     ((_, path),) = differences(published).items()
     assert open_difference(path, other.root).target == other
@@ -111,7 +112,7 @@ def test_a_difference_to_a_step_that_was_written_again_is_made_anew(tmp_path: Pa
 
 
 def test_no_difference_where_it_would_save_too_little(tmp_path: Path) -> None:
-    out, deltas = tmp_path / "published", Deltas(whole=100)
+    out, deltas = tmp_path / "published", keeping(whole=100)
     publish(write_step(tmp_path / "0", 0), out, RUN, 0, shard_bytes=SHARD, deltas=deltas)
     (tmp_path / "0" / "model.safetensors").write_bytes(np.random.default_rng(1).bytes(1_000_000))
     publish(tmp_path / "0", out, RUN, 1, shard_bytes=SHARD, deltas=deltas)
@@ -127,7 +128,7 @@ def test_a_damaged_base_makes_a_larger_difference_and_not_a_wrong_one(tmp_path: 
     published = tmp_path / "published"
     flip_bit(version_path(published, made[0].root) / "model.safetensors", 2 * SHARD + 5)
     made += [
-        publish(write_step(tmp_path / "1", 1), published, RUN, 1, shard_bytes=SHARD, keep=9, deltas=Deltas(whole=100))
+        publish(write_step(tmp_path / "1", 1), published, RUN, 1, shard_bytes=SHARD, keep=9, deltas=keeping(whole=100))
     ]
     ((_, path),) = differences(published).items()
     assert read_manifest(path).total_bytes > SHARD // 2, "the shard is in it as it is"
@@ -151,14 +152,14 @@ def test_a_damaged_step_is_not_what_a_difference_is_made_of(
 
 
 def test_old_steps_are_kept_as_anchors_and_differences(tmp_path: Path) -> None:
-    publish_steps(tmp_path, 7, deltas=Deltas(whole_every=4, whole=2), keep=6)
+    publish_steps(tmp_path, 7, deltas=keeping(whole_every=4, whole=2), keep=6)
     published = tmp_path / "published"
     assert whole_steps(published) == {0, 4, 5, 6}
     assert set(differences(published)) == {(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (5, 6)}
-    publish_steps(tmp_path, 8, first=7, deltas=Deltas(whole_every=4, whole=1), keep=2)
+    publish_steps(tmp_path, 8, first=7, deltas=keeping(whole_every=4, whole=1), keep=2)
     assert whole_steps(published) == {4, 7}
     assert set(differences(published)) == {(4, 5), (5, 6), (6, 7)}
-    publish_steps(tmp_path, 8, first=7, deltas=Deltas(whole_every=4, whole=1), keep=2)
+    publish_steps(tmp_path, 8, first=7, deltas=keeping(whole_every=4, whole=1), keep=2)
     assert set(differences(published)) == {(4, 5), (5, 6), (6, 7)}, "there is one already"
 
 
@@ -168,30 +169,32 @@ def shelf(steps: int, missing: set[int] = frozenset()) -> list[HeldVersion]:  # 
     return whole + [HeldVersion(bytes([1, s]), s, s - 1, s, 10) for s in range(1, steps) if s not in missing]
 
 
-def chosen(held: list[HeldVersion], newest: int, deltas: Deltas, now: float = 1000) -> tuple[list[int], list[int]]:
+def chosen(
+    held: list[HeldVersion], newest: int, deltas: ShardcastSettings, now: float = 1000
+) -> tuple[list[int], list[int]]:
     """Return steps kept whole, and steps whose difference is kept."""
     roots = kept(held, newest, deltas, now)
     return sorted(root[1] for root in roots if not root[0]), sorted(root[1] for root in roots if root[0])
 
 
 def test_what_is_kept_is_what_wanted_steps_can_be_made_of() -> None:
-    assert chosen(shelf(10), 10, Deltas(4, 2)) == ([0, 4, 8, 9], list(range(1, 10)))
-    assert chosen(shelf(10), 4, Deltas(4, 1)) == ([4, 8, 9], [5, 6, 7, 8, 9]), "7 and 6 are made from 4"
-    assert chosen(shelf(10, missing={6}), 10, Deltas(4, 1)) == ([0, 4, 6, 8, 9], [1, 2, 3, 4, 5, 7, 8, 9])
-    assert chosen(shelf(10, missing=set(range(10))), 3, Deltas(4, 1)) == ([7, 8, 9], [])
+    assert chosen(shelf(10), 10, keeping(4, 2)) == ([0, 4, 8, 9], list(range(1, 10)))
+    assert chosen(shelf(10), 4, keeping(4, 1)) == ([4, 8, 9], [5, 6, 7, 8, 9]), "7 and 6 are made from 4"
+    assert chosen(shelf(10, missing={6}), 10, keeping(4, 1)) == ([0, 4, 6, 8, 9], [1, 2, 3, 4, 5, 7, 8, 9])
+    assert chosen(shelf(10, missing=set(range(10))), 3, keeping(4, 1)) == ([7, 8, 9], [])
 
 
 def test_steps_that_were_replaced_a_short_while_ago_are_kept_however_many_they_are() -> None:
-    assert chosen(shelf(10), 1, Deltas(100, 1, seconds=5.5), now=10) == ([0, 9], list(range(1, 10)))
-    assert chosen(shelf(10), 1, Deltas(2, 1, seconds=4.5), now=10) == ([4, 6, 8, 9], [5, 6, 7, 8, 9])
+    assert chosen(shelf(10), 1, keeping(100, 1, seconds=5.5), now=10) == ([0, 9], list(range(1, 10)))
+    assert chosen(shelf(10), 1, keeping(2, 1, seconds=4.5), now=10) == ([4, 6, 8, 9], [5, 6, 7, 8, 9])
     old = [HeldVersion(bytes([0, s]), s, None, when, 1000) for s, when in enumerate((0, 1, 900, 901))]
-    assert chosen(old, 1, Deltas(1, 1, seconds=100), now=950) == ([1, 2, 3], []), "there was work on 1 until 900"
+    assert chosen(old, 1, keeping(1, 1, seconds=100), now=950) == ([1, 2, 3], []), "there was work on 1 until 900"
 
 
 def test_a_step_stays_whole_before_the_way_to_it_grows_too_long_or_too_dear() -> None:
-    assert chosen(shelf(MAX_CHAIN + 3), 2, Deltas(1000, 1))[0] == [1, MAX_CHAIN + 2], "0 is 65 from the last but one"
+    assert chosen(shelf(MAX_CHAIN + 3), 2, keeping(1000, 1))[0] == [1, MAX_CHAIN + 2], "0 is 65 from the last but one"
     dear = [replace(h, size=500) if h.base_step is not None else h for h in shelf(20)]
-    assert chosen(dear, 20, Deltas(1000, 1))[0] == [0, 2, 19], "from 2 to 18 there are eight times a step"
+    assert chosen(dear, 20, keeping(1000, 1))[0] == [0, 2, 19], "from 2 to 18 there are eight times a step"
 
 
 @given(
@@ -214,7 +217,7 @@ def test_every_wanted_step_that_could_be_made_still_can(
                 whole_ones.add(h.step)
         return whole_ones
 
-    roots = kept(held, newest, Deltas(whole_every, whole), 1e9)
+    roots = kept(held, newest, keeping(whole_every, whole), 1e9)
     wanted = sorted({h.step for h in held}, reverse=True)[:newest]
     assert makeable(held) & set(wanted) <= makeable([h for h in held if h.root in roots])
 

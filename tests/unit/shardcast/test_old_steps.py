@@ -11,9 +11,11 @@ from hashlib import sha256
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.route import MAX_CHAIN, MAX_CHAIN_STEPS, Route, cheapest, offers_of
 from muster.shardcast.format.store import MAX_INDEX_ENTRIES, Index, IndexEntry, index_of, index_page, page_of
-from muster.shardcast.retention import Deltas, HeldVersion, kept
+from muster.shardcast.retention import HeldVersion, kept
+from tests.support.delta_samples import keeping
 
 RUN = 1
 WHOLE = 1000
@@ -40,7 +42,7 @@ class Update:
 class Publisher:
     """The served folder of a trainer, as `muster.shardcast.publish` keeps it."""
 
-    deltas: Deltas
+    deltas: ShardcastSettings
     newest: int
     held: list[HeldVersion] = field(default_factory=list)
     now: float = 0.0
@@ -61,10 +63,8 @@ class Publisher:
 
     def owed(self, last: int) -> list[int]:
         """Return the steps that were replaced less than the time to keep ago, and the newest in any case."""
-        first = last - self.newest
-        return [
-            step for step in range(last + 1) if step > first or self.replaced[step] > self.now - self.deltas.seconds
-        ]
+        first, since = last - self.newest, self.now - self.deltas.kept_hours * HOUR
+        return [step for step in range(last + 1) if step > first or self.replaced[step] > since]
 
     def entries(self) -> list[IndexEntry]:
         return [
@@ -112,10 +112,10 @@ def histories(draw: st.DrawFn) -> tuple[Publisher, int]:
     Perhaps the settings are others from some step on, as after a restart.
     """
     deltas = st.builds(
-        Deltas,
+        keeping,
         whole_every=st.integers(1, 20) | st.integers(1, 10_000),
         whole=st.integers(1, 5) | st.integers(1, 300),
-        seconds=st.sampled_from([0.0, 5 * HOUR, 168 * HOUR, 1e9]),
+        seconds=st.sampled_from([0.0, 5 * HOUR, 168 * HOUR, 10_000 * HOUR]),
     )
     publisher = Publisher(draw(deltas), draw(st.integers(1, 20) | st.integers(1, 300)))
     pattern = draw(st.lists(updates, min_size=1, max_size=12))
@@ -124,7 +124,7 @@ def histories(draw: st.DrawFn) -> tuple[Publisher, int]:
     for step in range(steps):
         if step == change:
             later = draw(deltas)
-            publisher.deltas = Deltas(later.whole_every, later.whole, publisher.deltas.seconds)
+            publisher.deltas = later.model_copy(update={"kept_hours": publisher.deltas.kept_hours})
         update = pattern[step % len(pattern)]
         publisher.publish(step, update if adapters else Update(update.hours, update.size))
     return publisher, steps - 1
@@ -145,7 +145,7 @@ def test_whatever_is_owed_can_be_made_by_everybody(
 
 
 def test_who_holds_the_two_newest_of_240_steps_can_make_every_other() -> None:
-    publisher = Publisher(Deltas(seconds=168 * HOUR), newest=16)
+    publisher = Publisher(keeping(seconds=168 * HOUR), newest=16)
     for step in range(240):
         publisher.publish(step, Update(0.5, 30))
     origin = publisher.entries()
@@ -156,7 +156,7 @@ def test_who_holds_the_two_newest_of_240_steps_can_make_every_other() -> None:
 
 def test_a_week_of_a_step_a_minute_is_on_pages_of_bounded_size() -> None:
     """No single index names so many."""
-    publisher = Publisher(Deltas(seconds=168 * HOUR), newest=16)
+    publisher = Publisher(keeping(seconds=168 * HOUR), newest=16)
     for step in range(1, 3001):  # what stays after a week of these, without the week
         publisher.held.append(HeldVersion(root_of(step, step - 1), step, step - 1, 0, 30))
         if step % 16 == 0 or step > 2998:

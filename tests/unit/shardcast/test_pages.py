@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.indexes import MAX_PAGES, PAGE_SECONDS, UpstreamPages
-from muster.shardcast.fetch.sources import FetchLimits
 from muster.shardcast.format.store import PAGE_STEPS, Index, IndexEntry
 
 ENTRY = IndexEntry(root="0x" + "11" * 32, run=1, step=3, size=5)
@@ -44,7 +44,7 @@ async def upstream() -> AsyncIterator[Upstream]:
 
 
 def pages_of(upstream: Upstream) -> UpstreamPages:
-    return UpstreamPages([upstream.url], 1, FetchLimits())
+    return UpstreamPages([upstream.url], 1, ShardcastSettings())
 
 
 async def test_a_page_waits_for_no_other(upstream: Upstream) -> None:

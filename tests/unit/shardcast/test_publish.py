@@ -12,8 +12,7 @@ from muster.shardcast.format.manifest import MANIFEST_NAME, Manifest
 from muster.shardcast.format.partial import PartialVersion
 from muster.shardcast.format.store import prune, verify_folder, version_path, versions
 from muster.shardcast.publish import publish
-from muster.shardcast.retention import Deltas
-from tests.support.delta_samples import RUN, SHARD, write_step
+from tests.support.delta_samples import RUN, SHARD, keeping, write_step
 from tests.support.weights_samples import contents, flip_bit, make_checkpoint
 
 MODEL = "model.safetensors"
@@ -122,7 +121,7 @@ def test_a_difference_is_written_once_and_links_leave_it_as_it_is(tmp_path: Path
             RUN,
             step,
             shard_bytes=SHARD,
-            deltas=Deltas(),
+            deltas=keeping(),
             link=True,
         )
         for step in (0, 1)
