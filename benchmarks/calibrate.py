@@ -34,16 +34,17 @@ from muster.models.files import load_tokenizer
 from muster.models.init import ModelShape, init_model, make_model, make_tokenizer, save_model
 from muster.protocol.prompts import prompt_tokens
 from muster.tasks import TaskSet, make_task_set
-from muster.verification.profiles import PROFILES, Profile
+from muster.verification.profiles import PROFILES, STATISTICS, Profile
 from validator.replay import Measurement, Replayer, judge
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
-STATISTICS = ("mean_gap", "worst_gap", "activation", "logprobs")
 WORDS = {
-    "mean_gap": "mean gap to the sampled tokens",
-    "worst_gap": "largest gap to a sampled token",
+    "gap_mean": "mean gap to the sampled tokens",
+    "gap_worst": "largest gap to a sampled token",
     "activation": "distance of the activation proof",
-    "logprobs": "largest difference of a log-probability",
+    "logprob_rms": "mean difference of the log-probabilities",
+    "logprob_worst": "largest difference of a log-probability",
+    "logprob_drift": "signed difference of the log-probabilities",
 }
 TRAINED = "trained 0.34M"
 SHAPES = {"random 0.34M": ModelShape(), "random 20M": ModelShape(hidden=512, layers=6, heads=8, intermediate=1536)}
@@ -324,8 +325,8 @@ def plot(cells: Sequence[dict[str, Any]], profile: Profile) -> str:
     from muster.plots.charts import BAD, GOOD, GRID, QUIET, STYLE, svg_text
 
     with rc_context(STYLE):
-        drawing = Figure(figsize=(9.6, 4.8), layout="constrained", facecolor="white")
-        for axes, statistic in zip(drawing.subplots(2, 2).flat, STATISTICS, strict=True):
+        drawing = Figure(figsize=(9.6, 7.2), layout="constrained", facecolor="white")
+        for axes, statistic in zip(drawing.subplots(3, 2).flat, STATISTICS, strict=True):
             values, limit = honest_values(cells, profile, statistic), getattr(profile, statistic)
             floor = limit.reject * 1e-4
             shares = np.geomspace(1, 1 / max(1, len(values)), 80)

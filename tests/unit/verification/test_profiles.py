@@ -7,14 +7,14 @@ from eth_utils.crypto import keccak
 
 from muster.errors import ConfigError
 from muster.proofs import CODECS
-from muster.verification.profiles import PROFILES, Profile, profile_by_hash, profile_hash
+from muster.verification.profiles import PROFILES, STATISTICS, Profile, profile_by_hash, profile_hash
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_accusing_is_stricter_than_rejecting(profile: Profile) -> None:
     """How far out both are of what honest work does is on docs/verification.md, and held by its test."""
     assert profile.codec in CODECS
-    for statistic in ("mean_gap", "worst_gap", "activation", "logprobs"):
+    for statistic in STATISTICS:
         limit = getattr(profile, statistic)
         assert 0 < limit.reject < limit.accuse
 
