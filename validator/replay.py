@@ -1,10 +1,10 @@
 """The replay checks: run the completions through the model again and measure what the worker claims of them.
 
 One forward pass of transformers gives all statistics: its logits the sampling replay and the log-probabilities, its
-last hidden states the activations; `muster.verification.statistics` says how they are measured. It is the reference that evidence is judged by, because it runs on anyone's
-machine; it agrees with the worker's vLLM up to numerics, which the profile's thresholds allow for. Measuring needs the
-model, judging (`judge`) is pure. Rollouts must have passed the static checks of `muster.verification.checks`: their
-tokens are in the vocabulary, and there is at least one.
+last hidden states the activations; `muster.verification.statistics` says how they are measured. It is the reference
+that evidence is judged by, because it runs on anyone's machine; it agrees with the worker's vLLM up to numerics, which
+the profile's limits allow for. Measuring needs the model, judging (`judge`) is pure. Rollouts must have passed the
+static checks of `muster.verification.checks`: their tokens are in the vocabulary, and there is at least one.
 """
 
 from __future__ import annotations

@@ -21,8 +21,8 @@ class Comparison:
     worst: float
     """The largest relative distance of the smallest part that the codec tells apart: a token or a chunk of tokens."""
     tokens: np.ndarray | None = field(default=None, compare=False)
-    """Squared relative distance of each token's state, beyond what the proof's own rounding makes: float32 [T]. None where
-    the codec cannot tell tokens apart, or the proof has a `problem`."""
+    """Squared relative distance of each token's state, beyond what the proof's own rounding makes: float32 [T]. None
+    where the codec cannot tell tokens apart, or the proof has a `problem`."""
     problem: str | None = None
     """Why the proof cannot be compared at all, in words; None for a well-formed one."""
 

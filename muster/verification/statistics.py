@@ -38,7 +38,7 @@ PRIOR_TOKENS: Final = 8
 """Tokens without any error that stand beside each row's: a mean over very few tokens says little."""
 
 DRIFT: Final = 0.1
-"""Signed mean, in expected errors, that honest rows may have: sampling favours the tokens whose logits rounding lifted."""
+"""Signed mean, in expected errors, that honest rows may have: sampling favours tokens whose logits rounding lifted."""
 
 FLOAT32: Final = 2.0**-22
 """Relative error of a log-probability through float32's exponentials and sums."""
