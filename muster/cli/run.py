@@ -69,7 +69,7 @@ def template(
     )
     check_context(terms, context)
     if PROFILES[profile].dtype == "bfloat16":
-        session.note('bfloat16 is calibrated for small models only: see "What remains open" in docs/verification.md')
+        session.note('bfloat16 is calibrated on models with random weights: see "What remains open" in verification.md')
     text = write_terms(terms)
     if out is not None:
         out.write_text(text, encoding="utf-8")

@@ -45,6 +45,7 @@ class Profile:
     activation: Limit
     activation_cap: float
     """Largest relative distance of one token's state that counts in the row's."""
+    # In expected errors (`muster.verification.statistics`), which is why they are the same for all.
     gap_mean: Limit = Limit(reject=0.25, accuse=0.5)
     gap_worst: Limit = Limit(reject=8.0, accuse=16.0)
     logprob_rms: Limit = Limit(reject=2.0, accuse=4.0)
