@@ -1,12 +1,14 @@
 """How far off honest work is: the distributions behind the limits in `muster.verification.profiles`.
 
-    python benchmarks/calibrate.py [--json] [--write] [--tokens 100000]
+    python benchmarks/calibrate.py [--json] [--write] [--scale 1.0]
 
-Honest work of vLLM is measured by the transformers forward of `validator.replay` over a grid: every profile (and with
-it the dtype), trained and random models of several sizes, two temperatures, calls of 1 to 256 requests, the prefix
-cache cold, warm and off, prompts prefilled in chunks and preempted. Not one rollout may be rejected, and a limit that
-accuses must be at least twice as far out as the worst of them. --write puts tables and plots into
-docs/verification.md. Takes some twenty minutes on two cores; --tokens makes it shorter.
+Honest work of vLLM is measured by the transformers forward of `validator.replay` over the grid of
+`benchmarks.testbed.calibration`: every profile (and with it the dtype), trained and random models of 0.34M to 494M
+parameters, flat logits and those of trained and of collapsed models, outlier channels, completions of 1 to 4,096
+tokens, two temperatures, calls of 1 to 256 requests, the prefix cache cold, warm and off, prompts prefilled in chunks
+and preempted. Not one rollout may be rejected, and a limit that accuses must be at least twice as far out as the worst
+of them. --write puts tables and plots into docs/verification.md. Takes some half an hour on two cores; --scale makes it
+shorter.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import numpy as np
@@ -29,158 +31,65 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
-from benchmarks.testbed.adversaries.lab import bare_rows, tempered
-from muster.models.files import load_tokenizer
-from muster.models.init import ModelShape, init_model, make_model, make_tokenizer, save_model
-from muster.protocol.prompts import prompt_tokens
-from muster.tasks import TaskSet, make_task_set
-from muster.verification.profiles import PROFILES, Profile
-from validator.replay import Measurement, Replayer, judge
-from worker.engine import Engine, EngineLimits, GenerationRequest
+from benchmarks.testbed.calibration import GRID, pairs, run_weights
+from muster.models.init import init_model
+from muster.tasks import make_task_set
+from muster.verification.profiles import PROFILES, STATISTICS, Profile
 
-STATISTICS = ("mean_gap", "worst_gap", "activation", "logprobs")
 WORDS = {
-    "mean_gap": "mean gap to the sampled tokens",
-    "worst_gap": "largest gap to a sampled token",
+    "gap_mean": "mean gap to the sampled tokens",
+    "gap_worst": "largest gap to a sampled token",
     "activation": "distance of the activation proof",
-    "logprobs": "largest difference of a log-probability",
+    "logprob_rms": "mean difference of the log-probabilities",
+    "logprob_worst": "largest difference of a log-probability",
+    "logprob_drift": "signed difference of the log-probabilities",
 }
-TRAINED = "trained 0.34M"
-SHAPES = {"random 0.34M": ModelShape(), "random 20M": ModelShape(hidden=512, layers=6, heads=8, intermediate=1536)}
 QUANTILES = (0.5, 0.9, 0.99, 0.999, 1.0)
-TOKENS = 100_000
+TOKENS = 1_000_000
 """Honest tokens over the whole grid, at least."""
+LARGE_TOKENS = 200_000
+"""Of models of 200M parameters and more, in bfloat16."""
+SAMPLE = 16
+"""Rows of a commitment that the default policy replays."""
+DAY = 24
+"""Commitments of a node."""
+PROCESSES = 2
 CHILD_SECONDS = 7200
-GROUP = 4
-LONG = 300
-"""Tokens before a prompt that make it long: more than two blocks of vLLM's cache."""
-
-
-@dataclass(frozen=True)
-class Model:
-    """A model of the grid at one temperature."""
-
-    name: str
-    temperature: float = 1.0
-    max_tokens: int = 96
-
-    @property
-    def title(self) -> str:
-        return self.name if self.temperature == 1 else f"{self.name} at {self.temperature:g}"
-
-
-MODELS = (Model(TRAINED, max_tokens=32), Model(TRAINED, 0.6, max_tokens=32), *map(Model, SHAPES))
-
-
-@dataclass(frozen=True)
-class Cell:
-    """One way to run an engine."""
-
-    name: str
-    engine: str
-    """A key of ENGINES."""
-    requests: int
-    """Of one call."""
-    prefix: int = 0
-    """Tokens that the prompts of a call have in common."""
-    calls: int = 1
-    """How often the same requests are made: from the second time on the cache is warm."""
-
-
-CELLS = (
-    Cell("256 at once", "cached", 256),
-    Cell("8 at once", "cached", 8),
-    Cell("one at a time", "cached", 1),
-    Cell("long prompts, cache cold and warm", "cached", 32, prefix=LONG, calls=2),
-    Cell("long prompts, no cache, in chunks, preempted", "tight", 48, prefix=LONG),
-)
-ENGINES: dict[str, dict[str, Any]] = {
-    "cached": {},
-    "tight": {"prefix_caching": False, "max_sequences": 24, "max_batched_tokens": 96, "cache_blocks": 40},
-}
 
 
 # --- Honest work
 
 
-def make_models(folder: Path) -> TaskSet:
-    """Make the demo's trained model, and larger ones with random weights, each in a folder of its name."""
-    task_set = make_task_set(0)
-    init_model(folder / TRAINED, task_set, seed=0)
-    tokenizer = make_tokenizer()
-    for name, shape in SHAPES.items():
-        save_model(make_model(tokenizer, shape, seed=2), tokenizer, folder / name)
-    return task_set
-
-
-def make_requests(tokenizer, tasks: TaskSet, count: int, max_tokens: int, random: Random, prefix: int = 0):
-    """Real prompts, four samples each, after `prefix` tokens that they have in common."""
-    before = np.random.default_rng(random.getrandbits(32)).integers(20, 100, prefix).astype(np.int32)
-    prompts = [
-        np.concatenate([before, prompt_tokens(tokenizer, random.choice(tasks.train), random.choice((8, 12, 16)))])
-        for _ in range(-(-count // GROUP))
-    ]
-    return [GenerationRequest(prompts[i // GROUP], random.getrandbits(63), max_tokens) for i in range(count)]
-
-
-def run_weights(profile: Profile, name: str, folder: Path, tokens: int) -> list[dict[str, Any]]:
-    """Measure every cell of the grid for one profile and one model, `tokens` tokens at each temperature.
-
-    Returns names, tokens, verdicts, and the values of every statistic.
-    """
-    path, models = folder / name, [model for model in MODELS if model.name == name]
-    limits = EngineLimits(1.0, 400, max(model.max_tokens for model in models), cache_bytes=128 << 20)
-    # All engines are kept to the end: vLLM takes what they share along with the first that goes.
-    engines = {key: Engine(path, profile, replace(limits, **options)) for key, options in ENGINES.items()}
-    return [cell for model in models for cell in run_model(profile, model, path, engines, tokens)]
-
-
-def run_model(
-    profile: Profile, model: Model, path: Path, engines: dict[str, Engine], tokens: int
-) -> Iterator[dict[str, Any]]:
-    """Measure every cell for one model at one temperature, each until it has its share of the tokens."""
-    tasks, tokenizer = make_task_set(0), load_tokenizer(path)
-    random, replayer = Random(f"{profile.name} {model.title}"), Replayer(path, profile, model.temperature)
-    for cell in CELLS:
-        counted, found, engine = 0, list[Measurement](), engines[cell.engine]
-        while counted < tokens / len(CELLS):
-            requests = make_requests(tokenizer, tasks, cell.requests, model.max_tokens, random, cell.prefix)
-            for _ in range(cell.calls):
-                with tempered(engine, model.temperature):
-                    rows = bare_rows(requests, engine.generate(requests))
-                counted += sum(len(row.completion_tokens) for row in rows)
-                found += replayer.replay(rows)
-        findings = [finding for one in found if (finding := judge([one], profile))]
-        yield {
-            "profile": profile.name,
-            "model": model.title,
-            "cell": cell.name,
-            "tokens": counted,
-            "rejected": len(findings),
-            "accused": sum(finding.accuse for finding in findings),
-            "values": {s: [float(f"{getattr(one, s):.4g}") for one in found] for s in STATISTICS},
-        }
-
-
-def calibrate(tokens: int, save: Path | None = None) -> list[dict[str, Any]]:
+def calibrate(scale: float, save: Path | None = None) -> list[dict[str, Any]]:
     """Measure the whole grid, each profile and model in a process of its own.
 
     What is measured is saved at once: a run that is ended keeps it.
     """
-    share = -(-tokens // (len(PROFILES) * len(MODELS)))
     found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
+        demo = Path(folder) / "demo"
+        init_model(demo, make_task_set(0), seed=0)
+
+        def measure(pair: tuple[str, int]) -> list[dict[str, Any]]:
+            command = [sys.executable, __file__, "--child", pair[0], str(pair[1]), str(demo), "--scale", str(scale)]
+            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
+            return json.loads(done.stdout)
+
+        # The largest first, so that none is left with one of them at the end.
+        for cells in pool.map(measure, reversed(pairs(list(PROFILES)))):
+            found += cells
+            if save:
+                save.write_text(json.dumps(found), encoding="utf-8")
+            counted = sum(cell["tokens"] for cell in found)
+            print(f"{cells[0]['profile']}, {cells[0]['model']}: {counted:,} tokens so far", file=sys.stderr)
+    return sorted(found, key=lambda cell: list(PROFILES).index(cell["profile"]))
+
+
+def measure_child(profile: str, place: int, demo: Path, scale: float) -> list[dict[str, Any]]:
+    """Make one model of the grid beside the demo's and measure it under one profile."""
     with tempfile.TemporaryDirectory() as folder:
-        make_models(Path(folder))
-        for profile in PROFILES:
-            for name in (TRAINED, *SHAPES):
-                command = [sys.executable, __file__, "--child", profile, name, folder, "--tokens", str(share)]
-                done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
-                found += json.loads(done.stdout)
-                if save:
-                    save.write_text(json.dumps(found), encoding="utf-8")
-                counted = sum(cell["tokens"] for cell in found)
-                print(f"{profile}, {name}: {counted:,} tokens so far", file=sys.stderr)
-    return found
+        GRID[place].make(demo, Path(folder))
+        return run_weights(PROFILES[profile], GRID[place], Path(folder), scale)
 
 
 # --- What it comes to
@@ -220,9 +129,9 @@ def honest_values(cells: Sequence[dict[str, Any]], profile: Profile, statistic: 
     return np.concatenate([np.zeros(0), *mine])
 
 
-def figures(runs: int, *, write: bool = False, tokens: int = TOKENS, save: Path | None = None) -> list[report.Figure]:
+def figures(runs: int, *, write: bool = False, scale: float = 1.0, save: Path | None = None) -> list[report.Figure]:
     """Return the figures over all runs together, since the worst counts; with `write`, rewrite the page too."""
-    cells = [cell for _ in range(runs) for cell in calibrate(tokens, save)]
+    cells = [cell for _ in range(runs) for cell in calibrate(scale, save)]
     if write:
         write_page(cells)
     return figures_of(cells)
@@ -231,6 +140,10 @@ def figures(runs: int, *, write: bool = False, tokens: int = TOKENS, save: Path 
 def figures_of(cells: Sequence[dict[str, Any]]) -> list[report.Figure]:
     rejected, rollouts = sum(cell["rejected"] for cell in cells), count_rollouts(cells)
     tokens = sum(cell["tokens"] for cell in cells)
+    large = [cell for cell in cells if cell["large"] and PROFILES[cell["profile"]].dtype == "bfloat16"]
+    collapsed = [cell for cell in cells if cell["model"].startswith("collapsed")]
+    commitments = count_rollouts(large) / SAMPLE
+    least = min(margins(cells), key=lambda one: one.times)
     found = [
         report.figure(
             "false_accusations",
@@ -243,6 +156,26 @@ def figures_of(cells: Sequence[dict[str, Any]]) -> list[report.Figure]:
             upper_bound_95=None if rejected else rule_of_three(rollouts),
         ),
         report.figure("honest_tokens", [tokens], ratio=tokens, target=TOKENS, unit="tokens"),
+        _count("honest_large_tokens", sum(cell["tokens"] for cell in large), LARGE_TOKENS, "tokens"),
+        report.figure(
+            "honest_large_rejected",
+            [sum(cell["rejected"] for cell in large)],
+            ratio=sum(cell["rejected"] for cell in large) / max(1.0, commitments),
+            target=0.001,
+            at_most=True,
+            unit="rejected honest rollouts, over samples of 16",
+            rollouts=count_rollouts(large),
+        ),
+        _none("honest_accused", sum(cell["accused"] for cell in cells), "accused honest rollouts"),
+        _none("collapse_accused", sum(cell["accused"] for cell in collapsed), "accused rollouts of collapsed models"),
+        report.figure(
+            "accuse_margin",
+            [least.worst],
+            limit=[getattr(least.profile, least.statistic).accuse],
+            ratio=least.times,
+            target=2.0,
+            unit=f"worst honest value of {least.statistic} under {least.profile.name}",
+        ),
     ]
     for one in margins(cells):
         limit = getattr(one.profile, one.statistic).accuse
@@ -250,6 +183,14 @@ def figures_of(cells: Sequence[dict[str, Any]]) -> list[report.Figure]:
         unit = "worst honest value"
         found.append(report.figure(name, [one.worst], limit=[limit], ratio=one.times, target=2.0, unit=unit))
     return found
+
+
+def _count(name: str, value: int, target: int, unit: str) -> report.Figure:
+    return report.figure(name, [value], ratio=value, target=target, unit=unit)
+
+
+def _none(name: str, value: int, unit: str) -> report.Figure:
+    return report.figure(name, [value], ratio=value, target=0, at_most=True, unit=unit)
 
 
 def count_rollouts(cells: Sequence[dict[str, Any]]) -> int:
@@ -274,13 +215,10 @@ def page(cells: Sequence[dict[str, Any]]) -> str:
     """Write the part of docs/verification.md: counts, quantiles, margins, the worst of every cell, and its plots."""
     tokens, rollouts = sum(cell["tokens"] for cell in cells), count_rollouts(cells)
     rejected, accused = (sum(cell[name] for cell in cells) for name in ("rejected", "accused"))
-    text = [f"{tokens:,} honest tokens in {rollouts:,} rollouts; rejected {rejected}, accused {accused}."]
-    if not rejected:
-        text[0] += (
-            f" So the rate of false rejections is below {rule_of_three(rollouts):.1e} per rollout (three over "
-            f"{rollouts:,}) with 95% confidence, for machines, models and settings like those of the grid: its "
-            "rollouts share one machine, and the bound says nothing about another kind of processor."
-        )
+    text = [
+        f"{tokens:,} honest tokens in {rollouts:,} rollouts; rejected {rejected}, accused {accused}. Gaps and "
+        "differences of log-probabilities are in expected errors (`muster/verification/statistics.py`)."
+    ]
     for profile in PROFILES.values():
         mine = [one for one in margins(cells) if one.profile is profile]
         if not mine:
@@ -304,12 +242,31 @@ def page(cells: Sequence[dict[str, Any]]) -> str:
         ]
         text += [
             f"### {profile.name}",
+            _bounds(own),
             table(heads, lines),
             f"![Honest distributions under {profile.name}]({plot_path(profile).name})",
             "The worst rollout of each cell of the grid:",
             table(("cell", "rollouts", "tokens", *(s.replace("_", " ") for s in STATISTICS)), worst),
         ]
     return "\n\n".join(text)
+
+
+def _bounds(cells: Sequence[dict[str, Any]]) -> str:
+    """Say of one profile how often honest work is rejected, and by what the bound is weakened."""
+    rollouts, distinct = count_rollouts(cells), sum(cell["distinct"] for cell in cells)
+    rejected, tokens = sum(cell["rejected"] for cell in cells), sum(cell["tokens"] for cell in cells)
+    counts = f"{tokens:,} tokens in {rollouts:,} rollouts, {distinct:,} of them different from each other; "
+    if rejected:
+        return counts + f"{rejected} rejected."
+    bound = rule_of_three(distinct)
+    return counts + (
+        f"none rejected. So fewer than {bound:.1e} of honest rows are (three over the number of different rows, with "
+        f"95% confidence), fewer than {min(1.0, SAMPLE * bound):.1e} of commitments with {SAMPLE} rows in the sample, "
+        f"and in a day of {DAY} commitments under two validators fewer than "
+        f"{min(1.0, 2 * DAY * SAMPLE * bound):.1e} of honest nodes meet one. That is what counting can show: rows of a "
+        "group share their prompt and rows of a cell their model, and all share one machine, so the number of "
+        "independent tries is smaller. The margins in the table say more."
+    )
 
 
 def plot_path(profile: Profile) -> Path:
@@ -324,8 +281,8 @@ def plot(cells: Sequence[dict[str, Any]], profile: Profile) -> str:
     from muster.plots.charts import BAD, GOOD, GRID, QUIET, STYLE, svg_text
 
     with rc_context(STYLE):
-        drawing = Figure(figsize=(9.6, 4.8), layout="constrained", facecolor="white")
-        for axes, statistic in zip(drawing.subplots(2, 2).flat, STATISTICS, strict=True):
+        drawing = Figure(figsize=(9.6, 7.2), layout="constrained", facecolor="white")
+        for axes, statistic in zip(drawing.subplots(3, 2).flat, STATISTICS, strict=True):
             values, limit = honest_values(cells, profile, statistic), getattr(profile, statistic)
             floor = limit.reject * 1e-4
             shares = np.geomspace(1, 1 / max(1, len(values)), 80)
@@ -344,16 +301,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--write", action="store_true", help="rewrite tables and plots in docs/verification.md")
-    parser.add_argument("--tokens", type=int, default=TOKENS, help="honest tokens over the whole grid")
+    parser.add_argument("--scale", type=float, default=1.0, help="share of the grid's tokens")
     parser.add_argument("--save", type=Path, help="file for every measured number, as JSON")
-    parser.add_argument("--child", nargs=3, metavar=("PROFILE", "MODEL", "FOLDER"), help=argparse.SUPPRESS)
+    parser.add_argument("--child", nargs=3, metavar=("PROFILE", "PLACE", "DEMO"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.child:
-        profile, name, folder = options.child
-        print(json.dumps(run_weights(PROFILES[profile], name, Path(folder), options.tokens)))
+        profile, place, demo = options.child
+        print(json.dumps(measure_child(profile, int(place), Path(demo), options.scale)))
         return 0
-    found = figures(1, write=options.write, tokens=options.tokens, save=options.save)
+    found = figures(1, write=options.write, scale=options.scale, save=options.save)
     return report.show(found, as_json=options.json)
 
 

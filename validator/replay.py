@@ -1,10 +1,10 @@
 """The replay checks: run the completions through the model again and measure what the worker claims of them.
 
-One forward pass of transformers gives all three statistics: its logits the sampling replay and the log-probabilities,
-its last hidden states the activations. It is the reference that evidence is judged by, because it runs on anyone's
-machine; it agrees with the worker's vLLM up to numerics, which the profile's thresholds allow for. Measuring needs the
-model, judging (`judge`) is pure. Rollouts must have passed the static checks of `muster.verification.checks`: their
-tokens are in the vocabulary, and there is at least one.
+One forward pass of transformers gives all statistics: its logits the sampling replay and the log-probabilities, its
+last hidden states the activations; `muster.verification.statistics` says how they are measured. It is the reference
+that evidence is judged by, because it runs on anyone's machine; it agrees with the worker's vLLM up to numerics, which
+the profile's limits allow for. Measuring needs the model, judging (`judge`) is pure. Rollouts must have passed the
+static checks of `muster.verification.checks`: their tokens are in the vocabulary, and there is at least one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final, cast
 
@@ -22,12 +22,13 @@ import torch
 from muster.errors import ConfigError, MalformedError, MusterError
 from muster.models.init import load_model
 from muster.models.weights import read_weights
-from muster.proofs import CODECS
+from muster.proofs import CODECS, Comparison
 from muster.proofs.seeded_sampling import measure
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
 from muster.verification.checks import Finding
 from muster.verification.profiles import Limit, Profile
+from muster.verification.statistics import RowStatistics, TokenErrors, row_statistics
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
@@ -39,21 +40,25 @@ _LOGITS_AT_ONCE: Final = 1 << 25
 """Logits computed at a time: 128 MiB of float32."""
 
 
-@dataclass(frozen=True)
-class Measurement:
-    """What one rollout claims against what the model says. All are at least 0, and about 0 for honest work."""
+@dataclass(frozen=True, kw_only=True)
+class Measurement(RowStatistics):
+    """What one rollout claims against what the model says. All are at least 0, and small for honest work."""
 
     position: int
-    mean_gap: float
-    """Mean over the tokens of how far each is from the one its seed samples, in logits over temperature."""
-    worst_gap: float
-    """The largest of these gaps."""
-    activation: float
-    """Relative distance between the activation proof and the recomputed states; infinite for a malformed proof."""
-    logprobs: float
-    """Largest difference between a claimed and a recomputed log-probability; infinite for one that is not finite."""
     detail: str = ""
     """Why the proof cannot be compared, if so."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Scores:
+    """What the model says of each token of a batch: float32 [tokens] each, as in `TokenErrors`."""
+
+    gaps: np.ndarray
+    logprobs: np.ndarray
+    """As recomputed."""
+    gap_scales: np.ndarray
+    logprob_scales: np.ndarray
+    magnitudes: np.ndarray
 
 
 class Replayer:
@@ -121,27 +126,41 @@ class Replayer:
 
     @torch.inference_mode()
     def _measure(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
+        # 1. One forward pass, and each token scored from its last hidden state.
         lengths = [len(rollout.completion_tokens) for rollout in rollouts]
         states = self._states(rollouts, lengths)
-        token_gaps, logprobs = self._score(states, rollouts, lengths)
-        ends = np.cumsum(lengths)[:-1]
+        scores = self._score(states, rollouts, lengths)
+
+        # 2. The proofs against the states.
+        ends = np.cumsum(lengths)
         comparisons = self._codec.compare_batch(
             [rollout.proof for rollout in rollouts],
-            states.tensor_split(ends.tolist()),
+            states.tensor_split(ends[:-1].tolist()),
             [rollout.seed for rollout in rollouts],
         )
-        rows = zip(rollouts, np.split(token_gaps, ends), np.split(logprobs, ends), comparisons, strict=True)
+
+        # 3. The statistics of each row.
         return [
-            Measurement(
-                position=rollout.position,
-                mean_gap=float(gap.mean()),
-                worst_gap=float(gap.max()),
-                activation=comparison.error,
-                logprobs=_largest_difference(rollout.logprobs, expected),
-                detail=comparison.problem or "",
-            )
-            for rollout, gap, expected, comparison in rows
+            self._row(rollout, comparison, scores, slice(end - length, end))
+            for rollout, comparison, length, end in zip(rollouts, comparisons, lengths, ends, strict=True)
         ]
+
+    def _row(self, rollout: Rollout, comparison: Comparison, scores: _Scores, tokens: slice) -> Measurement:
+        """Measure one row, whose tokens' scores are those in the slice."""
+        logprobs = scores.logprobs[tokens]
+        errors = TokenErrors(
+            gaps=scores.gaps[tokens],
+            claimed=rollout.logprobs if len(rollout.logprobs) == len(logprobs) else np.full_like(logprobs, np.nan),
+            logprobs=logprobs,
+            states=np.zeros_like(logprobs) if comparison.tokens is None else comparison.tokens,
+            gap_scales=scores.gap_scales[tokens],
+            logprob_scales=scores.logprob_scales[tokens],
+            magnitudes=scores.magnitudes[tokens],
+        )
+        statistics = asdict(row_statistics(errors, self.profile))
+        if comparison.tokens is None:
+            statistics["activation"] = comparison.error
+        return Measurement(**statistics, position=rollout.position, detail=comparison.problem or "")
 
     def _states(self, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> torch.Tensor:
         """Compute the last hidden state behind every completion token: [sum of lengths, H]."""
@@ -156,35 +175,37 @@ class Replayer:
         rows = np.repeat(np.arange(len(rollouts)) * width + starts, lengths) + _counting(lengths)
         return hidden.flatten(0, 1)[torch.from_numpy(rows)]
 
-    def _score(
-        self, states: torch.Tensor, rollouts: Sequence[Rollout], lengths: Sequence[int]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Gap and log-probability of every token: float32 [sum of lengths] each."""
+    def _score(self, states: torch.Tensor, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> _Scores:
+        """Score every token from its state: [sum of lengths, H]."""
         tokens = torch.from_numpy(np.concatenate([rollout.completion_tokens for rollout in rollouts]).astype(np.int64))
         seeds = torch.from_numpy(np.repeat(np.array([rollout.seed for rollout in rollouts], dtype=np.int64), lengths))
         positions = torch.from_numpy(_counting(lengths))
         head = cast(torch.nn.Module, self.model.get_output_embeddings())
+        rows = cast(torch.Tensor, head.weight)  # [V, H]
         at_once = max(1, _LOGITS_AT_ONCE // self.vocabulary)
-        token_gaps, logprobs = torch.empty(len(tokens)), torch.empty(len(tokens))
-        for part in range(0, len(tokens), at_once):
-            rows = slice(part, part + at_once)
-            found = measure(head(states[rows]), tokens[rows], seeds[rows], positions[rows], self.temperature)
-            token_gaps[rows], logprobs[rows] = found.gaps, found.logprobs
-        if not bool((token_gaps + logprobs).isfinite().all()):
+        found = torch.empty(5, len(tokens))
+        for start in range(0, len(tokens), at_once):
+            part = slice(start, start + at_once)
+            # 1. Which token is sampled here, and how far the claimed one is from it.
+            logits = head(states[part])
+            replay = measure(logits, tokens[part], seeds[part], positions[part], self.temperature)
+
+            # 2. What an error of the state makes of it.
+            chosen, sampled = rows[tokens[part]].float(), rows[replay.sampled].float()
+            sizes = states[part].float().square().mean(dim=1).sqrt() / self.temperature
+            extremes = torch.stack([logits.gather(1, tokens[part, None])[:, 0], logits.amax(dim=1)])
+            magnitudes = extremes.float().abs().amax(dim=0) / self.temperature
+            gap_scales, logprob_scales = sizes * (chosen - sampled).norm(dim=1), sizes * chosen.norm(dim=1)
+            found[:, part] = torch.stack([replay.gaps, replay.logprobs, gap_scales, logprob_scales, magnitudes])
+        if not bool(found.isfinite().all()):
             raise MusterError("the model's logits are not finite", hint="the checkpoint is broken: abstain")
-        return token_gaps.numpy(), logprobs.numpy()
+        return _Scores(*found.numpy())
 
 
 def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:
     """Return what is wrong with these rollouts: accusing before rejecting findings, then in the order of the checks."""
-    checks: tuple[tuple[Reason, str, str], ...] = (
-        ("sampling_mismatch", "mean_gap", "mean gap to the sampled tokens"),
-        ("sampling_mismatch", "worst_gap", "gap to the sampled token"),
-        ("activation_mismatch", "activation", "distance of the activation proof"),
-        ("wrong_logprobs", "logprobs", "difference of a log-probability"),
-    )
     for accuse in (True, False):
-        for reason, statistic, words in checks:
+        for statistic, (reason, words) in _CHECKS.items():
             limit: Limit = getattr(profile, statistic)
             threshold = limit.accuse if accuse else limit.reject
             for measurement in measurements:
@@ -193,6 +214,17 @@ def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | No
                     detail = words if math.isfinite(value) else measurement.detail or words
                     return Finding(reason, measurement.position, value, threshold, accuse=accuse, detail=detail)
     return None
+
+
+_CHECKS: Final[dict[str, tuple[Reason, str]]] = {
+    "gap_mean": ("sampling_mismatch", "mean gap to the sampled tokens, in expected errors"),
+    "gap_worst": ("sampling_mismatch", "gap to the sampled token, in expected errors"),
+    "activation": ("activation_mismatch", "distance of the activation proof"),
+    "logprob_rms": ("wrong_logprobs", "mean difference of the log-probabilities, in expected errors"),
+    "logprob_worst": ("wrong_logprobs", "difference of a log-probability, in expected errors"),
+    "logprob_drift": ("wrong_logprobs", "signed sum of the log-probabilities' differences, in standard deviations"),
+}
+"""By statistic, in order: what it is a reason for, and its name for people."""
 
 
 def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:
@@ -211,10 +243,3 @@ def _batches(rollouts: Sequence[Rollout]) -> Iterator[list[int]]:
 def _counting(lengths: Sequence[int]) -> np.ndarray:
     """0, 1 … length - 1 for each length, one after the other: int64 [sum of lengths]."""
     return np.concatenate([np.arange(length, dtype=np.int64) for length in lengths])
-
-
-def _largest_difference(claimed: np.ndarray, expected: np.ndarray) -> float:
-    """Infinite where a claimed value is missing or not finite."""
-    if len(claimed) != len(expected) or not np.isfinite(claimed).all():
-        return float("inf")
-    return float(np.abs(claimed.astype(np.float64) - expected).max())

@@ -49,7 +49,7 @@ def template(
     model: Annotated[Path, typer.Option(help="Folder of the model to begin with (muster model init).")],
     trainer: Annotated[str, typer.Option(help="Address that will publish checkpoints.")],
     storage_key: Annotated[str, typer.Option("--storage-key", help="Address that will sign storage receipts.")],
-    profile: Annotated[str, typer.Option(help="Verification profile.")] = "cpu-fp32-projection-v1",
+    profile: Annotated[str, typer.Option(help="Verification profile.")] = "cpu-fp32-projection-v2",
     budgets: Annotated[str, typer.Option(help="Thinking budgets of the one class, in tokens.")] = "8,12,16",
     out: Annotated[Path | None, typer.Option("--out", help="File to write; else standard output.")] = None,
 ) -> None:
@@ -69,7 +69,7 @@ def template(
     )
     check_context(terms, context)
     if PROFILES[profile].dtype == "bfloat16":
-        session.note('bfloat16 is calibrated for small models only: see "What remains open" in docs/verification.md')
+        session.note('bfloat16 is calibrated on models with random weights: see "What remains open" in verification.md')
     text = write_terms(terms)
     if out is not None:
         out.write_text(text, encoding="utf-8")

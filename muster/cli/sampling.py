@@ -40,7 +40,7 @@ class SamplingDefaults:
 
     budgets: tuple[int, ...] = (8, 12, 16)
     temperature: float = 1.0
-    profile: str = "cpu-fp32-projection-v1"
+    profile: str = "cpu-fp32-projection-v2"
     max_tokens: int | None = None
     """None: twice the largest budget."""
 

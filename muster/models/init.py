@@ -85,6 +85,12 @@ class ModelShape:
     intermediate: int = 256
     initializer_range: float = 0.04
     """Standard deviation of fresh matrices: twice Qwen2's own, with which so small a model learns half as fast."""
+    key_value_heads: int | None = None
+    """As many as `heads` without it."""
+    vocabulary: int | None = None
+    """Rows of the embedding; as many as the tokenizer has tokens without it."""
+    context: int = CONTEXT
+    """Longest sequence in tokens."""
 
 
 def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int) -> PreTrainedModel:
@@ -92,13 +98,13 @@ def make_model(tokenizer: PreTrainedTokenizerBase, shape: ModelShape, seed: int)
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     config = Qwen2Config(
-        vocab_size=len(tokenizer),
+        vocab_size=shape.vocabulary or len(tokenizer),
         hidden_size=shape.hidden,
         num_hidden_layers=shape.layers,
         num_attention_heads=shape.heads,
-        num_key_value_heads=shape.heads,
+        num_key_value_heads=shape.key_value_heads or shape.heads,
         intermediate_size=shape.intermediate,
-        max_position_embeddings=CONTEXT,
+        max_position_embeddings=shape.context,
         initializer_range=shape.initializer_range,
         tie_word_embeddings=True,
         bos_token_id=None,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
+import numpy as np
 import torch
 
 
@@ -19,6 +20,9 @@ class Comparison:
     for a proof that has a `problem`. What "relative" means is the codec's own, and so are the limits of a profile."""
     worst: float
     """The largest relative distance of the smallest part that the codec tells apart: a token or a chunk of tokens."""
+    tokens: np.ndarray | None = field(default=None, compare=False)
+    """Squared relative distance of each token's state, beyond what the proof's own rounding makes: float32 [T]. None
+    where the codec cannot tell tokens apart, or the proof has a `problem`."""
     problem: str | None = None
     """Why the proof cannot be compared at all, in words; None for a well-formed one."""
 

@@ -32,6 +32,10 @@ PROJECTIONS = 4
 _SIGN_POSITION = 0x7FFFFFFF
 """Token index under which the signs' words are hashed: no completion is that long, so they never meet the noise."""
 _FLOAT16_MAX = 65504.0
+_ROUNDING = 2.0**-11
+"""Relative error of rounding to float16."""
+_SMALLEST_STEP = 2.0**-25
+"""Its absolute error near zero."""
 _BLOCK = 16
 """Of the kernel: a row of its signs is a multiple of this."""
 _SMALLEST_SIZE = 1e-30
@@ -66,7 +70,7 @@ class Projection:
         self, proofs: Sequence[bytes], states: Sequence[torch.Tensor], seeds: Sequence[int]
     ) -> list[Comparison]:
         numbers = _project(states, seeds)
-        sizes = [PROJECTIONS * float(rows.float().square().mean()) if len(rows) else 0.0 for rows in states]
+        sizes = [PROJECTIONS * rows.float().square().mean(dim=1).cpu().numpy() for rows in states]
         return [_distance(*one) for one in zip(proofs, numbers, sizes, strict=True)]
 
 
@@ -115,11 +119,11 @@ def sums_by_torch(states: Sequence[torch.Tensor], seeds: Sequence[int]) -> np.nd
     return torch.cat(products).cpu().numpy()
 
 
-def _distance(proof: bytes, expected: np.ndarray, usual: float) -> Comparison:
+def _distance(proof: bytes, expected: np.ndarray, sizes: np.ndarray) -> Comparison:
     """Compare a proof's numbers with those expected, float32 [T, 4], by their relative distance.
 
-    `usual` is the size that these have on average over all signs. One or two tokens' numbers may all be small by
-    chance: relative to these alone, honest work would have a large distance.
+    `sizes` [T] is how large each token's four squares are together, on average over all signs. One or two tokens'
+    numbers may all be small by chance: relative to these alone, honest work would have a large distance.
     """
     if len(proof) != expected.size * 2:
         return Comparison.malformed(f"{len(proof)} bytes for {len(expected)} tokens, {expected.size * 2} expected")
@@ -127,8 +131,18 @@ def _distance(proof: bytes, expected: np.ndarray, usual: float) -> Comparison:
     if not np.isfinite(claimed).all():
         return Comparison.malformed("a number is not finite")
     if not len(expected):
-        return Comparison(error=0.0, worst=0.0)
-    off = np.square(claimed.astype(np.float64) - expected).sum(axis=1)
+        return Comparison(error=0.0, worst=0.0, tokens=np.zeros(0, dtype=np.float32))
+    # 1. Over the completion, and the worst token.
+    apart = np.abs(claimed.astype(np.float64) - expected)
+    off = np.square(apart).sum(axis=1)
     size = np.square(expected.astype(np.float64)).sum(axis=1)
-    floor = max(size.mean(), usual, _SMALLEST_SIZE)
-    return Comparison(error=math.sqrt(off.sum() / (floor * len(off))), worst=math.sqrt(off.max() / floor))
+    floor = max(size.mean(), float(sizes.mean()), _SMALLEST_SIZE)
+
+    # 2. Token by token, without what rounding to float16 explains.
+    beyond = np.maximum(apart - _ROUNDING * np.abs(expected) - _SMALLEST_STEP, 0.0)
+    tokens = np.square(beyond).sum(axis=1) / np.maximum(sizes, _SMALLEST_SIZE)
+    return Comparison(
+        error=math.sqrt(off.sum() / (floor * len(off))),
+        worst=math.sqrt(off.max() / floor),
+        tokens=tokens.astype(np.float32),
+    )

@@ -114,6 +114,8 @@ class Replay:
     difference."""
     logprobs: torch.Tensor
     """float32 [B]: log-probability of the token under softmax(logits / temperature)"""
+    sampled: torch.Tensor
+    """int64 [B]: the tokens that are sampled from here"""
 
 
 def choose(logits: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor, temperature: float) -> Choice:
@@ -136,8 +138,8 @@ def measure(
     rows = _sample_rows(logits, seeds, positions, temperature, wanted=tokens)
     if (left := rows.undecided()) is not None:
         replay = measure_portable(logits[left], tokens[left], seeds[left], positions[left], temperature)
-        rows.gaps[left], rows.logprobs[left] = replay.gaps, replay.logprobs
-    return Replay(rows.gaps, rows.logprobs)
+        rows.gaps[left], rows.logprobs[left], rows.tokens[left] = replay.gaps, replay.logprobs, replay.sampled
+    return Replay(rows.gaps, rows.logprobs, rows.tokens)
 
 
 # --- The definition
@@ -156,8 +158,9 @@ def measure_portable(
     """`measure` on any device."""
     scaled = scale(logits, temperature)
     noised = gumbel(seeds, positions, scaled.shape[1]).add_(scaled)
-    gaps = noised.amax(dim=1) - noised.gather(1, tokens[:, None])[:, 0]
-    return Replay(gaps, chosen_logprobs(scaled, tokens))
+    highest, sampled = noised.max(dim=1)
+    gaps = highest - noised.gather(1, tokens[:, None])[:, 0]
+    return Replay(gaps, chosen_logprobs(scaled, tokens), sampled)
 
 
 def scale(logits: torch.Tensor, temperature: float) -> torch.Tensor:

@@ -28,7 +28,7 @@ ESCROW: Final = 9_000 * TOKEN
 BLOCK_SECONDS: Final = 1
 BUDGETS: Final = (8, 12, 16)
 GROUPS_PER_BATCH: Final = 64
-PROFILE: Final = "cpu-fp32-projection-v1"
+PROFILE: Final = "cpu-fp32-projection-v2"
 
 LOCAL_TERMS: Final[Mapping[str, Any]] = {
     **LOCAL_DEFAULTS,

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.testbed.adversaries.kinds import ADVERSARIES, Adversary
 from benchmarks.testbed.adversaries.lab import AdversaryLab
 from benchmarks.testbed.adversaries.pipeline import TENTH, LocalContext, inspect, lie_in_part, make, outcome, submit
-from muster.verification.profiles import CPU_FP32
+from muster.verification.profiles import CPU_FP32, STATISTICS
 from muster.verification.sample_policy import false_rows
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,7 +31,7 @@ async def test_honest_work_is_accepted_with_room_to_spare(
     inspection = await inspect(context, lab, job, submit(worker, job, rows, rows))
     assert (inspection.finding, inspection.replayed) == (None, 16)
     for measurement in lab.measure(job, rows):
-        for statistic in ("mean_gap", "worst_gap", "activation", "logprobs"):
+        for statistic in STATISTICS:
             assert getattr(measurement, statistic) < getattr(CPU_FP32, statistic).accuse / 2
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.calibrate import STATISTICS, WORDS, plot_path
+from benchmarks.calibrate import WORDS, plot_path
 from benchmarks.page import DOCS, rewrite, small
 from benchmarks.testbed.adversaries.kinds import ADVERSARIES
-from muster.verification.profiles import PROFILES, Profile
+from muster.verification.profiles import PROFILES, STATISTICS, Profile
 
 PAGE = DOCS / "verification.md"
 

@@ -39,7 +39,7 @@ from worker.engine import Engine
 SECONDS = 240.0
 """Longest that any of these processes may take."""
 SAMPLING = Sampling(
-    samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v1"
+    samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v2"
 )
 OPTIONS = ("--samples", "4", "--seed", "3")
 TRAIN = 640

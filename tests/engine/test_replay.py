@@ -18,7 +18,9 @@ from muster.verification.profiles import CPU_FP32
 from validator import replay
 from validator.replay import Measurement, Replayer, judge
 
-CLEAN = Measurement(position=5, mean_gap=0, worst_gap=0, activation=2e-4, logprobs=1e-6)
+CLEAN = Measurement(
+    position=5, gap_mean=0, gap_worst=0, activation=2e-4, logprob_rms=0.01, logprob_worst=0.1, logprob_drift=0
+)
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +38,8 @@ def test_batches_do_not_change_what_is_measured(
     monkeypatch.setattr(replay, "_LOGITS_AT_ONCE", 105 * 7)
     for one, other in zip(together, replayer.replay(rollouts), strict=True):
         assert one.position == other.position
-        assert one.logprobs == pytest.approx(0.5, abs=1e-4)
-        assert other.logprobs == pytest.approx(one.logprobs, abs=1e-5)
+        assert one.logprob_worst > CPU_FP32.logprob_worst.accuse
+        assert other.logprob_worst == pytest.approx(one.logprob_worst, rel=1e-2)
         assert other.activation == pytest.approx(one.activation, abs=1e-5)
 
 
@@ -110,8 +112,9 @@ def test_log_probabilities_that_are_not_finite_are_infinitely_wrong(
 ) -> None:
     logprobs = honest[0].logprobs.copy()
     logprobs[0] = value
-    assert replayer.replay([replace(honest[0], logprobs=logprobs)])[0].logprobs == np.inf
-    assert replayer.replay([replace(honest[0], logprobs=logprobs[:-1])])[0].logprobs == np.inf
+    for wrong in (logprobs, logprobs[:-1]):
+        [found] = replayer.replay([replace(honest[0], logprobs=wrong)])
+        assert (found.logprob_rms, found.logprob_worst, found.logprob_drift) == (np.inf, np.inf, np.inf)
 
 
 def test_clean_measurements_have_no_finding() -> None:
@@ -122,10 +125,12 @@ def test_clean_measurements_have_no_finding() -> None:
 @pytest.mark.parametrize(
     ("statistic", "reason"),
     [
-        ("mean_gap", "sampling_mismatch"),
-        ("worst_gap", "sampling_mismatch"),
+        ("gap_mean", "sampling_mismatch"),
+        ("gap_worst", "sampling_mismatch"),
         ("activation", "activation_mismatch"),
-        ("logprobs", "wrong_logprobs"),
+        ("logprob_rms", "wrong_logprobs"),
+        ("logprob_worst", "wrong_logprobs"),
+        ("logprob_drift", "wrong_logprobs"),
     ],
 )
 def test_each_statistic_rejects_above_one_limit_and_accuses_above_the_other(statistic: str, reason: str) -> None:
@@ -145,8 +150,8 @@ def test_each_statistic_rejects_above_one_limit_and_accuses_above_the_other(stat
 
 
 def test_what_accuses_comes_before_what_rejects_and_then_the_checks_order() -> None:
-    doubtful = replace(CLEAN, position=1, mean_gap=CPU_FP32.mean_gap.reject * 1.1)
-    forged = replace(CLEAN, position=2, logprobs=1.0)
+    doubtful = replace(CLEAN, position=1, gap_mean=CPU_FP32.gap_mean.reject * 1.1)
+    forged = replace(CLEAN, position=2, logprob_worst=1e6)
     other_weights = replace(CLEAN, position=3, activation=0.5)
     finding = judge([doubtful, forged, other_weights], CPU_FP32)
     assert finding is not None

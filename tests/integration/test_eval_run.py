@@ -50,7 +50,7 @@ async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: 
         tokenizer_hash=tokenizer_hash(models[0]),
         task_root=task_set.root,
         task_count=task_set.size,
-        profile=profile_hash("cpu-fp32-projection-v1"),
+        profile=profile_hash("cpu-fp32-projection-v2"),
         temperature_micro=900_000,
     )
     served = tmp_path / "published"
@@ -81,6 +81,6 @@ async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: 
         assert told["model_hash"] == "0x" + model_hash(models[step]).hex()
         assert told["task_root"] == "0x" + task_set.root.hex()
         assert (told["budgets"], told["max_tokens"], told["temperature"]) == ([8, 16], 32, 0.9)
-        assert told["profile"] == "cpu-fp32-projection-v1"
+        assert told["profile"] == "cpu-fp32-projection-v2"
         assert [row["k"] for row in told["pass_at_k"]] == [1]
     assert missing["error"] == f"run {run_fixture.run} has not published step 2"

@@ -16,10 +16,10 @@ from validator.replay import Replayer
 def test_a_head_that_is_not_tied_is_noticed(tmp_path: Path) -> None:
     tokenizer = make_tokenizer()
     save_model(make_model(tokenizer, ModelShape(hidden=64, heads=2), seed=5), tokenizer, tmp_path)
-    replayer = Replayer(tmp_path, PROFILES["cpu-fp32-projection-v1"], 1.0)
+    replayer = Replayer(tmp_path, PROFILES["cpu-fp32-projection-v2"], 1.0)
     replayer.load_weights(tmp_path)
 
-    fresh = Replayer(tmp_path, PROFILES["cpu-fp32-projection-v1"], 1.0)
+    fresh = Replayer(tmp_path, PROFILES["cpu-fp32-projection-v2"], 1.0)
     fresh.model.lm_head.weight = torch.nn.Parameter(torch.randn_like(fresh.model.lm_head.weight))
     with pytest.raises(MusterError, match="not tied"):
         fresh.load_weights(tmp_path)

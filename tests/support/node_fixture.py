@@ -36,7 +36,7 @@ from muster.tasks import make_task_set, save_task_set
 from muster.verification.profiles import profile_hash
 from tests.support.weight_servers import Server
 
-PROFILE = "cpu-fp32-projection-v1"
+PROFILE = "cpu-fp32-projection-v2"
 TERMS: dict[str, Any] = {
     "group_size": 4,
     "groups_per_commitment": 4,

@@ -29,7 +29,7 @@ from worker.answering import check_context, longest_prompt
 
 SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
 SAMPLING = Sampling(
-    samples=8, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=0, profile="cpu-fp32-projection-v1"
+    samples=8, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=0, profile="cpu-fp32-projection-v2"
 )
 NOBODY = "0x" + "00" * 20
 
@@ -113,9 +113,9 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
     of_run = make_sampling(4, None, None, None, 5, None, usual)
     assert (of_run.budgets, of_run.temperature, of_run.max_tokens, of_run.seed) == (budgets, 0.6, 77, 5)
-    own = make_sampling(4, "20,40", 0.9, 50, 5, "bf16-projection-v1", usual)
+    own = make_sampling(4, "20,40", 0.9, 50, 5, "bf16-projection-v2", usual)
     assert (own.budgets, own.temperature, own.max_tokens) == ((20, 40), 0.9, 50)
-    assert own.profile == "bf16-projection-v1"
+    assert own.profile == "bf16-projection-v2"
     with pytest.raises(ConfigError, match="no verification profile 'fp8'"):
         make_sampling(4, None, None, None, 0, "fp8")
 

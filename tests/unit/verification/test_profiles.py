@@ -7,20 +7,20 @@ from eth_utils.crypto import keccak
 
 from muster.errors import ConfigError
 from muster.proofs import CODECS
-from muster.verification.profiles import PROFILES, Profile, profile_by_hash, profile_hash
+from muster.verification.profiles import PROFILES, STATISTICS, Profile, profile_by_hash, profile_hash
 
 
 @pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
 def test_accusing_is_stricter_than_rejecting(profile: Profile) -> None:
     """How far out both are of what honest work does is on docs/verification.md, and held by its test."""
     assert profile.codec in CODECS
-    for statistic in ("mean_gap", "worst_gap", "activation", "logprobs"):
+    for statistic in STATISTICS:
         limit = getattr(profile, statistic)
         assert 0 < limit.reject < limit.accuse
 
 
 def test_the_hash_is_that_of_the_name_and_leads_back() -> None:
-    assert profile_hash("cpu-fp32-projection-v1") == keccak(b"cpu-fp32-projection-v1")
+    assert profile_hash("cpu-fp32-projection-v2") == keccak(b"cpu-fp32-projection-v2")
     for name, profile in PROFILES.items():
         assert profile_by_hash(profile_hash(name)) is profile
 

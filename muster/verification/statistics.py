@@ -1,0 +1,128 @@
+"""The statistics of the replay checks: how far a row's claims are off, in units of what honest arithmetic leaves open.
+
+Two machines that compute the same model differ in the last bits, and how much that moves a logit depends on the model:
+on how far apart their last hidden states are, on the size of the states and of the head's rows, and on the rounding of
+the logits themselves. So each token's error is divided by the error that these let expect, and the statistics of honest
+work then lie on top of each other whatever the model's logits are and however long its rows.
+
+A log-probability l is compared as log-odds, l - log(1 - e^l): these are the token's logit less the logsumexp of all
+others, so that they move in proportion to the logits, also where the model is sure. For a token a, a state h of H
+entries with a relative error s, head rows w and temperature T, the expected errors are
+
+    log-odds    hypot(s · |h| · |w_a| / sqrt(H), u · m) / T            sum of the others' rows: small beside w_a
+    gap to b    hypot(s · |h| · |w_a - w_b| / sqrt(H), u · m) / T
+
+    u, m        relative rounding of a logit; the larger of |logit of a| and |largest logit|
+    s           hypot(the profile's state error, the distance that the row's own activation proof shows)
+
+The proof says how far the worker's states are from the validator's: claims may differ by what that distance explains,
+and by no more. What the proof can license is bounded by the limit at which its distance rejects the row.
+
+Pure: arrays in, numbers out. The replay checks (`validator.replay`) compute the arrays.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from muster.verification.profiles import Profile
+
+CLIP: Final = 8.0
+"""Largest error of one token, in expected errors, that counts in a mean: what is beyond shows in the worst."""
+
+PRIOR_TOKENS: Final = 8
+"""Tokens without any error that stand beside each row's: a mean over very few tokens says little."""
+
+DRIFT: Final = 0.1
+"""Signed mean, in expected errors, that honest rows may have: sampling favours tokens whose logits rounding lifted."""
+
+FLOAT32: Final = 2.0**-22
+"""Relative error of a log-probability through float32's exponentials and sums."""
+
+LEAST: Final = 1e-5
+"""Nats below which two log-probabilities, or two noised logits, are not told apart."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenErrors:
+    """Each token's errors and what scales them, for one row or several: float32 [T] each."""
+
+    gaps: np.ndarray
+    """How far the token is from the one its seed samples, in logits over temperature; 0 where it is that token."""
+    claimed: np.ndarray
+    """Claimed log-probabilities."""
+    logprobs: np.ndarray
+    """Recomputed ones."""
+    states: np.ndarray
+    """Squared relative distance of each state by the activation proof, beyond the proof's own rounding."""
+    gap_scales: np.ndarray
+    """|h| · |w_a - w_b| / (sqrt(H) · T): what a relative state error of 1 makes of the gap."""
+    logprob_scales: np.ndarray
+    """|h| · |w_a| / (sqrt(H) · T)"""
+    magnitudes: np.ndarray
+    """The larger of the token's logit and the largest one, in size, over temperature."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowStatistics:
+    """What the profile's limits judge. All are 0 for claims that are exactly the recomputed values.
+
+    Infinite where a claim is missing, or is no number.
+    """
+
+    gap_mean: float
+    """Mean gap, in expected errors, each at most CLIP."""
+    gap_worst: float
+    """The largest gap, in expected errors."""
+    activation: float
+    """Root of the mean squared relative distance of the states, each at most the profile's cap."""
+    logprob_rms: float
+    """Root of the mean squared error of the log-probabilities, in expected errors, each at most CLIP."""
+    logprob_worst: float
+    """The largest error of a log-probability, in expected errors."""
+    logprob_drift: float
+    """How far the signed sum of these errors is beyond DRIFT a token, in standard deviations of such a sum."""
+
+
+def row_statistics(errors: TokenErrors, profile: Profile) -> RowStatistics:
+    """Return the statistics of one row of T ≥ 1 tokens. Its `activation` is of codecs that tell tokens apart."""
+    # 1. How far the states are off, by the proof: each token's share is bounded, so that one outlier decides nothing.
+    tokens = len(errors.gaps) + PRIOR_TOKENS
+    activation = math.sqrt(_sum(np.minimum(errors.states, profile.activation_cap**2)) / tokens)
+
+    # 2. The error that this explains in each token's gap and log-odds.
+    licensed = np.minimum(errors.states.astype(np.float64), profile.activation.reject**2)
+    state_errors = np.sqrt(profile.state_error**2 + np.maximum(licensed, licensed.sum() / tokens))
+    rounding = profile.logit_rounding * errors.magnitudes
+    expected_gaps = np.hypot(state_errors * errors.gap_scales, rounding) + LEAST
+    least = LEAST + FLOAT32 * errors.magnitudes
+    blur = least / np.maximum(-np.expm1(errors.logprobs.astype(np.float64)), least)
+    expected_odds = np.hypot(state_errors * errors.logprob_scales, rounding) + blur
+
+    # 3. Errors in these units, their means and their worst. Claims that are no numbers are infinitely wrong.
+    gaps = errors.gaps / expected_gaps
+    logprobs = (log_odds(errors.claimed, least) - log_odds(errors.logprobs, least)) / expected_odds
+    clipped = np.clip(logprobs, -CLIP, CLIP)
+    sound = bool(np.isfinite(errors.claimed).all())
+    return RowStatistics(
+        gap_mean=_sum(np.minimum(gaps, CLIP)) / tokens,
+        gap_worst=float(gaps.max()),
+        activation=activation,
+        logprob_rms=math.sqrt(_sum(np.square(clipped)) / tokens) if sound else math.inf,
+        logprob_worst=float(np.abs(logprobs).max()) if sound else math.inf,
+        logprob_drift=max(0.0, abs(_sum(clipped)) - DRIFT * len(gaps)) / math.sqrt(tokens) if sound else math.inf,
+    )
+
+
+def log_odds(logprobs: np.ndarray, least: np.ndarray) -> np.ndarray:
+    """Return log(p / (1 - p)) for log-probabilities [T], each taken to be below zero by `least` [T]: float64 [T]."""
+    below = np.minimum(logprobs.astype(np.float64), -least)
+    return below - np.log(-np.expm1(below))
+
+
+def _sum(values: np.ndarray) -> float:
+    return float(values.sum(dtype=np.float64))
