@@ -1,4 +1,4 @@
-"""Row statistics: claims are measured in the errors that honest arithmetic lets expect, whatever the model and length."""
+"""Row statistics: claims are measured in the errors that honest arithmetic lets expect, for any model and length."""
 
 from __future__ import annotations
 
