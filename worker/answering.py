@@ -95,7 +95,8 @@ class EvalSession:
 
     def score(self, number: int, task: Task, generations: Sequence[Generation]) -> TaskResult:
         """Score a task's answers, by the rule that a run pays by."""
-        texts = (completion_text(self.tokenizer, generation.tokens) for generation in generations)
+        stops = self.engine.stop_tokens
+        texts = (completion_text(self.tokenizer, generation.tokens, stops) for generation in generations)
         return TaskResult(
             task=number,
             right=sum(verify(task, text) > 0 for text in texts),

@@ -48,7 +48,7 @@ def _rollout(
 ) -> Rollout:
     group, sample = divmod(position, rules.terms.group_size)
     drawn = assignment.draw.groups[group]
-    text = completion_text(rules.tokenizer, generation.tokens)
+    text = completion_text(rules.tokenizer, generation.tokens, rules.model.stop_tokens)
     return Rollout(
         run=rules.run,
         step=assignment.step,

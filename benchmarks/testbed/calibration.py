@@ -68,13 +68,12 @@ CELLS: Final = (
     Cell("long prompts, no cache, in chunks, preempted", "tight", 48, prefix=LONG),
 )
 LONG_CELLS: Final = (
-    Cell("512 tokens, 64 at once", "long", 64, max_tokens=512, share=3),
-    Cell("2,048 tokens, 16 at once", "long", 16, max_tokens=2048, share=3),
-    Cell("4,096 tokens, 8 at once", "long", 8, max_tokens=4096, share=3),
+    Cell("512 tokens, 16 at once", "long", 16, max_tokens=512, share=3),
+    Cell("2,048 tokens, 4 at once", "long", 4, max_tokens=2048, share=3),
+    Cell("4,096 tokens, 2 at once", "long", 2, max_tokens=4096, share=3),
     Cell("1 token, 64 at once", "long", 64, max_tokens=1, share=0.02),
     Cell("4 tokens, 64 at once", "long", 64, max_tokens=4, share=0.04),
 )
-HUGE_CELL: Final = Cell("512 tokens, 16 at once", "long", 16, max_tokens=512)
 
 
 # --- Models
@@ -190,8 +189,8 @@ GRID: Final = (
         cells=LONG_CELLS,
         large=True,
     ),
-    Weights("peaked 208M", fresh(LARGE, peaked(2.75)), 8_000, PLAIN, cells=(HUGE_CELL,), large=True),
-    Weights("peaked 494M", fresh(HALF_BILLION, peaked(2.75)), 8_000, BF16_ONLY, cells=(HUGE_CELL,), large=True),
+    Weights("peaked 208M", fresh(LARGE, peaked(2.75)), 8_000, PLAIN, cells=LONG_CELLS[:1], large=True),
+    Weights("peaked 494M", fresh(HALF_BILLION, peaked(2.75)), 8_000, BF16_ONLY, cells=LONG_CELLS[:1], large=True),
 )
 
 

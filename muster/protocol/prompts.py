@@ -6,7 +6,7 @@ it where the model expects it (ours do, and some public models'); for any other,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from datetime import date
 from typing import TYPE_CHECKING
 
@@ -22,6 +22,9 @@ DAY = date(2024, 7, 26)
 """Today, for chat templates that print it: otherwise two machines, or two days, would render different prompts."""
 
 BUDGET_SENTENCE = "\n\nThink for about {budget} tokens inside <think> and </think>, then give only the answer."
+
+UNKNOWN = "\ufffd"
+"""Stands in a text for a token that the tokenizer does not know."""
 
 
 def end_token(tokenizer: PreTrainedTokenizerBase) -> int:
@@ -62,15 +65,22 @@ def prompt_tokens(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -
     return np.asarray(ids, dtype=np.int32)
 
 
-def completion_text(tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | np.ndarray) -> str:
-    """Decode the text that is scored: all tokens up to a final EOS, special tokens spelled out.
+def completion_text(
+    tokenizer: PreTrainedTokenizerBase, tokens: Sequence[int] | np.ndarray, stop_tokens: Collection[int] = ()
+) -> str:
+    """Decode the text that is scored: all tokens but a final one that ended it, special tokens spelled out.
 
-    Total on hostile input of int32 ids: an id beyond the vocabulary decodes to nothing.
+    The tokenizer's EOS ends a completion, and so do `stop_tokens`. Total on hostile input of int32 ids: each id that
+    the tokenizer does not know, such as those that pad an embedding, is a replacement character and never nothing.
     """
     ids = [int(token) for token in tokens]
-    if ids and ids[-1] == end_token(tokenizer):
+    if ids and (ids[-1] == end_token(tokenizer) or ids[-1] in stop_tokens):
         ids.pop()
-    ids = [i for i in ids if 0 <= i < len(tokenizer)]
-    text = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
-    assert isinstance(text, str)
-    return text
+    parts: list[list[int]] = [[]]
+    for token in ids:
+        if 0 <= token < len(tokenizer):
+            parts[-1].append(token)
+        else:
+            parts.append([])
+    texts = (tokenizer.decode(p, skip_special_tokens=False, clean_up_tokenization_spaces=False) for p in parts)
+    return UNKNOWN.join(str(text) for text in texts)

@@ -261,7 +261,8 @@ def check_termination(row: CheckedRow) -> Finding | None:
 def check_reward(row: CheckedRow) -> Finding | None:
     """Check that both rewards are what the task's own verifier and the length rule give."""
     r, rules = row.rollout, row.rules
-    expected = verify(rules.task(row.drawn.task), completion_text(rules.tokenizer, r.completion_tokens))
+    text = completion_text(rules.tokenizer, r.completion_tokens, rules.model.stop_tokens)
+    expected = verify(rules.task(row.drawn.task), text)
     if r.task_reward != expected:
         return row.finding("wrong_reward", "the task reward is not the verifier's", r.task_reward, expected)
     expected = length_reward(row.drawn.budget, len(r.completion_tokens))

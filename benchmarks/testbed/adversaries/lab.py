@@ -176,7 +176,8 @@ class AdversaryLab:
         """Return the rows with the rewards that their completions really earn."""
         rules, rewarded = self.rules, []
         for row in rows:
-            task = verify(rules.task(row.task), completion_text(rules.tokenizer, row.completion_tokens))
+            text = completion_text(rules.tokenizer, row.completion_tokens, rules.model.stop_tokens)
+            task = verify(rules.task(row.task), text)
             length = length_reward(row.budget, len(row.completion_tokens))
             rewarded.append(replace(row, task_reward=task, length_reward=length))
         return rewarded

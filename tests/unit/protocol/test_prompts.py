@@ -63,6 +63,20 @@ def test_completion_text_spells_out_everything_but_the_final_eos(tokenizer) -> N
     assert completion_text(tokenizer, []) == ""
 
 
+def test_a_second_stop_token_at_the_end_is_no_part_of_the_answer(tokenizer) -> None:
+    [other] = tokenizer("<|user|>", add_special_tokens=False)["input_ids"]
+    ids = tokenizer("</think>34", add_special_tokens=False)["input_ids"]
+    assert completion_text(tokenizer, [*ids, other], {other}) == "</think>34"
+    assert completion_text(tokenizer, [*ids, other, other], {other}) == "</think>34<|user|>"
+    assert completion_text(tokenizer, [*ids, other]) == "</think>34<|user|>"
+
+
+def test_ids_that_only_pad_the_embedding_do_not_vanish_from_an_answer() -> None:
+    one, two = CHARACTER("12", add_special_tokens=False)["input_ids"]
+    assert completion_text(CHARACTER, [one, len(CHARACTER), two]) == "1\ufffd2"
+    assert completion_text(CHARACTER, [-1, one, two, 2**31 - 1]) == "\ufffd12\ufffd"
+
+
 @given(st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(0, 120), max_size=50))
 def test_completion_text_is_total(tokens: list[int]) -> None:
     assert isinstance(completion_text(CHARACTER, tokens), str)
