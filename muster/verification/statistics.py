@@ -37,6 +37,9 @@ CLIP: Final = 8.0
 PRIOR_TOKENS: Final = 8
 """Tokens without any error that stand beside each row's: a mean over very few tokens says little."""
 
+PRIOR_STATES: Final = 32
+"""The same for the distance of states, where two outliers in a row of four tokens are honest."""
+
 DRIFT: Final = 0.1
 """Signed mean, in expected errors, that honest rows may have: sampling favours tokens whose logits rounding lifted."""
 
@@ -91,10 +94,11 @@ class RowStatistics:
 def row_statistics(errors: TokenErrors, profile: Profile) -> RowStatistics:
     """Return the statistics of one row of T ≥ 1 tokens. Its `activation` is of codecs that tell tokens apart."""
     # 1. How far the states are off, by the proof: each token's share is bounded, so that one outlier decides nothing.
-    tokens = len(errors.gaps) + PRIOR_TOKENS
-    activation = math.sqrt(_sum(np.minimum(errors.states, profile.activation_cap**2)) / tokens)
+    states = np.minimum(errors.states, profile.activation_cap**2)
+    activation = math.sqrt(_sum(states) / (len(states) + PRIOR_STATES))
 
     # 2. The error that this explains in each token's gap and log-odds.
+    tokens = len(errors.gaps) + PRIOR_TOKENS
     licensed = np.minimum(errors.states.astype(np.float64), profile.activation.reject**2)
     state_errors = np.sqrt(profile.state_error**2 + np.maximum(licensed, licensed.sum() / tokens))
     rounding = profile.logit_rounding * errors.magnitudes

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
-from muster.verification.statistics import CLIP, PRIOR_TOKENS, TokenErrors, log_odds, row_statistics
+from muster.verification.statistics import CLIP, PRIOR_STATES, PRIOR_TOKENS, TokenErrors, log_odds, row_statistics
 
 LEAST = np.full(1, 1e-5)
 
@@ -113,7 +113,9 @@ def test_one_outlier_among_the_states_accuses_nobody() -> None:
         errors = row(tokens)
         one = row_statistics(replace(errors, states=at(errors.states, 0, 0.6**2)), BF16).activation
         assert one < BF16.activation.accuse
-        assert one == pytest.approx(math.sqrt(BF16.activation_cap**2 / (tokens + PRIOR_TOKENS)))
+        assert one == pytest.approx(math.sqrt(BF16.activation_cap**2 / (tokens + PRIOR_STATES)))
+    two = replace(row(4), states=np.array([0.6**2, 0, 0.6**2, 0], dtype=np.float32))
+    assert row_statistics(two, BF16).activation < BF16.activation.accuse / 2
     everywhere = row_statistics(replace(errors, states=errors.states + 0.15**2), BF16).activation
     assert everywhere > BF16.activation.accuse
 
