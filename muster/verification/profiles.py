@@ -46,10 +46,10 @@ class Profile:
     activation_cap: float
     """Largest relative distance of one token's state that counts in the row's."""
     # In expected errors (`muster.verification.statistics`), which is why they are the same for all.
-    gap_mean: Limit = Limit(reject=0.25, accuse=0.5)
+    gap_mean: Limit = Limit(reject=0.4, accuse=0.8)
     gap_worst: Limit = Limit(reject=8.0, accuse=16.0)
     logprob_rms: Limit = Limit(reject=2.0, accuse=4.0)
-    logprob_worst: Limit = Limit(reject=8.0, accuse=16.0)
+    logprob_worst: Limit = Limit(reject=12.0, accuse=24.0)
     logprob_drift: Limit = Limit(reject=8.0, accuse=16.0)
 
 
