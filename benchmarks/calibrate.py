@@ -7,8 +7,8 @@ Honest work of vLLM is measured by the transformers forward of `validator.replay
 parameters, flat logits and those of trained and of collapsed models, outlier channels, completions of 1 to 4,096
 tokens, two temperatures, calls of 1 to 256 requests, the prefix cache cold, warm and off, prompts prefilled in chunks
 and preempted. Not one rollout may be rejected, and a limit that accuses must be at least twice as far out as the worst
-of them. --write puts tables and plots into docs/verification.md. Takes some half an hour on two cores; --scale makes it
-shorter.
+of them. --write puts tables and plots into docs/verification.md. Takes hours on two cores, most of
+them over rows of 4,096 tokens; --scale makes it shorter.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from muster.errors import ConfigError, MalformedError, MusterError
 from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
+from muster.verification.statistics import FLOAT32, LEAST
 from validator import replay
 from validator.replay import Measurement, Replayer, judge
 
@@ -41,6 +43,31 @@ def test_batches_do_not_change_what_is_measured(
         assert one.logprob_worst > CPU_FP32.logprob_worst.accuse
         assert other.logprob_worst == pytest.approx(one.logprob_worst, rel=1e-2)
         assert other.activation == pytest.approx(one.activation, abs=1e-5)
+
+
+@torch.inference_mode()
+def test_a_forged_log_probability_is_measured_in_the_error_that_states_and_head_let_expect(
+    honest: list[Rollout], replayer: Replayer, model_dir: Path
+) -> None:
+    """By the formula in `muster.verification.statistics`, from the model's own states."""
+    row, token, forged = honest[0], 1, math.log(0.3)
+    replayer.load_weights(model_dir)
+    ids = torch.from_numpy(np.concatenate([row.prompt_tokens, row.completion_tokens])[None].astype(np.int64))
+    state = replayer.model.base_model(input_ids=ids).last_hidden_state[0, len(row.prompt_tokens) - 1 + token]
+    head = replayer.model.get_output_embeddings()
+    logits = head(state)
+    chosen = int(row.completion_tokens[token])
+    logprob = float(logits.log_softmax(0)[chosen])
+    scale = float(state.norm() * head.weight[chosen].norm()) / math.sqrt(len(state))
+    magnitude = max(abs(float(logits[chosen])), abs(float(logits.max())))
+    least = LEAST + FLOAT32 * magnitude
+    expected = math.hypot(CPU_FP32.state_error * scale, CPU_FP32.logit_rounding * magnitude)
+    expected += least / max(-math.expm1(logprob), least)
+    odds = [value - math.log(-math.expm1(value)) for value in (forged, min(logprob, -least))]
+    logprobs = row.logprobs.copy()
+    logprobs[token] = forged
+    [found] = replayer.replay([replace(row, logprobs=logprobs)])
+    assert found.logprob_worst == pytest.approx(abs(odds[0] - odds[1]) / expected, rel=0.01)
 
 
 def test_nothing_to_replay(replayer: Replayer) -> None:

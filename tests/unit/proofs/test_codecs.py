@@ -72,6 +72,16 @@ def test_error_measures_the_relative_distance(level: float) -> None:
     assert compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5).error == pytest.approx(level, rel=0.1)
 
 
+def test_a_token_whose_state_is_off_is_told_from_those_that_only_rounding_moved() -> None:
+    states = some_states(200)
+    moved = states.clone()
+    moved[70] += 0.1 * some_states(1, seed=3)[0]
+    tokens = compare(PROJECTION, encode(PROJECTION, moved, 5), states, 5).tokens
+    assert tokens is not None
+    assert 0.03 < math.sqrt(tokens[70]) < 0.25, "four numbers show a tenth within about a factor of two"
+    assert np.delete(tokens, 70).max() < 1e-9
+
+
 def test_worst_finds_the_one_token_that_is_off() -> None:
     states = some_states(200)
     moved = states.clone()

@@ -64,6 +64,8 @@ def assert_equals_twin(logits: torch.Tensor, seeds: torch.Tensor, positions: tor
         replay, twin = (f(logits, tokens, seeds, positions, temperature) for f in (measure, measure_portable))
         torch.testing.assert_close(replay.gaps, twin.gaps, **near)
         torch.testing.assert_close(replay.logprobs, twin.logprobs, **near)
+        assert torch.equal(replay.sampled, twin.sampled)
+        assert torch.equal(replay.sampled, choice.tokens)
     regular = scaled.amax(dim=1).isfinite()
     own = measure(logits, choice.tokens, seeds, positions, temperature).gaps
     assert torch.equal(own[regular], torch.zeros(int(regular.sum())))
