@@ -14,15 +14,13 @@ them over rows of 4,096 tokens; --scale makes it shorter.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +32,10 @@ from benchmarks.page import DOCS, rewrite, small, table
 from benchmarks.testbed.calibration import GRID, pairs, run_weights
 from muster.models.init import init_model
 from muster.tasks import make_task_set
+from muster.verification.measured import MeasuredCell, read_cells
 from muster.verification.profiles import PROFILES, STATISTICS, Profile
+from muster.verification.statistics import row_statistics
+from validator.replay import Measurement, judge
 
 WORDS = {
     "gap_mean": "mean gap to the sampled tokens",
@@ -60,39 +61,64 @@ CHILD_SECONDS = 7200
 # --- Honest work
 
 
-def calibrate(scale: float, save: Path | None = None) -> list[dict[str, Any]]:
-    """Measure the whole grid, each profile and model in a process of its own.
+def calibrate(scale: float, save: Path) -> list[MeasuredCell]:
+    """Measure the whole grid, each profile and model in a process of its own, and return the cells.
 
-    What is measured is saved at once: a run that is ended keeps it.
+    Each is saved as it is measured: what is in the folder already is not measured again.
     """
-    found: list[dict[str, Any]] = []
+    save.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
         demo = Path(folder) / "demo"
         init_model(demo, make_task_set(0), seed=0)
 
-        def measure(pair: tuple[str, int]) -> list[dict[str, Any]]:
-            command = [sys.executable, __file__, "--child", pair[0], str(pair[1]), str(demo), "--scale", str(scale)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
-            return json.loads(done.stdout)
+        def measure(pair: tuple[str, int]) -> None:
+            command = [sys.executable, __file__, "--child", pair[0], str(pair[1]), str(demo)]
+            command += ["--scale", str(scale), "--save", str(save)]
+            subprocess.run(command, check=True, timeout=CHILD_SECONDS)
+            print(f"measured {GRID[pair[1]].name} under {pair[0]}", file=sys.stderr)
 
         # The largest first, so that none is left with one of them at the end.
-        for cells in pool.map(measure, reversed(pairs(list(PROFILES)))):
-            found += cells
-            if save:
-                save.write_text(json.dumps(found), encoding="utf-8")
-            counted = sum(cell["tokens"] for cell in found)
-            print(f"{cells[0]['profile']}, {cells[0]['model']}: {counted:,} tokens so far", file=sys.stderr)
-    return sorted(found, key=lambda cell: list(PROFILES).index(cell["profile"]))
+        list(pool.map(measure, reversed(pairs(list(PROFILES)))))
+    return sorted(read_cells(save), key=lambda cell: list(PROFILES).index(cell.profile))
 
 
-def measure_child(profile: str, place: int, demo: Path, scale: float) -> list[dict[str, Any]]:
+def measure_child(profile: str, place: int, demo: Path, scale: float, save: Path) -> None:
     """Make one model of the grid beside the demo's and measure it under one profile."""
     with tempfile.TemporaryDirectory() as folder:
-        GRID[place].make(demo, Path(folder))
-        return run_weights(PROFILES[profile], GRID[place], Path(folder), scale)
+        path = Path(folder) / GRID[place].name
+        GRID[place].make(demo, path)
+        run_weights(PROFILES[profile], GRID[place], path, scale, save)
 
 
 # --- What it comes to
+
+
+@dataclass(frozen=True)
+class HonestCell:
+    """One measured cell, judged by the limits of its profile."""
+
+    profile: str
+    model: str
+    cell: str
+    large: bool
+    tokens: int
+    distinct: int
+    rejected: int
+    accused: int
+    values: dict[str, list[float]]
+    """Of every statistic, one for each row."""
+
+
+def judged(cell: MeasuredCell) -> HonestCell:
+    profile = PROFILES[cell.profile]
+    rows = [Measurement(**asdict(row_statistics(row, profile)), position=i) for i, row in enumerate(cell.rows)]
+    findings = [finding for row in rows if (finding := judge([row], profile))]
+    return HonestCell(
+        *(cell.profile, cell.model, cell.cell, cell.large, cell.tokens, cell.distinct),
+        rejected=len(findings),
+        accused=sum(finding.accuse for finding in findings),
+        values={statistic: [getattr(row, statistic) for row in rows] for statistic in STATISTICS},
+    )
 
 
 @dataclass(frozen=True)
@@ -113,7 +139,7 @@ class Margin:
         return getattr(self.profile, self.statistic).accuse / max(self.worst, 1e-12)
 
 
-def margins(cells: Sequence[dict[str, Any]]) -> list[Margin]:
+def margins(cells: Sequence[HonestCell]) -> list[Margin]:
     found = []
     for profile in PROFILES.values():
         for statistic in STATISTICS:
@@ -124,24 +150,25 @@ def margins(cells: Sequence[dict[str, Any]]) -> list[Margin]:
     return found
 
 
-def honest_values(cells: Sequence[dict[str, Any]], profile: Profile, statistic: str) -> np.ndarray:
-    mine = [cell["values"][statistic] for cell in cells if cell["profile"] == profile.name]
+def honest_values(cells: Sequence[HonestCell], profile: Profile, statistic: str) -> np.ndarray:
+    mine = [cell.values[statistic] for cell in cells if cell.profile == profile.name]
     return np.concatenate([np.zeros(0), *mine])
 
 
 def figures(runs: int, *, write: bool = False, scale: float = 1.0, save: Path | None = None) -> list[report.Figure]:
     """Return the figures over all runs together, since the worst counts; with `write`, rewrite the page too."""
-    cells = [cell for _ in range(runs) for cell in calibrate(scale, save)]
+    with tempfile.TemporaryDirectory() as folder:
+        cells = [judged(cell) for run in range(runs) for cell in calibrate(scale, (save or Path(folder)) / str(run))]
     if write:
         write_page(cells)
     return figures_of(cells)
 
 
-def figures_of(cells: Sequence[dict[str, Any]]) -> list[report.Figure]:
-    rejected, rollouts = sum(cell["rejected"] for cell in cells), count_rollouts(cells)
-    tokens = sum(cell["tokens"] for cell in cells)
-    large = [cell for cell in cells if cell["large"] and PROFILES[cell["profile"]].dtype == "bfloat16"]
-    collapsed = [cell for cell in cells if cell["model"].startswith("collapsed")]
+def figures_of(cells: Sequence[HonestCell]) -> list[report.Figure]:
+    rejected, rollouts = sum(cell.rejected for cell in cells), count_rollouts(cells)
+    tokens = sum(cell.tokens for cell in cells)
+    large = [cell for cell in cells if cell.large and PROFILES[cell.profile].dtype == "bfloat16"]
+    collapsed = [cell for cell in cells if cell.model.startswith("collapsed")]
     commitments = count_rollouts(large) / SAMPLE
     least = min(margins(cells), key=lambda one: one.times)
     found = [
@@ -156,18 +183,18 @@ def figures_of(cells: Sequence[dict[str, Any]]) -> list[report.Figure]:
             upper_bound_95=None if rejected else rule_of_three(rollouts),
         ),
         report.figure("honest_tokens", [tokens], ratio=tokens, target=TOKENS, unit="tokens"),
-        _count("honest_large_tokens", sum(cell["tokens"] for cell in large), LARGE_TOKENS, "tokens"),
+        _count("honest_large_tokens", sum(cell.tokens for cell in large), LARGE_TOKENS, "tokens"),
         report.figure(
             "honest_large_rejected",
-            [sum(cell["rejected"] for cell in large)],
-            ratio=sum(cell["rejected"] for cell in large) / max(1.0, commitments),
+            [sum(cell.rejected for cell in large)],
+            ratio=sum(cell.rejected for cell in large) / max(1.0, commitments),
             target=0.001,
             at_most=True,
             unit="rejected honest rollouts, over samples of 16",
             rollouts=count_rollouts(large),
         ),
-        _none("honest_accused", sum(cell["accused"] for cell in cells), "accused honest rollouts"),
-        _none("collapse_accused", sum(cell["accused"] for cell in collapsed), "accused rollouts of collapsed models"),
+        _none("honest_accused", sum(cell.accused for cell in cells), "accused honest rollouts"),
+        _none("collapse_accused", sum(cell.accused for cell in collapsed), "accused rollouts of collapsed models"),
         report.figure(
             "accuse_margin",
             [least.worst],
@@ -193,8 +220,8 @@ def _none(name: str, value: int, unit: str) -> report.Figure:
     return report.figure(name, [value], ratio=value, target=0, at_most=True, unit=unit)
 
 
-def count_rollouts(cells: Sequence[dict[str, Any]]) -> int:
-    return sum(len(cell["values"]["activation"]) for cell in cells)
+def count_rollouts(cells: Sequence[HonestCell]) -> int:
+    return sum(len(cell.values["activation"]) for cell in cells)
 
 
 def rule_of_three(count: int) -> float:
@@ -205,16 +232,16 @@ def rule_of_three(count: int) -> float:
 # --- The page
 
 
-def write_page(cells: Sequence[dict[str, Any]]) -> None:
+def write_page(cells: Sequence[HonestCell]) -> None:
     for profile in PROFILES.values():
         plot_path(profile).write_text(plot(cells, profile), encoding="utf-8")
     rewrite(DOCS / "verification.md", "calibration", page(cells))
 
 
-def page(cells: Sequence[dict[str, Any]]) -> str:
+def page(cells: Sequence[HonestCell]) -> str:
     """Write the part of docs/verification.md: counts, quantiles, margins, the worst of every cell, and its plots."""
-    tokens, rollouts = sum(cell["tokens"] for cell in cells), count_rollouts(cells)
-    rejected, accused = (sum(cell[name] for cell in cells) for name in ("rejected", "accused"))
+    tokens, rollouts = sum(cell.tokens for cell in cells), count_rollouts(cells)
+    rejected, accused = (sum(getattr(cell, name) for cell in cells) for name in ("rejected", "accused"))
     text = [
         f"{tokens:,} honest tokens in {rollouts:,} rollouts; rejected {rejected}, accused {accused}. Gaps and "
         "differences of log-probabilities are in expected errors (`muster/verification/statistics.py`)."
@@ -230,13 +257,13 @@ def page(cells: Sequence[dict[str, Any]]) -> str:
             times = "∞" if one.worst == 0 else f"{one.times:.1f} ×"
             numbers = (*map(small, one.quantiles), small(limit.reject), small(limit.accuse), times)
             lines.append((WORDS[one.statistic], *numbers))
-        own = [cell for cell in cells if cell["profile"] == profile.name]
+        own = [cell for cell in cells if cell.profile == profile.name]
         worst = [
             (
-                f"{cell['model']}, {cell['cell']}",
-                f"{len(cell['values']['activation']):,}",
-                f"{cell['tokens']:,}",
-                *(small(max(cell["values"][s])) for s in STATISTICS),
+                f"{cell.model}, {cell.cell}",
+                f"{len(cell.values['activation']):,}",
+                f"{cell.tokens:,}",
+                *(small(max(cell.values[s])) for s in STATISTICS),
             )
             for cell in own
         ]
@@ -251,10 +278,10 @@ def page(cells: Sequence[dict[str, Any]]) -> str:
     return "\n\n".join(text)
 
 
-def _bounds(cells: Sequence[dict[str, Any]]) -> str:
+def _bounds(cells: Sequence[HonestCell]) -> str:
     """Say of one profile how often honest work is rejected, and by what the bound is weakened."""
-    rollouts, distinct = count_rollouts(cells), sum(cell["distinct"] for cell in cells)
-    rejected, tokens = sum(cell["rejected"] for cell in cells), sum(cell["tokens"] for cell in cells)
+    rollouts, distinct = count_rollouts(cells), sum(cell.distinct for cell in cells)
+    rejected, tokens = sum(cell.rejected for cell in cells), sum(cell.tokens for cell in cells)
     counts = f"{tokens:,} tokens in {rollouts:,} rollouts, {distinct:,} of them different from each other; "
     if rejected:
         return counts + f"{rejected} rejected."
@@ -273,7 +300,7 @@ def plot_path(profile: Profile) -> Path:
     return DOCS / f"verification-{profile.name}.svg"
 
 
-def plot(cells: Sequence[dict[str, Any]], profile: Profile) -> str:
+def plot(cells: Sequence[HonestCell], profile: Profile) -> str:
     """For each statistic the share of honest rollouts beyond a value, with both limits, as an SVG."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure
@@ -302,13 +329,13 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
     parser.add_argument("--write", action="store_true", help="rewrite tables and plots in docs/verification.md")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the grid's tokens")
-    parser.add_argument("--save", type=Path, help="file for every measured number, as JSON")
+    parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
     parser.add_argument("--child", nargs=3, metavar=("PROFILE", "PLACE", "DEMO"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.child:
         profile, place, demo = options.child
-        print(json.dumps(measure_child(profile, int(place), Path(demo), options.scale)))
+        measure_child(profile, int(place), Path(demo), options.scale, options.save)
         return 0
     found = figures(1, write=options.write, scale=options.scale, save=options.save)
     return report.show(found, as_json=options.json)

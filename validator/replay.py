@@ -40,6 +40,16 @@ _LOGITS_AT_ONCE: Final = 1 << 25
 """Logits computed at a time: 128 MiB of float32."""
 
 
+@dataclass(frozen=True, eq=False)
+class RowErrors:
+    """How far each token of one rollout is off."""
+
+    errors: TokenErrors
+    position: int
+    detail: str = ""
+    """Why the proof cannot be compared, if so."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Measurement(RowStatistics):
     """What one rollout claims against what the model says. All are at least 0, and small for honest work."""
@@ -116,16 +126,21 @@ class Replayer:
 
     def replay(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
         """Measure the rollouts under the loaded weights, in order. Raises MusterError when these are broken."""
+        return [
+            Measurement(**asdict(row_statistics(row.errors, self.profile)), position=row.position, detail=row.detail)
+            for row in self.errors(rollouts)
+        ]
+
+    def errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
+        """Return what `replay` makes its statistics of, in order. Raises as it does."""
         _set_threads(self.threads)
-        measurements: list[Measurement | None] = [None] * len(rollouts)
+        found: dict[int, RowErrors] = {}
         for batch in _batches(rollouts):
-            chosen = [rollouts[i] for i in batch]
-            for i, measurement in zip(batch, self._measure(chosen), strict=True):
-                measurements[i] = measurement
-        return [measurement for measurement in measurements if measurement is not None]
+            found.update(zip(batch, self._errors([rollouts[i] for i in batch]), strict=True))
+        return [found[i] for i in range(len(rollouts))]
 
     @torch.inference_mode()
-    def _measure(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
+    def _errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
         # 1. One forward pass, and each token scored from its last hidden state.
         lengths = [len(rollout.completion_tokens) for rollout in rollouts]
         states = self._states(rollouts, lengths)
@@ -139,28 +154,11 @@ class Replayer:
             [rollout.seed for rollout in rollouts],
         )
 
-        # 3. The statistics of each row.
+        # 3. Row by row.
         return [
-            self._row(rollout, comparison, scores, slice(end - length, end))
+            _row(rollout, comparison, scores, slice(end - length, end))
             for rollout, comparison, length, end in zip(rollouts, comparisons, lengths, ends, strict=True)
         ]
-
-    def _row(self, rollout: Rollout, comparison: Comparison, scores: _Scores, tokens: slice) -> Measurement:
-        """Measure one row, whose tokens' scores are those in the slice."""
-        logprobs = scores.logprobs[tokens]
-        errors = TokenErrors(
-            gaps=scores.gaps[tokens],
-            claimed=rollout.logprobs if len(rollout.logprobs) == len(logprobs) else np.full_like(logprobs, np.nan),
-            logprobs=logprobs,
-            states=np.zeros_like(logprobs) if comparison.tokens is None else comparison.tokens,
-            gap_scales=scores.gap_scales[tokens],
-            logprob_scales=scores.logprob_scales[tokens],
-            magnitudes=scores.magnitudes[tokens],
-        )
-        statistics = asdict(row_statistics(errors, self.profile))
-        if comparison.tokens is None:
-            statistics["activation"] = comparison.error
-        return Measurement(**statistics, position=rollout.position, detail=comparison.problem or "")
 
     def _states(self, rollouts: Sequence[Rollout], lengths: Sequence[int]) -> torch.Tensor:
         """Compute the last hidden state behind every completion token: [sum of lengths, H]."""
@@ -200,6 +198,22 @@ class Replayer:
         if not bool(found.isfinite().all()):
             raise MusterError("the model's logits are not finite", hint="the checkpoint is broken: abstain")
         return _Scores(*found.numpy())
+
+
+def _row(rollout: Rollout, comparison: Comparison, scores: _Scores, tokens: slice) -> RowErrors:
+    """Return the errors of one row, whose tokens' scores are those in the slice."""
+    logprobs = scores.logprobs[tokens]
+    errors = TokenErrors(
+        gaps=scores.gaps[tokens],
+        claimed=rollout.logprobs if len(rollout.logprobs) == len(logprobs) else np.full_like(logprobs, np.nan),
+        logprobs=logprobs,
+        states=np.zeros_like(logprobs) if comparison.tokens is None else comparison.tokens,
+        gap_scales=scores.gap_scales[tokens],
+        logprob_scales=scores.logprob_scales[tokens],
+        magnitudes=scores.magnitudes[tokens],
+        distance=comparison.error if comparison.tokens is None else None,
+    )
+    return RowErrors(errors, rollout.position, comparison.problem or "")
 
 
 def judge(measurements: Sequence[Measurement], profile: Profile) -> Finding | None:

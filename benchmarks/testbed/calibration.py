@@ -8,7 +8,7 @@ collapsed onto few answers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
@@ -22,9 +22,12 @@ from benchmarks.testbed.adversaries.lab import bare_rows, tempered
 from muster.models.files import load_tokenizer
 from muster.models.init import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
 from muster.protocol.prompts import prompt_tokens
+from muster.rollouts.parquet import write_rollouts
+from muster.rollouts.schema import Rollout
 from muster.tasks import TaskSet, make_task_set
-from muster.verification.profiles import STATISTICS, Profile
-from validator.replay import Measurement, Replayer, judge
+from muster.verification.measured import MeasuredCell, count_distinct, write_cell
+from muster.verification.profiles import Profile
+from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
 
 GROUP = 4
@@ -69,8 +72,8 @@ CELLS: Final = (
 )
 LONG_CELLS: Final = (
     Cell("512 tokens, 16 at once", "long", 16, max_tokens=512, share=3),
-    Cell("2,048 tokens, 4 at once", "long", 4, max_tokens=2048, share=3),
-    Cell("4,096 tokens, 2 at once", "long", 2, max_tokens=4096, share=3),
+    Cell("2,048 tokens, 16 at once", "long", 16, max_tokens=2048, share=3),
+    Cell("4,096 tokens, 8 at once", "long", 8, max_tokens=4096, share=3),
     Cell("1 token, 64 at once", "long", 64, max_tokens=1, share=0.02),
     Cell("4 tokens, 64 at once", "long", 64, max_tokens=4, share=0.04),
 )
@@ -216,54 +219,44 @@ def make_requests(tokenizer, tasks: TaskSet, count: int, max_tokens: int, random
     return [GenerationRequest(prompts[i // GROUP], random.getrandbits(63), max_tokens) for i in range(count)]
 
 
-def run_weights(profile: Profile, weights: Weights, path: Path, scale: float) -> list[dict[str, Any]]:
+def run_weights(profile: Profile, weights: Weights, path: Path, scale: float, save: Path) -> None:
     """Measure every cell of one model under one profile, each with its share of `scale` times the model's tokens.
 
-    Returns names, tokens, verdicts, and the values of every statistic.
+    Each is saved as soon as it is measured, its rows beside it, and not measured again where it is there already.
     """
     longest = max(cell.max_tokens or weights.max_tokens for cell in weights.cells)
     limits = EngineLimits(1.0, 400, longest, cache_bytes=128 << 20)
     names = {cell.engine for cell in weights.cells}
     # All engines are kept to the end: vLLM takes what they share along with the first that goes.
     engines = {name: Engine(path, profile, replace(limits, **ENGINES[name])) for name in sorted(names)}
-    return [
-        cell
-        for temperature in weights.temperatures
-        for cell in _run_cells(profile, weights, temperature, path, engines, scale)
-    ]
+    for temperature in weights.temperatures:
+        replayer, shares = Replayer(path, profile, temperature), sum(cell.share for cell in weights.cells)
+        for cell in weights.cells:
+            file = save / f"{profile.name}, {weights.title(temperature)}, {cell.name}.npz"
+            if file.exists():
+                continue
+            share = scale * weights.tokens * cell.share / shares
+            with tempered(engines[cell.engine], temperature):
+                rows = _generate(cell, cell.max_tokens or weights.max_tokens, path, engines[cell.engine], share)
+            file.with_suffix(".parquet").write_bytes(write_rollouts(rows))
+            found = [row.errors for row in replayer.errors(rows)]
+            title = weights.title(temperature)
+            write_cell(MeasuredCell(profile.name, title, cell.name, weights.large, found, count_distinct(rows)), file)
 
 
-def _run_cells(
-    profile: Profile, weights: Weights, temperature: float, path: Path, engines: dict[str, Engine], scale: float
-) -> Iterator[dict[str, Any]]:
-    """Measure every cell at one temperature, each until it has its share of the tokens."""
-    title = weights.title(temperature)
-    tasks, tokenizer = make_task_set(0), load_tokenizer(path)
-    random, replayer = Random(f"{profile.name} {title}"), Replayer(path, profile, temperature)
-    shares = sum(cell.share for cell in weights.cells)
-    for cell in weights.cells:
-        counted, found, distinct, engine = 0, list[Measurement](), set[bytes](), engines[cell.engine]
-        while counted < scale * weights.tokens * cell.share / shares:
-            longest = cell.max_tokens or weights.max_tokens
-            requests = make_requests(tokenizer, tasks, cell.requests, longest, random, cell.prefix)
-            for _ in range(cell.calls):
-                with tempered(engine, temperature):
-                    rows = bare_rows(requests, engine.generate(requests))
-                counted += sum(len(row.completion_tokens) for row in rows)
-                distinct |= {row.prompt_tokens.tobytes() + row.completion_tokens.tobytes() for row in rows}
-                found += replayer.replay(rows)
-        findings = [finding for one in found if (finding := judge([one], profile))]
-        yield {
-            "profile": profile.name,
-            "model": title,
-            "large": weights.large,
-            "cell": cell.name,
-            "tokens": counted,
-            "distinct": len(distinct),
-            "rejected": len(findings),
-            "accused": sum(finding.accuse for finding in findings),
-            "values": {s: [float(f"{getattr(one, s):.4g}") for one in found] for s in STATISTICS},
-        }
+def _generate(cell: Cell, longest: int, path: Path, engine: Engine, tokens: float) -> list[Rollout]:
+    """Run whole calls until they come to about so many tokens: at least one."""
+    tasks, tokenizer, random = make_task_set(0), load_tokenizer(path), Random(f"{path.name} {cell.name}")
+    rows: list[Rollout] = []
+    counted = last = 0
+    while not rows or counted + last / 2 < tokens:
+        before = counted
+        requests = make_requests(tokenizer, tasks, cell.requests, longest, random, cell.prefix)
+        for _ in range(cell.calls):
+            rows += bare_rows(requests, engine.generate(requests))
+        counted = sum(len(row.completion_tokens) for row in rows)
+        last = counted - before
+    return rows
 
 
 def pairs(names: Sequence[str]) -> list[tuple[str, int]]:

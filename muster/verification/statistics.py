@@ -68,6 +68,8 @@ class TokenErrors:
     """|h| · |w_a| / (sqrt(H) · T)"""
     magnitudes: np.ndarray
     """The larger of the token's logit and the largest one, in size, over temperature."""
+    distance: float | None = None
+    """The whole row's distance, by a codec that cannot tell tokens apart."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,10 +94,10 @@ class RowStatistics:
 
 
 def row_statistics(errors: TokenErrors, profile: Profile) -> RowStatistics:
-    """Return the statistics of one row of T ≥ 1 tokens. Its `activation` is of codecs that tell tokens apart."""
+    """Return the statistics of one row of T ≥ 1 tokens."""
     # 1. How far the states are off, by the proof: each token's share is bounded, so that one outlier decides nothing.
     states = np.minimum(errors.states, profile.activation_cap**2)
-    activation = math.sqrt(_sum(states) / (len(states) + PRIOR_STATES))
+    activation = math.sqrt(_sum(states) / (len(states) + PRIOR_STATES)) if errors.distance is None else errors.distance
 
     # 2. The error that this explains in each token's gap and log-odds.
     tokens = len(errors.gaps) + PRIOR_TOKENS

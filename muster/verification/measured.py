@@ -1,0 +1,79 @@
+"""Measured honest work in files: every token's errors of every row of one cell, so that limits follow without a model.
+
+A file is NumPy's own format without pickled objects. Pure but for reading and writing.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from muster.errors import MalformedError
+from muster.rollouts.schema import Rollout
+from muster.verification.statistics import TokenErrors
+
+_ARRAYS: Final = ("gaps", "claimed", "logprobs", "states", "gap_scales", "logprob_scales", "magnitudes")
+_NAMES: Final = ("profile", "model", "cell")
+
+
+@dataclass(frozen=True, eq=False)
+class MeasuredCell:
+    """What one way of running one model under one profile came to."""
+
+    profile: str
+    model: str
+    cell: str
+    large: bool
+    """Whether the model counts as a large one."""
+    rows: Sequence[TokenErrors]
+    distinct: int
+    """How many of the rows differ in prompt or completion."""
+
+    @property
+    def tokens(self) -> int:
+        return sum(len(row.gaps) for row in self.rows)
+
+
+def count_distinct(rollouts: Iterable[Rollout]) -> int:
+    """Return how many rollouts differ in prompt or completion."""
+    return len({row.prompt_tokens.tobytes() + b"|" + row.completion_tokens.tobytes() for row in rollouts})
+
+
+def write_cell(cell: MeasuredCell, path: Path) -> None:
+    """Write a cell; a file under this name is there as a whole or not at all."""
+    about = {name: getattr(cell, name) for name in _NAMES} | {"large": cell.large, "distinct": cell.distinct}
+    distances = np.array([np.nan if row.distance is None else row.distance for row in cell.rows])
+    arrays = {name: np.concatenate([getattr(row, name) for row in cell.rows]) for name in _ARRAYS}
+    lengths = np.array([len(row.gaps) for row in cell.rows], dtype=np.int64)
+    unfinished = path.with_suffix(".part")
+    with unfinished.open("wb") as file:
+        np.savez_compressed(file, about=np.array(json.dumps(about)), lengths=lengths, distances=distances, **arrays)
+    unfinished.replace(path)
+
+
+def read_cell(path: Path) -> MeasuredCell:
+    """Read a cell. Raises MalformedError when the file holds none."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            about = json.loads(str(file["about"]))
+            ends = np.cumsum(file["lengths"])[:-1]
+            parts = {name: np.split(file[name], ends) for name in _ARRAYS}
+            distances = file["distances"].tolist()
+        rows = [
+            TokenErrors(**{name: parts[name][i] for name in _ARRAYS}, distance=None if np.isnan(one) else one)
+            for i, one in enumerate(distances)
+        ]
+        return MeasuredCell(**about, rows=rows)
+    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        raise MalformedError(f"{path} holds no measured cell: {error}", hint="measure it again") from error
+
+
+def read_cells(folder: Path) -> Iterator[MeasuredCell]:
+    """Read every cell in a folder, in the order of the files' names."""
+    for path in sorted(folder.glob("*.npz")):
+        yield read_cell(path)
