@@ -14,6 +14,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, fetch_task_set, make_rules
 from muster.contracts import registry
+from muster.contracts.runs import WorkCommitted
 from muster.errors import UnreachableError
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
@@ -22,9 +23,9 @@ from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
-from muster.verification.checks import CommittedWork, Finding, Rules
-from muster.verification.evidence import check_signatures
-from muster.verification.profiles import profile_by_hash
+from muster.verification.checks import CommittedWork, Rules
+from muster.verification.evidence import ReplayedRow, check_signatures
+from muster.verification.profiles import Profile, profile_by_hash
 from validator.model import Model
 
 
@@ -71,9 +72,29 @@ class RunVerificationContext:
         """Parse a file in the sandbox."""
         return await self.reader.read(data, limits)
 
-    async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
+    async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
         """Run the replay checks under the weights of a step, one answer per row."""
-        return await self.model.findings(step, rollouts)
+        return await self.model.replay(step, rollouts)
+
+    async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
+        """Return the commitment of this number that a block holds, if it holds one."""
+        for event in await self.chain.events([WorkCommitted], block, block):
+            if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (
+                self.rules.run,
+                node,
+                index,
+            ):
+                return CommittedWork(event.run, event.step, node, index, event.root, event.hour, block)
+        return None
+
+    async def block_hash(self, number: int) -> bytes:
+        """Return the hash of a block."""
+        return await self.chain.block_hash(number)
+
+    @property
+    def profile(self) -> Profile:
+        """Return what the run's work is judged by."""
+        return self.model.profile
 
 
 async def make_context(

@@ -14,7 +14,7 @@ from typing import Final
 from muster.chain.keys import Signer
 from muster.constants import SAMPLE_BLOCKS
 from muster.errors import CheckError, MalformedError, RefusedError, UnreachableError
-from muster.protocol.draws import Draw, draw_sample
+from muster.protocol.draws import Draw, draw_pool, draw_rows
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import Verdict
@@ -23,9 +23,19 @@ from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.settings.schema import ValidatorSettings
 from muster.verification.checks import REASONS, CommittedWork, Finding, check_file
-from muster.verification.evidence import Inspection, VerificationContext, finite, make_bundle
+from muster.verification.evidence import (
+    Inspection,
+    PoolMember,
+    VerificationContext,
+    finite,
+    make_bundle,
+    make_member,
+    pool_verdict,
+)
+from muster.verification.pools import ACCUSE, REJECT, judge_pool, pooled_work
 from muster.verification.sample_policy import sample_size
 from validator.context import RunVerificationContext
+from validator.records import PooledCommitment
 
 FEW_LEFT: Final = 0.8
 """Share of used links at which the operator is warned, early enough for another validator to join."""
@@ -72,7 +82,9 @@ async def inspect_file(
     finding = await asyncio.to_thread(check_file, rollouts, commitment, draw, context.rules)
     if finding is not None:
         return from_static(finding, rollouts)
-    return from_replay(await context.replay(commitment.step, [rollouts[i] for i in sample]), rollouts)
+    replayed = await context.replay(commitment.step, [rollouts[i] for i in sample])
+    sums = {position: row.sums for position, row in zip(sample, replayed, strict=True)}
+    return replace(from_replay([row.finding for row in replayed], rollouts), sums=sums)
 
 
 def from_static(finding: Finding, rollouts: Sequence[Rollout] = ()) -> Inspection:
@@ -106,22 +118,72 @@ class Inspector:
     policy: ValidatorSettings
     _warned: bool = field(default=False, init=False)
 
-    async def inspect(self, commitment: CommittedWork, link: int, *, suspect: bool, missing_counts: bool) -> Inspection:
+    async def inspect(
+        self,
+        commitment: CommittedWork,
+        link: int,
+        *,
+        suspect: bool,
+        missing_counts: bool,
+        neighbours: Sequence[PooledCommitment] = (),
+    ) -> Inspection:
         """Inspect a commitment, sampled with link number `link` of the hash chain.
 
-        suspect: whether its node was rejected before. missing_counts and errors as in `inspect_commitment`.
+        suspect: whether its node was rejected before. neighbours: what the pool has of the node's commitments before
+        and after, by consecutive indices. missing_counts and errors as in `inspect_commitment`.
         """
+        # 1. Draw the rows: those that every validator re-runs, and a sample of this one's own.
         self._check_link(link)
         positions = self.context.rules.terms.positions
-        sample = draw_sample(
-            block_hash=await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS),
-            preimage=self.links[link],
-            node=commitment.node,
-            index=commitment.index,
-            positions=positions,
-            count=sample_size(self.policy, positions, index=commitment.index, suspect=suspect),
-        )
-        return await inspect_commitment(self.context, commitment, sample, missing_counts=missing_counts)
+        block_hash = await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS)
+        drawn = {"block_hash": block_hash, "node": commitment.node, "index": commitment.index, "positions": positions}
+        count = sample_size(self.policy, positions, index=commitment.index, suspect=suspect)
+        sample = draw_rows(**drawn, preimage=self.links[link], count=count)
+
+        # 2. Inspect them one by one.
+        inspection = await inspect_commitment(self.context, commitment, sample, missing_counts=missing_counts)
+        if not inspection.sums:
+            return inspection
+
+        # 3. Judge the pool that its rows belong to.
+        shared = draw_pool(**drawn)
+        rows = [inspection.rollouts[position] for position in shared]
+        work = pooled_work(commitment.index, rows, [inspection.sums[position] for position in shared])
+        inspection = replace(inspection, pooled=work)
+        return inspection if inspection.guilty else await self._judge_pool(commitment, inspection, neighbours)
+
+    async def _judge_pool(
+        self, commitment: CommittedWork, inspection: Inspection, neighbours: Sequence[PooledCommitment]
+    ) -> Inspection:
+        """Return the inspection with what its pool shows, where that says more than the rows by themselves."""
+        assert inspection.pooled is not None
+        pool = sorted([*neighbours, PooledCommitment(commitment, inspection.pooled)], key=lambda one: one.work.index)
+        found = judge_pool([one.pooled for one in pool], self.context.profile, about=commitment.index)
+        if found is None or (inspection.finding is not None and not found.accuse):
+            return inspection
+        shared = tuple(row.position for row in inspection.pooled.rows)
+        finding = pool_verdict(found, ACCUSE if found.accuse else REJECT, accuse=found.accuse)
+        if found.accuse:
+            members = [one.work for one in pool if found.first <= one.work.index <= found.last]
+            try:
+                shown = [await self._member(work, commitment, inspection) for work in members]
+                return replace(inspection, finding=finding, why=found.detail, rows=shared, pool=shown)
+            except (CheckError, UnreachableError) as error:
+                # The node's next commitment belongs to the same pool, and accuses it then.
+                log.warning("the pool's rows cannot be shown yet", node=commitment.node, error=str(error))
+        return replace(inspection, finding=replace(finding, accuse=False), why=found.detail, rows=shared)
+
+    async def _member(self, work: CommittedWork, about: CommittedWork, inspection: Inspection) -> PoolMember:
+        """Return a pool's rows of one commitment as evidence. Raises what fetching its file does."""
+        rollouts = inspection.rollouts
+        if work.index != about.index:
+            upload = await self.context.upload(work)
+            limits = FileLimits.from_terms(self.context.rules.terms)
+            rollouts = await self.context.read(await self.context.file(upload.receipt.file_hash), limits)
+        block_hash = await self.context.block_hash(work.block + SAMPLE_BLOCKS)
+        positions = self.context.rules.terms.positions
+        shared = draw_pool(block_hash=block_hash, node=work.node, index=work.index, positions=positions)
+        return make_member(work, rollouts, shared)
 
     def _check_link(self, link: int) -> None:
         """Check that there is such a link, and warn once before the links run out.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Collection
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Final
 
@@ -23,7 +24,8 @@ from muster.contracts.runs import WorkCommitted
 from muster.protocol.messages import Verdict
 from muster.runtime.journal import Journal
 from muster.verification.checks import CommittedWork
-from validator.records import SCHEMA, Ballot, CaseRecord, Pending, StoredVerdict
+from muster.verification.pools import WINDOW, PooledWork, pooled_from_json, pooled_to_json
+from validator.records import SCHEMA, Ballot, CaseRecord, Pending, PooledCommitment, StoredVerdict
 
 MAX_CASES: Final = 2
 """Cases a validator opens about one commitment when no quorum judges the first."""
@@ -172,10 +174,32 @@ class ValidatorJournal(Journal):
         """Return whether this validator has ever rejected work of this node."""
         return self.value("SELECT 1 FROM commitments WHERE node = ? AND accepted = 0 LIMIT 1", node) is not None
 
-    def judge(self, c: CommittedWork, verdict: Verdict, evidence: bytes | None, *, accuse_at: float | None) -> None:
-        """Record a verdict: to be reported, and, from `accuse_at` on, to be taken to court."""
+    def pooled_around(self, c: CommittedWork) -> list[PooledCommitment]:
+        """Return what pools take of the node's other commitments, by consecutive indices around this one."""
+        rows = self.rows(
+            """SELECT c.*, p.document FROM pooled p JOIN commitments c USING (node, idx, root)
+               WHERE node = ? AND live = 1 AND idx > ? AND idx < ?""",
+            *(c.node, c.index - WINDOW, c.index + WINDOW),
+        )
+        found = {row["idx"]: PooledCommitment(self._commitment(row), pooled_from_json(row["document"])) for row in rows}
+        before = takewhile(found.__contains__, count(c.index - 1, -1))
+        after = takewhile(found.__contains__, count(c.index + 1))
+        return [found[index] for index in (*before, *after)]
+
+    def judge(
+        self,
+        c: CommittedWork,
+        verdict: Verdict,
+        evidence: bytes | None,
+        *,
+        accuse_at: float | None,
+        pooled: PooledWork | None = None,
+    ) -> None:
+        """Record a verdict: to be reported, and, from `accuse_at` on, to be taken to court. Keep what pools take."""
         key = (c.node, c.index, c.root)
         with self.transaction():
+            if pooled is not None:
+                self.execute("INSERT OR REPLACE INTO pooled VALUES (?, ?, ?, ?)", *key, pooled_to_json(pooled))
             self.execute(
                 f"UPDATE commitments SET state = 'judged', accepted = ?, reason = ? WHERE {_KEY}",
                 *(verdict.accepted, verdict.reason, *key),

@@ -12,7 +12,7 @@ from muster.clients.run_data import CheckpointFetcher
 from muster.errors import MusterError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
-from muster.verification.checks import Finding
+from muster.verification.evidence import ReplayedRow
 from muster.verification.profiles import Profile
 from validator.replay import Replayer, judge
 
@@ -36,8 +36,8 @@ class Model:
         self._replayer: Replayer | None = None
         self._turn = asyncio.Lock()
 
-    async def findings(self, step: int, rollouts: Sequence[Rollout]) -> list[Finding | None]:
-        """Return what is wrong with each row under the weights of its step.
+    async def replay(self, step: int, rollouts: Sequence[Rollout]) -> list[ReplayedRow]:
+        """Return what the replay checks say of each row under the weights of its step.
 
         The rows must have passed the static checks. Raises UnreachableError when the weights cannot be fetched or the
         model is broken: that says nothing about the rows.
@@ -54,9 +54,10 @@ class Model:
         async with self._turn:
             self._replayer = None
 
-    def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[Finding | None]:
+    def _replay(self, folder: Path, rollouts: list[Rollout]) -> list[ReplayedRow]:
         if self._replayer is None:
             with _LOADING:
                 self._replayer = Replayer(folder, self.profile, self._temperature, threads=self._threads)
         self._replayer.load_weights(folder)
-        return [judge([measurement], self.profile) for measurement in self._replayer.replay(rollouts)]
+        measured = self._replayer.replay(rollouts)
+        return [ReplayedRow(judge([row], self.profile), row.sums) for row in measured]

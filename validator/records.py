@@ -9,6 +9,7 @@ from muster.chain.types import kind_of
 from muster.contracts.court import Kind, Outcome
 from muster.protocol.messages import Verdict
 from muster.verification.checks import CommittedWork
+from muster.verification.pools import PooledWork
 
 SCHEMA: Final = (
     # state: pending, judged, or skipped (its node is convicted). live: whether the chain still has it, after reorgs.
@@ -30,6 +31,11 @@ SCHEMA: Final = (
         court TEXT, due REAL, opened INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (node, idx, root)
     )""",
     "CREATE INDEX IF NOT EXISTS accusing ON verdicts (court)",
+    # What pools take of each inspected commitment (`muster.verification.pools`), as JSON.
+    """CREATE TABLE IF NOT EXISTS pooled (
+        node TEXT NOT NULL, idx INTEGER NOT NULL, root BLOB NOT NULL, document TEXT NOT NULL,
+        PRIMARY KEY (node, idx, root)
+    )""",
     # charge: what the case is about; after a reorg the number may name another.
     # ballot: none, sealed (salt on disk, nothing sent), committed, revealed, done, or the word for why there is none.
     """CREATE TABLE IF NOT EXISTS cases (
@@ -47,6 +53,14 @@ SCHEMA: Final = (
 )
 
 Ballot = Literal["none", "sealed", "committed", "revealed", "done", "no judge", "late"]
+
+
+@dataclass(frozen=True)
+class PooledCommitment:
+    """What a pool takes of a commitment."""
+
+    work: CommittedWork
+    pooled: PooledWork
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
 from muster.verification.checks import Finding
 from muster.verification.profiles import Limit, Profile
-from muster.verification.statistics import RowStatistics, TokenErrors, row_statistics
+from muster.verification.statistics import NOTHING, RowStatistics, RowSums, TokenErrors, scaled_errors
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
@@ -55,6 +55,8 @@ class Measurement(RowStatistics):
     """What one rollout claims against what the model says. All are at least 0, and small for honest work."""
 
     position: int
+    sums: RowSums = NOTHING
+    """What pools add up."""
     detail: str = ""
     """Why the proof cannot be compared, if so."""
 
@@ -126,10 +128,12 @@ class Replayer:
 
     def replay(self, rollouts: Sequence[Rollout]) -> list[Measurement]:
         """Measure the rollouts under the loaded weights, in order. Raises MusterError when these are broken."""
-        return [
-            Measurement(**asdict(row_statistics(row.errors, self.profile)), position=row.position, detail=row.detail)
-            for row in self.errors(rollouts)
-        ]
+        found = []
+        for row in self.errors(rollouts):
+            scaled = scaled_errors(row.errors, self.profile)
+            statistics = asdict(scaled.statistics())
+            found.append(Measurement(**statistics, position=row.position, sums=scaled.sums(), detail=row.detail))
+        return found
 
     def errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
         """Return what `replay` makes its statistics of, in order. Raises as it does."""

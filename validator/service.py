@@ -197,6 +197,7 @@ class Validator:
                 link,
                 suspect=self.journal.was_rejected(c.node),
                 missing_counts=age >= self.settings.validator.data_grace_seconds,
+                neighbours=self.journal.pooled_around(c),
             )
         except TRANSIENT as error:
             self.journal.postpone(c, time.time() + _pause(age))
@@ -210,7 +211,7 @@ class Validator:
             rank = turn_of(self.me, await self.chain.validators(self.settings.run), f"accuse {c.node}")
             accuse_at = time.time() + rank * self.settings.validator.stagger_seconds
         seconds = time.monotonic() - started
-        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at)
+        self.journal.judge(c, verdict, evidence, accuse_at=accuse_at, pooled=inspection.pooled)
 
         # 3. Let it be reported.
         self._judged.set()

@@ -19,6 +19,7 @@ from muster.protocol.terms import Terms
 
 DRAW_TAG = "muster.draw.v1"
 SAMPLE_TAG = b"muster.sample.v1"
+POOL_TAG = b"muster.pool.v1"
 
 
 @dataclass(frozen=True)
@@ -65,12 +66,49 @@ def draw_commitment(base: bytes, terms: Terms, work_class: int) -> Draw:
 
 
 def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
-    """Draw the positions a validator re-runs: `count` distinct ones, ascending, by a Fisher-Yates shuffle of hashes.
+    """Draw the positions that one validator re-runs: `count` distinct ones, ascending.
 
     `block_hash` is that of a block after the commitment, so the worker cannot know the sample; `preimage` is the
     next of the validator's hash chain, so the validator cannot choose it.
     """
-    state = keccak(SAMPLE_TAG + block_hash + preimage + bytes.fromhex(node[2:]) + index.to_bytes(4, "big"))
+    return _shuffled(SAMPLE_TAG + block_hash + preimage, node, index, positions, count)
+
+
+def draw_pool(*, block_hash: bytes, node: str, index: int, positions: int) -> list[int]:
+    """Draw the positions that every validator re-runs, `pool_rows` distinct ones, ascending.
+
+    They are the same for all, so that what they come to over many commitments is evidence that nobody has selected.
+    `block_hash` as in `draw_sample`.
+    """
+    return _shuffled(POOL_TAG + block_hash, node, index, positions, pool_rows(positions))
+
+
+def draw_rows(*, block_hash: bytes, preimage: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
+    """Draw all positions that one validator re-runs, ascending: the pool's, and of the others a sample of its own.
+
+    `count` of them in all, or the pool's where these are more. The rest as in `draw_sample`.
+    """
+    pool = draw_pool(block_hash=block_hash, node=node, index=index, positions=positions)
+    others = [position for position in range(positions) if position not in pool]
+    own = draw_sample(
+        block_hash=block_hash,
+        preimage=preimage,
+        node=node,
+        index=index,
+        positions=len(others),
+        count=max(0, count - len(pool)),
+    )
+    return sorted([*pool, *(others[place] for place in own)])
+
+
+def pool_rows(positions: int) -> int:
+    """Return how many of a commitment's positions all validators re-run: a sixteenth of them, from 1 to 8."""
+    return max(1, min(8, positions // 16))
+
+
+def _shuffled(start: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
+    """Return `count` of the positions, ascending, by a Fisher-Yates shuffle of hashes."""
+    state = keccak(start + bytes.fromhex(node[2:]) + index.to_bytes(4, "big"))
     order = list(range(positions))
     count = min(count, positions)
     for i in range(count):

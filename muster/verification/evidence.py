@@ -1,7 +1,9 @@
 """Evidence: what a validator shows to have a node convicted, so that anybody can check it without trusting anybody.
 
-A bundle is canonical JSON under its content hash. It names one commitment, and holds either the rows concerned with
-their Merkle proofs, or, where the whole file is wrong, the node's own signed upload of that file. `verify_evidence`
+A bundle is canonical JSON under its content hash. It names one commitment, and holds the rows concerned with their
+Merkle proofs, or, where the whole file is wrong, the node's own signed upload of that file, or, where only many rows
+together show it, those rows of consecutive commitments that every validator re-runs (`muster.verification.pools`): the
+chain draws them, so that an accuser cannot choose. `verify_evidence`
 runs the checks again, from the bundle, the chain and the run's task set: for a juror, and for `muster slash verify`.
 
 The accuser is not trusted: everything in a bundle is checked against the chain, and what is not bound to the accused
@@ -14,18 +16,18 @@ import base64
 import json
 import math
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Annotated, Final, Literal, Protocol
 
 from eth_utils.crypto import keccak
 from pydantic import Field, FiniteFloat, ValidationError
 
 from muster.chain.types import kind_of
-from muster.constants import MAX_EVIDENCE_BYTES
+from muster.constants import MAX_EVIDENCE_BYTES, SAMPLE_BLOCKS
 from muster.contracts.court import Kind
 from muster.errors import CheckError, MalformedError, MismatchError, RefusedError, UnreachableError
-from muster.protocol.draws import Draw
+from muster.protocol.draws import Draw, draw_pool
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import hash_bytes, hex_hash
 from muster.protocol.messages import Address, Hash, Message, Reason, UInt32, Upload
@@ -34,6 +36,9 @@ from muster.rollouts.leaves import leaf_hash, leaf_of, rollout_tree
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.verification.checks import CommittedWork, Finding, Rules, check_file, check_place, check_rows
+from muster.verification.pools import CONVICT, WINDOW, PooledWork, PoolFinding, pool_findings, pooled_work
+from muster.verification.profiles import Profile
+from muster.verification.statistics import RowSums
 
 MAX_ROWS: Final = 8
 """Most rows in a bundle: one that is wrong suffices, a few make up for the numerics of different machines."""
@@ -53,6 +58,14 @@ class CannotVerifyError(UnreachableError):
 
 
 @dataclass(frozen=True)
+class ReplayedRow:
+    """What the replay checks say of one row."""
+
+    finding: Finding | None
+    sums: RowSums
+
+
+@dataclass(frozen=True)
 class Inspection:
     """What inspecting a commitment, or the evidence against it, came to."""
 
@@ -66,6 +79,12 @@ class Inspection:
     upload: Upload | None = None
     rollouts: Sequence[Rollout] = ()
     """The whole file; empty when it does not parse, or was not asked for."""
+    sums: Mapping[int, RowSums] = field(default_factory=dict)
+    """Of the rows that went through the replay checks, by position."""
+    pooled: PooledWork | None = None
+    """What the pool of the node's work takes of this commitment."""
+    pool: Sequence[PoolMember] = ()
+    """The rows of a pool that shows the finding; empty where single rows do."""
 
     @property
     def guilty(self) -> bool:
@@ -73,10 +92,24 @@ class Inspection:
         return self.finding is not None and self.finding.accuse
 
 
+class PoolMember(Message):
+    """The rows of one commitment in a pool."""
+
+    index: UInt32
+    step: UInt32
+    block: UInt32
+    """Number of the block that holds the commitment."""
+    root: Hash
+    rows: str = Field(max_length=MAX_EVIDENCE_BYTES)
+    """A rollout file in base64."""
+    proofs: list[Annotated[list[Hash], Field(max_length=MAX_PROOF)]] = Field(max_length=MAX_ROWS)
+    """A Merkle proof per row."""
+
+
 class EvidenceBundle(Message):
     """An accusation with everything it rests on."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     chain_id: int
     runs: Address
     """The Runs contract."""
@@ -96,6 +129,8 @@ class EvidenceBundle(Message):
     """The rows concerned: a rollout file in base64, or nothing."""
     proofs: list[Annotated[list[Hash], Field(max_length=MAX_PROOF)]] = Field(default_factory=list, max_length=MAX_ROWS)
     """A Merkle proof per row."""
+    pool: list[PoolMember] = Field(default_factory=list, max_length=WINDOW)
+    """Where many rows together show it: those of consecutive commitments, the one concerned among them."""
 
     def to_bytes(self) -> bytes:
         """Return it as canonical JSON: sorted keys, no spaces."""
@@ -126,11 +161,10 @@ def make_bundle(rules: Rules, commitment: CommittedWork, inspection: Inspection,
     finding, rollouts = inspection.finding, inspection.rollouts
     assert finding is not None
     whole_file = finding.reason in WHOLE_FILE
-    shown = [] if whole_file or not rollouts else list(inspection.rows[:MAX_ROWS])
-    data = b""
-    while shown and len(data := write_rollouts([rollouts[i] for i in shown])) > _ROWS_BYTES:
+    shown = [] if whole_file or inspection.pool or not rollouts else list(inspection.rows[:MAX_ROWS])
+    while shown and len(write_rollouts([rollouts[i] for i in shown])) > _ROWS_BYTES:
         shown.pop()
-    tree = rollout_tree(rollouts) if shown else None
+    rows, proofs = show_rows(rollouts, shown)
     return EvidenceBundle(
         chain_id=rules.chain_id,
         runs=rules.runs,
@@ -145,8 +179,26 @@ def make_bundle(rules: Rules, commitment: CommittedWork, inspection: Inspection,
         measured=finite(finding.measured),
         threshold=finite(finding.threshold),
         upload=inspection.upload if whole_file else None,
-        rows=base64.b64encode(data).decode() if shown else "",
-        proofs=[[hex_hash(h) for h in tree.proof(i)] for i in shown] if tree else [],
+        rows=rows,
+        proofs=proofs,
+        pool=list(inspection.pool),
+    )
+
+
+def show_rows(rollouts: Sequence[Rollout], positions: Sequence[int]) -> tuple[str, list[list[str]]]:
+    """Return the rows at these positions of a file as a bundle holds them, and their Merkle proofs."""
+    if not positions:
+        return "", []
+    tree = rollout_tree(rollouts)
+    data = write_rollouts([rollouts[i] for i in positions])
+    return base64.b64encode(data).decode(), [[hex_hash(h) for h in tree.proof(i)] for i in positions]
+
+
+def make_member(work: CommittedWork, rollouts: Sequence[Rollout], positions: Sequence[int]) -> PoolMember:
+    """Return a pool's rows of one commitment."""
+    rows, proofs = show_rows(rollouts, positions)
+    return PoolMember(
+        index=work.index, step=work.step, block=work.block, root=hex_hash(work.root), rows=rows, proofs=proofs
     )
 
 
@@ -175,9 +227,20 @@ class VerificationContext(Protocol):
         """Fetch the upload of a commitment; RefusedError with status 404 when the storage says that there is none."""
         ...
 
-    async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
+    async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
         """Run the replay checks under the weights of a step, one answer per row."""
         ...
+
+    async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
+        """Return the commitment of this number that a block holds, if it holds one."""
+        ...
+
+    async def block_hash(self, number: int) -> bytes:
+        """Return the hash of a block."""
+        ...
+
+    @property
+    def profile(self) -> Profile: ...
 
 
 async def verify_evidence(
@@ -207,6 +270,8 @@ async def verify_evidence(
             return await _verify_missing(commitment, context)
         if bundle.reason in WHOLE_FILE:
             return await _verify_file(bundle, commitment, draw, context)
+        if bundle.pool:
+            return await _verify_pool(bundle, commitment, context)
         return await _verify_rows(bundle, commitment, draw, context)
     except UnreachableError as error:
         raise CannotVerifyError(str(error), hint=error.hint) from error
@@ -255,11 +320,9 @@ async def _verify_rows(
     rules = context.rules
     try:
         rows = await read_rows(bundle, context)
+        check_under(rows, bundle.proofs, commitment.root)
     except CheckError as error:
-        return Inspection(why=f"the rows shown do not parse: {error}")
-    for rollout, proof in zip(rows, bundle.proofs, strict=True):
-        if not _is_under(rollout, proof, commitment.root):
-            return Inspection(why=f"row {rollout.position} is not under the committed root")
+        return Inspection(why=f"the rows shown do not count: {error}")
     for rollout in rows:
         # A row beyond the commitment is in the wrong place at any position, the last one included.
         position = min(rollout.position, rules.terms.positions - 1)
@@ -269,14 +332,65 @@ async def _verify_rows(
         return _guilty(finding)
     if bundle.reason not in REPLAYED:
         return Inspection(why="the rows pass every static check")
-    findings = [finding for finding in await context.replay(commitment.step, rows) if finding]
+    findings = [row.finding for row in await context.replay(commitment.step, rows) if row.finding]
     for finding in findings:
         if finding.accuse:
             return _guilty(finding)
     return Inspection(findings[0] if findings else None, "no row is beyond the accusing thresholds")
 
 
-async def read_rows(bundle: EvidenceBundle, context: VerificationContext) -> list[Rollout]:
+async def _verify_pool(bundle: EvidenceBundle, commitment: CommittedWork, context: VerificationContext) -> Inspection:
+    # 1. It is about consecutive commitments of the node, this one among them.
+    indices = [member.index for member in bundle.pool]
+    if indices != list(range(indices[0], indices[0] + len(indices))) or commitment.index not in indices:
+        return Inspection(why="the pool is not of consecutive commitments with this one among them")
+
+    # 2. Its rows are those that the chain draws of each, and say what they must.
+    works = []
+    for member in bundle.pool:
+        try:
+            works.append(await _pooled(member, commitment, context))
+        except CheckError as error:
+            return Inspection(why=f"the pool's rows of commitment {member.index} do not count: {error}")
+
+    # 3. What they show together.
+    shown = [one for one in pool_findings(works, context.profile) if one.reason == bundle.reason]
+    best = max(shown, key=lambda one: one.evidence, default=None)
+    if best is None or best.evidence < CONVICT:
+        return Inspection(why="the pool's rows do not show it together" + (f": {best.detail}" if best else ""))
+    return _guilty(pool_verdict(best, CONVICT, accuse=True))
+
+
+async def _pooled(member: PoolMember, commitment: CommittedWork, context: VerificationContext) -> PooledWork:
+    """Check a member's rows and replay them. Raises CheckError where they are not what the chain draws."""
+    rules = context.rules
+    work = await context.committed(commitment.node, member.index, member.block)
+    if work is None or (work.step, hex_hash(work.root)) != (member.step, member.root):
+        raise MismatchError(f"block {member.block} holds no such commitment")
+    rows = await read_rows(member, context)
+    check_under(rows, member.proofs, work.root)
+    positions = draw_pool(
+        block_hash=await context.block_hash(work.block + SAMPLE_BLOCKS),
+        node=work.node,
+        index=work.index,
+        positions=rules.terms.positions,
+    )
+    if [row.position for row in rows] != positions:
+        raise MismatchError(f"they are not rows {positions}")
+    for row in rows:
+        if finding := check_place(row, row.position, work, rules.terms):
+            raise MismatchError(finding.detail)
+    if finding := check_rows(rows, await context.draw(work), rules):
+        raise MismatchError(f"row {finding.position} fails a static check: {finding.reason}")
+    return pooled_work(work.index, rows, [row.sums for row in await context.replay(work.step, rows)])
+
+
+def pool_verdict(found: PoolFinding, threshold: float, *, accuse: bool) -> Finding:
+    """Return a pool's finding as that of a commitment: the evidence and its threshold are powers of ten."""
+    return Finding(found.reason, measured=found.evidence, threshold=threshold, accuse=accuse, detail=found.detail)
+
+
+async def read_rows(bundle: EvidenceBundle | PoolMember, context: VerificationContext) -> list[Rollout]:
     """Read the rows of a bundle, one per proof. Raises CheckError."""
     try:
         data = base64.b64decode(bundle.rows, validate=True)
@@ -297,6 +411,13 @@ def check_signatures(upload: Upload, commitment: CommittedWork, storage_key: str
         raise MismatchError("the upload is of another commitment")
     check_receipt(where, receipt, storage_key)
     check_upload(where, upload)
+
+
+def check_under(rows: Sequence[Rollout], proofs: Sequence[Sequence[str]], root: bytes) -> None:
+    """Check that rows are under a root, by one Merkle proof each. Raises MismatchError."""
+    for rollout, proof in zip(rows, proofs, strict=True):
+        if not _is_under(rollout, proof, root):
+            raise MismatchError(f"row {rollout.position} is not under the committed root")
 
 
 def _is_under(rollout: Rollout, proof: Sequence[str], root: bytes) -> bool:

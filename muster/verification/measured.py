@@ -52,7 +52,8 @@ def write_cell(cell: MeasuredCell, path: Path) -> None:
     lengths = np.array([len(row.gaps) for row in cell.rows], dtype=np.int64)
     unfinished = path.with_suffix(".part")
     with unfinished.open("wb") as file:
-        np.savez_compressed(file, about=np.array(json.dumps(about)), lengths=lengths, distances=distances, **arrays)
+        parts = {"about": np.array(json.dumps(about)), "lengths": lengths, "distances": distances, **arrays}
+        np.savez_compressed(file, **parts)  # type: ignore[arg-type]
     unfinished.replace(path)
 
 

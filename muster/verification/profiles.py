@@ -30,6 +30,16 @@ class Limit:
 
 
 @dataclass(frozen=True)
+class PoolLimits:
+    """Above these a unit of a pool leans (`muster.verification.pools`): at least twice the worst honest cell's mean."""
+
+    gap_mean: float
+    activation: float
+    logprob_rms: float
+    logprob_mean: float
+
+
+@dataclass(frozen=True)
 class Profile:
     """One way to verify. The limits are for `muster.verification.statistics.RowStatistics`."""
 
@@ -45,6 +55,7 @@ class Profile:
     activation: Limit
     activation_cap: float
     """Largest relative distance of one token's state that counts in the row's."""
+    pool: PoolLimits
     # In expected errors (`muster.verification.statistics`), which is why they are the same for all.
     gap_mean: Limit = Limit(reject=0.4, accuse=0.8)
     gap_worst: Limit = Limit(reject=8.0, accuse=16.0)
@@ -66,6 +77,7 @@ CPU_FP32: Final = Profile(
     # Honest is the proof's rounding to float16, which is not counted.
     activation=Limit(reject=1e-3, accuse=2e-3),
     activation_cap=0.05,
+    pool=PoolLimits(gap_mean=0.02, activation=1e-4, logprob_rms=0.5, logprob_mean=0.1),
 )
 
 BF16: Final = Profile(
@@ -78,13 +90,18 @@ BF16: Final = Profile(
     # Where that matters, compute in float32.
     activation=Limit(reject=5e-2, accuse=0.1),
     activation_cap=0.2,
+    pool=PoolLimits(gap_mean=0.08, activation=0.04, logprob_rms=1.5, logprob_mean=0.2),
 )
 
 # With TOPLOC's published form instead. Its distance jumps: an entry that only one side keeps, at a tie, costs a
 # completion of one chunk up to 0.07, however close the states are. So the limits leave room for one of these before
 # they reject and for two before they accuse, and less is seen of cheaper weights (docs/verification.md).
 CPU_FP32_TOPLOC: Final = replace(
-    CPU_FP32, name="cpu-fp32-toploc-v2", codec="toploc", activation=Limit(reject=0.1, accuse=0.2)
+    CPU_FP32,
+    name="cpu-fp32-toploc-v2",
+    codec="toploc",
+    activation=Limit(reject=0.1, accuse=0.2),
+    pool=replace(CPU_FP32.pool, activation=0.05),
 )
 
 PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC)}

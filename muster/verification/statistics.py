@@ -93,35 +93,97 @@ class RowStatistics:
     """How far the signed sum of these errors is beyond DRIFT a token, in standard deviations of such a sum."""
 
 
-def row_statistics(errors: TokenErrors, profile: Profile) -> RowStatistics:
-    """Return the statistics of one row of T ≥ 1 tokens."""
+@dataclass(frozen=True)
+class RowSums:
+    """What rows are added up by: over the tokens of one row, each in expected errors as in `RowStatistics`."""
+
+    tokens: int
+    gaps: float
+    """Of gaps, each at most CLIP."""
+    states: float
+    """Of squared relative distances, each at most the square of the profile's cap."""
+    squares: float
+    """Of squared errors of log-probabilities, each at most CLIP in size."""
+    signed: float
+    """Of these errors with their signs."""
+
+    def __add__(self, other: RowSums) -> RowSums:
+        return RowSums(
+            self.tokens + other.tokens,
+            self.gaps + other.gaps,
+            self.states + other.states,
+            self.squares + other.squares,
+            self.signed + other.signed,
+        )
+
+
+NOTHING: Final = RowSums(0, 0.0, 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, eq=False)
+class ScaledErrors:
+    """Each token's errors in expected errors, for one row: float64 [T] each."""
+
+    gaps: np.ndarray
+    logprobs: np.ndarray
+    """Signed; not finite where a claim is no number."""
+    states: np.ndarray
+    """Squared relative distances, each at most the square of the profile's cap."""
+    distance: float | None
+    """As in `TokenErrors`."""
+
+    def statistics(self) -> RowStatistics:
+        """Return the row's statistics."""
+        sums, tokens = self.sums(), len(self.gaps) + PRIOR_TOKENS
+        sound = bool(np.isfinite(self.logprobs).all())
+        activation = math.sqrt(sums.states / (sums.tokens + PRIOR_STATES)) if self.distance is None else self.distance
+        drift = max(0.0, abs(sums.signed) - DRIFT * sums.tokens) / math.sqrt(tokens)
+        return RowStatistics(
+            gap_mean=sums.gaps / tokens,
+            gap_worst=float(self.gaps.max()),
+            activation=activation,
+            logprob_rms=math.sqrt(sums.squares / tokens) if sound else math.inf,
+            logprob_worst=float(np.abs(self.logprobs).max()) if sound else math.inf,
+            logprob_drift=drift if sound else math.inf,
+        )
+
+    def sums(self) -> RowSums:
+        """Return the row's sums. A claim that is no number counts as one that is CLIP too high."""
+        clipped = np.clip(np.nan_to_num(self.logprobs, nan=CLIP), -CLIP, CLIP)
+        distance = 1.0 if self.distance is None else min(self.distance, 1.0)
+        return RowSums(
+            tokens=len(self.gaps),
+            gaps=_sum(np.minimum(self.gaps, CLIP)),
+            states=_sum(self.states) if self.distance is None else len(self.gaps) * distance**2,
+            squares=_sum(np.square(clipped)),
+            signed=_sum(clipped),
+        )
+
+
+def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
+    """Divide the errors of one row of T ≥ 1 tokens by those to expect of it."""
     # 1. How far the states are off, by the proof: each token's share is bounded, so that one outlier decides nothing.
-    states = np.minimum(errors.states, profile.activation_cap**2)
-    activation = math.sqrt(_sum(states) / (len(states) + PRIOR_STATES)) if errors.distance is None else errors.distance
+    states = np.minimum(errors.states.astype(np.float64), profile.activation_cap**2)
 
     # 2. The error that this explains in each token's gap and log-odds.
-    tokens = len(errors.gaps) + PRIOR_TOKENS
     licensed = np.minimum(errors.states.astype(np.float64), profile.activation.reject**2)
-    state_errors = np.sqrt(profile.state_error**2 + np.maximum(licensed, licensed.sum() / tokens))
+    mean_licensed = licensed.sum() / (len(licensed) + PRIOR_TOKENS)
+    state_errors = np.sqrt(profile.state_error**2 + np.maximum(licensed, mean_licensed))
     rounding = profile.logit_rounding * errors.magnitudes
     expected_gaps = np.hypot(state_errors * errors.gap_scales, rounding) + LEAST
     least = LEAST + FLOAT32 * errors.magnitudes
     blur = least / np.maximum(-np.expm1(errors.logprobs.astype(np.float64)), least)
     expected_odds = np.hypot(state_errors * errors.logprob_scales, rounding) + blur
 
-    # 3. Errors in these units, their means and their worst. Claims that are no numbers are infinitely wrong.
-    gaps = errors.gaps / expected_gaps
+    # 3. Errors in these units.
     logprobs = (log_odds(errors.claimed, least) - log_odds(errors.logprobs, least)) / expected_odds
-    clipped = np.clip(logprobs, -CLIP, CLIP)
-    sound = bool(np.isfinite(errors.claimed).all())
-    return RowStatistics(
-        gap_mean=_sum(np.minimum(gaps, CLIP)) / tokens,
-        gap_worst=float(gaps.max()),
-        activation=activation,
-        logprob_rms=math.sqrt(_sum(np.square(clipped)) / tokens) if sound else math.inf,
-        logprob_worst=float(np.abs(logprobs).max()) if sound else math.inf,
-        logprob_drift=max(0.0, abs(_sum(clipped)) - DRIFT * len(gaps)) / math.sqrt(tokens) if sound else math.inf,
-    )
+    logprobs[~np.isfinite(errors.claimed)] = np.nan
+    return ScaledErrors(errors.gaps / expected_gaps, logprobs, states, errors.distance)
+
+
+def row_statistics(errors: TokenErrors, profile: Profile) -> RowStatistics:
+    """Return the statistics of one row of T ≥ 1 tokens."""
+    return scaled_errors(errors, profile).statistics()
 
 
 def log_odds(logprobs: np.ndarray, least: np.ndarray) -> np.ndarray:

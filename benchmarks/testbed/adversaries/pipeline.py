@@ -22,7 +22,7 @@ from benchmarks.testbed.adversaries.kinds import Adversary
 from benchmarks.testbed.adversaries.lab import AdversaryLab, Job
 from muster.clients.run_data import CheckpointFetcher
 from muster.errors import UnreachableError
-from muster.protocol.draws import draw_sample
+from muster.protocol.draws import draw_rows
 from muster.protocol.messages import Upload
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
@@ -30,7 +30,7 @@ from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
 from muster.verification.checks import CommittedWork, Finding, check_rows
-from muster.verification.evidence import Inspection, VerificationContext
+from muster.verification.evidence import Inspection, ReplayedRow, VerificationContext
 from muster.verification.profiles import Limit
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
 from validator.inspector import from_replay, from_static, inspect_file
@@ -68,8 +68,8 @@ class LocalContext:
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
         return await self._reader.read(data, limits)
 
-    async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
-        return await self._model.findings(step, rollouts)
+    async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
+        return await self._model.replay(step, rollouts)
 
     async def file(self, name: str) -> bytes:
         raise UnreachableError("there is no storage here")
@@ -103,7 +103,7 @@ def lie_in_part(lies: Sequence[Rollout], honest: Sequence[Rollout], positions: S
 def sample_of(job: Job, number: int, positions: int) -> list[int]:
     """Sample number so-and-so of the default policy: each as if another block followed the commitment."""
     count = sample_size(POLICY, positions, index=max(KNOWN, job.commitment.index), suspect=False)
-    return draw_sample(
+    return draw_rows(
         block_hash=number.to_bytes(32, "big"),
         preimage=bytes(32),
         node=job.commitment.node,

@@ -6,13 +6,21 @@ from types import SimpleNamespace
 
 import pytest
 
+from muster.chain.keys import Signer
+from muster.contracts.court import Kind
 from muster.errors import UnreachableError
 from muster.settings.schema import ValidatorSettings
 from muster.verification.checks import CommittedWork, Finding
+from muster.verification.evidence import verify_evidence
+from muster.verification.pools import ACCUSE
 from tests.support import commitment_samples as samples
 from tests.support.validator_samples import NODE, ROOT
+from tests.support.verification_context import LEANING, STRAIGHT, Context, thinking_rows
 from validator import inspector as inspector_room
 from validator.inspector import Inspector, from_replay, from_static
+from validator.records import PooledCommitment
+
+ACCUSER_KEY = Signer.from_key(b"\x03" * 32)
 
 
 def test_what_accuses_comes_before_what_rejects_and_then_the_order_of_the_checks() -> None:
@@ -55,3 +63,37 @@ async def test_the_operator_is_warned_before_the_hash_chain_ends(monkeypatch: py
     with pytest.raises(UnreachableError, match="all 10 links of this") as caught:
         await inspector.inspect(about, 10, suspect=False, missing_counts=False)
     assert "--operator" in caught.value.hint
+
+
+async def test_what_no_row_shows_a_pool_of_commitments_shows_and_its_evidence_holds() -> None:
+    """Each row is far below what rejects a row. The sixth commitment is not used, the eleventh accuses its node."""
+    context = Context(sums=LEANING)
+    inspector = Inspector(context, ACCUSER_KEY, [bytes(32)] * 64, ValidatorSettings())  # type: ignore[arg-type]
+    known: list[PooledCommitment] = []
+    for index in range(11):
+        work = context.commit(thinking_rows(index), index)
+        found = await inspector.inspect(work, index, suspect=False, missing_counts=True, neighbours=known)
+        assert found.pooled is not None
+        known = [PooledCommitment(work, found.pooled), *known]
+        assert (found.finding is not None, found.guilty) == (index >= 5, index == 10)
+    verdict, evidence = inspector.conclude(work, found, 10)
+    assert (verdict.accepted, verdict.reason, verdict.threshold) == (False, "sampling_mismatch", ACCUSE)
+    assert evidence is not None
+    assert (await verify_evidence(evidence, Kind.SAMPLING_MISMATCH, work, context)).guilty
+
+    # Where a file of the pool cannot be had the commitment is not used, and accuses nobody yet.
+    context.uploads.pop(4)
+    found = await inspector.inspect(work, 10, suspect=False, missing_counts=True, neighbours=known[1:])
+    assert (found.finding is not None, found.guilty, found.pool) == (True, False, ())
+
+
+async def test_honest_commitments_stay_accepted_however_many_there_are() -> None:
+    context = Context(sums=STRAIGHT)
+    inspector = Inspector(context, ACCUSER_KEY, [bytes(32)] * 64, ValidatorSettings())  # type: ignore[arg-type]
+    known: list[PooledCommitment] = []
+    for index in range(16):
+        work = context.commit(thinking_rows(index), index)
+        found = await inspector.inspect(work, index, suspect=False, missing_counts=True, neighbours=known)
+        assert found.finding is None
+        assert found.pooled is not None
+        known = [PooledCommitment(work, found.pooled), *known]

@@ -12,6 +12,8 @@ from muster.chain.client import charge_of
 from muster.contracts.court import CaseResolved, Kind, Outcome
 from muster.contracts.registry import Convicted
 from muster.errors import ConfigError
+from muster.verification.pools import PooledRow, PooledWork
+from muster.verification.statistics import RowSums
 from tests.support.validator_samples import (
     ME,
     NODE,
@@ -55,6 +57,24 @@ def test_commitments_wait_until_they_are_judged(journal: ValidatorJournal) -> No
     journal.postpone(pending(journal)[0], 3000.0)
     assert journal.backlog() == 2
     assert len(pending(journal)) == 1
+
+
+def test_a_pool_is_of_consecutive_commitments_that_the_chain_still_has(journal: ValidatorJournal) -> None:
+    """A commitment that is not inspected yet, or that a reorg took, ends the pool on its side."""
+    works = {index: work(index, block=10 + index) for index in range(12)}
+    receive(journal, *works.values())
+    waiting = pending(journal)
+    for c in waiting:
+        if c.index != 2:
+            pooled = PooledWork(c.index, (PooledRow(16, 1, bytes([c.index]), RowSums(5, 0.5, 0.25, 2.0, -1.0)),))
+            journal.judge(c, verdict(c, journal.take_link(c)), None, accuse_at=None, pooled=pooled)
+    about = next(c for c in waiting if c.index == 5)
+    assert [one.work.index for one in journal.pooled_around(about)] == [4, 3, 6, 7, 8, 9, 10, 11]
+    assert journal.pooled_around(about)[0].pooled.rows == (
+        PooledRow(16, 1, bytes([4]), RowSums(5, 0.5, 0.25, 2.0, -1.0)),
+    )
+    receive(journal, rewound_to=18)
+    assert [one.work.index for one in journal.pooled_around(about)] == [4, 3, 6, 7, 8]
 
 
 def test_a_link_is_taken_once_and_for_ever(tmp_path: Path) -> None:

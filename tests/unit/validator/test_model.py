@@ -38,6 +38,6 @@ async def test_a_replay_computes_on_as_many_threads_as_the_settings_say(
     monkeypatch.setattr(model_room, "Replayer", Replayer)
     for threads in (1, 3):
         model = Model(Checkpoints(), SimpleNamespace(), 1.0, threads=threads)  # type: ignore[arg-type]
-        assert await model.findings(0, []) == []
+        assert await model.replay(0, []) == []
     assert made == [1, 3]
     assert ValidatorSettings().threads == 1

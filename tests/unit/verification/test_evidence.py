@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ import pytest
 from muster.chain.keys import Signer
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
-from muster.errors import MalformedError, RefusedError, UnreachableError
-from muster.protocol.draws import Draw
+from muster.errors import MalformedError
 from muster.protocol.hashes import content_hash
-from muster.protocol.messages import Upload
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout
@@ -28,66 +25,24 @@ from muster.verification.evidence import (
     Inspection,
     finite,
     make_bundle,
+    make_member,
     parse_bundle,
     verify_evidence,
 )
+from muster.verification.pools import CONVICT
 from tests.support.commitment_samples import (
     ACCUSER,
     NODE,
     STORAGE,
-    WHERE,
     committed,
     drawn,
     honest_rows,
     rules,
     upload_of,
 )
+from tests.support.verification_context import STRAIGHT, Context, drawn_positions, pool_case, thinking_rows
 
 STRANGER = Signer.from_key(b"\x09" * 32)
-
-
-def nothing_found(_step: int, rows: list[Rollout]) -> list[Finding | None]:
-    return [None] * len(rows)
-
-
-@dataclass
-class Context:
-    """A storage with these files, and a model that finds what a test wants it to find."""
-
-    files: dict[str, bytes] = field(default_factory=dict)
-    uploads: dict[int, Upload] = field(default_factory=dict)
-    findings: Callable[[int, list[Rollout]], list[Finding | None]] = nothing_found
-    down: bool = False
-    read_limits: FileLimits | None = None
-    """Instead of those of the terms, which are small here."""
-    replayed: int = 0
-    rules = property(lambda self: rules())
-    domain = WHERE
-
-    async def draw(self, commitment: CommittedWork) -> Draw:
-        return drawn()
-
-    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
-        return read_rollouts(data, self.read_limits or limits)
-
-    async def file(self, name: str) -> bytes:
-        return self._have(self.files, name)
-
-    async def upload(self, commitment: CommittedWork) -> Upload:
-        return self._have(self.uploads, commitment.index)
-
-    async def replay(self, step: int, rollouts: list[Rollout]) -> list[Finding | None]:
-        if self.down:
-            raise UnreachableError("no weights")
-        self.replayed += len(rollouts)
-        return self.findings(step, rollouts)
-
-    def _have(self, things: dict, key: object) -> object:
-        if self.down:
-            raise UnreachableError("down")
-        if key not in things:
-            raise RefusedError("not here", status=404, title="not found")
-        return things[key]
 
 
 async def verified(bundle: EvidenceBundle, commitment: CommittedWork, context: Context | None = None) -> Inspection:
@@ -174,7 +129,8 @@ async def test_rows_of_another_commitment_convict_nobody() -> None:
     bundle, _ = accuse(bad, Finding("wrong_draw", 4), 4)
     honest = committed(honest_rows())
     inspection = await verified(bundle.model_copy(update={"root": "0x" + honest.root.hex()}), honest)
-    assert (inspection.guilty, inspection.why) == (False, "row 4 is not under the committed root")
+    assert not inspection.guilty
+    assert inspection.why == "the rows shown do not count: row 4 is not under the committed root"
     assert "another commitment" in (await verified(bundle, honest)).why
 
 
@@ -342,7 +298,7 @@ def test_bundles_are_canonical_and_strict() -> None:
     assert bundle.measured == finite(float("inf"))
     document = json.loads(data)
     assert list(document) == sorted(document)
-    for changes in ({"extra": 1}, {"version": 2}, {"reason": "ugly"}, {"root": "0x12"}, {"proofs": [["0x"]]}):
+    for changes in ({"extra": 1}, {"version": 1}, {"reason": "ugly"}, {"root": "0x12"}, {"proofs": [["0x"]]}):
         with pytest.raises(MalformedError, match="not an evidence bundle"):
             parse_bundle(json.dumps(document | changes).encode())
     for junk in (b"", b"[]", b"{" * 100_000, b"\xff"):
@@ -354,3 +310,52 @@ def test_bundles_are_canonical_and_strict() -> None:
 
 def test_the_names_in_this_file_are_different_people() -> None:
     assert len({NODE.address, STORAGE.address, STRANGER.address, ACCUSER}) == 4
+
+
+# --- Pools
+
+
+async def test_a_pool_that_leans_convicts_by_rows_that_the_chain_has_drawn() -> None:
+    bundle, work, context = pool_case()
+    inspection = await verified(bundle, work, context)
+    assert inspection.guilty, inspection.why
+    assert context.replayed == 11, "one row of twelve in each"
+    assert inspection.finding is not None
+    assert (inspection.finding.threshold, "11 of 11 units" in inspection.why) == (CONVICT, True)
+
+
+async def test_a_pool_of_honest_rows_convicts_nobody_nor_do_a_few_that_lean() -> None:
+    for bundle, work, context in (pool_case(sums=STRAIGHT), pool_case(count=8)):
+        inspection = await verified(bundle, work, context)
+        assert not inspection.guilty
+        assert "do not show it together" in inspection.why
+
+
+async def test_an_accuser_cannot_choose_what_is_in_a_pool() -> None:
+    """Each of these leaves out, adds or exchanges what the chain does not let it."""
+    bundle, work, context = pool_case()
+    rows, others = thinking_rows(10), [p for p in range(12) if p not in drawn_positions(bundle.pool[10])]
+    other_rows = make_member(work, rows, others[:1])
+    two_rows = make_member(work, rows, sorted([*drawn_positions(bundle.pool[10]), others[0]]))
+    moved = bundle.pool[10].model_copy(update={"block": 7})
+    of_a_stranger = make_member(work, thinking_rows(99), drawn_positions(bundle.pool[10]))
+    for pool, why in (
+        ([*bundle.pool[:4], *bundle.pool[5:]], "not of consecutive commitments"),
+        (bundle.pool[:10], "not of consecutive commitments with this one among them"),
+        ([*bundle.pool[:10], bundle.pool[9]], "not of consecutive commitments"),
+        ([*bundle.pool[:10], other_rows], "they are not rows"),
+        ([*bundle.pool[:10], two_rows], "they are not rows"),
+        ([*bundle.pool[:10], moved], "block 7 holds no such commitment"),
+        ([*bundle.pool[:10], of_a_stranger], "is not under the committed root"),
+    ):
+        inspection = await verified(bundle.model_copy(update={"pool": pool}), work, context)
+        assert not inspection.guilty
+        assert why in inspection.why
+
+
+async def test_a_pool_convicts_for_what_it_shows_and_for_nothing_else() -> None:
+    bundle, work, context = pool_case()
+    named = bundle.model_copy(update={"reason": "wrong_logprobs"})
+    assert not (await verified(named, work, context)).guilty
+    context.down = True
+    assert await cannot_verify(bundle, work, context)

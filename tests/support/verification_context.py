@@ -1,0 +1,148 @@
+"""A verification context made by hand, and commitments whose rows lean all the same little way."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from muster.errors import RefusedError, UnreachableError
+from muster.protocol.draws import Draw, draw_pool
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import Upload
+from muster.protocol.prompts import completion_text
+from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
+from muster.rollouts.schema import Rollout
+from muster.tasks import length_reward, verify
+from muster.verification.checks import CommittedWork, Finding
+from muster.verification.evidence import EvidenceBundle, Inspection, PoolMember, ReplayedRow, make_bundle, make_member
+from muster.verification.pools import ACCUSE, UNIT_TOKENS
+from muster.verification.profiles import CPU_FP32
+from muster.verification.statistics import RowSums
+from tests.support.commitment_samples import (
+    ACCUSER,
+    LIMIT,
+    WHERE,
+    committed,
+    drawn,
+    honest_rows,
+    rules,
+    tokens_of,
+    upload_of,
+)
+
+NO_ERRORS = RowSums(tokens=4, gaps=0.0, states=0.0, squares=0.0, signed=0.0)
+
+
+def nothing_found(_step: int, rows: list[Rollout]) -> list[Finding | None]:
+    return [None] * len(rows)
+
+
+@dataclass
+class Context:
+    """A storage with these files, and a model that finds what a test wants it to find."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    uploads: dict[int, Upload] = field(default_factory=dict)
+    findings: Callable[[int, list[Rollout]], list[Finding | None]] = nothing_found
+    down: bool = False
+    read_limits: FileLimits | None = None
+    """Instead of those of the terms, which are small here."""
+    replayed: int = 0
+    sums: RowSums = NO_ERRORS
+    """Of every row that is replayed."""
+    works: dict[int, CommittedWork] = field(default_factory=dict)
+    """Commitments on chain."""
+    rules = property(lambda self: rules())
+    domain = WHERE
+    profile = CPU_FP32
+
+    async def draw(self, commitment: CommittedWork) -> Draw:
+        return drawn()
+
+    async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
+        return read_rollouts(data, self.read_limits or limits)
+
+    async def file(self, name: str) -> bytes:
+        return self._have(self.files, name)
+
+    async def upload(self, commitment: CommittedWork) -> Upload:
+        return self._have(self.uploads, commitment.index)
+
+    async def replay(self, step: int, rollouts: list[Rollout]) -> list[ReplayedRow]:
+        if self.down:
+            raise UnreachableError("no weights")
+        self.replayed += len(rollouts)
+        return [ReplayedRow(finding, self.sums) for finding in self.findings(step, rollouts)]
+
+    async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
+        work = self.works.get(index)
+        return work if work is not None and (work.node, work.block) == (node, block) else None
+
+    async def block_hash(self, number: int) -> bytes:
+        return number.to_bytes(32, "big")
+
+    def commit(self, rows: list[Rollout], index: int) -> CommittedWork:
+        """Put a commitment on chain and its file into the storage."""
+        work = replace(committed(rows), index=index, block=100 + 3 * index)
+        data = write_rollouts(rows)
+        self.works[index], self.uploads[index] = work, upload_of(data, work)
+        self.files[content_hash(data)] = data
+        return work
+
+    @property
+    def chain(self) -> Context:
+        return self
+
+    def _have(self, things: dict, key: object) -> object:
+        if self.down:
+            raise UnreachableError("down")
+        if key not in things:
+            raise RefusedError("not here", status=404, title="not found")
+        return things[key]
+
+
+LEANING = RowSums(UNIT_TOKENS, UNIT_TOKENS * 1.1 * CPU_FP32.pool.gap_mean, 0.0, 0.0, 0.0)
+"""Of a row that is above the pool limit and far below what rejects a row."""
+STRAIGHT = replace(LEANING, gaps=0.0)
+
+
+def thinking_rows(index: int) -> list[Rollout]:
+    """Rows of a commitment that think until the limit, each in words of its own."""
+    rows = []
+    for row in honest_rows():
+        letters = np.random.default_rng([index, row.position]).choice(tokens_of("0123456789.,"), LIMIT)
+        task = rules().task(row.task)
+        rows.append(
+            replace(
+                row,
+                completion_tokens=letters.astype(np.int32),
+                logprobs=np.full(LIMIT, -0.5, dtype=np.float32),
+                proof=bytes(8 * LIMIT),
+                finish_reason="length",
+                task_reward=verify(task, completion_text(rules().tokenizer, letters)),
+                length_reward=length_reward(row.budget, LIMIT),
+            )
+        )
+    return rows
+
+
+def pool_case(count: int = 11, sums: RowSums = LEANING) -> tuple[EvidenceBundle, CommittedWork, Context]:
+    """Return an accusation by a pool of so many commitments about the last, and a chain that holds them."""
+    context, members = Context(sums=sums), []
+    for index in range(count):
+        rows = thinking_rows(index)
+        work = context.commit(rows, index)
+        shared = draw_pool(
+            block_hash=(work.block + 1).to_bytes(32, "big"), node=work.node, index=index, positions=len(rows)
+        )
+        members.append(make_member(work, rows, shared))
+    finding = Finding("sampling_mismatch", None, ACCUSE, ACCUSE)
+    bundle = make_bundle(rules(), work, Inspection(finding, rollouts=rows, pool=members), accuser=ACCUSER)
+    return bundle, work, context
+
+
+def drawn_positions(member: PoolMember) -> list[int]:
+    return [row.position for row in read_rollouts(base64.b64decode(member.rows))]
