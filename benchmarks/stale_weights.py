@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
-from benchmarks.testbed.adversaries.lab import bare_rows
 from benchmarks.testbed.calibration import SHAPES, TRAINED, make_models, make_requests
 from muster.models.files import load_tokenizer
 from muster.models.init import load_model, save_model
@@ -39,6 +38,7 @@ from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineLimits
+from worker.rollouts import bare_rows
 
 RATES = (1e-6, 3e-6, 1e-5, 3e-5, 1e-4, 3e-4)
 MODELS = (TRAINED, *SHAPES)

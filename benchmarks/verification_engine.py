@@ -40,7 +40,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
 from benchmarks.report import MISSED  # noqa: E402
-from benchmarks.testbed.adversaries.lab import bare_rows  # noqa: E402
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model  # noqa: E402
 from muster.protocol.terms_file import PUBLIC_DEFAULTS  # noqa: E402
 from muster.rollouts.leaves import rollout_tree  # noqa: E402
@@ -51,6 +50,7 @@ from muster.verification.profiles import CPU_FP32  # noqa: E402
 from muster.verification.sample_policy import sample_size  # noqa: E402
 from validator.replay import Replayer, judge  # noqa: E402
 from worker.engine import Engine, EngineLimits, GenerationRequest, plain_arguments, start_vllm  # noqa: E402
+from worker.rollouts import bare_rows  # noqa: E402
 
 VOCABULARY = 152_000
 SMALL = ModelShape()

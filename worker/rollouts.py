@@ -43,6 +43,35 @@ def make_rollouts(
     ]
 
 
+def bare_rows(
+    requests: Sequence[GenerationRequest], generations: Sequence[Generation], *, first: int = 0
+) -> list[Rollout]:
+    """Make rows of requests that are no commitment's, with positions from `first` on.
+
+    As far as replay reads them they are as a worker would write them; they have no task, and no reward.
+    """
+    return [
+        Rollout(
+            run=1,
+            step=0,
+            position=position,
+            group=0,
+            sample=0,
+            task=0,
+            seed=request.seed,
+            budget=8,
+            prompt_tokens=request.prompt_tokens,
+            completion_tokens=generation.tokens,
+            logprobs=generation.logprobs,
+            task_reward=0,
+            length_reward=0,
+            finish_reason=generation.finish_reason,
+            proof=generation.proof,
+        )
+        for position, (request, generation) in enumerate(zip(requests, generations, strict=True), first)
+    ]
+
+
 def _rollout(
     assignment: Assignment, rules: Rules, position: int, request: GenerationRequest, generation: Generation
 ) -> Rollout:

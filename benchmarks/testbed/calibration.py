@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel
 
-from benchmarks.testbed.adversaries.lab import bare_rows, tempered
+from benchmarks.testbed.adversaries.lab import tempered
 from muster.models.files import load_tokenizer
 from muster.models.init import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
 from muster.protocol.prompts import prompt_tokens
@@ -29,6 +29,7 @@ from muster.verification.measured import MeasuredCell, count_distinct, write_cel
 from muster.verification.profiles import Profile
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest
+from worker.rollouts import bare_rows
 
 GROUP = 4
 LONG = 300

@@ -70,7 +70,7 @@ def run_process(
         return end.exit_code
     except MusterError as error:
         log.error("ended", error=str(error), next=error.hint, exit_code=error.exit_code)
-        print(f"error: {error}" + (f"\n  next: {error.hint}" if error.hint else ""), file=sys.stderr)
+        _print_error(error)
         if os.environ.get("MUSTER_DEBUG"):
             raise
         return error.exit_code
@@ -78,6 +78,25 @@ def run_process(
     if stopped and stop_seconds is not None:
         _leave()  # an interpreter that ends with an engine in it collects garbage for seconds
     return 0
+
+
+def run_tool(job: Callable[[], None]) -> int:
+    """Run a job that needs neither settings nor a loop; print an error of ours and return the exit code.
+
+    A signal ends the process at once, with whatever it has begun.
+    """
+    try:
+        job()
+    except MusterError as error:
+        _print_error(error)
+        if os.environ.get("MUSTER_DEBUG"):
+            raise
+        return error.exit_code
+    return 0
+
+
+def _print_error(error: MusterError) -> None:
+    print(f"error: {error}" + (f"\n  next: {error.hint}" if error.hint else ""), file=sys.stderr)
 
 
 async def run_together(*jobs: Coroutine[Any, Any, None]) -> None:

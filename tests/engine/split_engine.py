@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.testbed.adversaries.lab import bare_rows
 from muster.rollouts.parquet import write_rollouts
 from muster.verification.profiles import CPU_FP32
 from worker.engine import Engine, EngineLimits, GenerationRequest
+from worker.rollouts import bare_rows
 
 LIMITS = EngineLimits(1.0, 64, 48, cache_bytes=64 << 20, ranks=2)
 REQUESTS = 16

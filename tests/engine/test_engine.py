@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import save_file
 from transformers import Qwen2Config
 
-from benchmarks.testbed.adversaries.lab import LIMITS, bare_rows, tempered
+from benchmarks.testbed.adversaries.lab import LIMITS, tempered
 from benchmarks.testbed.adversaries.weights import save_changed, with_noise
 from muster.errors import ConfigError
 from muster.models.init import load_model
@@ -28,6 +28,7 @@ from tests.support.engine_types import Requests, UsingWeights
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
 from worker.engine_extension import rows_of_tokens
+from worker.rollouts import bare_rows
 from worker.sampler import Capture
 
 TIGHT = EngineLimits(

@@ -33,7 +33,7 @@ from trainer.packing import Sample
 from trainer.policy import Policy
 from trainer.update import UpdateTerms, make_optimizer, update
 from validator.replay import Measurement, Replayer
-from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
+from worker.engine import Engine, EngineLimits, GenerationRequest
 from worker.rollouts import Assignment, make_requests, make_rollouts
 
 RUNS = "0x" + "11" * 20
@@ -212,30 +212,6 @@ class AdversaryLab:
     @cached_property
     def vocabulary(self) -> int:
         return self.rules.model.vocabulary
-
-
-def bare_rows(requests: Sequence[GenerationRequest], generations: Sequence[Generation]) -> list[Rollout]:
-    """Rows of requests that are no commitment's: as far as replay reads them they are as a worker would write them."""
-    return [
-        Rollout(
-            run=1,
-            step=0,
-            position=position,
-            group=0,
-            sample=0,
-            task=0,
-            seed=request.seed,
-            budget=8,
-            prompt_tokens=request.prompt_tokens,
-            completion_tokens=generation.tokens,
-            logprobs=generation.logprobs,
-            task_reward=0,
-            length_reward=0,
-            finish_reason=generation.finish_reason,
-            proof=generation.proof,
-        )
-        for position, (request, generation) in enumerate(zip(requests, generations, strict=True))
-    ]
 
 
 @contextmanager

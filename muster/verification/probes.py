@@ -1,0 +1,207 @@
+"""A probe: rows that a node's engine generates and a replay judges, outside of any run. The files that carry it.
+
+`python -m worker.probe SPEC ROWS` generates what a spec asks for and writes a rollout file;
+`python -m validator.probe SPEC ROWS REPORT` replays that file and writes a report. Whoever starts them (`muster doctor
+--engine`, a calibration) writes the spec and reads the report; the two may run on different machines.
+
+Spec and report are JSON. A relative `model` of a spec begins at the folder of the spec's own file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final, TypeVar
+
+import numpy as np
+from pydantic import Field, FiniteFloat, ValidationError, model_validator
+
+from muster.errors import MalformedError, MismatchError
+from muster.protocol.messages import Many, Message, Reason, UInt32
+from muster.rollouts.parquet import FileLimits
+from muster.rollouts.schema import Rollout
+from muster.runtime.files import write_durably
+from muster.verification.profiles import PROFILES, STATISTICS, Limit, Profile
+
+MAX_FILE_BYTES: Final = 256 << 20
+"""Largest spec or report that is read."""
+
+MAX_TOKENS: Final = 1 << 20
+"""Longest prompt or completion, in tokens."""
+
+MAX_ROWS: Final = FileLimits().rows
+"""Most requests of a spec, all calls together."""
+
+TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
+M = TypeVar("M", bound=Message)
+
+
+class ProbeRequest(Message):
+    """One completion that is asked for."""
+
+    prompt_tokens: Annotated[Many[TokenId], Field(min_length=1, max_length=MAX_TOKENS)]
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)]
+    max_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+
+
+class EngineOptions(Message):
+    """How the engine is set up; each means what the field of this name means in `worker.engine.EngineLimits`.
+
+    A length of 0 is that of the longest request. A run's own lengths make the engine a worker's.
+    """
+
+    max_prompt_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    max_completion_tokens: Annotated[int, Field(ge=0, le=MAX_TOKENS)] = 0
+    max_sequences: Annotated[int, Field(ge=1, le=1 << 16)] = 256
+    max_batched_tokens: Annotated[int, Field(ge=1, le=1 << 24)] = 8192
+    cache_bytes: Annotated[int, Field(ge=0, lt=1 << 50)] = 0
+    cache_blocks: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
+    prefix_caching: bool = True
+    ranks: Annotated[int, Field(ge=1, le=64)] = 1
+
+
+class ProbeSpec(Message):
+    """What to generate, with which model and engine, and how to judge it."""
+
+    model: Path
+    """Checkpoint folder."""
+    profile: str
+    """Name of the verification profile."""
+    temperature: Annotated[FiniteFloat, Field(gt=0, le=1 << 12)]
+    calls: Annotated[Many[Many[ProbeRequest]], Field(min_length=1, max_length=MAX_ROWS)]
+    """Requests by call of the engine: those of one call are generated side by side, the calls one after the other."""
+    engine: EngineOptions = EngineOptions()
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
+    """CPU threads of the engine and of the replay."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ProbeSpec:
+        if self.profile not in PROFILES:
+            raise ValueError(f"profile {self.profile!r} is none of {', '.join(PROFILES)}")
+        if not all(self.calls) or len(self.requests) > MAX_ROWS:
+            raise ValueError(f"1 to {MAX_ROWS} requests are read, and at least one in each call")
+        longest = self.longest
+        for limit, needed in zip(
+            (self.engine.max_prompt_tokens, self.engine.max_completion_tokens), longest, strict=True
+        ):
+            if 0 < limit < needed:
+                raise ValueError(f"a request of {needed} tokens where the engine takes {limit}")
+        return self
+
+    @property
+    def requests(self) -> list[ProbeRequest]:
+        """Return the requests of all calls, in order: the positions of the rows."""
+        return [request for call in self.calls for request in call]
+
+    @property
+    def longest(self) -> tuple[int, int]:
+        """Return the length of the longest prompt and of the longest completion, in tokens."""
+        prompts = max(len(request.prompt_tokens) for request in self.requests)
+        return prompts, max(request.max_tokens for request in self.requests)
+
+
+class ProbeFinding(Message):
+    """What is wrong with a row: `muster.verification.checks.Finding`."""
+
+    reason: Reason
+    measured: FiniteFloat
+    """The largest float where the measured value is no number."""
+    threshold: FiniteFloat
+    accuse: bool
+    detail: str
+
+
+class ProbedRow(Message):
+    """What the replay measured of one row."""
+
+    position: UInt32
+    tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)]
+    """Of the completion."""
+    statistics: dict[str, FiniteFloat]
+    """By name, those of `STATISTICS`; the largest float for what is no number."""
+    finding: ProbeFinding | None
+
+    @model_validator(mode="after")
+    def _check(self) -> ProbedRow:
+        if tuple(self.statistics) != STATISTICS:
+            raise ValueError(f"the statistics are not {', '.join(STATISTICS)}")
+        return self
+
+
+class ProbeReport(Message):
+    """What the replay measured of all rows, in the order of their positions."""
+
+    profile: str
+    rows: Annotated[Many[ProbedRow], Field(min_length=1, max_length=MAX_ROWS)]
+
+
+@dataclass(frozen=True)
+class WorstStatistic:
+    """The measured value that is nearest to its limit, or farthest beyond it."""
+
+    name: str
+    position: int
+    value: float
+    limit: Limit
+
+    @property
+    def share(self) -> float:
+        """Return the value as a share of the limit that rejects."""
+        return self.value / self.limit.reject
+
+
+def worst_statistic(rows: Sequence[ProbedRow], profile: Profile) -> WorstStatistic:
+    """Return the statistic of the row that has the largest share of its limit. There is at least one row."""
+    measured = [
+        WorstStatistic(name, row.position, row.statistics[name], getattr(profile, name))
+        for row in rows
+        for name in STATISTICS
+    ]
+    return max(measured, key=lambda one: one.share)
+
+
+def check_probe_rows(rows: Sequence[Rollout], spec: ProbeSpec, vocabulary: int) -> None:
+    """Check that the rows answer the spec's requests and can be replayed. Raises MismatchError.
+
+    The replay relies on it: tokens beyond the vocabulary would end it.
+    """
+    if len(rows) != len(spec.requests):
+        raise MismatchError(f"{len(rows)} rows for {len(spec.requests)} requests", hint="run worker.probe again")
+    for position, (row, request) in enumerate(zip(rows, spec.requests, strict=True)):
+        same = np.array_equal(row.prompt_tokens, request.prompt_tokens)
+        if row.position != position or row.seed != request.seed or not same:
+            raise MismatchError(f"row {position} is not of the spec's request", hint="run worker.probe again")
+        tokens = np.concatenate([row.prompt_tokens, row.completion_tokens])
+        if not 1 <= len(row.completion_tokens) <= request.max_tokens or tokens.min() < 0 or tokens.max() >= vocabulary:
+            raise MismatchError(
+                f"row {position} has {len(row.completion_tokens)} completion tokens, the largest id {tokens.max()}, "
+                f"where 1 to {request.max_tokens} below {vocabulary} are asked for"
+            )
+
+
+def read_spec(path: Path) -> ProbeSpec:
+    """Read a spec, its model's folder resolved. Raises MalformedError."""
+    spec = _read(path, ProbeSpec)
+    return spec.model_copy(update={"model": path.resolve().parent / spec.model})
+
+
+def read_report(path: Path) -> ProbeReport:
+    """Read a report. Raises MalformedError."""
+    return _read(path, ProbeReport)
+
+
+def write_document(document: ProbeSpec | ProbeReport, path: Path) -> None:
+    """Write a spec or a report: a file under this name is there as a whole or not at all. Raises StorageError."""
+    write_durably(path, document.model_dump_json().encode())
+
+
+def _read(path: Path, kind: type[M]) -> M:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+        if len(data) > MAX_FILE_BYTES:
+            raise MalformedError(f"{path} has more than {MAX_FILE_BYTES} bytes")
+        return kind.model_validate_json(data)
+    except (OSError, ValidationError) as error:
+        raise MalformedError(f"{path} is no {kind.__name__}: {str(error)[:500]}") from error

@@ -1,0 +1,59 @@
+"""Probes by their commands: the real engine's rows pass the replay, and rows of another model do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from muster.rollouts.parquet import read_rollouts
+from muster.verification.probes import EngineOptions, read_report, write_document
+from muster.verification.profiles import BF16, CPU_FP32, STATISTICS, Profile
+from tests.support.probe_samples import small_model, small_spec
+
+SECONDS = 300
+
+
+def run(module: str, *paths: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", module, *map(str, paths)]
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
+
+
+@pytest.mark.parametrize("profile", [CPU_FP32, BF16], ids=lambda profile: profile.name)
+def test_what_the_engine_generates_the_replay_accepts(profile: Profile, tmp_path: Path) -> None:
+    small_model(tmp_path / "model")
+    spec, rows, report = tmp_path / "spec.json", tmp_path / "rows.parquet", tmp_path / "report.json"
+    options = EngineOptions(prefix_caching=False, max_sequences=2, cache_bytes=64 << 20)
+    wanted = small_spec(Path("model"), profile, calls=(4, 2), engine=options)
+    write_document(wanted, spec)
+
+    done = run("worker.probe", spec, rows)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
+    made = read_rollouts(rows.read_bytes())
+    assert [row.seed for row in made] == [request.seed for request in wanted.requests]
+
+    done = run("validator.probe", spec, rows, report)
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
+    found = read_report(report)
+    assert [(row.position, row.finding) for row in found.rows] == [(position, None) for position in range(6)]
+    assert [row.tokens for row in found.rows] == [len(row.completion_tokens) for row in made]
+    assert all(0 <= row.statistics[name] <= getattr(profile, name).reject for row in found.rows for name in STATISTICS)
+
+    # The same rows under other weights: each is found, with what was measured against which limit.
+    small_model(tmp_path / "model", seed=2)
+    assert run("validator.probe", spec, rows, report).returncode == 0
+    findings = [row.finding for row in read_report(report).rows]
+    assert all(finding is not None and finding.accuse for finding in findings)
+    assert all(finding.measured > finding.threshold for finding in findings if finding is not None)
+
+
+def test_what_a_probe_cannot_read_it_names(tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text("{}")
+    done = run("worker.probe", tmp_path / "spec.json", tmp_path / "rows.parquet")
+    assert done.returncode == 3
+    assert "spec.json is no ProbeSpec" in done.stderr
+    assert not (tmp_path / "rows.parquet").exists()

@@ -1,0 +1,86 @@
+"""python -m validator.probe SPEC ROWS REPORT: replay the rows of a probe and write what was measured and found.
+
+Needs no run, no chain and no key. `muster.verification.probes` has the spec and the report. ROWS is read in this
+process: give it files of machines that you trust. Ends with 0 whatever was found, or with a code of `muster.errors`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from muster.errors import MalformedError
+from muster.rollouts.parquet import read_rollouts
+from muster.rollouts.schema import Rollout
+from muster.runtime.process import run_tool
+from muster.verification.evidence import finite
+from muster.verification.probes import (
+    ProbedRow,
+    ProbeFinding,
+    ProbeReport,
+    ProbeSpec,
+    check_probe_rows,
+    read_spec,
+    write_document,
+)
+from muster.verification.profiles import PROFILES, STATISTICS, Profile
+from validator.replay import Measurement, Replayer, judge
+
+
+def replay(spec: ProbeSpec, rows: Sequence[Rollout]) -> ProbeReport:
+    """Measure and judge the rows under the spec's model. Raises MismatchError when they are not of the spec."""
+    profile = PROFILES[spec.profile]
+    replayer = Replayer(spec.model, profile, spec.temperature, threads=spec.threads)
+    check_probe_rows(rows, spec, replayer.vocabulary)
+    measured = zip(rows, replayer.replay(rows), strict=True)
+    return ProbeReport(profile=profile.name, rows=[_probed(row, found, profile) for row, found in measured])
+
+
+def _probed(row: Rollout, measurement: Measurement, profile: Profile) -> ProbedRow:
+    statistics = {name: _finite(getattr(measurement, name)) for name in STATISTICS}
+    finding = judge([measurement], profile)
+    return ProbedRow(
+        position=row.position,
+        tokens=len(row.completion_tokens),
+        statistics=statistics,
+        finding=None
+        if finding is None
+        else ProbeFinding(
+            reason=finding.reason,
+            measured=_finite(finding.measured),
+            threshold=_finite(finding.threshold),
+            accuse=finding.accuse,
+            detail=finding.detail,
+        ),
+    )
+
+
+def _finite(value: float | None) -> float:
+    found = finite(value)
+    assert found is not None, "a replay check measures something"
+    return found
+
+
+def _probe(spec: Path, rows: Path, report: Path) -> None:
+    try:
+        data = rows.read_bytes()
+    except OSError as error:
+        raise MalformedError(f"{rows} cannot be read: {error.strerror}", hint="run worker.probe first") from error
+    write_document(replay(read_spec(spec), read_rollouts(data)), report)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay and write the report; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m validator.probe", description="replay the rows of a probe")
+    parser.add_argument("spec", type=Path, metavar="SPEC", help="what was asked for (JSON)")
+    parser.add_argument("rows", type=Path, metavar="ROWS", help="rollout file that worker.probe wrote")
+    parser.add_argument("report", type=Path, metavar="REPORT", help="JSON file to write")
+    options = parser.parse_args(arguments)
+    return run_tool(partial(_probe, options.spec, options.rows, options.report))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
