@@ -137,6 +137,11 @@ def evidence(leaning: int, count: int) -> float:
     return (most + math.log(sum(math.exp(one - most) for one in logs) / len(logs))) / math.log(10)
 
 
+def pool_evidence(leaning: int, count: int) -> float:
+    """Return the evidence of a pool, its choices paid for."""
+    return evidence(leaning, count) - math.log10(_CHOICES)
+
+
 def pooled_row(rollout: Rollout, sums: RowSums) -> PooledRow:
     """Return a row of a pool."""
     tokens = rollout.prompt_tokens.tobytes() + b"|" + rollout.completion_tokens.tobytes()
@@ -203,8 +208,7 @@ def _findings(works: Sequence[PooledWork], limits: PoolLimits) -> Iterator[PoolF
                     leaning[name] += value > getattr(limits, name)
                 waiting = NOTHING
         for name, lean in leaning.items():
-            shown = evidence(lean, count) - math.log10(_CHOICES)
-            yield PoolFinding(name, works[0].index, work.index, lean, count, shown)
+            yield PoolFinding(name, works[0].index, work.index, lean, count, pool_evidence(lean, count))
 
 
 def _groups(work: PooledWork, seen: set[bytes]) -> Iterator[RowSums]:

@@ -15,9 +15,9 @@ from safetensors.torch import save_file
 from transformers import Qwen2Config
 
 from benchmarks.testbed.adversaries.lab import LIMITS, tempered
-from benchmarks.testbed.adversaries.weights import save_changed, with_noise
 from muster.errors import ConfigError
 from muster.models.init import load_model
+from muster.models.variants import save_changed, with_noise
 from muster.models.weights import read_weights
 from muster.proofs.seeded_sampling import choose
 from muster.rollouts.schema import Rollout

@@ -11,8 +11,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from benchmarks.testbed.adversaries.weights import save_changed, with_noise
 from muster.errors import ConfigError, MalformedError, MusterError
+from muster.models.variants import save_changed, with_noise
 from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32

@@ -18,7 +18,8 @@ import pyarrow.parquet as pq
 
 from benchmarks.testbed.adversaries import claims
 from benchmarks.testbed.adversaries.lab import OTHER_NODE, AdversaryLab, Job
-from benchmarks.testbed.adversaries.weights import rounded_to, save_changed, save_smaller, with_noise
+from benchmarks.testbed.adversaries.weights import save_smaller
+from muster.models.variants import rounded_to, save_changed, with_noise
 from muster.protocol.messages import Reason
 from muster.protocol.prompts import end_token, prompt_tokens
 from muster.rollouts.parquet import write_rollouts

@@ -1,0 +1,296 @@
+"""A run's calibration: what honest work on its own model measures, the limits that follow, and what they detect.
+
+The limits of a profile hold for every model. They are wide where one model needs it: bfloat16 moves the states of a
+model with outlier channels by 2 %, and those of most others by half of that. So the owner of a run measures the model
+that it will train, also with its logits sharpened as training does, and gets limits for *pools*
+(`muster.verification.pools`) that fit it. The limits for single rows stay the profile's; a model on which these do not
+keep their margin is refused.
+
+The result is a document of canonical JSON. Its hash takes the profile's place in the run's terms, and nodes fetch it
+from the run's storage as they fetch the task set. Limits never change within a run: hardware that is added later is
+measured against them (`check_against`) and is admitted only where its honest work keeps the same margins, which changes
+nothing for who is there already.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Annotated, Final, Literal
+
+import numpy as np
+from pydantic import Field, FiniteFloat, ValidationError
+
+from muster.errors import CheckError, MalformedError, MismatchError
+from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.messages import Hash, Many, Message
+from muster.verification.measured import MeasuredCell
+from muster.verification.pools import ACCUSE, REASONS, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
+from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
+from muster.verification.statistics import NOTHING, RowStatistics, scaled_errors
+
+MARGIN: Final = 2.0
+"""How many times as far out as the worst honest value a limit that accuses is, at least."""
+
+UNIT_QUANTILE: Final = 0.99
+UNIT_MARGIN: Final = 1.25
+"""A pool limit is also this many times the quantile of a cell's units: fewer than one in twenty may lean."""
+
+LEAST: Final = PoolLimits(gap_mean=0.02, activation=1e-4, logprob_rms=0.5, logprob_mean=0.1)
+"""Pool limits are not lower than these, where honest work measures nothing at all."""
+
+MAX_DOCUMENT: Final = 1 << 20
+MAX_CELLS: Final = 1024
+
+Name = Annotated[str, Field(min_length=1, max_length=200)]
+Count = Annotated[int, Field(ge=0, lt=1 << 53)]
+Measured = Annotated[FiniteFloat, Field(ge=0)]
+
+
+class CellReport(Message):
+    """What one way of running the model came to."""
+
+    model: Name
+    """Which of the run's models: as it is, or sharpened."""
+    cell: Name
+    """How it was run."""
+    rows: Count
+    distinct: Count
+    """Rows that differ from each other."""
+    tokens: Count
+    rejected: Count
+    accused: Count
+    worst: dict[str, Measured]
+    """The largest value of each row statistic; the largest float where it was infinite."""
+    units: dict[str, Measured]
+    """Mean of each statistic over the cell's pool units; empty where it has too few tokens for one."""
+
+
+class CheatReport(Message):
+    """What the limits make of one known way to cheat."""
+
+    name: Name
+    rows: Count
+    tokens: Count
+    rejected: Annotated[FiniteFloat, Field(ge=0, le=1)]
+    """Share of its rows that are rejected by themselves."""
+    accused: Annotated[FiniteFloat, Field(ge=0, le=1)]
+    leaning: dict[str, Annotated[FiniteFloat, Field(ge=0, le=1)]]
+    """Share of its pool units that lean, by statistic."""
+    units_to_reject: Count | None
+    """Pool units until its work is rejected, on average; None where that does not come."""
+    units_to_accuse: Count | None
+
+
+class PoolLimitsDocument(Message):
+    """`PoolLimits`."""
+
+    gap_mean: Measured
+    activation: Measured
+    logprob_rms: Measured
+    logprob_mean: Measured
+
+
+class Calibration(Message):
+    """What a run's terms name by its hash."""
+
+    version: Literal[1] = 1
+    profile: str
+    """Name of the profile whose row limits hold."""
+    model_hash: Hash
+    """Of the model that was measured: the one the run begins with."""
+    temperature_micro: Count
+    pool: PoolLimitsDocument
+    margin: Measured
+    """The least, over all cells and statistics, of an accusing limit over the worst honest value."""
+    tokens: Count
+    cells: Annotated[Many[CellReport], Field(min_length=1, max_length=MAX_CELLS)]
+    cheats: Annotated[Many[CheatReport], Field(max_length=MAX_CELLS)] = ()
+    hardware: Annotated[str, Field(max_length=500)] = ""
+    """On which it was measured, for people."""
+
+    def to_bytes(self) -> bytes:
+        """Return it as canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":")).encode()
+
+    @property
+    def hash(self) -> bytes:
+        """Return what `Terms.profile` holds."""
+        return hash_bytes(content_hash(self.to_bytes()))
+
+    def to_profile(self) -> Profile:
+        """Return the profile that a run with this calibration is judged by."""
+        return replace(PROFILES[self.profile], pool=PoolLimits(**self.pool.model_dump()))
+
+
+class MarginError(CheckError):
+    """Raised when a profile cannot keep its margins on a model: no run should be created with the two."""
+
+
+def parse_calibration(data: bytes) -> Calibration:
+    """Parse a stranger's document. Raises MalformedError when it is none, or names a profile that is not known here."""
+    if len(data) > MAX_DOCUMENT:
+        raise MalformedError(f"a calibration of {len(data)} bytes; at most {MAX_DOCUMENT}")
+    try:
+        found = Calibration.model_validate_json(data)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise MalformedError(f"not a calibration: {where}: {first['msg']}", hint="muster run calibrate") from error
+    if found.profile not in PROFILES:
+        raise MalformedError(f"the calibration is for the profile {found.profile!r}", hint="upgrade muster")
+    return found
+
+
+def check_calibration(calibration: Calibration, model_hash: bytes, temperature_micro: int) -> None:
+    """Check that a calibration is of this model at this temperature. Raises MismatchError."""
+    named = (hash_bytes(calibration.model_hash), calibration.temperature_micro)
+    if named != (model_hash, temperature_micro):
+        raise MismatchError(
+            f"the calibration is of model {calibration.model_hash} at temperature "
+            f"{calibration.temperature_micro / 1e6:g}, the terms name 0x{model_hash.hex()} at "
+            f"{temperature_micro / 1e6:g}",
+            hint="measure the run's own model: muster run calibrate",
+        )
+
+
+def calibrate(
+    cells: Sequence[MeasuredCell],
+    cheats: Sequence[MeasuredCell],
+    profile: Profile,
+    *,
+    model_hash: bytes,
+    temperature_micro: int,
+    hardware: str = "",
+) -> Calibration:
+    """Derive a calibration from measured honest cells and cheats. Raises MarginError where no limits hold."""
+    # 1. Pool limits, from the units of every cell.
+    measured = [(cell, _units(cell, profile)) for cell in cells]
+    limits = PoolLimits(**{name: _limit(name, [units for _, units in measured]) for name in REASONS})
+    judged = replace(profile, pool=limits)
+
+    # 2. What honest work measures against them: any rejection or thin margin ends it.
+    reports = [_cell_report(cell, units, profile) for cell, units in measured]
+    margin = _check_margins(reports, judged)
+
+    # 3. What they make of the known cheats.
+    return Calibration(
+        profile=profile.name,
+        model_hash="0x" + model_hash.hex(),
+        temperature_micro=temperature_micro,
+        pool=PoolLimitsDocument(**{field.name: getattr(limits, field.name) for field in fields(limits)}),
+        margin=margin,
+        tokens=sum(cell.tokens for cell in cells),
+        cells=tuple(reports),
+        cheats=tuple(_cheat_report(cell, judged) for cell in cheats),
+        hardware=hardware,
+    )
+
+
+def check_against(cells: Sequence[MeasuredCell], calibration: Calibration) -> float:
+    """Check that other hardware's honest cells keep the margins under the limits in force; return the least.
+
+    Raises MarginError: that hardware cannot work for the run. The limits themselves never change within one.
+    """
+    profile = calibration.to_profile()
+    return _check_margins([_cell_report(cell, _units(cell, profile), profile) for cell in cells], profile)
+
+
+def _units(cell: MeasuredCell, profile: Profile) -> list[dict[str, float]]:
+    """Put a cell's rows together into pool units and return their statistics."""
+    found, waiting = [], NOTHING
+    for row in cell.rows:
+        waiting += scaled_errors(row, profile).sums()
+        if waiting.tokens >= UNIT_TOKENS:
+            found.append(unit_statistics(waiting))
+            waiting = NOTHING
+    return found
+
+
+def _limit(name: str, cells: Sequence[Sequence[dict[str, float]]]) -> float:
+    """Return the pool limit of one statistic: rounded up to three digits."""
+    wanted = getattr(LEAST, name)
+    for units in cells:
+        if units:
+            values = np.array([unit[name] for unit in units])
+            high = float(np.quantile(values, UNIT_QUANTILE, method="higher"))
+            wanted = max(wanted, MARGIN * float(values.mean()), UNIT_MARGIN * high)
+    step = 10.0 ** (math.floor(math.log10(wanted)) - 2)
+    return float(f"{math.ceil(wanted / step - 1e-9) * step:.3g}")
+
+
+def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile: Profile) -> CellReport:
+    rows = [scaled_errors(row, profile).statistics() for row in cell.rows]
+    verdicts = [_beyond(row, profile) for row in rows]
+    return CellReport(
+        model=cell.model,
+        cell=cell.cell,
+        rows=len(rows),
+        distinct=cell.distinct,
+        tokens=cell.tokens,
+        rejected=sum(rejected for rejected, _ in verdicts),
+        accused=sum(accused for _, accused in verdicts),
+        worst={name: min(max(getattr(row, name) for row in rows), 1e300) for name in STATISTICS},
+        units={name: float(np.mean([unit[name] for unit in units])) for name in REASONS} if units else {},
+    )
+
+
+def _beyond(row: RowStatistics, profile: Profile) -> tuple[bool, bool]:
+    """Return whether a row is rejected, and whether it is accused."""
+    rejected = any(not getattr(row, name) <= getattr(profile, name).reject for name in STATISTICS)
+    accused = any(not getattr(row, name) <= getattr(profile, name).accuse for name in STATISTICS)
+    return rejected, accused
+
+
+def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
+    """Return the least margin. Raises MarginError where one is below MARGIN, or an honest row is rejected."""
+    least, where = math.inf, ""
+    for report in reports:
+        about = f"{report.model}, {report.cell}"
+        if report.rejected:
+            raise MarginError(
+                f"{profile.name} rejects {report.rejected} of {report.rows} honest rows ({about})",
+                hint="choose another profile: float32 rejects none of these",
+            )
+        found = [(getattr(profile, name).accuse / max(value, 1e-12), name) for name, value in report.worst.items()]
+        found += [(getattr(profile.pool, name) / max(value, 1e-12), name) for name, value in report.units.items()]
+        margin, name = min(found)
+        if margin < least:
+            least, where = margin, f"{name} ({about})"
+    if least < MARGIN:
+        raise MarginError(
+            f"{profile.name} keeps a margin of {least:.2f} only, for {where}; at least {MARGIN:g} are needed",
+            hint="choose another profile, or fewer ways to run the model",
+        )
+    return min(least, 1e12)
+
+
+def _cheat_report(cell: MeasuredCell, profile: Profile) -> CheatReport:
+    verdicts = [_beyond(scaled_errors(row, profile).statistics(), profile) for row in cell.rows]
+    units = _units(cell, profile)
+    leaning = {
+        name: sum(unit[name] > getattr(profile.pool, name) for unit in units) / max(1, len(units)) for name in REASONS
+    }
+    most = max(leaning.values())
+    return CheatReport(
+        name=cell.cell,
+        rows=len(cell.rows),
+        tokens=cell.tokens,
+        rejected=sum(rejected for rejected, _ in verdicts) / len(verdicts),
+        accused=sum(accused for _, accused in verdicts) / len(verdicts),
+        leaning=leaning,
+        units_to_reject=_units_until(REJECT, most),
+        units_to_accuse=_units_until(ACCUSE, most),
+    )
+
+
+def _units_until(threshold: float, share: float, most: int = 1000) -> int | None:
+    """Return after how many units the evidence of a node that leans in this share of them reaches a threshold."""
+    for count in range(1, most + 1):
+        if pool_evidence(math.floor(share * count), count) >= threshold:
+            return count
+    return None
