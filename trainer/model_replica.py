@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 
 from muster.models.init import load_model
 from muster.models.lora import Adapter
+from muster.models.numerics import pin_numerics
 from trainer.distributed import Distributed, Ranks, finish, samples_from_tensors, samples_to_tensors
 from trainer.lora import adapt, adapter_of
 from trainer.packing import Sample
@@ -35,6 +36,7 @@ class Replica:
 
     def __init__(self, initial: Path, terms: UpdateTerms, ranks: Ranks) -> None:
         """Load the model. Raises ConfigError when the checkpoint in `initial` is of a model that cannot be packed."""
+        pin_numerics()
         torch.set_num_threads(1)  # one order of summation, whatever the cores: a repeated step gives the same bytes
         self.ranks = ranks
         self.terms = terms

@@ -12,9 +12,10 @@ from muster.clients.run_data import CheckpointFetcher
 from muster.errors import MusterError, UnreachableError
 from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
+from muster.verification.devices import check_device
 from muster.verification.evidence import ReplayedRow
 from muster.verification.profiles import Profile
-from validator.replay import Replayer, judge
+from validator.replay import DEVICE, Replayer, judge
 
 _log = telemetry.logger("validator")
 
@@ -28,7 +29,8 @@ class Model:
     def __init__(
         self, checkpoints: CheckpointFetcher, profile: Profile, temperature: float, *, threads: int = 1
     ) -> None:
-        """`threads`: CPU threads of a replay."""
+        """`threads`: CPU threads of a replay. Raises ConfigError when the profile is not for DEVICE."""
+        check_device(profile, DEVICE)
         self.profile = profile
         self._checkpoints = checkpoints
         self._temperature = temperature

@@ -21,17 +21,22 @@ import torch
 
 from muster.errors import ConfigError, MalformedError, MusterError
 from muster.models.init import load_model
+from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs import CODECS, Comparison
 from muster.proofs.seeded_sampling import measure
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout
 from muster.verification.checks import Finding
+from muster.verification.devices import check_device
 from muster.verification.profiles import Limit, Profile
 from muster.verification.statistics import NOTHING, RowStatistics, RowSums, TokenErrors, scaled_errors
 
 _set_threads = torch.set_num_threads
 """Kept from before vLLM, should it be in the same process, replaces it by something that does nothing."""
+
+DEVICE: Final = "cpu"
+"""Kind of device that replays run on."""
 
 _PASS_TOKENS: Final = 1024
 """Tokens, padding included, of one forward pass: enough for fast matrix products. With more, intermediate results are
@@ -88,6 +93,7 @@ class Replayer:
         self.threads = threads
         self._codec = CODECS[profile.codec]
         self.model = load_model(model_dir, dtype=getattr(torch, profile.dtype)).eval()
+        check_device(profile, self.model.device.type)
         if getattr(self.model.config, "final_logit_softcapping", None):
             raise ConfigError(f"{model_dir} caps its logits, which replay does not know", hint="choose another model")
         self._keep = keep
@@ -137,6 +143,7 @@ class Replayer:
 
     def errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:
         """Return what `replay` makes its statistics of, in order. Raises as it does."""
+        pin_numerics()
         _set_threads(self.threads)
         found: dict[int, RowErrors] = {}
         for batch in _batches(rollouts):

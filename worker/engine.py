@@ -25,8 +25,10 @@ import numpy as np
 import torch
 
 from muster.errors import ConfigError, MusterError
+from muster.models.numerics import device_kind
 from muster.protocol.terms import Terms
 from muster.verification.checks import ModelFacts
+from muster.verification.devices import check_device
 from muster.verification.profiles import Profile
 
 if TYPE_CHECKING:
@@ -112,10 +114,12 @@ class Generation:
 class Engine:
     """vLLM for one run.
 
-    Raises ConfigError when the model cannot be served and EngineError when a request does not fit.
+    Raises ConfigError when the model cannot be served or the profile is not for this kind of device, and EngineError
+    when a request does not fit.
     """
 
     def __init__(self, model_dir: Path, profile: Profile, limits: EngineLimits) -> None:
+        check_device(profile, device_kind())
         self.profile = profile
         self.limits = limits
         self.stop_tokens = sorted(ModelFacts.read(model_dir).stop_tokens)

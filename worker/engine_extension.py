@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import numpy as np
 import torch
 
+from muster.models.numerics import pin_numerics
 from muster.models.weights import read_weights
 from muster.proofs import CODECS
 from muster.shardcast.delta.contents import Fingerprint, fingerprints
@@ -36,7 +37,8 @@ class CaptureExtension:
         model_runner: GPUModelRunner
 
     def muster_begin(self) -> None:
-        """Drop what was recorded and record from now on."""
+        """Drop what was recorded and record from now on, with numerics pinned in each of the engine's processes."""
+        pin_numerics()
         sampler = self._muster_sampler()
         sampler.capture = Capture()
         if not hasattr(self, "_muster_hook"):

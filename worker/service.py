@@ -15,6 +15,7 @@ from muster.clients.node_session import node_session
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher
+from muster.models.numerics import device_kind
 from muster.protocol.messages import RelayOffer
 from muster.runtime import telemetry
 from muster.runtime.files import use_temporary_folder
@@ -24,6 +25,8 @@ from muster.settings.schema import Settings, ShardcastSettings
 from muster.shardcast.serve.origin import LocalVersions
 from muster.shardcast.serve.routes import listening
 from muster.shardcast.serve.store import Stats
+from muster.verification.devices import check_device
+from muster.verification.profiles import profile_by_hash
 from worker.committer import Committer
 from worker.context import FATAL, WorkerContext
 from worker.decisions import waiting_reason
@@ -50,6 +53,7 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
         log.info("ready", node=session.node, run=settings.run)
         with closing(WorkJournal(state, session.identity)) as journal:
             terms = await session.chain.terms(settings.run)
+            check_device(profile_by_hash(terms.profile), device_kind())
             await session.chain.check_gas()
             await _work(WorkerContext(settings, session.chain, session.client, terms, journal), engine)
 

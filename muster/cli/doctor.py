@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import stat
@@ -12,7 +13,7 @@ from dataclasses import asdict, dataclass
 from email.utils import parsedate_to_datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import httpx2
 import typer
@@ -23,7 +24,10 @@ from muster.cli.session import EXIT_CHECK, Session, command
 from muster.clients.storage_probe import probe
 from muster.constants import CHAIN_ANVIL, REQUEST_LIFETIME_SECONDS
 from muster.contracts.abi import CONTRACTS, artifact
-from muster.errors import MusterError
+from muster.errors import ConfigError, MusterError, UsageError
+from muster.runtime.processor import read_features
+from muster.verification.devices import check_device, served_profiles
+from muster.verification.profiles import profile_by_hash
 
 MIN_DISK_BYTES: Final = 5 * 10**9
 MIN_MEMORY_BYTES: Final = 4 * 10**9
@@ -44,8 +48,26 @@ class Check:
 
 
 @command(app, "doctor")
-async def doctor(session: Session) -> None:
+async def doctor(
+    session: Session,
+    engine: Annotated[
+        bool,
+        typer.Option("--engine", help="Generate rows of the run with this machine's engine, and replay them, instead."),
+    ] = False,
+    model: Annotated[
+        Path | None, typer.Option("--model", help="With --engine: a checkpoint folder, where no run can be reached.")
+    ] = None,
+    profile: Annotated[
+        str | None, typer.Option("--profile", help="With --model: the verification profile to judge by.")
+    ] = None,
+    rows: Annotated[int, typer.Option("--rows", help="With --engine: rows to generate.", min=1, max=4096)] = 64,
+) -> None:
     """Check this machine, the settings, chain, key, orchestrator and storage; say how to fix what is wrong."""
+    if engine:
+        await _engine(session, model, profile, rows)
+        return
+    if model is not None or profile is not None:
+        raise UsageError("--model and --profile say what --engine generates", hint="add --engine")
     checks = [python(), packages(), await _guarded("contracts", contracts, session), foundry(), disk(), memory()]
     checks.append(await _guarded("settings", settings, session))
     if checks[-1].state == "ok":
@@ -53,6 +75,16 @@ async def doctor(session: Session) -> None:
     failed = any(check.state == "fail" for check in checks)
     session.result([asdict(check) for check in checks], _table(checks))
     if failed:
+        raise typer.Exit(EXIT_CHECK)
+
+
+async def _engine(session: Session, model: Path | None, profile: str | None, rows: int) -> None:
+    from muster.cli.engine_check import ADVICE, check_engine
+
+    found = await check_engine(session, model, profile, rows)
+    session.result(found.document)
+    if found.error:
+        session.note(f"error: {found.error}\n  next: {ADVICE}")
         raise typer.Exit(EXIT_CHECK)
 
 
@@ -209,4 +241,32 @@ async def storage(session: Session) -> Check:
     return Check("storage", "ok", url)
 
 
-PROBES: Final = {"chain": chain, "key": key, "gas": gas, "orchestrator": orchestrator, "storage": storage}
+async def device(session: Session) -> Check:
+    """Check whether the run's verification profile allows this machine's kind of device. Only nodes need it."""
+    try:
+        from muster.models.numerics import device_kind
+    except ImportError:
+        return Check("device", "skip", "no torch; only an engine needs it")
+    kind = await asyncio.to_thread(device_kind)
+    features = f" ({', '.join(read_features())})" if kind == "cpu" else ""
+    text = f"{kind}{features}; serves {', '.join(served_profiles(kind)) or 'no profile'}"
+    try:
+        async with session.chain() as connection:
+            profile = profile_by_hash((await connection.terms(session.settings.run)).profile)
+    except MusterError:
+        return Check("device", "ok", text)
+    try:
+        check_device(profile, kind)
+    except ConfigError as error:
+        return Check("device", "warn", f"{error}; a worker will not start", error.hint)
+    return Check("device", "ok", f"{text}; run {session.settings.run} is judged by {profile.name}")
+
+
+PROBES: Final = {
+    "device": device,
+    "chain": chain,
+    "key": key,
+    "gas": gas,
+    "orchestrator": orchestrator,
+    "storage": storage,
+}

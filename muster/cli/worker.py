@@ -24,6 +24,7 @@ from muster.runtime.units import Moment, Tokens
 app = typer.Typer()
 
 MAX_VERDICT_PAGES = 1_000
+ENGINE_HINT = "muster doctor --engine generates rows here and says whether validators would accept them"
 
 
 @command(app, "join", operator=True)
@@ -36,12 +37,15 @@ async def join(
 ) -> None:
     """Lock a stake and register this machine's key as a worker."""
     session.set("run", run)
+    session.note(ENGINE_HINT)
     await nodes.join(session, Role.WORKER, node, gas, work_class=work_class)
 
 
 @command(app, "run")
 def run(session: Session) -> None:
     """Work until interrupted; picks up where it was."""
+    if not session.settings.worker.state_dir.exists():
+        session.note(ENGINE_HINT)
     session.become("worker")
 
 

@@ -102,12 +102,11 @@ def _products(model: PreTrainedModel, product: Product) -> Iterator[None]:
 @contextmanager
 def _attention(model: PreTrainedModel, name: str) -> Iterator[None]:
     """Compute the model's attention by transformers' function of this name."""
-    before = model.config._attn_implementation  # noqa: SLF001 -- transformers has no other name for it
     model.set_attn_implementation(name)
     try:
         yield
     finally:
-        model.set_attn_implementation(before)
+        model.set_attn_implementation("sdpa")  # as `load_model` loads it
 
 
 ARITHMETICS: Final = MappingProxyType(

@@ -109,7 +109,7 @@ class Calibration(Message):
     """The least, over all cells and statistics, of an accusing limit over the worst honest value."""
     tokens: Count
     cells: Annotated[Many[CellReport], Field(min_length=1, max_length=MAX_CELLS)]
-    cheats: Annotated[Many[CheatReport], Field(max_length=MAX_CELLS)] = ()
+    cheats: Annotated[Many[CheatReport], Field(max_length=MAX_CELLS)]
     hardware: Annotated[str, Field(max_length=500)] = ""
     """On which it was measured, for people."""
 
@@ -185,8 +185,8 @@ def calibrate(
         pool=PoolLimitsDocument(**{field.name: getattr(limits, field.name) for field in fields(limits)}),
         margin=margin,
         tokens=sum(cell.tokens for cell in cells),
-        cells=tuple(reports),
-        cheats=tuple(_cheat_report(cell, judged) for cell in cheats),
+        cells=reports,
+        cheats=[_cheat_report(cell, judged) for cell in cheats],
         hardware=hardware,
     )
 

@@ -22,6 +22,7 @@ from muster.protocol.messages import Many, Message, Reason, UInt32
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.runtime.files import write_durably
+from muster.verification.checks import Rules
 from muster.verification.profiles import PROFILES, STATISTICS, Limit, Profile
 
 MAX_FILE_BYTES: Final = 256 << 20
@@ -32,6 +33,9 @@ MAX_TOKENS: Final = 1 << 20
 
 MAX_ROWS: Final = FileLimits().rows
 """Most requests of a spec, all calls together."""
+
+NO_NODE: Final = "0x" + "00" * 20
+"""The node that a probe's rows are drawn for: no key has this address, so nobody can commit them."""
 
 TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
 M = TypeVar("M", bound=Message)
@@ -59,6 +63,7 @@ class EngineOptions(Message):
     cache_blocks: Annotated[int, Field(ge=1, lt=1 << 31)] | None = None
     prefix_caching: bool = True
     ranks: Annotated[int, Field(ge=1, le=64)] = 1
+    threads: Annotated[int, Field(ge=1, le=1024)] = 1
 
 
 class ProbeSpec(Message):
@@ -73,7 +78,7 @@ class ProbeSpec(Message):
     """Requests by call of the engine: those of one call are generated side by side, the calls one after the other."""
     engine: EngineOptions = EngineOptions()
     threads: Annotated[int, Field(ge=1, le=1024)] = 1
-    """CPU threads of the engine and of the replay."""
+    """CPU threads of the replay."""
 
     @model_validator(mode="after")
     def _check(self) -> ProbeSpec:
@@ -159,6 +164,19 @@ def worst_statistic(rows: Sequence[ProbedRow], profile: Profile) -> WorstStatist
         for name in STATISTICS
     ]
     return max(measured, key=lambda one: one.share)
+
+
+def run_requests(rules: Rules, *, step: int, entropy: bytes, count: int) -> list[ProbeRequest]:
+    """Return requests as the run draws them for a step, of its first work class: those of a node that nobody has."""
+    requests: list[ProbeRequest] = []
+    while len(requests) < count:
+        index = len(requests) // rules.terms.positions
+        draw = rules.draw(step=step, entropy=entropy, node=NO_NODE, index=index, work_class=0)
+        for position, seed in enumerate(draw.seeds):
+            group = draw.groups[position // rules.terms.group_size]
+            prompt = rules.prompt(group.task, group.budget).tolist()
+            requests.append(ProbeRequest(prompt_tokens=prompt, seed=seed, max_tokens=rules.terms.max_completion_tokens))
+    return requests[:count]
 
 
 def check_probe_rows(rows: Sequence[Rollout], spec: ProbeSpec, vocabulary: int) -> None:

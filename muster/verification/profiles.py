@@ -48,6 +48,8 @@ class Profile:
     """Key of `muster.proofs.CODECS`."""
     dtype: str
     """What worker and validator compute in: `float32` or `bfloat16`."""
+    devices: tuple[str, ...]
+    """Kinds of device that the limits hold for: `cpu`, `cuda`. GPUs compute float32 attention in TF32."""
     state_error: float
     """Relative error of the last hidden state that is always expected between two machines, whatever a proof shows."""
     logit_rounding: float
@@ -71,6 +73,7 @@ CPU_FP32: Final = Profile(
     name="cpu-fp32-projection-v2",
     codec="projection",
     dtype="float32",
+    devices=("cpu",),
     # A hundred times what two kernels of one machine differ by: room for other processors' order of summation.
     state_error=2e-5,
     logit_rounding=2.0**-22,
@@ -84,6 +87,7 @@ BF16: Final = Profile(
     name="bf16-projection-v2",
     codec="projection",
     dtype="bfloat16",
+    devices=("cpu", "cuda"),
     state_error=1e-2,
     logit_rounding=2.0**-9,
     # What changes a small model less than bfloat16 does goes unseen in a single rollout of it, such as int8 weights.

@@ -17,6 +17,7 @@ from transformers import Qwen2Config
 from benchmarks.testbed.adversaries.lab import LIMITS, tempered
 from muster.errors import ConfigError
 from muster.models.init import load_model
+from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.models.variants import save_changed, with_noise
 from muster.models.weights import read_weights
 from muster.proofs.seeded_sampling import choose
@@ -25,6 +26,7 @@ from muster.shardcast.format.store import version_path
 from muster.shardcast.publish import publish
 from muster.verification.profiles import CPU_FP32, PROFILES
 from tests.support.engine_types import Requests, UsingWeights
+from tests.support.numerics import unpin
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
 from worker.engine_extension import rows_of_tokens
@@ -131,6 +133,15 @@ def test_tokens_are_those_that_the_seed_samples_from_the_model(
             assert choice.tokens.item() == token
             assert choice.logprobs.item() == pytest.approx(float(rollout.logprobs[index]), abs=1e-4)
             sequence.append(token)
+
+
+def test_the_engine_computes_in_float32_whatever_was_set(engine: Engine, requests_for: Requests) -> None:
+    unpin()
+    try:
+        engine.generate(requests_for(1))
+        assert numerics_pinned()
+    finally:
+        pin_numerics()
 
 
 def test_neighbours_and_order_do_not_matter(engine: Engine, requests_for: Requests) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -9,9 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from muster.cli import engine_check
+from muster.models.numerics import device_kind
 from muster.rollouts.parquet import read_rollouts
 from muster.verification.probes import EngineOptions, read_report, write_document
 from muster.verification.profiles import BF16, CPU_FP32, STATISTICS, Profile
+from tests.support.machine import Machine
+from tests.support.paths import ROOT
 from tests.support.probe_samples import small_model, small_spec
 
 SECONDS = 300
@@ -57,3 +62,29 @@ def test_what_a_probe_cannot_read_it_names(tmp_path: Path) -> None:
     assert done.returncode == 3
     assert "spec.json is no ProbeSpec" in done.stderr
     assert not (tmp_path / "rows.parquet").exists()
+
+
+def test_doctor_measures_this_machine_s_engine_and_keeps_one_that_is_rejected_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = Machine(tmp_path / "machine", "http://127.0.0.1:1")
+    words = ("doctor", "--engine", "--model", small_model(tmp_path / "model"), "--profile", CPU_FP32.name, "--rows", 8)
+    found = machine.json(*words)
+    assert (found["rows"], found["rejected"], found["accused"], found["device"]) == (8, 0, 0, device_kind())
+    assert found["worst_value"] <= found["rejected_above"]
+
+    monkeypatch.setattr(engine_check, "VALIDATOR", "tests.support.other_model_probe")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    done = machine.type(*words, "--json")
+    assert done.returncode == 3
+    assert json.loads(done.stdout)["rejected"] == json.loads(done.stdout)["accused"] == 8
+    assert "error: validators would reject 8 of 8 rows of this engine" in done.stderr
+    assert "next: do not join with this engine" in done.stderr
+
+
+def test_doctor_says_how_to_check_the_engine_without_a_run(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "machine", "http://127.0.0.1:1")
+    found = machine.json("doctor", "--engine", status=5)
+    assert found["hint"] == "muster doctor --engine --model FOLDER --profile NAME needs no run"
+    assert "belong together" in machine.json("doctor", "--engine", "--model", "m", status=2)["error"]
+    assert "add --engine" in machine.json("doctor", "--model", "m", "--profile", "p", status=2)["hint"]

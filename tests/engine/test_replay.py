@@ -12,11 +12,13 @@ import torch
 from safetensors.torch import save_file
 
 from muster.errors import ConfigError, MalformedError, MusterError
+from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.models.variants import save_changed, with_noise
 from muster.models.weights import read_weights
 from muster.rollouts.schema import Rollout
 from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import FLOAT32, LEAST
+from tests.support.numerics import unpin
 from validator import replay
 from validator.replay import Measurement, Replayer, judge
 
@@ -68,6 +70,15 @@ def test_a_forged_log_probability_is_measured_in_the_error_that_states_and_head_
     logprobs[token] = forged
     [found] = replayer.replay([replace(row, logprobs=logprobs)])
     assert found.logprob_worst == pytest.approx(abs(odds[0] - odds[1]) / expected, rel=0.01)
+
+
+def test_a_replay_computes_in_float32_whatever_was_set(honest: list[Rollout], replayer: Replayer) -> None:
+    unpin()
+    try:
+        replayer.replay(honest[:1])
+        assert numerics_pinned()
+    finally:
+        pin_numerics()
 
 
 def test_nothing_to_replay(replayer: Replayer) -> None:

@@ -281,6 +281,7 @@ def test_doctor_names_what_is_wrong_and_the_way_out(machine: Machine) -> None:
     checks = {check["name"]: check for check in machine.json("doctor", status=3)}
     assert checks["chain"]["state"] == "ok"
     assert checks["contracts"]["state"] == "ok"
+    assert checks["device"]["found"].startswith(("cpu (", "cuda; serves "))
     assert checks["orchestrator"]["state"] == "fail"
     assert "orchestrator.url" in checks["orchestrator"]["fix"]
 

@@ -22,6 +22,8 @@ from tests.support.world import World
 
 PAGE = ROOT / "docs" / "join.md"
 TOKEN = 10**18
+ROWS = 40
+"""Rows of the engine's check."""
 MIN_STEP_SECONDS = 60
 """At least the run's `min_step_interval`."""
 
@@ -65,9 +67,14 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
     assert (given["account"], given["balance"]) == (cold, TOKEN)
     assert (await say("faucet", "--wallet", "operator", *password, "--yes"))["account"] == cold
     checks = {check["name"]: check for check in await say("doctor", status=3)}
+    assert f"run {run_fixture.run} is judged by" in checks["device"]["found"]
     assert (checks["gas"]["state"], checks["gas"]["fix"]) == ("fail", f"muster faucet --ether --to {hot}")
 
     assert (await say("run", "show", run_fixture.run))["closed"] is False
+    engine = await say("doctor", "--engine", "--rows", ROWS)
+    assert (engine["rows"], engine["rejected"], engine["accused"], "error" in engine) == (ROWS, 0, 0, False)
+    assert engine["probed"].startswith(f"run {run_fixture.run}, step ")
+    assert engine["worst_value"] <= engine["rejected_above"]
     join = ("worker", "join", "--run", run_fixture.run, *operator)
     assert (await say(*join, "--dry-run"))["dry_run"] is True
     joined = await say(*join, "--yes")

@@ -18,8 +18,10 @@ from transformers import GPT2Config, GPT2LMHeadModel
 from muster.errors import ConfigError, MismatchError, StorageError
 from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import load_model, make_tokenizer, save_model
+from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.settings.schema import Settings, TrainerSettings
 from muster.tasks import make_task_set
+from tests.support.numerics import unpin
 from tests.support.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
 from trainer.advantages import AdvantageTerms
 from trainer.batches import samples_of
@@ -47,6 +49,15 @@ def weights(learner: Learner) -> dict[str, torch.Tensor]:
     """Of the published form, which is float32 here."""
     learner.written()
     return load_file(learner.checkpoints.model_dir(learner.step) / "model.safetensors")
+
+
+def test_the_trainer_computes_in_float32_whatever_was_set(initial: Path) -> None:
+    unpin()
+    try:
+        Replica(initial, UpdateTerms(), Ranks())
+        assert numerics_pinned()
+    finally:
+        pin_numerics()
 
 
 def test_a_resumed_run_ends_with_the_bits_of_one_that_never_stopped(initial: Path, tmp_path: Path):
