@@ -1,8 +1,8 @@
 """How far a row's claimed log-probabilities may be off, in nats, before the row is rejected.
 
 `muster.verification.statistics` measures claims in expected errors of log-odds. A trainer that uses them needs the same
-in nats per token, because its clip is in nats. Everything here is an upper bound: over the tokens of a model, over their
-probabilities, and over what a worker makes its own activation proof show.
+in nats per token, because its clip is in nats. Everything here is an upper bound: over the tokens of a model, over
+their probabilities, and over what a worker makes its own activation proof show.
 
 The largest expected error of a token of probability p = 1 - x, in log-odds, is
 
@@ -10,11 +10,12 @@ The largest expected error of a token of probability p = 1 - x, in log-odds, is
     s    hypot(the profile's state error, the distance at which its proof rejects): a proof licenses no more than that
     S, M the largest |h| · |w| / (sqrt(H) · T) and the largest |logit| / T of the model; u and least as in `statistics`
 
-A claim that is k expected errors too low is off by log(1 + x · (exp(k · e(x)) - 1)) nats. What the logarithm is taken of
-is convex in x, and the whole is convex in k, so both are largest at an end. At x = 1 it is k · (e0 + least). At x = least it is log(1 + least · (exp(k · (e0 +
-1)) - 1)), about a nat for k = 12 under every profile: log-odds let a token that is sure be claimed to be unsure. Such a
-token hardly counts in a gradient: its own is at most sqrt(2) · x per logit. So tokens with x below SURE are bounded
-apart. A claim that is too high is off by no more than one that is too low.
+A claim that is k expected errors too low is off by log(1 + x · (exp(k · e(x)) - 1)) nats. What the logarithm is taken
+of is convex in x, and the whole is convex in k, so both are largest at an end. At x = 1 that is k · (e0 + least). At
+x = least it is log(1 + least · (exp(k · (e0 + 1)) - 1)), about a nat for k = 12 under every profile: log-odds let a
+sure token be claimed to be unsure. Such a token hardly counts in a gradient: the derivative of its log-probability is
+at most x for each logit. So tokens with x below SURE are bounded apart. A claim that is too high is off by no more
+than one that is too low.
 
 Pure: numbers in, numbers out. The trainer (`trainer.old_logprobs`) compares them with its clip.
 """
