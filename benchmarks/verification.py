@@ -39,6 +39,7 @@ PARTS = {
     "codecs": Part("benchmarks.verification_codecs", 7),
     "engine": Part("benchmarks.verification_engine", 40),
     "adversaries": Part("benchmarks.adversaries", 1, tables=True),
+    "steering": Part("benchmarks.steering", 1),
     "calibration": Part("benchmarks.calibrate", 1, tables=True),
 }
 """Where the figures come from, in the order of the document."""

@@ -26,6 +26,7 @@ from muster.protocol.terms import Terms, check_context
 from muster.runtime import telemetry
 from muster.settings.schema import TrainerSettings
 from muster.tasks import Task
+from muster.verification.profiles import profile_by_hash
 from trainer.advantages import AdvantageTerms
 from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
 from trainer.checkpoint import CheckpointMetadata, CheckpointStore
@@ -59,7 +60,7 @@ class Recipe:
         update = UpdateTerms(
             **_settings_for(UpdateTerms, settings),
             betas=(settings.beta1, settings.beta2),
-            recompute_old=settings.old_logprobs == "recomputed",
+            profile=profile_by_hash(terms.profile).name,
             temperature=terms.temperature,
             max_completion=terms.max_completion_tokens,
             loss=LossTerms(**loss),

@@ -19,6 +19,7 @@ from muster.models.lora import Adapter
 from muster.models.numerics import pin_numerics
 from trainer.distributed import Distributed, Ranks, finish, samples_from_tensors, samples_to_tensors
 from trainer.lora import adapt, adapter_of
+from trainer.old_logprobs import recomputes
 from trainer.packing import Sample
 from trainer.policy import Policy, check_model
 from trainer.update import UpdateReport, UpdateTerms, make_optimizer, update
@@ -35,13 +36,18 @@ class Replica:
     """One rank's part of the policy and its optimiser, and of the reference if the loss asks for one."""
 
     def __init__(self, initial: Path, terms: UpdateTerms, ranks: Ranks) -> None:
-        """Load the model. Raises ConfigError when the checkpoint in `initial` is of a model that cannot be packed."""
+        """Load the model.
+
+        Raises ConfigError when the checkpoint in `initial` is of a model that cannot be packed, or one of which the
+        run's profile tolerates lies too large for what the terms take the ratio against.
+        """
         pin_numerics()
         torch.set_num_threads(1)  # one order of summation, whatever the cores: a repeated step gives the same bytes
         self.ranks = ranks
         self.terms = terms
         self.policy = Policy(load_model(initial, dtype=torch.float32), temperature=terms.temperature)
         check_model(self.policy)
+        self.recomputes_at_start = recomputes(self.policy, terms.old_logprobs, terms.profile, terms.loss)
         if terms.activation_checkpointing:
             self.model.gradient_checkpointing_enable({"use_reentrant": False})
         if terms.lora_rank:

@@ -32,6 +32,8 @@ HEAD_BYTES: Final = 64 << 20
 """Size of one piece of logits in float32: 110 tokens of a vocabulary of 152,000, 16,000 of one of 1,000."""
 SAME_NATS: Final = 1e-3
 """Two equivalent ways to compute log-probabilities in float32 differ by less."""
+SAME_GAIN: Final = 1e-2
+"""What a norm's epsilon and rounding may change of its gain."""
 
 
 class Policy(nn.Module):
@@ -41,6 +43,8 @@ class Policy(nn.Module):
         super().__init__()
         self.model = model
         self.temperature = temperature
+        self.gain_offset = gain_offset(getattr(model.base_model, "norm", None))
+        """What the last norm adds to its weights before it multiplies with them; None for norms of another form."""
         use_packed_attention(model)
 
     @property
@@ -69,6 +73,19 @@ class Policy(nn.Module):
         return token_logprobs(
             states, head.weight, micro.targets, temperature=self.temperature, entropy_gradient=entropy_gradient
         )
+
+
+@torch.no_grad()
+def gain_offset(norm: nn.Module | None) -> float | None:
+    """Return 0 for a norm that multiplies by its weights, 1 for one that multiplies by 1 plus these, else None.
+
+    Entries of 1 have a root mean square of 1, so that an RMS norm returns its gain for them.
+    """
+    weight = getattr(norm, "weight", None)
+    if norm is None or not isinstance(weight, torch.Tensor) or weight.ndim != 1 or hasattr(norm, "bias"):
+        return None
+    added = norm(torch.ones_like(weight)[None])[0] - weight  # [H]
+    return next((offset for offset in (0.0, 1.0) if bool(((added - offset).abs() < SAME_GAIN).all())), None)
 
 
 # --- Attention

@@ -157,7 +157,8 @@ class Trainer:
                 await self._do(learner.replica.heartbeat)
 
     async def _train(self, learner: Learner, tasks: TaskSet, ended: asyncio.Event) -> None:
-        log.info("ready", run=self.settings.run, step=learner.step)
+        ratio_to = "recomputed" if learner.replica.recomputes_at_start else "behaviour"
+        log.info("ready", run=self.settings.run, step=learner.step, old_logprobs=ratio_to)
         await self.hand_off_older(learner)
         while not self.finished(learner.metadata):
             handoff = StepHandoff()

@@ -11,8 +11,10 @@ from typing import Final
 import torch
 from torch.distributed.tensor import DTensor
 
+from muster.settings.recipes import OldLogprobs
 from trainer.distributed import Ranks
 from trainer.loss import LossReport, LossTerms, TokenBatch, policy_loss, token_weight
+from trainer.old_logprobs import recomputes
 from trainer.packing import MicroBatch, Sample, collate, completion_tokens, first_fit, share_out
 from trainer.policy import Policy
 
@@ -32,8 +34,10 @@ class UpdateTerms:
     """Largest norm of the gradient; a larger one is scaled down to it."""
     optimiser_steps: int = 1
     """Equal parts of the batch, one optimiser step each."""
-    recompute_old: bool = False
-    """Take the ratio against the trainer's own log-probabilities before the batch's first optimiser step."""
+    old_logprobs: OldLogprobs = "auto"
+    """What the ratio is taken against: see `trainer.old_logprobs.recomputes`."""
+    profile: str = ""
+    """Name of the verification profile that the samplers' log-probabilities passed; empty: they are exact."""
     micro_batch_tokens: int = 4096
     """Tokens of one forward pass."""
     activation_checkpointing: bool = False
@@ -100,7 +104,8 @@ def update(
 ) -> UpdateReport:
     """Train on `samples`; `step` counts updates from 1 and sets the warm-up. All ranks pass the same samples.
 
-    Changes the policy and the optimiser in place, as far as losses and gradients are finite.
+    Changes the policy and the optimiser in place, as far as losses and gradients are finite. Raises ConfigError when
+    the terms ask for the samplers' log-probabilities and these may be too far off.
     """
     # 1. The learning rate, and this rank's micro-batches of each optimiser step.
     ranks = ranks or Ranks()
@@ -108,17 +113,20 @@ def update(
     for group in optimizer.param_groups:
         group["lr"] = rate
     parts = [_rows(samples, places, terms, ranks) for places in split(len(samples), terms.optimiser_steps)]
-    # 2. Log-probabilities of the policy before the update, and of the reference.
-    if terms.recompute_old:
-        parts = [[replace(row, old=_logprobs(policy, row)) for row in part] for part in parts]
+    # 2. Log-probabilities of the policy before the update, and of the reference. The first optimiser step computes its
+    # own old ones on the way: nothing has moved the policy yet.
+    recomputed = recomputes(policy, terms.old_logprobs, terms.profile, terms.loss)
+    if recomputed:
+        later = [[replace(row, old=_logprobs(policy, row)) for row in part] for part in parts[1:]]
+        parts = [*parts[:1], *later]
     if reference is not None:
         parts = [[replace(row, reference=_logprobs(reference, row)) for row in part] for part in parts]
     # 3. The optimiser steps, until one is not finite.
     sums, norms, suspects = torch.zeros(len(_SUMS), dtype=torch.float64), [], torch.zeros(len(samples))
     skipped, seen = False, 0.0
-    for part in parts:
+    for place, part in enumerate(parts):
         optimizer.zero_grad(set_to_none=True)
-        sums += _backward(policy, part, terms, ranks, suspects)
+        sums += _backward(policy, part, terms, ranks, suspects, own_old=recomputed and place == 0)
         trained = (p for p in policy.parameters() if p.requires_grad)
         norm = torch.nn.utils.clip_grad_norm_(trained, terms.gradient_clip)  # before it is scaled down
         norms.append(float(norm.full_tensor() if isinstance(norm, DTensor) else norm))
@@ -191,12 +199,17 @@ def _logprobs(policy: Policy, row: _Row) -> torch.Tensor:
 
 
 def _backward(
-    policy: Policy, rows: Sequence[_Row], terms: UpdateTerms, ranks: Ranks, suspects: torch.Tensor
+    policy: Policy, rows: Sequence[_Row], terms: UpdateTerms, ranks: Ranks, suspects: torch.Tensor, *, own_old: bool
 ) -> torch.Tensor:
-    """Compute one optimiser step's gradients; return the sums of its loss reports over all ranks, and mark suspects."""
+    """Compute one optimiser step's gradients; return the sums of its loss reports over all ranks, and mark suspects.
+
+    With `own_old` the policy's log-probabilities of this very pass are the old ones.
+    """
     sums = torch.zeros(len(_SUMS), dtype=torch.float64)
     for row in rows:
         batch = token_batch(policy, row.micro, terms, old=row.old, reference=row.reference)
+        if own_old:
+            batch = replace(batch, old_logprobs=batch.logprobs.detach())
         report = policy_loss(batch, terms.loss)
         (report.loss * ranks.world).backward()  # sharded gradients are averaged over the ranks
         one = _sums(report)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Final, Literal
 
 RecipeName = Literal["muster", "intellect2", "grpo", "dr_grpo", "dapo", "gspo"]
-OldLogprobs = Literal["behaviour", "recomputed"]
+OldLogprobs = Literal["auto", "behaviour", "recomputed"]
 RatioLevel = Literal["token", "sequence"]
 Normaliser = Literal["tokens", "rollouts", "constant"]
 LengthUnit = Literal["budget", "token"]

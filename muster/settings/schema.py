@@ -176,9 +176,11 @@ class TrainerSettings(Section):
     """Train a low-rank adapter of this rank, which is what travels; 0: all weights are trained."""
     lora_alpha: float = Field(default=32.0, gt=0)
     """What the adapter adds to the weights is multiplied by this over its rank."""
-    old_logprobs: OldLogprobs = "behaviour"
+    old_logprobs: OldLogprobs = "auto"
     """What the ratio is taken against: behaviour, the samplers' own log-probabilities, which corrects for staleness and
-    for the engine; recomputed, the trainer's before the batch's first optimiser step."""
+    for the engine; recomputed, the trainer's before the batch's first optimiser step, which a worker cannot falsify;
+    auto, behaviour where what the run's profile tolerates for this model is at most a tenth of the clip, else
+    recomputed. An explicit behaviour that tolerates more is refused."""
     ratio: RatioLevel = "token"
     """sequence: the geometric mean of a rollout's ratios stands for each of its tokens."""
     epsilon: float = Field(default=0.2, gt=0, lt=1)

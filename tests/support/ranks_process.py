@@ -32,7 +32,7 @@ KINDS = {
         TERMS,
         lora_rank=2,
         activation_checkpointing=True,
-        recompute_old=True,
+        old_logprobs="recomputed",
         loss=LossTerms(kl_coefficient=0.1, entropy_coefficient=1e-3, ratio="sequence"),
     ),
 }

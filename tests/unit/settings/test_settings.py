@@ -15,6 +15,7 @@ from muster.settings.schema import Settings, ShardcastSettings, TrainerSettings
 from muster.settings.sources import known_keys, load_settings, mask, read_settings, value_of
 from muster.shardcast.format.manifest import MAX_SHARD_BYTES
 from muster.shardcast.publish import DEFAULT_SHARD_BYTES
+from muster.verification.profiles import BF16, profile_hash
 from trainer.advantages import AdvantageTerms
 from trainer.learner import Recipe
 from trainer.loss import LossTerms
@@ -278,7 +279,6 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
             weight_decay=0.01,
             gradient_clip=0.1,
             optimiser_steps=1,
-            recompute_old=False,
             loss=LossTerms(epsilon=0.2, epsilon_high=None, delta=4.0, ratio="token", normaliser="tokens"),
         ),
         AdvantageTerms(length_weight=0.5, length_unit="budget", scale_by_std=True, add_rewards_first=False),
@@ -291,7 +291,7 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
             weight_decay=0.01,
             gradient_clip=0.1,
             optimiser_steps=8,
-            recompute_old=True,
+            old_logprobs="recomputed",
             loss=LossTerms(
                 epsilon=0.2,
                 epsilon_high=None,
@@ -318,7 +318,7 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
     "gspo": (
         UpdateTerms(
             optimiser_steps=4,
-            recompute_old=True,
+            old_logprobs="recomputed",
             loss=LossTerms(epsilon=3e-4, epsilon_high=4e-4, delta=None, ratio="sequence", normaliser="rollouts"),
         ),
         AdvantageTerms(length_weight=0.0),
@@ -327,12 +327,20 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
 """What the trainer must come to compute by each recipe, by the sources that muster/settings/recipes.py names."""
 
 
+def run_terms(*, temperature: float) -> Any:
+    """Return the part of a run's terms that a recipe reads."""
+    profile = profile_hash(BF16.name)
+    return SimpleNamespace(temperature=temperature, max_completion_tokens=32, async_level=2, profile=profile)
+
+
 @pytest.mark.parametrize("recipe", sorted(RECIPES))
 def test_a_recipe_is_what_its_source_says(recipe: str) -> None:
-    terms: Any = SimpleNamespace(temperature=0.7, max_completion_tokens=32, async_level=2)
+    terms: Any = SimpleNamespace(
+        temperature=0.7, max_completion_tokens=32, async_level=2, profile=profile_hash(BF16.name)
+    )
     made = Recipe.from_settings(TrainerSettings.model_validate({"recipe": recipe}), terms)
     update, advantages = PUBLISHED[recipe]
-    assert made == Recipe(replace(update, temperature=0.7, max_completion=32), advantages, 2)
+    assert made == Recipe(replace(update, temperature=0.7, max_completion=32, profile=BF16.name), advantages, 2)
 
 
 def test_numbers_that_are_none_are_refused(tmp_path: Path) -> None:
@@ -347,9 +355,11 @@ def test_what_is_built_without_settings_has_the_defaults_of_settings() -> None:
     assert ShardcastSettings(shard_bytes=MAX_SHARD_BYTES)
     with pytest.raises(ValueError, match="shard_bytes"):
         ShardcastSettings(shard_bytes=MAX_SHARD_BYTES + 1)
-    terms: Any = SimpleNamespace(temperature=1.0, max_completion_tokens=32, async_level=2)
+    terms: Any = SimpleNamespace(
+        temperature=1.0, max_completion_tokens=32, async_level=2, profile=profile_hash(BF16.name)
+    )
     recipe = Recipe.from_settings(trainer, terms)
-    assert recipe.update == UpdateTerms(temperature=1.0, max_completion=32)
+    assert recipe.update == UpdateTerms(temperature=1.0, max_completion=32, profile=BF16.name)
     assert recipe.advantages == AdvantageTerms()
 
 

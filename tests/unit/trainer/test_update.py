@@ -244,7 +244,7 @@ def test_a_batch_in_several_steps_is_each_part_in_turn(samples: list[Sample]) ->
 def test_old_logprobs_are_those_before_the_first_step_not_before_each(samples: list[Sample]) -> None:
     """INTELLECT-2's way: stale rollouts have ratio 1 in the first optimiser step, and not in the second."""
     policy = fresh_policy()
-    terms = replace(TERMS, optimiser_steps=2, recompute_old=True, learning_rate=0.05, gradient_clip=1e9)
+    terms = replace(TERMS, optimiser_steps=2, old_logprobs="recomputed", learning_rate=0.05, gradient_clip=1e9)
     stale = [replace(s, logprobs=s.logprobs - 0.5) for s in on_policy(policy, samples)]
     one = update(fresh_policy(), make_optimizer(policy, terms), stale[:3], replace(terms, optimiser_steps=1), step=1)
     assert (one.clip_low, one.clip_high) == (0, 0)

@@ -1,0 +1,98 @@
+"""How far a row's claimed log-probabilities may be off, in nats, before the row is rejected.
+
+`muster.verification.statistics` measures claims in expected errors of log-odds. A trainer that uses them needs the same
+in nats per token, because its clip is in nats. Everything here is an upper bound: over the tokens of a model, over
+their probabilities, and over what a worker makes its own activation proof show.
+
+The largest expected error of a token of probability p = 1 - x, in log-odds, is
+
+    e(x) = e0 + least / x        e0 = hypot(s · S, u · M)
+    s    hypot(the profile's state error, the distance at which its proof rejects): a proof licenses no more than that
+    S, M the largest |h| · |w| / (sqrt(H) · T) and the largest |logit| / T of the model; u and least as in `statistics`
+
+A claim that is k expected errors too low is off by log(1 + x · (exp(k · e(x)) - 1)) nats. What the logarithm is taken
+of is convex in x, and the whole is convex in k, so both are largest at an end. At x = 1 that is k · (e0 + least). At
+x = least it is log(1 + least · (exp(k · (e0 + 1)) - 1)), about a nat for k = 12 under every profile: log-odds let a
+sure token be claimed to be unsure. Such a token hardly counts in a gradient: the derivative of its log-probability is
+at most x for each logit. So tokens with x below SURE are bounded apart. A claim that is too high is off by no more
+than one that is too low.
+
+Pure: numbers in, numbers out. The trainer (`trainer.old_logprobs`) compares them with its clip.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, Self
+
+from muster.verification.profiles import Profile
+from muster.verification.statistics import CLIP, DRIFT, FLOAT32, LEAST, PRIOR_TOKENS
+
+SURE: Final = 1e-3
+"""Tokens whose probability is above 1 - SURE have gradients below a thousandth of an unsure token's."""
+
+
+@dataclass(frozen=True)
+class ModelSizes:
+    """What decides how far an error of the last state moves a logit, at most."""
+
+    state_scale: float
+    """Largest |h| · |w| / (sqrt(H) · T): what a relative state error of 1 makes of a logit over the temperature."""
+    magnitude: float
+    """Largest |logit| / T."""
+
+    @classmethod
+    def bounded_by(cls, *, gain: float, row_norm: float, hidden: int, temperature: float) -> Self:
+        """Return bounds from the final norm's largest gain, in size, and the largest norm of the head's rows.
+
+        The norm makes states of root mean square 1 before its gain, so |h| ≤ gain · sqrt(hidden).
+        """
+        scale = gain * row_norm / temperature
+        return cls(state_scale=scale, magnitude=math.sqrt(hidden) * scale)
+
+
+@dataclass(frozen=True)
+class ToleratedError:
+    """Upper bounds of a row's errors that its limits do not reject, in nats per token."""
+
+    worst: float
+    """Of one token with a probability of at most 1 - SURE."""
+    sure: float
+    """Of one token with a larger probability."""
+    rms: float
+    """Root of the mean square over the row, surer tokens counted as 0."""
+    mean: float
+    """Size of the signed mean over the row, surer tokens counted as 0."""
+
+
+def tolerated_error(profile: Profile, sizes: ModelSizes, *, tokens: int) -> ToleratedError:
+    """Return what the profile's limits tolerate in a row of `tokens` ≥ 1 tokens by a model of these sizes."""
+    # 1. One token: the largest error that is not rejected, in expected errors and then in nats.
+    k = profile.logprob_worst.reject
+    state_error = math.hypot(profile.state_error, profile.activation.reject)
+    e0 = math.hypot(state_error * sizes.state_scale, profile.logit_rounding * sizes.magnitude)
+    least = LEAST + FLOAT32 * sizes.magnitude
+    at_sure = _nats_too_low(k, e0, least, max(SURE, least))
+    worst = max(k * (e0 + least), at_sure)
+    sure = max(at_sure, _nats_too_low(k, e0, least, least)) + least  # an exact claim may be 0 where -least is taken
+
+    # 2. The row, in expected errors. The statistics count CLIP of an error between CLIP and k: `beyond` is how much of
+    # such tokens they leave out. Drift limits the signed sum, rms limits the sum of squares and so both.
+    room = profile.logprob_rms.reject**2 * (tokens + PRIOR_TOKENS)
+    factor = max(1.0, k / CLIP)
+    rms = min(k, factor * math.sqrt(room / tokens))
+    beyond = max(0.0, k - CLIP) * min(tokens, room / CLIP**2)
+    drift = DRIFT * tokens + profile.logprob_drift.reject * math.sqrt(tokens + PRIOR_TOKENS)
+    mean = min(rms, (drift + beyond) / tokens)
+
+    # 3. In nats: convexity in k bounds every smaller error by its share of the worst.
+    return ToleratedError(worst=worst, sure=sure, rms=rms * worst / k, mean=mean * worst / k)
+
+
+def _nats_too_low(k: float, e0: float, least: float, x: float) -> float:
+    """Return by how many nats a claim k expected errors too low is off, for a token of probability 1 - x."""
+    x = min(1.0, x)
+    odds = k * (e0 + least / x)
+    # log(1 + x · (e^odds - 1)), without overflow where logits are large.
+    return odds + math.log(x + (1 - x) * math.exp(-odds))
