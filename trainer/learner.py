@@ -26,7 +26,7 @@ from muster.protocol.terms import Terms, check_context
 from muster.runtime import telemetry
 from muster.settings.schema import TrainerSettings
 from muster.tasks import Task
-from muster.verification.profiles import profile_by_hash
+from muster.verification.profiles import Profile, profile_by_hash
 from trainer.advantages import AdvantageTerms
 from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
 from trainer.checkpoint import CheckpointMetadata, CheckpointStore
@@ -53,14 +53,17 @@ class Recipe:
     async_level: int
 
     @classmethod
-    def from_settings(cls, settings: TrainerSettings, terms: Terms) -> Self:
-        """Return the recipe of these settings under these terms. Most fields have the name of their setting."""
+    def from_settings(cls, settings: TrainerSettings, terms: Terms, profile: Profile | None = None) -> Self:
+        """Return the recipe of these settings under these terms. Most fields have the name of their setting.
+
+        profile: what the run's work is judged by; without it the one whose name the terms hold.
+        """
         loss = _settings_for(LossTerms, settings)
         loss |= {"epsilon_high": settings.epsilon_high or None, "delta": settings.delta or None}
         update = UpdateTerms(
             **_settings_for(UpdateTerms, settings),
             betas=(settings.beta1, settings.beta2),
-            profile=profile_by_hash(terms.profile).name,
+            profile=(profile or profile_by_hash(terms.profile)).name,
             temperature=terms.temperature,
             max_completion=terms.max_completion_tokens,
             loss=LossTerms(**loss),

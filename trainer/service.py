@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import torch
 
 from muster.clients.node_session import node_session
-from muster.clients.run_data import fetch_task_set
+from muster.clients.run_data import fetch_profile, fetch_task_set
 from muster.errors import ConfigError, MismatchError, StorageError
 from muster.models.files import vocabulary_of
 from muster.protocol.terms import Terms
@@ -27,7 +27,7 @@ from muster.runtime.loop import wait_for_event
 from muster.runtime.process import run_together, to_the_end
 from muster.settings.schema import Settings, TrainerSettings
 from muster.tasks import TaskSet
-from muster.verification.profiles import profile_by_hash
+from muster.verification.profiles import Profile
 from trainer.accepted_work import AcceptedWork
 from trainer.batcher import Batcher
 from trainer.checkpoint import CheckpointMetadata
@@ -138,14 +138,15 @@ class Trainer:
         check_tasks(tasks)
         if not tasks.held_out:
             log.warning("the run's task set has no held-out tasks: no score will be taken")
-        learner = await self._do(self._make_learner)
+        profile = await self.publisher.retry(lambda: fetch_profile(client, self.terms, folder))
+        learner = await self._do(lambda: self._make_learner(profile))
         ended = asyncio.Event()
         await run_together(self._train(learner, tasks, ended), self._send_heartbeats(learner, ended))
 
-    def _make_learner(self) -> Learner:
+    def _make_learner(self, profile: Profile) -> Learner:
         """Make the learner, in the torch thread: `close` waits for that thread, so it also closes a half-made one."""
-        options, dtype = self.options, getattr(torch, profile_by_hash(self.terms.profile).dtype)
-        recipe = Recipe.from_settings(options, self.terms)
+        options, dtype = self.options, getattr(torch, profile.dtype)
+        recipe = Recipe.from_settings(options, self.terms, profile)
         self._learner = Learner(options.model, options.state_dir / "steps", self.terms, recipe, dtype, self.ranks)
         return self._learner
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
-from muster.clients.run_data import CheckpointFetcher, fetch_task_set, make_rules
+from muster.clients.run_data import CheckpointFetcher, fetch_profile, fetch_task_set, make_rules
 from muster.contracts import registry
 from muster.contracts.runs import WorkCommitted
 from muster.errors import UnreachableError
@@ -25,7 +25,7 @@ from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
 from muster.verification.checks import CommittedWork, Rules
 from muster.verification.evidence import ReplayedRow, check_signatures
-from muster.verification.profiles import Profile, profile_by_hash
+from muster.verification.profiles import Profile
 from validator.model import Model
 
 
@@ -106,7 +106,7 @@ async def make_context(
     them is not what the terms name.
     """
     terms = await chain.terms(settings.run)
-    profile = profile_by_hash(terms.profile)
+    profile = await fetch_profile(client, terms, folder)
     latest = await chain.latest_checkpoint(settings.run)
     if latest is None:
         raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")

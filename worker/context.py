@@ -18,6 +18,7 @@ from muster.contracts.registry import Status
 from muster.errors import RevertError, UnfundedError
 from muster.protocol.terms import Terms
 from muster.settings.schema import Settings
+from muster.verification.profiles import Profile
 from worker.decisions import NodeState
 from worker.journal import WorkJournal
 
@@ -33,6 +34,7 @@ class WorkerContext:
     chain: Chain
     client: OrchestratorClient
     terms: Terms
+    profile: Profile
     journal: WorkJournal
     saved: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the journal has a new file."""

@@ -12,7 +12,6 @@ from muster.rollouts.parquet import write_rollouts
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.verification.checks import Rules
-from muster.verification.profiles import profile_by_hash
 from worker.context import WorkerContext
 from worker.decisions import NodeState, next_to_make, waiting_reason
 from worker.engine import Engine, EngineLimits
@@ -29,11 +28,11 @@ class Producer:
     def __init__(self, context: WorkerContext, newest: NewestCheckpoint, engine: type[Engine]) -> None:
         self._context = context
         self._newest = newest
-        profile, options = profile_by_hash(context.terms.profile), context.settings.worker
+        options = context.settings.worker
         self.weights = CurrentWeights(
             lambda path: engine(
                 path,
-                profile,
+                context.profile,
                 EngineLimits.from_terms(context.terms, ranks=options.tensor_parallel, cache_bytes=options.cache_bytes),
             ),
             newest.generating,

@@ -14,7 +14,7 @@ from typing import Final
 from muster.clients.node_session import node_session
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
-from muster.clients.run_data import CheckpointFetcher
+from muster.clients.run_data import CheckpointFetcher, fetch_profile
 from muster.models.numerics import device_kind
 from muster.protocol.messages import RelayOffer
 from muster.runtime import telemetry
@@ -26,7 +26,6 @@ from muster.shardcast.serve.origin import LocalVersions
 from muster.shardcast.serve.routes import listening
 from muster.shardcast.serve.store import Stats
 from muster.verification.devices import check_device
-from muster.verification.profiles import profile_by_hash
 from worker.committer import Committer
 from worker.context import FATAL, WorkerContext
 from worker.decisions import waiting_reason
@@ -53,9 +52,12 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
         log.info("ready", node=session.node, run=settings.run)
         with closing(WorkJournal(state, session.identity)) as journal:
             terms = await session.chain.terms(settings.run)
-            check_device(profile_by_hash(terms.profile), device_kind())
+            profile = await PollLoop(log, "profile", settings.chain.poll_seconds).until_done(
+                lambda: fetch_profile(session.client, terms, state)
+            )
+            check_device(profile, device_kind())
             await session.chain.check_gas()
-            await _work(WorkerContext(settings, session.chain, session.client, terms, journal), engine)
+            await _work(WorkerContext(settings, session.chain, session.client, terms, profile, journal), engine)
 
 
 async def _work(context: WorkerContext, engine: type[Engine]) -> None:

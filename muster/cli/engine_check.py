@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import random
-import re
-import sys
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from muster.errors import CheckError, ConfigError, UnreachableError, UsageError
+from muster.cli.probe_process import run_probe
+from muster.errors import UnreachableError, UsageError
 
 if TYPE_CHECKING:
     from muster.cli.session import Session
@@ -24,9 +22,6 @@ if TYPE_CHECKING:
 
 WORKER, VALIDATOR = "worker.probe", "validator.probe"
 """Modules that are started; the command line never imports them."""
-
-PROBE_SECONDS: Final = 4 * 3600.0
-"""Longest time for either: a large model on a processor is slow."""
 
 MODEL_TOKENS: Final = 128
 """Longest completion where no run says."""
@@ -69,9 +64,9 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
         paths = [Path(name) / file for file in ("spec.json", "rows.parquet", "report.json")]
         await asyncio.to_thread(write_document, spec, paths[0])
         session.note(f"generating {rows} rows with this machine's engine ({source}, {spec.profile})")
-        generating = await _run(WORKER, *paths[:2])
+        generating = await run_probe(WORKER, *paths[:2])
         session.note("replaying them as a validator does")
-        replaying = await _run(VALIDATOR, *paths)
+        replaying = await run_probe(VALIDATOR, *paths)
         report = await asyncio.to_thread(read_report, paths[2])
 
     # 3. What came of it.
@@ -117,16 +112,15 @@ def assess(report: ProbeReport, about: dict[str, Any], seconds: dict[str, float]
 async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec]:
     """Return the newest step of the settings' run, fetched as a worker gets it, and a spec of the run's own tasks."""
     from muster.clients.relays import Relays
-    from muster.clients.run_data import CheckpointFetcher, fetch_task_set, make_rules
+    from muster.clients.run_data import CheckpointFetcher, fetch_profile, fetch_task_set, make_rules
     from muster.verification.probes import EngineOptions, ProbeSpec, run_requests
-    from muster.verification.profiles import profile_by_hash
 
     settings = session.settings
     folder = settings.worker.state_dir / "doctor"
     try:
         async with session.chain() as chain, session.orchestrator(chain) as client:
             terms = await chain.terms(settings.run)
-            profile = profile_by_hash(terms.profile)
+            profile = await fetch_profile(client, terms, folder)
             latest = await chain.latest_checkpoint(settings.run)
             if latest is None:
                 raise UnreachableError(f"run {settings.run} has no checkpoint yet")
@@ -176,35 +170,3 @@ def _model_spec(model: Path, name: str, rows: int) -> ProbeSpec:
         for _ in range(rows)
     ]
     return ProbeSpec(model=model.resolve(), profile=name, temperature=1.0, calls=[requests])
-
-
-async def _run(module: str, *paths: Path) -> float:
-    """Run a probe's process to its end; return the seconds it took. Raises as its exit code says."""
-    started = time.monotonic()
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-P", "-m", module, *map(str, paths)),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.DEVNULL,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    try:
-        async with asyncio.timeout(PROBE_SECONDS):
-            _, said = await process.communicate()
-    except TimeoutError as error:
-        raise CheckError(f"{module} did not end within {PROBE_SECONDS / 3600:g} hours") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
-    if process.returncode:
-        raise failure(module, process.returncode, said.decode(errors="replace"))
-    return time.monotonic() - started
-
-
-def failure(module: str, code: int, said: str) -> CheckError | ConfigError:
-    """Return the error of a probe's process by its exit code and what it printed last."""
-    kind = ConfigError if code == ConfigError.exit_code else CheckError
-    if found := re.search(r"^error: (.*?)(?:\n  next: (.*))?\Z", said.strip(), re.MULTILINE | re.DOTALL):
-        return kind(found[1], hint=found[2] or "")
-    last = said.strip().splitlines()[-1:] or ["it printed nothing"]
-    return kind(f"{module} ended with {code}: {last[0]}", hint="MUSTER_DEBUG=1 shows more")

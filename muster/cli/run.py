@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -13,7 +14,18 @@ from muster.chain.client import Chain, event_of
 from muster.chain.deploy import verify_deployment
 from muster.chain.provider import connected
 from muster.chain.types import AddressBook, TxReceipt
-from muster.cli.session import Session, command, parse_numbers, parse_tokens
+from muster.cli.calibrate import (
+    LengthOption,
+    ModelArgument,
+    SharpenedOption,
+    TasksOption,
+    TokensOption,
+    admit_hardware,
+    cheat_lines,
+    derive,
+    grid_of,
+)
+from muster.cli.session import Session, as_table, command, parse_numbers, parse_tokens
 from muster.cli.wallet import require_tokens
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
@@ -22,7 +34,8 @@ from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Transaction
 from muster.contracts.runs import EscrowWithdrawn, RunCreated
 from muster.errors import ConfigError, MismatchError
-from muster.models.files import context_of, model_hash, tokenizer_hash
+from muster.models.files import context_of, model_hash, parameter_count, tokenizer_hash
+from muster.protocol.hashes import hex_hash
 from muster.protocol.terms import Terms, WorkClass, check_context
 from muster.protocol.terms_file import (
     LOCAL_DEFAULTS,
@@ -35,9 +48,13 @@ from muster.protocol.terms_file import (
 )
 from muster.runtime.units import Duration, Moment, Tokens
 from muster.tasks import load_task_set
+from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document
 from muster.verification.profiles import PROFILES, profile_hash
 
 app = typer.Typer()
+
+UNCALIBRATED_PARAMETERS: Final = 20_000_000
+"""Of the largest model that a run in bfloat16 trains without a calibration of its own."""
 
 RunArgument = Annotated[int | None, typer.Argument(help="Number of the run; else that of the settings.")]
 
@@ -50,6 +67,9 @@ def template(
     trainer: Annotated[str, typer.Option(help="Address that will publish checkpoints.")],
     storage_key: Annotated[str, typer.Option("--storage-key", help="Address that will sign storage receipts.")],
     profile: Annotated[str, typer.Option(help="Verification profile.")] = "cpu-fp32-projection-v2",
+    calibration: Annotated[
+        Path | None, typer.Option(help="Calibration of the model (muster run calibrate): it names the profile.")
+    ] = None,
     budgets: Annotated[str, typer.Option(help="Thinking budgets of the one class, in tokens.")] = "8,12,16",
     out: Annotated[Path | None, typer.Option("--out", help="File to write; else standard output.")] = None,
 ) -> None:
@@ -68,12 +88,43 @@ def template(
         classes=(WorkClass(10_000, parse_numbers(budgets)),),
     )
     check_context(terms, context)
-    if PROFILES[profile].dtype == "bfloat16":
-        session.note('bfloat16 is calibrated on models with random weights: see "What remains open" in verification.md')
+    if calibration is not None:
+        terms = replace(terms, profile=_calibrated(calibration, terms).hash)
     text = write_terms(terms)
     if out is not None:
         out.write_text(text, encoding="utf-8")
     session.result({"terms": str(out) if out else text}, f"wrote {out}" if out else text.rstrip())
+
+
+@command(app, "calibrate")
+async def calibrate(
+    session: Session,
+    model: ModelArgument,
+    out: Annotated[Path, typer.Option("--out", help="File to write.")] = Path("calibration.json"),
+    profile: Annotated[str, typer.Option(help="Verification profile.")] = "bf16-projection-v2",
+    tasks: TasksOption = None,
+    temperature: Annotated[float, typer.Option(min=0.01, max=100)] = 1.0,
+    tokens: TokensOption = 100_000,
+    max_tokens: LengthOption = 128,
+    sharpened: SharpenedOption = "2,4",
+    folder: Annotated[Path, typer.Option(help="Keeps what is measured: type the command again to go on.")] = Path(
+        ".muster/calibration"
+    ),
+    against: Annotated[
+        Path | None, typer.Option(help="Only check that this machine's honest work keeps a calibration's margins.")
+    ] = None,
+) -> None:
+    """Measure honest work on a model and derive the limits of a run that trains it. Exit code 3 where none hold."""
+    grid = grid_of(model, profile, tasks, temperature, tokens, max_tokens, sharpened, folder, cheats=against is None)
+    if against is not None:
+        margin = await admit_hardware(session, grid, parse_calibration(read_document(against)))
+        shown = {"calibration": str(against), "margin": margin}
+        return session.result(shown, f"this machine keeps a margin of {margin:.2f}")
+    found = await derive(session, grid)
+    out.write_bytes(found.to_bytes())
+    session.note(f"wrote {out}; next: muster run template --calibration {out}, and put it into orchestrator.run_folder")
+    document = found.model_dump(mode="json") | {"hash": hex_hash(found.hash), "file": str(out)}
+    return session.result(document, as_table(cheat_lines(found)))
 
 
 @command(app, "follow")
@@ -119,11 +170,16 @@ async def create(
     session: Session,
     terms_file: Annotated[Path, typer.Argument(metavar="TERMS", help="TOML file (muster run template).")],
     model: Annotated[Path | None, typer.Option(help="Folder of the run's model: check that the terms fit it.")] = None,
+    calibration: Annotated[Path | None, typer.Option(help="The calibration that the terms name.")] = None,
+    uncalibrated: Annotated[
+        bool, typer.Option("--uncalibrated", help="Train a large model in bfloat16 under limits not measured on it.")
+    ] = False,
 ) -> None:
     """Create a run. Its terms can never be changed; fund it afterwards."""
     terms = read_terms(terms_file)
     if model is not None:
         _check_model(terms, model)
+    _check_profile(terms, model, calibration, uncalibrated=uncalibrated)
     async with session.operator() as chain:
         await session.spend(
             chain,
@@ -132,6 +188,37 @@ async def create(
             runs.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
+
+
+def _calibrated(path: Path, terms: Terms) -> Calibration:
+    """Return a calibration that fits the terms. Raises MalformedError, and MismatchError for another model's."""
+    found = parse_calibration(read_document(path))
+    check_calibration(found, terms.model_hash, terms.temperature_micro)
+    return found
+
+
+def _check_profile(terms: Terms, model: Path | None, calibration: Path | None, *, uncalibrated: bool) -> None:
+    """Check that nodes will know what the terms' work is judged by, and that it was measured. Raises ConfigError."""
+    known = {profile_hash(name): profile for name, profile in PROFILES.items()}.get(terms.profile)
+    if calibration is not None:
+        if terms.profile != _calibrated(calibration, terms).hash:
+            raise ConfigError(
+                f"the terms do not name the calibration in {calibration}",
+                hint=f"make the terms anew: muster run template --calibration {calibration}",
+            )
+    elif known is None:
+        raise ConfigError(
+            f"the terms name the calibration 0x{terms.profile.hex()}, or a profile that is not known here",
+            hint="pass the file that it is the hash of: --calibration FILE",
+        )
+    elif known.dtype == "bfloat16" and not uncalibrated:
+        if model is None:
+            raise ConfigError("the terms' profile is in bfloat16", hint="pass --model FOLDER, or --uncalibrated")
+        if (size := parameter_count(model)) > UNCALIBRATED_PARAMETERS:
+            raise ConfigError(
+                f"the limits of {known.name} were not measured on this model of {size:,} parameters",
+                hint=f"muster run calibrate {model}, or --uncalibrated",
+            )
 
 
 def _check_model(terms: Terms, model: Path) -> None:

@@ -18,7 +18,7 @@ from muster.evaluation.request import EvalRequest, Sampling, TaskResult
 from muster.models.files import model_hash, tokenizer_hash
 from muster.protocol.terms import Terms
 from muster.verification.checks import ModelFacts
-from muster.verification.profiles import profile_by_hash, profile_hash
+from muster.verification.profiles import profile_hash
 
 SamplesOption = Annotated[int, typer.Option(min=1, help="Answers to each task.")]
 BudgetsOption = Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")]
@@ -45,11 +45,10 @@ class SamplingDefaults:
     """None: twice the largest budget."""
 
     @classmethod
-    def from_terms(cls, terms: Terms) -> SamplingDefaults:
+    def from_terms(cls, terms: Terms, profile: str) -> SamplingDefaults:
         """Return how a run's workers sample."""
         budgets = sorted({budget for work_class in terms.classes for budget in work_class.budgets})
-        name = profile_by_hash(terms.profile).name
-        return cls(tuple(budgets), terms.temperature, name, terms.max_completion_tokens)
+        return cls(tuple(budgets), terms.temperature, profile, terms.max_completion_tokens)
 
 
 def make_sampling(

@@ -19,6 +19,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.errors import MismatchError, MusterError
 from muster.models.files import load_tokenizer, tokenizer_hash
+from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
@@ -28,7 +29,9 @@ from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasks import TaskSet, load_task_set
+from muster.verification.calibration import check_calibration, parse_calibration, read_document
 from muster.verification.checks import ModelFacts, Rules
+from muster.verification.profiles import Profile, known_profile
 
 NEWEST: Final = 2
 """Newest steps that are not deleted for an older one: the current one, and what the next is made of."""
@@ -49,6 +52,26 @@ async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path)
     if task_set.size != terms.task_count:
         raise MismatchError(f"the task set has {task_set.size} tasks, the run's terms say {terms.task_count}")
     return task_set
+
+
+async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) -> Profile:
+    """Return what the run's work is judged by: a profile that is known here, or the run's own calibration of one.
+
+    The calibration is kept in `folder`. Raises as `OrchestratorClient.get_file`, `parse_calibration` and
+    `check_calibration`.
+    """
+    if (known := known_profile(terms.profile)) is not None:
+        return known
+    path = folder / f"calibration-{terms.profile.hex()}.json"
+    if not path.exists():
+        data = await client.get_file(terms.profile)
+        await asyncio.to_thread(write_durably, path, data)
+    data = await asyncio.to_thread(read_document, path)
+    if hash_bytes(content_hash(data)) != terms.profile:
+        raise MismatchError(f"{path} is not the calibration that the run's terms name", hint=f"remove {path}")
+    calibration = parse_calibration(data)
+    check_calibration(calibration, terms.model_hash, terms.temperature_micro)
+    return calibration.to_profile()
 
 
 def task_set_path(terms: Terms, folder: Path) -> Path:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from muster.errors import ConfigError
+from muster.models.safetensors import tensors_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -76,6 +78,15 @@ def model_hash(directory: Path) -> bytes:
 def tokenizer_hash(directory: Path) -> bytes:
     """SHA-256 over all that is not weights, `FIXED_FILES`: `Terms.tokenizer_hash`, the same at every step."""
     return _hash_files(directory, [directory / name for name in FIXED_FILES if (directory / name).is_file()])
+
+
+def parameter_count(directory: Path) -> int:
+    """Return the number of weights in a checkpoint folder. Raises ConfigError when it is none."""
+    try:
+        tensors = [one for path in directory.glob("*.safetensors") for one in tensors_of(path)]
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{directory} is no checkpoint folder: {error}", hint="muster model init") from error
+    return sum(math.prod(tensor.shape) for tensor in tensors)
 
 
 def _hash_files(directory: Path, files: list[Path]) -> bytes:

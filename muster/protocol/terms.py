@@ -105,7 +105,8 @@ class Terms:
     tokenizer_hash: bytes
     """`muster.models.files.tokenizer_hash`, the same at every step."""
     profile: bytes
-    """Verification profile: keccak of its name in `muster.verification.profiles`."""
+    """Verification profile: keccak of its name in `muster.verification.profiles`, or the hash of the run's own
+    calibration (`muster.verification.calibration`)."""
     classes: tuple[WorkClass, ...]
 
     @property

@@ -20,6 +20,7 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import numpy as np
@@ -144,6 +145,18 @@ def parse_calibration(data: bytes) -> Calibration:
     if found.profile not in PROFILES:
         raise MalformedError(f"the calibration is for the profile {found.profile!r}", hint="upgrade muster")
     return found
+
+
+def read_document(path: Path) -> bytes:
+    """Read the file of a calibration. Raises MalformedError when it cannot be read, or is too large to be one."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_DOCUMENT + 1)
+    except OSError as error:
+        raise MalformedError(f"{path} cannot be read: {error.strerror}", hint="muster run calibrate") from error
+    if len(data) > MAX_DOCUMENT:
+        raise MalformedError(f"{path} has more than {MAX_DOCUMENT} bytes")
+    return data
 
 
 def check_calibration(calibration: Calibration, model_hash: bytes, temperature_micro: int) -> None:

@@ -118,9 +118,13 @@ def profile_hash(name: str) -> bytes:
     return keccak(name.encode())
 
 
+def known_profile(value: bytes) -> Profile | None:
+    """Return the profile whose name's hash this is. None: a run's own calibration, or one that is not known here."""
+    return next((profile for profile in PROFILES.values() if keccak(profile.name.encode()) == value), None)
+
+
 def profile_by_hash(value: bytes) -> Profile:
-    """Return the profile that a run's terms name. Raises ConfigError when this version does not know it."""
-    for profile in PROFILES.values():
-        if keccak(profile.name.encode()) == value:
-            return profile
+    """Return the profile that a run's terms name. Raises ConfigError when they name none that is known here."""
+    if (known := known_profile(value)) is not None:
+        return known
     raise ConfigError(f"the run's verification profile 0x{value.hex()} is not known here", hint="upgrade muster")

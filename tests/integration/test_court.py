@@ -28,6 +28,7 @@ from muster.protocol.messages import UploadReceipt
 from muster.rollouts.leaves import Leaf, leaf_hash
 from muster.settings.schema import Settings
 from muster.verification.checks import CommittedWork
+from muster.verification.profiles import CPU_FP32
 from tests.support.chain import Deployment, deploy_on, funded_on
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree
@@ -173,7 +174,7 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
     last = await scene.stranger.call(court.case_count())
     async with run_fixture.chain("defended") as chain:
         terms, settings = await chain.terms(run_fixture.run), Settings.model_validate({"run": run_fixture.run})
-        defender = Defender(WorkerContext(settings, chain, None, terms, journal))  # type: ignore[arg-type]
+        defender = Defender(WorkerContext(settings, chain, None, terms, CPU_FP32, journal))  # type: ignore[arg-type]
         await defender.dismiss_open()
         assert (await chain.call(runs.work(node))).open_cases == 2, "nothing to show yet"
         unsigned = UploadReceipt(

@@ -20,6 +20,7 @@ from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import UploadReceipt
 from muster.settings.schema import Settings
+from muster.verification.profiles import CPU_FP32
 from tests.support.balancer import balanced, first
 from worker.committer import Committer
 from worker.context import WorkerContext
@@ -52,7 +53,7 @@ async def context_of(
             run_fixture.client(orchestrator, worker) as client,
         ):
             terms = await chain.terms(run_fixture.run)
-            yield WorkerContext(Settings(run=run_fixture.run, chain=settings), chain, client, terms, journal)
+            yield WorkerContext(Settings(run=run_fixture.run, chain=settings), chain, client, terms, CPU_FP32, journal)
     finally:
         journal.close()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from muster.cli.engine_check import assess, failure
+from muster.cli.engine_check import assess
+from muster.cli.probe_process import failure
 from muster.errors import CheckError, ConfigError
 from muster.verification.probes import ProbedRow, ProbeFinding, ProbeReport
 from muster.verification.profiles import BF16, STATISTICS

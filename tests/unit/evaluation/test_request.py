@@ -109,7 +109,7 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
         temperature_micro=600_000,
         max_completion_tokens=77,
     )
-    usual = SamplingDefaults.from_terms(terms)
+    usual = SamplingDefaults.from_terms(terms, "bf16-projection-v2")
     budgets = tuple(sorted({budget for one in terms.classes for budget in one.budgets}))
     of_run = make_sampling(4, None, None, None, 5, None, usual)
     assert (of_run.budgets, of_run.temperature, of_run.max_tokens, of_run.seed) == (budgets, 0.6, 77, 5)
