@@ -1,6 +1,7 @@
 """The `toploc` codec: TOPLOC as published (arXiv 2501.16007), 258 bytes for every 32 tokens.
 
-The `toploc` package 0.1.6 reads and writes the same bytes.
+The `toploc` package 0.1.6 reads and writes the same bytes, where the 128th largest entry of a chunk is larger than the
+next: of equal ones it keeps others than we do.
 
 Per chunk of 32 tokens the 128 entries of largest magnitude (`muster.proofs.topk`) are the points of a polynomial
 (`muster.proofs.field`): a modulus and 128 coefficients, two bytes each, the high one first. A reader evaluates it at
@@ -14,9 +15,15 @@ on one scale, relative to what such a guess gets:
 
     distance    of two entries, in units of bfloat16's last place: the difference of the mantissas where the exponents
                 agree, through the change of an exponent and of the sign without a jump, and 128 (an octave) at most
-    off         sum of the distances between claimed and recomputed entries
+    counted     the kept entries of the recomputed states that are larger than the smallest of them: which of several
+                equal ones are the last to be kept is chance where two machines differ in the last bit
+    off         sum of the distances between claimed and recomputed entries, of those counted
     spread      the same between the recomputed entries and their median, at least 1 per entry
     error       sum of `off` over the completion's chunks / sum of `spread`
+
+All 128 entries count in a chunk whose larger ones are all but equal, on average less than a step off their median: in
+one of which none is larger than the smallest, above all. There a constant could be right about those few alone.
+Elsewhere the best constant is as far off as the median, so leaving entries out lets none pass.
 
 The mean, not the median: an entry that only one side kept counts 128, and how many there are tells as much as how far
 the others are off. By completion, not by chunk: honest chunks at the edge of a near-tie average out. 0 is the same
@@ -34,12 +41,11 @@ import torch
 
 from muster.proofs.codec import Comparison
 from muster.proofs.field import LEAST_MODULUS, PRIME, WORDS, evaluate, interpolate
-from muster.proofs.topk import CHUNK_TOKENS, INFINITE, POINTS, Largest, chunk_count, largest
+from muster.proofs.topk import CHUNK_TOKENS, INFINITE, Largest, chunk_count, largest
 
 CHUNK_BYTES: Final = 2 * WORDS
 _OCTAVE: Final = 128
 """A distance is at most this: the steps of bfloat16 from a number to its double."""
-_MIDDLE: Final = (POINTS - 1) // 2
 
 
 @dataclass(frozen=True)
@@ -88,8 +94,9 @@ def _distances(proofs: Sequence[bytes], states: Sequence[torch.Tensor]) -> list[
     kept = largest(states)
     words = np.frombuffer(b"".join(proofs), dtype=">u2").reshape(-1, WORDS).astype(np.uint16)
     expected = _steps(kept.bits)
-    off = _distance(_steps(evaluate(words, kept.indices)), expected)
-    spread = np.maximum(_distance(np.partition(expected, _MIDDLE, axis=1)[:, _MIDDLE, None], expected), POINTS)
+    counted = _counted(kept.bits, expected)
+    off = _distance(_steps(evaluate(words, kept.indices)), expected, counted)
+    spread = np.maximum(_spread(expected, counted), counted.sum(axis=1))
 
     completions = len(states)
     owners = np.repeat(np.arange(completions), [chunk_count(len(rows)) for rows in states])
@@ -116,9 +123,25 @@ def _steps(bits: np.ndarray) -> np.ndarray:
     return np.where(bits >> 15, -magnitudes, magnitudes)
 
 
-def _distance(claimed: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """Return the sum of the distances of each chunk's entries [C, 128]: int64 [C]."""
-    return np.minimum(np.abs(claimed - expected), _OCTAVE).sum(axis=1, dtype=np.int64)
+def _counted(bits: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return which of the kept entries [C, 128] are compared: bool [C, 128], at least one in each chunk."""
+    magnitudes = bits & 0x7FFF
+    above = magnitudes > magnitudes.min(axis=1, keepdims=True)
+    alike = _spread(expected, above) < np.maximum(above.sum(axis=1), 1)
+    return above | alike[:, None]
+
+
+def _spread(expected: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """Return the sum of the distances of each chunk's counted entries [C, 128] to their lower median: int64 [C]."""
+    ranked = np.sort(np.where(counted, expected, np.iinfo(np.int32).max), axis=1)
+    middle = np.maximum(counted.sum(axis=1) - 1, 0) // 2
+    return _distance(np.take_along_axis(ranked, middle[:, None], axis=1), expected, counted)
+
+
+def _distance(claimed: np.ndarray, expected: np.ndarray, counted: np.ndarray) -> np.ndarray:
+    """Return the sum of the distances of each chunk's counted entries [C, 128]: int64 [C]."""
+    distances = np.minimum(np.abs(claimed.astype(np.int64) - expected), _OCTAVE)
+    return distances.sum(axis=1, where=counted)
 
 
 def _sums(owners: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:

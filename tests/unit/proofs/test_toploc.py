@@ -269,7 +269,7 @@ def test_a_gpu_gives_the_same_bytes() -> None:
 # --- How far off
 
 
-@pytest.mark.parametrize(("level", "least", "most"), [(1e-6, 0, 0.001), (0.01, 0.02, 0.06), (0.1, 0.2, 0.5)])
+@pytest.mark.parametrize(("level", "least", "most"), [(1e-6, 0, 0.001), (0.01, 0.01, 0.03), (0.1, 0.2, 0.5)])
 def test_error_grows_with_the_distance_of_the_states(level: float, least: float, most: float) -> None:
     rows = gaussian(200, 1024)
     moved = rows + level * gaussian(200, 1024, seed=1)
@@ -308,6 +308,79 @@ def test_states_without_a_spread_compare_without_dividing_by_zero() -> None:
     rows = torch.zeros(40, 96)
     assert compare(TOPLOC, encode(TOPLOC, rows, 0), rows, 0).error == 0
     assert compare(TOPLOC, encode(TOPLOC, gaussian(40, 96), 0), rows, 0).error > 50
+
+
+# --- Ties at the boundary
+
+STEP = 0x4000
+"""2.0 as bfloat16; the next bits are the next values."""
+
+
+def chunk(entries: dict[int, int]) -> torch.Tensor:
+    """Return one chunk of 32 tokens of 16 entries, zero but for these: place -> steps above 2.0."""
+    bits = np.zeros(CHUNK_TOKENS * 16, np.uint16)
+    bits[list(entries)] = STEP + np.array(list(entries.values()))
+    return tensor(bits.reshape(CHUNK_TOKENS, 16))
+
+
+ABOVE = {place: 10 + 2 * place for place in range(100)}
+"""A hundred entries of different sizes: 10, 12 … 208 steps above 2.0, the lower median 108."""
+TIED = dict.fromkeys(range(200, 240), 5)
+"""Forty of one size, of which 28 are kept: the first ones."""
+SPREAD = sum(min(abs(steps - 108), 128) for steps in ABOVE.values())
+
+
+def error_of(claimed: dict[int, int], recomputed: dict[int, int]) -> float:
+    return compare(TOPLOC, encode(TOPLOC, chunk(claimed), 0), chunk(recomputed), 0).error
+
+
+def test_which_of_equal_entries_a_worker_kept_does_not_matter() -> None:
+    assert error_of(ABOVE | TIED, ABOVE | TIED) == 0
+    others = ABOVE | dict.fromkeys(range(220, 260), 5)
+    assert not set(range(200, 220)) & set(others), "it kept none of twenty that the other side kept"
+    assert error_of(others, ABOVE | TIED) == 0
+    assert error_of(ABOVE | dict.fromkeys(range(200, 240), 4), ABOVE | TIED) == 0
+
+
+def test_the_boundary_is_left_out_though_nothing_ties_with_it() -> None:
+    alone = ABOVE | {200 + i: 6 + i % 4 for i in range(27)} | {300: 5}
+    without = alone | {300: 0, 301: 5}
+    assert len(alone) == POINTS
+    assert error_of(without, alone) == 0
+    assert error_of(alone | {300: 0, 301: 5, 200: 9}, alone) > 0
+
+
+@pytest.mark.parametrize("steps", [1, 3, 100])
+def test_entries_above_the_boundary_count_by_their_distance(steps: int) -> None:
+    assert SPREAD == 5000
+    assert error_of(ABOVE | TIED | {40: ABOVE[40] + steps}, ABOVE | TIED) == steps / SPREAD
+    moved = ABOVE | TIED | {40: ABOVE[40] + steps, 99: ABOVE[99] - 2}
+    assert error_of(moved, ABOVE | TIED) == (steps + 2) / SPREAD
+
+
+def test_where_all_kept_entries_tie_all_of_them_count() -> None:
+    flat = dict.fromkeys(range(400), 7)
+    assert error_of(flat, flat) == 0
+    assert error_of(dict.fromkeys(range(400), 8), flat) == 1
+    assert error_of(dict.fromkeys(range(400), 9) | dict.fromkeys(range(64), 7), flat) == 128 * 2 / 128
+
+
+def test_where_the_larger_entries_are_alike_all_of_them_count() -> None:
+    """Otherwise the constant that equals them would be right about everything that is compared."""
+    flat = dict.fromkeys(range(400), 7)
+    few = flat | {10: 107}
+    large = float(chunk(few).max())
+    assert compare(TOPLOC, constant(large, 1), chunk(few), 0).error == 127 * 100 / 128
+    assert compare(TOPLOC, constant(float(chunk(flat).max()), 1), chunk(few), 0).error == 100 / 128
+    some = flat | dict.fromkeys(range(60), 107)
+    assert compare(TOPLOC, constant(large, 1), chunk(some), 0).error == 68 * 100 / (60 * 100)
+    assert error_of(few, few) == error_of(some, some) == 0
+
+
+def test_no_constant_passes_where_entries_are_left_out() -> None:
+    rows = chunk(ABOVE | TIED)
+    errors = [compare(TOPLOC, constant(float(value), 1), rows, 0).error for value in rows.unique()]
+    assert min(errors) == 1.0
 
 
 # --- Malformed
