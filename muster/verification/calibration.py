@@ -238,7 +238,7 @@ def _limit(name: str, cells: Sequence[Sequence[dict[str, float]]]) -> float:
 
 def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile: Profile) -> CellReport:
     rows = [scaled_errors(row, profile).statistics() for row in cell.rows]
-    verdicts = [_beyond(row, profile) for row in rows]
+    verdicts = [beyond(row, profile) for row in rows]
     return CellReport(
         model=cell.model,
         cell=cell.cell,
@@ -252,7 +252,7 @@ def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile:
     )
 
 
-def _beyond(row: RowStatistics, profile: Profile) -> tuple[bool, bool]:
+def beyond(row: RowStatistics, profile: Profile) -> tuple[bool, bool]:
     """Return whether a row is rejected, and whether it is accused."""
     rejected = any(not getattr(row, name) <= getattr(profile, name).reject for name in STATISTICS)
     accused = any(not getattr(row, name) <= getattr(profile, name).accuse for name in STATISTICS)
@@ -283,7 +283,7 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
 
 
 def _cheat_report(cell: MeasuredCell, profile: Profile) -> CheatReport:
-    verdicts = [_beyond(scaled_errors(row, profile).statistics(), profile) for row in cell.rows]
+    verdicts = [beyond(scaled_errors(row, profile).statistics(), profile) for row in cell.rows]
     units = _units(cell, profile)
     leaning = {
         name: sum(unit[name] > getattr(profile.pool, name) for unit in units) / max(1, len(units)) for name in REASONS

@@ -1,0 +1,220 @@
+"""What a day shows of subtle cheats that no single row does: bfloat16, 208M parameters, 24 commitments.
+
+    python benchmarks/day.py [--json] [--write] [--save DIR]
+
+Every cheat of `benchmarks.testbed.subtle` does a day's work on the real engine: of each of 24 commitments the 8 rows
+that every validator re-runs (`muster.protocol.draws.draw_pool`), each of another group. Honest work of the same model,
+also as other machines compute it, gives the pool limits, as `muster run calibrate` derives them; an honest day of other
+rows is judged beside the cheats. *Caught* is who is accused within the day, by its pool or by single rows: those of the
+pool and the 8 that each of two validators draws for itself, which are taken to be like those of the pool.
+--write puts the table into docs/verification.md. --save keeps what is measured: a run goes on from it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from benchmarks import report
+from benchmarks.page import DOCS, rewrite, table
+from benchmarks.testbed.calibration import LARGE, fresh, peaked
+from benchmarks.testbed.subtle import cheats
+from muster.models.arithmetic import HONEST, computing
+from muster.models.files import load_tokenizer
+from muster.protocol.prompts import end_token, prompt_tokens
+from muster.tasks import make_task_set
+from muster.verification.calibration import MarginError, beyond, calibrate
+from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
+from muster.verification.pools import PooledRow, PooledWork, judge_pool
+from muster.verification.profiles import BF16, Profile
+from muster.verification.statistics import scaled_errors
+from validator.replay import Replayer
+from worker.engine import Engine, EngineLimits, GenerationRequest
+from worker.rollouts import bare_rows
+
+COMMITMENTS, ROWS, TOKENS = 24, 8, 96
+"""Of a day, of a commitment in the pool, and of a completion."""
+CALIBRATED = 96
+"""Honest rows that the limits come from."""
+VALIDATORS, OWN_ROWS = 2, 8
+HONEST_DAY, LIMITS = "honest", "limits"
+CHILD_SECONDS = 3600
+
+
+# --- Measuring
+
+
+def requests_of(model: Path, count: int, seed: str) -> list[GenerationRequest]:
+    """Return requests with a prompt of its own each."""
+    tasks, tokenizer, random = make_task_set(0), load_tokenizer(model), Random(seed)
+    prompts = [prompt_tokens(tokenizer, random.choice(tasks.train), random.choice((8, 12, 16))) for _ in range(count)]
+    return [GenerationRequest(prompt, random.getrandbits(63), TOKENS) for prompt in prompts]
+
+
+def measure(name: str, model: Path, save: Path) -> None:
+    """Generate a day's rows as this cheat does, replay them as a validator does, and keep every token's errors."""
+    torch.set_num_threads(1)
+    cheat = cheats(end_token(load_tokenizer(model))).get(name)
+    count = CALIBRATED if name == LIMITS else COMMITMENTS * ROWS
+    requests = requests_of(model, count, f"{name} {COMMITMENTS}")
+    with tempfile.TemporaryDirectory() as folder, cheat.inside() if cheat else nullcontext():
+        weights = cheat.weights(model, Path(folder)) if cheat else model
+        engine = Engine(weights, BF16, EngineLimits(1.0, 400, TOKENS, cache_bytes=256 << 20))
+        rows = bare_rows(requests, engine.generate(requests))
+    replayer = Replayer(model, BF16, 1.0)
+    for arithmetic in ("", *HONEST[BF16.dtype]) if name == LIMITS else ("",):
+        with computing(replayer.model, arithmetic):
+            errors = [row.errors for row in replayer.errors(rows)]
+        cell = MeasuredCell(BF16.name, "peaked 208M", arithmetic or name, True, errors, count_distinct(rows))
+        write_cell(cell, save / f"{cell.cell}.npz")
+
+
+# --- What a day comes to
+
+
+@dataclass(frozen=True)
+class Day:
+    """What became of one worker within a day. Numbers of commitments count from 1; None: not within the day."""
+
+    name: str
+    tokens: int
+    row_rejected: float
+    """Share of its rows that are rejected by themselves."""
+    row_accused: float
+    pool_rejects: int | None
+    pool_accuses: int | None
+    statistic: str
+    """Which one the pool shows it by."""
+
+    @property
+    def accused_by_rows(self) -> float:
+        """Return the chance that a single row accuses it within the day."""
+        rows = COMMITMENTS * (ROWS + VALIDATORS * OWN_ROWS)
+        return 1 - (1 - self.row_accused) ** rows
+
+    @property
+    def caught(self) -> bool:
+        return self.pool_accuses is not None or self.accused_by_rows >= 0.99
+
+
+def day_of(cell: MeasuredCell, profile: Profile) -> Day:
+    """Judge a day's commitments one after the other."""
+    scaled = [scaled_errors(row, profile) for row in cell.rows]
+    verdicts = [beyond(row.statistics(), profile) for row in scaled]
+    works, rejects, accuses, statistic = [], None, None, ""
+    for index in range(COMMITMENTS):
+        places = range(index * ROWS, (index + 1) * ROWS)
+        rows = tuple(
+            PooledRow(16 * n, n, place.to_bytes(4, "big"), scaled[place].sums()) for n, place in enumerate(places)
+        )
+        works.append(PooledWork(index, rows))
+        found = judge_pool(works, profile, about=index)
+        if found is not None:
+            rejects = rejects or index + 1
+            statistic = statistic or found.statistic
+            if found.accuse:
+                accuses = accuses or index + 1
+    return Day(
+        name=cell.cell,
+        tokens=cell.tokens,
+        row_rejected=sum(rejected for rejected, _ in verdicts) / len(verdicts),
+        row_accused=sum(accused for _, accused in verdicts) / len(verdicts),
+        pool_rejects=rejects,
+        pool_accuses=accuses,
+        statistic=statistic,
+    )
+
+
+def days(save: Path) -> tuple[Profile, list[Day]]:
+    """Measure what is not there yet and judge all days; return the calibrated profile, and the honest day first."""
+    save.mkdir(parents=True, exist_ok=True)
+    model = save / "model"
+    if not model.exists():
+        fresh(LARGE, peaked(2.75))(save, model)
+    names = [LIMITS, HONEST_DAY, *cheats(0)]
+    for name in names:
+        if not (save / f"{name}.npz").exists():
+            print(f"measuring {name}", file=sys.stderr)
+            command = [sys.executable, __file__, "--child", name, "--save", str(save)]
+            subprocess.run(command, check=True, timeout=CHILD_SECONDS)
+    honest = [read_cell(save / f"{name}.npz") for name in (LIMITS, *HONEST[BF16.dtype])]
+    try:
+        limits = calibrate(honest, [], BF16, model_hash=bytes(32), temperature_micro=1_000_000)
+    except MarginError as error:
+        raise SystemExit(f"no limits hold: {error}") from error
+    profile = limits.to_profile()
+    return profile, [day_of(read_cell(save / f"{name}.npz"), profile) for name in names[1:]]
+
+
+def figures(runs: int, *, write: bool = False, save: Path | None = None) -> list[report.Figure]:
+    """Return the figures of one day; `runs` is not used, each cheat does its day once."""
+    with tempfile.TemporaryDirectory() as folder:
+        profile, found = days(save or Path(folder))
+    honest, others = found[0], found[1:]
+    if write:
+        rewrite(DOCS / "verification.md", "day", page(profile, found))
+    caught = [day for day in others if day.caught]
+    wrong = (honest.pool_rejects is not None) + (honest.row_rejected > 0)
+    return [
+        report.figure(
+            "bf16_day",
+            [len(caught)],
+            ratio=len(caught) / len(others),
+            target=0.9,
+            unit=f"of {len(others)} subtle cheats are accused within a day; not: "
+            + (", ".join(day.name for day in others if not day.caught) or "none"),
+        ),
+        report.figure("bf16_day_honest", [wrong], ratio=wrong, target=0, at_most=True, unit="honest days rejected"),
+    ]
+
+
+def page(profile: Profile, found: Sequence[Day]) -> str:
+    """Write the table of docs/verification.md."""
+    heads = ("", "rows rejected", "rows accused", "pool rejects", "pool accuses", "shown by", "caught in a day")
+    lines = [
+        (
+            day.name,
+            f"{day.row_rejected:.1%}",
+            f"{day.row_accused:.1%}",
+            day.pool_rejects or "no",
+            day.pool_accuses or "no",
+            day.statistic.replace("_", " ") or "nothing",
+            "yes" if day.caught else "no",
+        )
+        for day in found
+    ]
+    limits = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in vars(profile.pool).items())
+    tokens = sum(day.tokens for day in found)
+    return (
+        f"{COMMITMENTS} commitments of each, {ROWS} rows of up to {TOKENS} tokens in the pool of each, {tokens:,} tokens "
+        f"in all. Pool limits of this model: {limits}. *Pool rejects* and *accuses* give the number of the commitment.\n\n"
+        + table(heads, lines)
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="one JSON document on stdout")
+    parser.add_argument("--write", action="store_true", help="rewrite the table in docs/verification.md")
+    parser.add_argument("--save", type=Path, help="folder that keeps what is measured: a run goes on from it")
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.child:
+        measure(options.child, options.save / "model", options.save)
+        return 0
+    return report.show(figures(1, write=options.write, save=options.save), as_json=options.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
