@@ -115,10 +115,8 @@ def day_of(cell: MeasuredCell, profile: Profile) -> Day:
     works, rejects, accuses, statistic = [], None, None, ""
     for index in range(COMMITMENTS):
         places = range(index * ROWS, (index + 1) * ROWS)
-        rows = tuple(
-            PooledRow(16 * n, n, place.to_bytes(4, "big"), scaled[place].sums()) for n, place in enumerate(places)
-        )
-        works.append(PooledWork(index, rows))
+        rows = [PooledRow(16 * n, n, bytes([place]), scaled[place].sums()) for n, place in enumerate(places)]
+        works.append(PooledWork(index, tuple(rows)))
         found = judge_pool(works, profile, about=index)
         if found is not None:
             rejects = rejects or index + 1
@@ -197,9 +195,9 @@ def page(profile: Profile, found: Sequence[Day]) -> str:
     limits = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in vars(profile.pool).items())
     tokens = sum(day.tokens for day in found)
     return (
-        f"{COMMITMENTS} commitments of each, {ROWS} rows of up to {TOKENS} tokens in the pool of each, {tokens:,} tokens "
-        f"in all. Pool limits of this model: {limits}. *Pool rejects* and *accuses* give the number of the commitment.\n\n"
-        + table(heads, lines)
+        f"{COMMITMENTS} commitments of each, {ROWS} rows of up to {TOKENS} tokens in the pool of each, {tokens:,} "
+        f"tokens in all. Pool limits of this model: {limits}. *Pool rejects* and *accuses* give the number of the "
+        "commitment.\n\n" + table(heads, lines)
     )
 
 

@@ -58,15 +58,15 @@ def int8(values: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def int8_cache() -> Iterator[None]:
-    """Keep keys and values in int8. vLLM's engine for processors has no such cache: they are rounded on their way in."""
+    """Keep keys and values in int8. vLLM has no such cache on processors: they are rounded on their way in."""
     from vllm.model_executor.layers.attention.attention import Attention
 
     plain = Attention.forward
 
     def forward(self: Any, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, *rest: Any, **more: Any) -> Any:
         heads = (-1, self.num_kv_heads, self.head_size)
-        rounded = (int8(one.view(heads)).view(one.shape) for one in (key, value))
-        return plain(self, query, *rounded, *rest, **more)
+        rounded = [int8(one.view(heads)).view(one.shape) for one in (key, value)]
+        return plain(self, query, rounded[0], rounded[1], *rest, **more)
 
     with patch.object(Attention, "forward", forward):
         yield
