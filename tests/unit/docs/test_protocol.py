@@ -15,7 +15,7 @@ from eth_account.messages import encode_typed_data
 from eth_utils.crypto import keccak
 
 from muster.chain.client import vote_hash
-from muster.protocol.draws import chain_preimages, draw_base, draw_sample, group_draw, position_seed
+from muster.protocol.draws import chain_preimages, draw_base, draw_pool, draw_rows, group_draw, position_seed
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
 from muster.protocol.merkle import LeafTree
@@ -111,15 +111,10 @@ def the_sample(given: Values) -> Values:
     tip = keccak(links[0])
     preimage = links[given["draw_index"]]
     assert opens_chain(tip, preimage, given["draw_index"])
-    rows = draw_sample(
-        block_hash=raw(given["block_hash"]),
-        preimage=preimage,
-        node=given["node"],
-        index=given["index"],
-        positions=given["positions"],
-        count=given["count"],
-    )
-    return {"tip": hexed(tip), "preimage": hexed(preimage), "rows": rows}
+    drawn = {"block_hash": raw(given["block_hash"]), "node": given["node"], "index": given["index"]}
+    pool = draw_pool(**drawn, positions=given["positions"])
+    rows = draw_rows(**drawn, preimage=preimage, positions=given["positions"], count=given["count"])
+    return {"tip": hexed(tip), "preimage": hexed(preimage), "pool": pool, "rows": rows}
 
 
 def signed(given: Values, struct: str, message: Values) -> Values:
