@@ -172,7 +172,11 @@ def scaled_errors(errors: TokenErrors, profile: Profile) -> ScaledErrors:
     rounding = profile.logit_rounding * errors.magnitudes
     expected_gaps = np.hypot(state_errors * errors.gap_scales, rounding) + LEAST
     least = LEAST + FLOAT32 * errors.magnitudes
-    blur = least / np.maximum(-np.expm1(errors.logprobs.astype(np.float64)), least)
+    # What LEAST makes of the log-odds, by the less sure of the two: a claim far from sure is told apart from sure ones.
+    less_sure = np.minimum(errors.logprobs, np.where(np.isfinite(errors.claimed), errors.claimed, 0.0)).astype(
+        np.float64
+    )
+    blur = least / np.maximum(-np.expm1(less_sure), least)
     expected_odds = np.hypot(state_errors * errors.logprob_scales, rounding) + blur
 
     # 3. Errors in these units.

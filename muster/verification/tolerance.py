@@ -6,16 +6,15 @@ their probabilities, and over what a worker makes its own activation proof show.
 
 The largest expected error of a token of probability p = 1 - x, in log-odds, is
 
-    e(x) = e0 + least / x        e0 = hypot(s · S, u · M)
+    e(x) = e0 + least / x        e0 = hypot(s · S, u · M); x of the recomputed or the claimed one, the larger
     s    hypot(the profile's state error, the distance at which its proof rejects): a proof licenses no more than that
     S, M the largest |h| · |w| / (sqrt(H) · T) and the largest |logit| / T of the model; u and least as in `statistics`
 
 A claim that is k expected errors too low is off by log(1 + x · (exp(k · e(x)) - 1)) nats. What the logarithm is taken
-of is convex in x, and the whole is convex in k, so both are largest at an end. At x = 1 that is k · (e0 + least). At
-x = least it is log(1 + least · (exp(k · (e0 + 1)) - 1)), about a nat for k = 12 under every profile: log-odds let a
-sure token be claimed to be unsure. Such a token hardly counts in a gradient: the derivative of its log-probability is
-at most x for each logit. So tokens with x below SURE are bounded apart. A claim that is too high is off by no more
-than one that is too low.
+of is convex in x, and the whole is convex in k, so both are largest at an end: at x = 1, where that is
+k · (e0 + least), or at x = SURE. Tokens with x below SURE are bounded apart. The least sure claim that passes for one of
+them grows with x, so none is further off than that for x = SURE is from certainty. A claim that is too high is off by
+no more than one that is too low.
 
 Pure: numbers in, numbers out. The trainer (`trainer.old_logprobs`) compares them with its clip.
 """
@@ -30,7 +29,8 @@ from muster.verification.profiles import Profile
 from muster.verification.statistics import CLIP, DRIFT, FLOAT32, LEAST, PRIOR_TOKENS
 
 SURE: Final = 1e-3
-"""Tokens whose probability is above 1 - SURE have gradients below a thousandth of an unsure token's."""
+"""Tokens whose probability is above 1 - SURE have gradients below a thousandth of an unsure token's: the derivative of
+a log-probability is at most 1 - p for each logit."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ def tolerated_error(profile: Profile, sizes: ModelSizes, *, tokens: int) -> Tole
     least = LEAST + FLOAT32 * sizes.magnitude
     at_sure = _nats_too_low(k, e0, least, max(SURE, least))
     worst = max(k * (e0 + least), at_sure)
-    sure = max(at_sure, _nats_too_low(k, e0, least, least)) + least  # an exact claim may be 0 where -least is taken
+    sure = at_sure + max(SURE, least) + least  # an exact claim may be 0 where -least is taken
 
     # 2. The row, in expected errors. The statistics count CLIP of an error between CLIP and k: `beyond` is how much of
     # such tokens they leave out. Drift limits the signed sum, rms limits the sum of squares and so both.

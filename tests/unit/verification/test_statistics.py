@@ -144,3 +144,12 @@ def test_claims_that_are_no_numbers_are_infinitely_wrong(value: float) -> None:
     errors = row(4)
     found = row_statistics(replace(errors, claimed=at(errors.claimed, 2, value)), CPU_FP32)
     assert (found.logprob_rms, found.logprob_worst, found.logprob_drift) == (math.inf, math.inf, math.inf)
+
+
+@pytest.mark.parametrize("profile", PROFILES.values(), ids=PROFILES)
+@pytest.mark.parametrize("lie", [0.05, 0.5, 3.0])
+def test_a_token_that_is_sure_cannot_be_claimed_to_be_less_sure(profile: Profile, lie: float) -> None:
+    """Where the model is sure to the last bit, honest claims are as well, whatever their last bits: a lie is seen."""
+    sure = row(64, probability=1 - 1e-7)
+    assert rejected_by(replace(sure, claimed=at(sure.logprobs, 3, -5e-6)), profile) == set()
+    assert "logprob_worst" in rejected_by(replace(sure, claimed=at(sure.logprobs, 3, -lie)), profile)
