@@ -12,9 +12,9 @@ The largest expected error of a token of probability p = 1 - x, in log-odds, is
 
 A claim that is k expected errors too low is off by log(1 + x · (exp(k · e(x)) - 1)) nats. What the logarithm is taken
 of is convex in x, and the whole is convex in k, so both are largest at an end: at x = 1, where that is
-k · (e0 + least), or at x = SURE. Tokens with x below SURE are bounded apart. The least sure claim that passes for one of
-them grows with x, so none is further off than that for x = SURE is from certainty. A claim that is too high is off by
-no more than one that is too low.
+k · (e0 + least), or at x = SURE. Tokens with x below SURE are bounded apart. The least sure claim that passes for one
+of them grows with x, so none is further off than that for x = SURE is from certainty. A claim that is too high is off
+by no more than one that is too low.
 
 Pure: numbers in, numbers out. The trainer (`trainer.old_logprobs`) compares them with its clip.
 """
