@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from muster.protocol.messages import Reason
+from muster.protocol.messages import Reason, Verdict
 
 EXPLANATIONS: Final[dict[Reason, str]] = {
     "malformed": "the file is not a rollout file, or breaks its limits",
@@ -27,3 +27,18 @@ ADVICE: Final[dict[Reason, str]] = {
     "wrong_logprobs": "check the engine's dtype and temperature",
 }
 """What an honest operator should check, where there is something."""
+
+POOLED: Final = (
+    "; no single row shows it, but the rows of this node's last commitments together do: measured and threshold are "
+    "powers of ten of the evidence. Run muster doctor --engine"
+)
+"""What is added where no row is named though the reason is one of rows (`muster.verification.pools`)."""
+
+_OF_ROWS: Final[frozenset[Reason]] = frozenset({"sampling_mismatch", "activation_mismatch", "wrong_logprobs"})
+
+
+def explain(verdict: Verdict) -> str:
+    """Return what a rejection means."""
+    assert verdict.reason is not None
+    pooled = verdict.reason in _OF_ROWS and verdict.position is None
+    return EXPLANATIONS[verdict.reason] + (POOLED if pooled else "")

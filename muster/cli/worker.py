@@ -11,7 +11,7 @@ from rich.text import Text
 from muster.chain.client import Chain
 from muster.cli import nodes
 from muster.cli.nodes import GasOption, NodeOption, RunOption
-from muster.cli.reasons import ADVICE, EXPLANATIONS
+from muster.cli.reasons import ADVICE, explain
 from muster.cli.session import Session, as_table, command
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court, runs
@@ -119,7 +119,7 @@ def _explained(verdict: Verdict) -> dict[str, Any]:
     if verdict.reason is not None:
         row |= {
             "reason": verdict.reason,
-            "means": EXPLANATIONS[verdict.reason],
+            "means": explain(verdict),
             "position": verdict.position,
             "measured": verdict.measured,
             "threshold": verdict.threshold,
