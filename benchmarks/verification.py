@@ -40,6 +40,7 @@ PARTS = {
     "engine": Part("benchmarks.verification_engine", 40),
     "adversaries": Part("benchmarks.adversaries", 1, tables=True),
     "steering": Part("benchmarks.steering", 1),
+    "day": Part("benchmarks.day", 1, tables=True),
     "calibration": Part("benchmarks.calibrate", 1, tables=True),
 }
 """Where the figures come from, in the order of the document."""
