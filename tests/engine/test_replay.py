@@ -64,7 +64,7 @@ def test_a_forged_log_probability_is_measured_in_the_error_that_states_and_head_
     magnitude = max(abs(float(logits[chosen])), abs(float(logits.max())))
     least = LEAST + FLOAT32 * magnitude
     expected = math.hypot(CPU_FP32.state_error * scale, CPU_FP32.logit_rounding * magnitude)
-    expected += least / max(-math.expm1(logprob), least)
+    expected += least / max(-math.expm1(min(logprob, forged)), least)
     odds = [value - math.log(-math.expm1(value)) for value in (forged, min(logprob, -least))]
     logprobs = row.logprobs.copy()
     logprobs[token] = forged
