@@ -129,9 +129,9 @@ def page(found: Mapping[str, Sequence[Found]]) -> str:
         f"### Under {first}",
         _table(found[first]),
         f"{sum(map(is_caught, plain))} of the {len(found[first])} kinds are caught within one commitment, with "
-        f"{sample} of 128 rows re-run, as of a node that is no newcomer. Caught means: in at least {SURE:.0%} of "
-        f"{plain[0]['samples']} samples. The other {len(SUBTLE)} take longer, because most of their rows are not false "
-        "at all: " + _of_the_subtle(found[first]),
+        f"{sample} of 128 rows re-run besides the pool's, as of a node that is no newcomer. Caught means: in at least "
+        f"{SURE:.0%} of {plain[0]['samples']} samples. The other {len(SUBTLE)} take longer, because most of their rows "
+        "are not false at all: " + _of_the_subtle(found[first]),
     ]
     for name in others:
         dear = [one for one in found[name] if one["reject"] is not None]

@@ -115,8 +115,8 @@ def day_of(cell: MeasuredCell, profile: Profile) -> Day:
     works, rejects, accuses, statistic = [], None, None, ""
     for index in range(COMMITMENTS):
         places = range(index * ROWS, (index + 1) * ROWS)
-        rows = [PooledRow(16 * n, n, bytes([place]), scaled[place].sums()) for n, place in enumerate(places)]
-        works.append(PooledWork(index, tuple(rows)))
+        rows = [PooledRow(16 * n, bytes([place]), scaled[place].sums(profile)) for n, place in enumerate(places)]
+        works.append(PooledWork(index, index, tuple(rows)))  # a step each
         found = judge_pool(works, profile, about=index)
         if found is not None:
             rejects = rejects or index + 1

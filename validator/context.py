@@ -78,6 +78,8 @@ class RunVerificationContext:
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
         """Return the commitment of this number that a block holds, if it holds one."""
+        if block > (await self.chain.head()).number:
+            return None
         for event in await self.chain.events([WorkCommitted], block, block):
             if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (
                 self.rules.run,

@@ -27,6 +27,7 @@ from muster.verification.evidence import (
     Inspection,
     PoolMember,
     VerificationContext,
+    check_members,
     finite,
     make_bundle,
     make_member,
@@ -134,10 +135,10 @@ class Inspector:
         """
         # 1. Draw the rows: those that every validator re-runs, and a sample of this one's own.
         self._check_link(link)
-        positions = self.context.rules.terms.positions
+        terms = self.context.rules.terms
         block_hash = await self.context.chain.block_hash(commitment.block + SAMPLE_BLOCKS)
-        drawn = {"block_hash": block_hash, "node": commitment.node, "index": commitment.index, "positions": positions}
-        count = sample_size(self.policy, positions, index=commitment.index, suspect=suspect)
+        drawn = {"block_hash": block_hash, "node": commitment.node, "index": commitment.index, "terms": terms}
+        count = sample_size(self.policy, terms.positions, index=commitment.index, suspect=suspect)
         sample = draw_rows(**drawn, preimage=self.links[link], count=count)
 
         # 2. Inspect them one by one.
@@ -148,7 +149,7 @@ class Inspector:
         # 3. Judge the pool that its rows belong to.
         shared = draw_pool(**drawn)
         rows = [inspection.rollouts[position] for position in shared]
-        work = pooled_work(commitment.index, rows, [inspection.sums[position] for position in shared])
+        work = pooled_work(commitment.index, commitment.step, rows, [inspection.sums[position] for position in shared])
         inspection = replace(inspection, pooled=work)
         return inspection if inspection.guilty else await self._judge_pool(commitment, inspection, neighbours)
 
@@ -167,6 +168,7 @@ class Inspector:
             members = [one.work for one in pool if found.first <= one.work.index <= found.last]
             try:
                 shown = [await self._member(work, commitment, inspection) for work in members]
+                check_members(shown)
                 return replace(inspection, finding=finding, why=found.detail, rows=shared, pool=shown)
             except (CheckError, UnreachableError) as error:
                 # The node's next commitment belongs to the same pool, and accuses it then.
@@ -181,8 +183,8 @@ class Inspector:
             limits = FileLimits.from_terms(self.context.rules.terms)
             rollouts = await self.context.read(await self.context.file(upload.receipt.file_hash), limits)
         block_hash = await self.context.block_hash(work.block + SAMPLE_BLOCKS)
-        positions = self.context.rules.terms.positions
-        shared = draw_pool(block_hash=block_hash, node=work.node, index=work.index, positions=positions)
+        terms = self.context.rules.terms
+        shared = draw_pool(block_hash=block_hash, node=work.node, index=work.index, terms=terms)
         return make_member(work, rollouts, shared)
 
     def _check_link(self, link: int) -> None:

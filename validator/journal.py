@@ -18,6 +18,7 @@ from eth_utils.crypto import keccak
 from muster.chain.client import charge_of
 from muster.chain.cursor import EventBatch
 from muster.chain.types import kind_of
+from muster.constants import SAMPLE_BLOCKS
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
 from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
@@ -60,6 +61,12 @@ class ValidatorJournal(Journal):
                     "UPDATE commitments SET live = 0, accepted = NULLIF(accepted, 1) WHERE block > ?", batch.rewound_to
                 )
                 self.execute("DELETE FROM cases WHERE block > ? AND ballot = 'none'", batch.rewound_to)
+                # Which rows a pool takes follows from the block after the commitment's.
+                self.execute(
+                    """DELETE FROM pooled WHERE (node, idx, root) IN
+                       (SELECT node, idx, root FROM commitments WHERE block > ?)""",
+                    batch.rewound_to - SAMPLE_BLOCKS,
+                )
             for event in batch:
                 if isinstance(event, WorkCommitted):
                     self._committed(event, now)

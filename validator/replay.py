@@ -138,7 +138,9 @@ class Replayer:
         for row in self.errors(rollouts):
             scaled = scaled_errors(row.errors, self.profile)
             statistics = asdict(scaled.statistics())
-            found.append(Measurement(**statistics, position=row.position, sums=scaled.sums(), detail=row.detail))
+            found.append(
+                Measurement(**statistics, position=row.position, sums=scaled.sums(self.profile), detail=row.detail)
+            )
         return found
 
     def errors(self, rollouts: Sequence[Rollout]) -> list[RowErrors]:

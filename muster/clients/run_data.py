@@ -63,14 +63,12 @@ async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) 
     if (known := known_profile(terms.profile)) is not None:
         return known
     path = folder / f"calibration-{terms.profile.hex()}.json"
-    if not path.exists():
+    data = await asyncio.to_thread(read_document, path) if path.exists() else b""
+    if hash_bytes(content_hash(data)) != terms.profile:  # not there yet, or damaged
         data = await client.get_file(terms.profile)
-        await asyncio.to_thread(write_durably, path, data)
-    data = await asyncio.to_thread(read_document, path)
-    if hash_bytes(content_hash(data)) != terms.profile:
-        raise MismatchError(f"{path} is not the calibration that the run's terms name", hint=f"remove {path}")
     calibration = parse_calibration(data)
     check_calibration(calibration, terms.model_hash, terms.temperature_micro)
+    await asyncio.to_thread(write_durably, path, data)
     return calibration.to_profile()
 
 

@@ -20,6 +20,8 @@ from muster.protocol.terms import Terms
 DRAW_TAG = "muster.draw.v1"
 SAMPLE_TAG = b"muster.sample.v1"
 POOL_TAG = b"muster.pool.v1"
+POOL_TOKENS = 1 << 14
+"""Completion tokens of a commitment's pool rows, at most, unless a single row may have more."""
 
 
 @dataclass(frozen=True)
@@ -74,36 +76,34 @@ def draw_sample(*, block_hash: bytes, preimage: bytes, node: str, index: int, po
     return _shuffled(SAMPLE_TAG + block_hash + preimage, node, index, positions, count)
 
 
-def draw_pool(*, block_hash: bytes, node: str, index: int, positions: int) -> list[int]:
+def draw_pool(*, block_hash: bytes, node: str, index: int, terms: Terms) -> list[int]:
     """Draw the positions that every validator re-runs, `pool_rows` distinct ones, ascending.
 
     They are the same for all, so that what they come to over many commitments is evidence that nobody has selected.
     `block_hash` as in `draw_sample`.
     """
-    return _shuffled(POOL_TAG + block_hash, node, index, positions, pool_rows(positions))
+    return _shuffled(POOL_TAG + block_hash, node, index, terms.positions, pool_rows(terms))
 
 
-def draw_rows(*, block_hash: bytes, preimage: bytes, node: str, index: int, positions: int, count: int) -> list[int]:
-    """Draw all positions that one validator re-runs, ascending: the pool's, and of the others a sample of its own.
+def draw_rows(*, block_hash: bytes, preimage: bytes, node: str, index: int, terms: Terms, count: int) -> list[int]:
+    """Draw all positions that one validator re-runs, ascending: the pool's, and `count` others of its own.
 
-    `count` of them in all, or the pool's where these are more. The rest as in `draw_sample`.
+    The rest as in `draw_sample`.
     """
-    pool = draw_pool(block_hash=block_hash, node=node, index=index, positions=positions)
-    others = [position for position in range(positions) if position not in pool]
+    pool = draw_pool(block_hash=block_hash, node=node, index=index, terms=terms)
+    others = [position for position in range(terms.positions) if position not in pool]
     own = draw_sample(
-        block_hash=block_hash,
-        preimage=preimage,
-        node=node,
-        index=index,
-        positions=len(others),
-        count=max(0, count - len(pool)),
+        block_hash=block_hash, preimage=preimage, node=node, index=index, positions=len(others), count=count
     )
     return sorted([*pool, *(others[place] for place in own)])
 
 
-def pool_rows(positions: int) -> int:
-    """Return how many of a commitment's positions all validators re-run: a sixteenth of them, from 1 to 8."""
-    return max(1, min(8, positions // 16))
+def pool_rows(terms: Terms) -> int:
+    """Return how many of a commitment's positions all validators re-run: a sixteenth of them, from 1 to 8.
+
+    Fewer where they could have more than POOL_TOKENS tokens together: a jury replays those of many commitments.
+    """
+    return max(1, min(8, terms.positions // 16, POOL_TOKENS // terms.max_completion_tokens))
 
 
 def _shuffled(start: bytes, node: str, index: int, positions: int, count: int) -> list[int]:

@@ -30,7 +30,7 @@ from muster.errors import CheckError, MalformedError, MismatchError
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.messages import Hash, Many, Message
 from muster.verification.measured import MeasuredCell
-from muster.verification.pools import ACCUSE, REASONS, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
+from muster.verification.pools import ACCUSE, HONEST_SHARE, REASONS, REJECT, UNIT_TOKENS, pool_evidence, unit_statistics
 from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
 from muster.verification.statistics import NOTHING, RowStatistics, scaled_errors
 
@@ -41,8 +41,24 @@ UNIT_QUANTILE: Final = 0.99
 UNIT_MARGIN: Final = 1.25
 """A pool limit is also this many times the quantile of a cell's units: fewer than one in twenty may lean."""
 
-LEAST: Final = PoolLimits(gap_mean=0.02, activation=1e-4, logprob_rms=0.5, logprob_mean=0.1)
-"""Pool limits are not lower than these, where honest work measures nothing at all."""
+LEAST: Final = {
+    "float32": PoolLimits(gap_mean=0.02, activation=1e-4, logprob_rms=0.5, logprob_mean=0.1),
+    "bfloat16": PoolLimits(gap_mean=0.05, activation=0.02, logprob_rms=1.5, logprob_mean=0.15),
+}
+"""By dtype: pool limits are not lower than these, whatever a calibration measures or its owner says. Honest work of a
+model without outlier channels is below them: no owner can make it lean."""
+
+MOST: Final = 4.0
+"""A calibration's pool limits are at most so many times the profile's own."""
+
+LEANING: Final = HONEST_SHARE / 2
+"""Share of a cell's units that may lean, by any one statistic."""
+
+LEAST_UNITS: Final = 60
+"""Units of all cells together: with fewer, none that leans says little about one in twenty (three over their number)."""
+
+ROUNDING: Final = 1.001
+"""Of margins that are recomputed from what a document says."""
 
 MAX_DOCUMENT: Final = 1 << 20
 MAX_CELLS: Final = 1024
@@ -69,6 +85,8 @@ class CellReport(Message):
     """The largest value of each row statistic; the largest float where it was infinite."""
     units: dict[str, Measured]
     """Mean of each statistic over the cell's pool units; empty where it has too few tokens for one."""
+    leaning: Annotated[FiniteFloat, Field(ge=0, le=1)]
+    """Share of these units that lean, by the statistic that has most of them."""
 
 
 class CheatReport(Message):
@@ -160,7 +178,11 @@ def read_document(path: Path) -> bytes:
 
 
 def check_calibration(calibration: Calibration, model_hash: bytes, temperature_micro: int) -> None:
-    """Check that a calibration is of this model at this temperature. Raises MismatchError."""
+    """Check that a calibration is of this model at this temperature, and that its limits can be honest ones.
+
+    Every node does so before it joins. Raises MismatchError, and MalformedError for limits that would make honest work
+    lean, or that its own cells refute.
+    """
     named = (hash_bytes(calibration.model_hash), calibration.temperature_micro)
     if named != (model_hash, temperature_micro):
         raise MismatchError(
@@ -169,6 +191,15 @@ def check_calibration(calibration: Calibration, model_hash: bytes, temperature_m
             f"{temperature_micro / 1e6:g}",
             hint="measure the run's own model: muster run calibrate",
         )
+    profile = PROFILES[calibration.profile]
+    for name, limit in calibration.pool.model_dump().items():
+        least, most = getattr(LEAST[profile.dtype], name), MOST * getattr(profile.pool, name)
+        if not least <= limit <= most:
+            raise MalformedError(f"the calibration's pool limit {name} is {limit:g}; {least:g} to {most:g} are taken")
+        if any(MARGIN * cell.units.get(name, 0.0) > limit * ROUNDING for cell in calibration.cells):
+            raise MalformedError(f"the calibration's pool limit {name} is too near to its own honest cells")
+    if calibration.margin * ROUNDING < MARGIN or any(cell.rejected or cell.accused for cell in calibration.cells):
+        raise MalformedError("the calibration's own honest cells do not keep its margins")
 
 
 def calibrate(
@@ -183,11 +214,19 @@ def calibrate(
     """Derive a calibration from measured honest cells and cheats. Raises MarginError where no limits hold."""
     # 1. Pool limits, from the units of every cell.
     measured = [(cell, _units(cell, profile)) for cell in cells]
-    limits = PoolLimits(**{name: _limit(name, [units for _, units in measured]) for name in REASONS})
+    if sum(len(units) for _, units in measured) < LEAST_UNITS:
+        raise MarginError(
+            f"fewer than {LEAST_UNITS} units of {UNIT_TOKENS} honest tokens were measured: too few to set limits by",
+            hint="raise --tokens",
+        )
+    least, found = LEAST[profile.dtype], [units for _, units in measured]
+    limits = PoolLimits(
+        **{field.name: _limit(field.name, getattr(least, field.name), found) for field in fields(least)}
+    )
     judged = replace(profile, pool=limits)
 
     # 2. What honest work measures against them: any rejection or thin margin ends it.
-    reports = [_cell_report(cell, units, profile) for cell, units in measured]
+    reports = [_cell_report(cell, units, judged) for cell, units in measured]
     margin = _check_margins(reports, judged)
 
     # 3. What they make of the known cheats.
@@ -217,16 +256,16 @@ def _units(cell: MeasuredCell, profile: Profile) -> list[dict[str, float]]:
     """Put a cell's rows together into pool units and return their statistics."""
     found, waiting = [], NOTHING
     for row in cell.rows:
-        waiting += scaled_errors(row, profile).sums()
+        waiting += scaled_errors(row, profile).sums(profile)
         if waiting.tokens >= UNIT_TOKENS:
             found.append(unit_statistics(waiting))
             waiting = NOTHING
     return found
 
 
-def _limit(name: str, cells: Sequence[Sequence[dict[str, float]]]) -> float:
+def _limit(name: str, least: float, cells: Sequence[Sequence[dict[str, float]]]) -> float:
     """Return the pool limit of one statistic: rounded up to three digits."""
-    wanted = getattr(LEAST, name)
+    wanted = least
     for units in cells:
         if units:
             values = np.array([unit[name] for unit in units])
@@ -249,7 +288,16 @@ def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile:
         accused=sum(accused for _, accused in verdicts),
         worst={name: min(max(getattr(row, name) for row in rows), 1e300) for name in STATISTICS},
         units={name: float(np.mean([unit[name] for unit in units])) for name in REASONS} if units else {},
+        leaning=max(_leaning(units, profile).values()),
     )
+
+
+def _leaning(units: Sequence[dict[str, float]], profile: Profile) -> dict[str, float]:
+    """Return the share of units that lean, by statistic."""
+    return {
+        name: sum(unit[name] > getattr(profile.pool, name, 0.0) for unit in units) / max(1, len(units))
+        for name in REASONS
+    }
 
 
 def beyond(row: RowStatistics, profile: Profile) -> tuple[bool, bool]:
@@ -270,7 +318,15 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
                 hint="choose another profile: float32 rejects none of these",
             )
         found = [(getattr(profile, name).accuse / max(value, 1e-12), name) for name, value in report.worst.items()]
-        found += [(getattr(profile.pool, name) / max(value, 1e-12), name) for name, value in report.units.items()]
+        found += [
+            (getattr(profile.pool, field.name) / max(report.units.get(field.name, 0.0), 1e-12), field.name)
+            for field in fields(PoolLimits)
+        ]
+        if report.leaning > LEANING:
+            raise MarginError(
+                f"{report.leaning:.1%} of the honest units lean under these pool limits ({about}); {LEANING:.1%} may",
+                hint="this hardware or this way to run cannot work for such a run",
+            )
         margin, name = min(found)
         if margin < least:
             least, where = margin, f"{name} ({about})"
@@ -285,9 +341,7 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
 def _cheat_report(cell: MeasuredCell, profile: Profile) -> CheatReport:
     verdicts = [beyond(scaled_errors(row, profile).statistics(), profile) for row in cell.rows]
     units = _units(cell, profile)
-    leaning = {
-        name: sum(unit[name] > getattr(profile.pool, name) for unit in units) / max(1, len(units)) for name in REASONS
-    }
+    leaning = _leaning(units, profile)
     most = max(leaning.values())
     return CheatReport(
         name=cell.cell,

@@ -45,6 +45,8 @@ MAX_ROWS: Final = 8
 
 MAX_PROOF: Final = 32
 _ROWS_BYTES: Final = MAX_EVIDENCE_BYTES * 2 // 3
+_BESIDES_BYTES: Final = 1 << 14
+"""Of a bundle, besides the rows and proofs of its pool."""
 
 WHOLE_FILE: Final[frozenset[Reason]] = frozenset({"malformed", "wrong_root"})
 """Reasons that concern the file and not a row under the root."""
@@ -195,8 +197,10 @@ def show_rows(rollouts: Sequence[Rollout], positions: Sequence[int]) -> tuple[st
 
 
 def make_member(work: CommittedWork, rollouts: Sequence[Rollout], positions: Sequence[int]) -> PoolMember:
-    """Return a pool's rows of one commitment."""
+    """Return a pool's rows of one commitment. Raises MalformedError where they are too large to be shown."""
     rows, proofs = show_rows(rollouts, positions)
+    if len(rows) > _ROWS_BYTES:
+        raise MalformedError(f"the pool's rows of commitment {work.index} are too large for an evidence bundle")
     return PoolMember(
         index=work.index, step=work.step, block=work.block, root=hex_hash(work.root), rows=rows, proofs=proofs
     )
@@ -241,6 +245,13 @@ class VerificationContext(Protocol):
 
     @property
     def profile(self) -> Profile: ...
+
+
+def check_members(members: Sequence[PoolMember]) -> None:
+    """Check that a pool's members fit into one bundle. Raises MalformedError."""
+    size = sum(len(member.model_dump_json()) for member in members)
+    if size > MAX_EVIDENCE_BYTES - _BESIDES_BYTES:
+        raise MalformedError(f"the rows of {len(members)} commitments have {size} bytes: too many for one bundle")
 
 
 async def verify_evidence(
@@ -346,14 +357,18 @@ async def _verify_pool(bundle: EvidenceBundle, commitment: CommittedWork, contex
         return Inspection(why="the pool is not of consecutive commitments with this one among them")
 
     # 2. Its rows are those that the chain draws of each, and say what they must.
-    works = []
+    checked: list[tuple[CommittedWork, list[Rollout]]] = []
     for member in bundle.pool:
         try:
-            works.append(await _pooled(member, commitment, context))
+            checked.append(await _check_member(member, commitment, context))
         except CheckError as error:
             return Inspection(why=f"the pool's rows of commitment {member.index} do not count: {error}")
 
-    # 3. What they show together.
+    # 3. What they show together. Replaying comes last: it is what an accuser could waste.
+    works = []
+    for work, rows in checked:
+        replayed = await context.replay(work.step, rows)
+        works.append(pooled_work(work.index, work.step, rows, [row.sums for row in replayed]))
     shown = [one for one in pool_findings(works, context.profile) if one.reason == bundle.reason]
     best = max(shown, key=lambda one: one.evidence, default=None)
     if best is None or best.evidence < CONVICT:
@@ -361,8 +376,10 @@ async def _verify_pool(bundle: EvidenceBundle, commitment: CommittedWork, contex
     return _guilty(pool_verdict(best, CONVICT, accuse=True))
 
 
-async def _pooled(member: PoolMember, commitment: CommittedWork, context: VerificationContext) -> PooledWork:
-    """Check a member's rows and replay them. Raises CheckError where they are not what the chain draws."""
+async def _check_member(
+    member: PoolMember, commitment: CommittedWork, context: VerificationContext
+) -> tuple[CommittedWork, list[Rollout]]:
+    """Return a member's commitment and rows. Raises CheckError where they are not what the chain draws."""
     rules = context.rules
     work = await context.committed(commitment.node, member.index, member.block)
     if work is None or (work.step, hex_hash(work.root)) != (member.step, member.root):
@@ -373,7 +390,7 @@ async def _pooled(member: PoolMember, commitment: CommittedWork, context: Verifi
         block_hash=await context.block_hash(work.block + SAMPLE_BLOCKS),
         node=work.node,
         index=work.index,
-        positions=rules.terms.positions,
+        terms=rules.terms,
     )
     if [row.position for row in rows] != positions:
         raise MismatchError(f"they are not rows {positions}")
@@ -382,7 +399,7 @@ async def _pooled(member: PoolMember, commitment: CommittedWork, context: Verifi
             raise MismatchError(finding.detail)
     if finding := check_rows(rows, await context.draw(work), rules):
         raise MismatchError(f"row {finding.position} fails a static check: {finding.reason}")
-    return pooled_work(work.index, rows, [row.sums for row in await context.replay(work.step, rows)])
+    return work, rows
 
 
 def pool_verdict(found: PoolFinding, threshold: float, *, accuse: bool) -> Finding:

@@ -2,12 +2,15 @@
 
 Cheaper weights, a cheaper cache or a favoured token move every row a little. The rows that all validators re-run
 (`muster.protocol.draws.draw_pool`) of a node's consecutive commitments are taken in order and put together into
-*units* of UNIT_TOKENS tokens or more; rows of one group share their prompt, so they stay in one unit, and equal rows
-count once. A unit's statistics are means over its tokens, in expected errors. It *leans* where one of them is above
-the profile's pool limit, which is at least twice as far out as the mean of the worst honest cell.
+*units*: all rows of one step, and of further steps until it has UNIT_TOKENS tokens. Rows of a step share its weights,
+and with them whatever moves honest arithmetic there; so no step is in two units. Equal rows count once. A unit's
+statistics are means over its tokens, in expected errors, and numbers of rows that a single token rejects. It *leans*
+where one of them is above the profile's pool limit, which is at least twice as far out as the mean of the worst honest
+cell, or where there is such a row.
 
-Honest work may lean in at most one unit of twenty (HONEST_SHARE): a unit is a toss of a coin that is no worse. Of n
-units, of which k lean, the likelihood ratio against that coin, averaged over coins that lean more often, is
+Given all before, an honest unit may lean with a chance of at most one in twenty (HONEST_SHARE): a unit is a toss of a
+coin that is no worse. Of n units, of which k lean, the likelihood ratio against that coin, averaged over coins that
+lean more often, is
 
     E(k, n) = mean over p in LEANING of (p / p0)^k ((1 - p) / (1 - p0))^(n - k)
 
@@ -61,6 +64,8 @@ REASONS: Final[dict[str, tuple[Reason, str]]] = {
     "activation": ("activation_mismatch", "distance of the activation proofs"),
     "logprob_rms": ("wrong_logprobs", "mean difference of the log-probabilities"),
     "logprob_mean": ("wrong_logprobs", "signed mean difference of the log-probabilities"),
+    "gaps_beyond": ("sampling_mismatch", "rows that the largest gap rejects"),
+    "logprobs_beyond": ("wrong_logprobs", "rows that the largest difference of a log-probability rejects"),
 }
 """By statistic of a unit: what it is a reason for, and its name for people."""
 
@@ -73,7 +78,6 @@ class PooledRow:
     """One row of a pool."""
 
     position: int
-    group: int
     key: bytes
     """Equal for rows of the same prompt and completion."""
     sums: RowSums
@@ -84,6 +88,7 @@ class PooledWork:
     """The rows of one commitment that all validators re-run, in the order of their positions."""
 
     index: int
+    step: int
     rows: tuple[PooledRow, ...]
 
 
@@ -112,8 +117,8 @@ class PoolFinding:
     @property
     def detail(self) -> str:
         return (
-            f"{REASONS[self.statistic][1]}: {self.leaning} of {self.units} units of {UNIT_TOKENS} tokens or more are "
-            f"above the pool limit, in commitments {self.first} to {self.last}"
+            f"{REASONS[self.statistic][1]}: {self.leaning} of {self.units} units are above the pool limit, in "
+            f"commitments {self.first} to {self.last}"
         )
 
 
@@ -124,6 +129,8 @@ def unit_statistics(sums: RowSums) -> dict[str, float]:
         "activation": math.sqrt(sums.states / sums.tokens),
         "logprob_rms": math.sqrt(sums.squares / sums.tokens),
         "logprob_mean": abs(sums.signed) / sums.tokens,
+        "gaps_beyond": float(sums.gaps_beyond),
+        "logprobs_beyond": float(sums.logprobs_beyond),
     }
 
 
@@ -145,28 +152,25 @@ def pool_evidence(leaning: int, count: int) -> float:
 def pooled_row(rollout: Rollout, sums: RowSums) -> PooledRow:
     """Return a row of a pool."""
     tokens = rollout.prompt_tokens.tobytes() + b"|" + rollout.completion_tokens.tobytes()
-    return PooledRow(rollout.position, rollout.group, sha256(tokens).digest(), sums)
+    return PooledRow(rollout.position, sha256(tokens).digest(), sums)
 
 
-def pooled_work(index: int, rows: Sequence[Rollout], sums: Sequence[RowSums]) -> PooledWork:
+def pooled_work(index: int, step: int, rows: Sequence[Rollout], sums: Sequence[RowSums]) -> PooledWork:
     """Return what a pool takes of one commitment: its rows that all validators re-run, in the order of positions."""
-    return PooledWork(index, tuple(pooled_row(row, one) for row, one in zip(rows, sums, strict=True)))
+    return PooledWork(index, step, tuple(pooled_row(row, one) for row, one in zip(rows, sums, strict=True)))
 
 
 def pooled_to_json(work: PooledWork) -> str:
     """Write what a pool takes of a commitment."""
-    rows = [[row.position, row.group, row.key.hex(), *astuple(row.sums)] for row in work.rows]
-    return json.dumps({"index": work.index, "rows": rows})
+    rows = [[row.position, row.key.hex(), *astuple(row.sums)] for row in work.rows]
+    return json.dumps({"index": work.index, "step": work.step, "rows": rows})
 
 
 def pooled_from_json(text: str) -> PooledWork:
     """Read what `pooled_to_json` wrote."""
     document = json.loads(text)
-    rows = [
-        PooledRow(position, group, bytes.fromhex(key), RowSums(*sums))
-        for position, group, key, *sums in document["rows"]
-    ]
-    return PooledWork(document["index"], tuple(rows))
+    rows = [PooledRow(position, bytes.fromhex(key), RowSums(*sums)) for position, key, *sums in document["rows"]]
+    return PooledWork(document["index"], document["step"], tuple(rows))
 
 
 def judge_pool(works: Sequence[PooledWork], profile: Profile, *, about: int) -> PoolFinding | None:
@@ -196,26 +200,34 @@ def pool_findings(works: Sequence[PooledWork], profile: Profile) -> list[PoolFin
 
 
 def _findings(works: Sequence[PooledWork], limits: PoolLimits) -> Iterator[PoolFinding]:
-    """Yield what the first commitment shows, the first two, and so on, by each statistic."""
+    """Yield what the first commitment shows, the first two, and so on, by each statistic.
+
+    A unit counts once a commitment of another step follows it: to look into an open one again and again would be to
+    choose when to count it.
+    """
     seen: set[bytes] = set()
-    waiting, count, leaning = NOTHING, 0, dict.fromkeys(REASONS, 0)
+    unit, last_step = NOTHING, None
+    count, leaning = 0, dict.fromkeys(REASONS, 0)
     for work in works:
-        for group in _groups(work, seen):
-            waiting += group
-            if waiting.tokens >= UNIT_TOKENS:
-                count += 1
-                for name, value in unit_statistics(waiting).items():
-                    leaning[name] += value > getattr(limits, name)
-                waiting = NOTHING
+        if unit.tokens >= UNIT_TOKENS and work.step != last_step:
+            count += 1
+            for name in leaning:
+                leaning[name] += leans(unit, name, limits)
+            unit = NOTHING
+        unit, last_step = _added(unit, work, seen), work.step
         for name, lean in leaning.items():
             yield PoolFinding(name, works[0].index, work.index, lean, count, pool_evidence(lean, count))
 
 
-def _groups(work: PooledWork, seen: set[bytes]) -> Iterator[RowSums]:
-    """Yield the sums of each group of a commitment, without rows that are equal to one seen before."""
-    groups: dict[int, RowSums] = {}
+def leans(unit: RowSums, statistic: str, limits: PoolLimits) -> bool:
+    """Return whether a unit is above a pool limit; one row that a single token rejects is."""
+    return unit_statistics(unit)[statistic] > getattr(limits, statistic, 0.0)
+
+
+def _added(unit: RowSums, work: PooledWork, seen: set[bytes]) -> RowSums:
+    """Add the rows of a commitment to a unit, without rows that are equal to one seen before."""
     for row in work.rows:
         if row.key not in seen:
             seen.add(row.key)
-            groups[row.group] = groups.get(row.group, NOTHING) + row.sums
-    yield from groups.values()
+            unit += row.sums
+    return unit

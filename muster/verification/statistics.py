@@ -106,6 +106,10 @@ class RowSums:
     """Of squared errors of log-probabilities, each at most CLIP in size."""
     signed: float
     """Of these errors with their signs."""
+    gaps_beyond: int = 0
+    """Rows whose largest gap rejects them."""
+    logprobs_beyond: int = 0
+    """Rows whose largest error of a log-probability rejects them."""
 
     def __add__(self, other: RowSums) -> RowSums:
         return RowSums(
@@ -114,6 +118,8 @@ class RowSums:
             self.states + other.states,
             self.squares + other.squares,
             self.signed + other.signed,
+            self.gaps_beyond + other.gaps_beyond,
+            self.logprobs_beyond + other.logprobs_beyond,
         )
 
 
@@ -134,20 +140,20 @@ class ScaledErrors:
 
     def statistics(self) -> RowStatistics:
         """Return the row's statistics."""
-        sums, tokens = self.sums(), len(self.gaps) + PRIOR_TOKENS
+        tokens, states = len(self.gaps) + PRIOR_TOKENS, len(self.states) + PRIOR_STATES
         sound = bool(np.isfinite(self.logprobs).all())
-        activation = math.sqrt(sums.states / (sums.tokens + PRIOR_STATES)) if self.distance is None else self.distance
-        drift = max(0.0, abs(sums.signed) - DRIFT * sums.tokens) / math.sqrt(tokens)
+        clipped = np.clip(self.logprobs, -CLIP, CLIP)
+        drift = max(0.0, abs(_sum(clipped)) - DRIFT * len(clipped)) / math.sqrt(tokens) if sound else math.inf
         return RowStatistics(
-            gap_mean=sums.gaps / tokens,
+            gap_mean=_sum(np.minimum(self.gaps, CLIP)) / tokens,
             gap_worst=float(self.gaps.max()),
-            activation=activation,
-            logprob_rms=math.sqrt(sums.squares / tokens) if sound else math.inf,
+            activation=math.sqrt(_sum(self.states) / states) if self.distance is None else self.distance,
+            logprob_rms=math.sqrt(_sum(np.square(clipped)) / tokens) if sound else math.inf,
             logprob_worst=float(np.abs(self.logprobs).max()) if sound else math.inf,
-            logprob_drift=drift if sound else math.inf,
+            logprob_drift=drift,
         )
 
-    def sums(self) -> RowSums:
+    def sums(self, profile: Profile) -> RowSums:
         """Return the row's sums. A claim that is no number counts as one that is CLIP too high."""
         clipped = np.clip(np.nan_to_num(self.logprobs, nan=CLIP), -CLIP, CLIP)
         distance = 1.0 if self.distance is None else min(self.distance, 1.0)
@@ -157,6 +163,8 @@ class ScaledErrors:
             states=_sum(self.states) if self.distance is None else len(self.gaps) * distance**2,
             squares=_sum(np.square(clipped)),
             signed=_sum(clipped),
+            gaps_beyond=int(not self.gaps.max() <= profile.gap_worst.reject),
+            logprobs_beyond=int(not np.abs(self.logprobs).max() <= profile.logprob_worst.reject),
         )
 
 

@@ -86,7 +86,7 @@ class Context:
 
     def commit(self, rows: list[Rollout], index: int) -> CommittedWork:
         """Put a commitment on chain and its file into the storage."""
-        work = replace(committed(rows), index=index, block=100 + 3 * index)
+        work = replace(committed(rows), index=index, step=rows[0].step, block=100 + 3 * index)
         data = write_rollouts(rows)
         self.works[index], self.uploads[index] = work, upload_of(data, work)
         self.files[content_hash(data)] = data
@@ -110,7 +110,7 @@ STRAIGHT = replace(LEANING, gaps=0.0)
 
 
 def thinking_rows(index: int) -> list[Rollout]:
-    """Rows of a commitment that think until the limit, each in words of its own."""
+    """Rows of a commitment to a step of its own that think until the limit, each in words of its own."""
     rows = []
     for row in honest_rows():
         letters = np.random.default_rng([index, row.position]).choice(tokens_of("0123456789.,"), LIMIT)
@@ -118,6 +118,7 @@ def thinking_rows(index: int) -> list[Rollout]:
         rows.append(
             replace(
                 row,
+                step=3 + index,
                 completion_tokens=letters.astype(np.int32),
                 logprobs=np.full(LIMIT, -0.5, dtype=np.float32),
                 proof=bytes(8 * LIMIT),
@@ -129,14 +130,14 @@ def thinking_rows(index: int) -> list[Rollout]:
     return rows
 
 
-def pool_case(count: int = 11, sums: RowSums = LEANING) -> tuple[EvidenceBundle, CommittedWork, Context]:
+def pool_case(count: int = 12, sums: RowSums = LEANING) -> tuple[EvidenceBundle, CommittedWork, Context]:
     """Return an accusation by a pool of so many commitments about the last, and a chain that holds them."""
     context, members = Context(sums=sums), []
     for index in range(count):
         rows = thinking_rows(index)
         work = context.commit(rows, index)
         shared = draw_pool(
-            block_hash=(work.block + 1).to_bytes(32, "big"), node=work.node, index=index, positions=len(rows)
+            block_hash=(work.block + 1).to_bytes(32, "big"), node=work.node, index=index, terms=rules().terms
         )
         members.append(make_member(work, rows, shared))
     finding = Finding("sampling_mismatch", None, ACCUSE, ACCUSE)

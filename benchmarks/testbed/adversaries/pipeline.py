@@ -22,8 +22,9 @@ from benchmarks.testbed.adversaries.kinds import Adversary
 from benchmarks.testbed.adversaries.lab import AdversaryLab, Job
 from muster.clients.run_data import CheckpointFetcher
 from muster.errors import UnreachableError
-from muster.protocol.draws import draw_rows
+from muster.protocol.draws import draw_rows, pool_rows
 from muster.protocol.messages import Upload
+from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
@@ -100,15 +101,15 @@ def lie_in_part(lies: Sequence[Rollout], honest: Sequence[Rollout], positions: S
     return [lie if i in lying else true for i, (lie, true) in enumerate(zip(lies, honest, strict=True))]
 
 
-def sample_of(job: Job, number: int, positions: int) -> list[int]:
+def sample_of(job: Job, number: int, terms: Terms) -> list[int]:
     """Sample number so-and-so of the default policy: each as if another block followed the commitment."""
-    count = sample_size(POLICY, positions, index=max(KNOWN, job.commitment.index), suspect=False)
+    count = sample_size(POLICY, terms.positions, index=max(KNOWN, job.commitment.index), suspect=False)
     return draw_rows(
         block_hash=number.to_bytes(32, "big"),
         preimage=bytes(32),
         node=job.commitment.node,
         index=job.commitment.index,
-        positions=positions,
+        terms=terms,
         count=count,
     )
 
@@ -117,7 +118,7 @@ async def inspect(
     context: LocalContext, shop: AdversaryLab, job: Job, submission: Submission, number: int = 0
 ) -> Inspection:
     """Return the validator's inspection of a submission."""
-    sample = sample_of(job, number, shop.rules.terms.positions)
+    sample = sample_of(job, number, shop.rules.terms)
     return await inspect_file(
         submission.data, submission.commitment, job.draw, sample, cast(VerificationContext, context)
     )
@@ -227,7 +228,7 @@ def outcome(shop: AdversaryLab, adversary: Adversary, made: Sequence[Made], *, s
 
     def inspected(number: int, lying: Sequence[int]) -> Finding | None:
         job, rows = judged[number % len(judged)]
-        return _judge_sample(rows, sample_of(job, number, positions), lying)
+        return _judge_sample(rows, sample_of(job, number, shop.rules.terms), lying)
 
     caught = [inspected(n, range(positions)) for n in range(samples)]
     tenth = [
@@ -248,7 +249,7 @@ def outcome(shop: AdversaryLab, adversary: Adversary, made: Sequence[Made], *, s
         caught=sum(finding is not None for finding in caught),
         caught_accused=sum(finding is not None and finding.accuse for finding in caught),
         caught_tenth=sum(finding is not None for finding in tenth),
-        predicted_tenth=_predicted(flat, positions, lies),
+        predicted_tenth=_predicted(flat, shop.rules.terms, lies),
     )
 
 
@@ -283,14 +284,15 @@ def _judge_sample(rows: Sequence[JudgedRow], sample: Sequence[int], lying: Seque
     return from_replay([rows[i].replay if i in chosen else None for i in sample]).finding
 
 
-def _predicted(rows: Sequence[JudgedRow], positions: int, lies: int) -> float:
+def _predicted(rows: Sequence[JudgedRow], terms: Terms, lies: int) -> float:
     """Return the chance that the policy predicts, from the share of the false rows that are noticed.
 
     Where a check of every row notices them, the whole commitment is the sample.
     """
     static = sum(1 for row in rows if row.static) / len(rows)
     replay = sum(1 for row in rows if row.replay) / len(rows)
-    sample = sample_size(POLICY, positions, index=KNOWN, suspect=False)
+    positions = terms.positions
+    sample = sample_size(POLICY, positions, index=KNOWN, suspect=False) + pool_rows(terms)
     missed = (1 - detection(positions, lies, positions, static)) * (1 - detection(positions, lies, sample, replay))
     return 1 - missed
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from muster.protocol.merkle import LeafTree
 from muster.protocol.messages import Upload, UploadReceipt, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict, upload_target
 from muster.protocol.requests import verify_request
-from muster.protocol.terms import unpack_class
+from muster.protocol.terms import WorkClass, unpack_class
 from muster.rollouts.leaves import Leaf, leaf_hash, leaf_of
 from muster.rollouts.schema import Rollout
 from muster.shardcast.delta.codec import TypedSpan, apply, encode
@@ -112,8 +113,10 @@ def the_sample(given: Values) -> Values:
     preimage = links[given["draw_index"]]
     assert opens_chain(tip, preimage, given["draw_index"])
     drawn = {"block_hash": raw(given["block_hash"]), "node": given["node"], "index": given["index"]}
-    pool = draw_pool(**drawn, positions=given["positions"])
-    rows = draw_rows(**drawn, preimage=preimage, positions=given["positions"], count=given["count"])
+    shape = {name: given[name] for name in ("group_size", "groups_per_commitment", "max_completion_tokens")}
+    terms = replace(terms_with(1, WorkClass(10_000, (8,))), **shape)
+    pool = draw_pool(**drawn, terms=terms)
+    rows = draw_rows(**drawn, preimage=preimage, terms=terms, count=given["count"])
     return {"tip": hexed(tip), "preimage": hexed(preimage), "pool": pool, "rows": rows}
 
 

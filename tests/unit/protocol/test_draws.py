@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from muster.protocol.draws import draw_pool, draw_rows, draw_sample, pool_rows
+from muster.protocol.terms import Terms
+from tests.support.commitment_samples import rules
 from tests.support.validator_samples import NODE
 
 
@@ -36,26 +40,34 @@ def test_neither_side_alone_decides_the_sample() -> None:
     assert len({sample(block, link) for block in range(8) for link in range(8)}) == 64
 
 
+def terms_of(groups: int, longest: int = 512) -> Terms:
+    return replace(rules().terms, group_size=16, groups_per_commitment=groups, max_completion_tokens=longest)
+
+
 @settings(deadline=None)
-@given(st.binary(min_size=32, max_size=32), st.integers(1, 300), st.integers(0, 300))
+@given(st.binary(min_size=32, max_size=32), st.integers(1, 20), st.integers(0, 300))
 def test_what_a_validator_re_runs_is_the_pool_and_a_sample_of_its_own(
-    block_hash: bytes, positions: int, count: int
+    block_hash: bytes, groups: int, count: int
 ) -> None:
+    terms = terms_of(groups)
+
     def rows(link: int) -> list[int]:
         return draw_rows(
-            block_hash=block_hash, preimage=bytes([link]) * 32, node=NODE, index=3, positions=positions, count=count
+            block_hash=block_hash, preimage=bytes([link]) * 32, node=NODE, index=3, terms=terms, count=count
         )
 
-    pool = draw_pool(block_hash=block_hash, node=NODE, index=3, positions=positions)
-    assert len(pool) == pool_rows(positions)
+    pool = draw_pool(block_hash=block_hash, node=NODE, index=3, terms=terms)
+    assert len(pool) == pool_rows(terms)
     for link in (1, 2):
         drawn = rows(link)
         assert set(pool) <= set(drawn), "every validator re-runs these"
         assert drawn == sorted(set(drawn)) == rows(link)
-        assert len(drawn) == max(len(pool), min(count, positions))
+        assert len(drawn) == min(len(pool) + count, terms.positions)
 
 
 def test_how_many_rows_a_pool_takes_of_a_commitment() -> None:
-    assert [pool_rows(positions) for positions in (1, 15, 16, 32, 64, 127, 128, 4096)] == [1, 1, 1, 2, 4, 7, 8, 8]
-    draws = {tuple(draw_pool(block_hash=bytes([n]) * 32, node=NODE, index=3, positions=128)) for n in range(16)}
+    assert [pool_rows(terms_of(groups)) for groups in (1, 2, 4, 7, 8, 64)] == [1, 2, 4, 7, 8, 8]
+    longest = (16, 2_048, 4_096, 5_000, 16_384, 100_000)
+    assert [pool_rows(terms_of(8, tokens)) for tokens in longest] == [8, 8, 4, 3, 1, 1]
+    draws = {tuple(draw_pool(block_hash=bytes([n]) * 32, node=NODE, index=3, terms=terms_of(8))) for n in range(16)}
     assert len(draws) == 16, "another block, another pool"

@@ -66,24 +66,24 @@ async def test_the_operator_is_warned_before_the_hash_chain_ends(monkeypatch: py
 
 
 async def test_what_no_row_shows_a_pool_of_commitments_shows_and_its_evidence_holds() -> None:
-    """Each row is far below what rejects a row. The sixth commitment is not used, the eleventh accuses its node."""
+    """Each row is far below what rejects a row. The seventh commitment is not used, the twelfth accuses its node."""
     context = Context(sums=LEANING)
     inspector = Inspector(context, ACCUSER_KEY, [bytes(32)] * 64, ValidatorSettings())  # type: ignore[arg-type]
     known: list[PooledCommitment] = []
-    for index in range(11):
+    for index in range(12):
         work = context.commit(thinking_rows(index), index)
         found = await inspector.inspect(work, index, suspect=False, missing_counts=True, neighbours=known)
         assert found.pooled is not None
         known = [PooledCommitment(work, found.pooled), *known]
-        assert (found.finding is not None, found.guilty) == (index >= 5, index == 10)
-    verdict, evidence = inspector.conclude(work, found, 10)
+        assert (found.finding is not None, found.guilty) == (index >= 6, index == 11)
+    verdict, evidence = inspector.conclude(work, found, 11)
     assert (verdict.accepted, verdict.reason, verdict.threshold) == (False, "sampling_mismatch", ACCUSE)
     assert evidence is not None
     assert (await verify_evidence(evidence, Kind.SAMPLING_MISMATCH, work, context)).guilty
 
     # Where a file of the pool cannot be had the commitment is not used, and accuses nobody yet.
     context.uploads.pop(4)
-    found = await inspector.inspect(work, 10, suspect=False, missing_counts=True, neighbours=known[1:])
+    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True, neighbours=known[1:])
     assert (found.finding is not None, found.guilty, found.pool) == (True, False, ())
 
 

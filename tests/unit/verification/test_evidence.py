@@ -319,13 +319,13 @@ async def test_a_pool_that_leans_convicts_by_rows_that_the_chain_has_drawn() -> 
     bundle, work, context = pool_case()
     inspection = await verified(bundle, work, context)
     assert inspection.guilty, inspection.why
-    assert context.replayed == 11, "one row of twelve in each"
+    assert context.replayed == 12, "one row of twelve in each"
     assert inspection.finding is not None
     assert (inspection.finding.threshold, "11 of 11 units" in inspection.why) == (CONVICT, True)
 
 
 async def test_a_pool_of_honest_rows_convicts_nobody_nor_do_a_few_that_lean() -> None:
-    for bundle, work, context in (pool_case(sums=STRAIGHT), pool_case(count=8)):
+    for bundle, work, context in (pool_case(sums=STRAIGHT), pool_case(count=9)):
         inspection = await verified(bundle, work, context)
         assert not inspection.guilty
         assert "do not show it together" in inspection.why
@@ -334,19 +334,19 @@ async def test_a_pool_of_honest_rows_convicts_nobody_nor_do_a_few_that_lean() ->
 async def test_an_accuser_cannot_choose_what_is_in_a_pool() -> None:
     """Each of these leaves out, adds or exchanges what the chain does not let it."""
     bundle, work, context = pool_case()
-    rows, others = thinking_rows(10), [p for p in range(12) if p not in drawn_positions(bundle.pool[10])]
+    rows, others = thinking_rows(11), [p for p in range(12) if p not in drawn_positions(bundle.pool[11])]
     other_rows = make_member(work, rows, others[:1])
-    two_rows = make_member(work, rows, sorted([*drawn_positions(bundle.pool[10]), others[0]]))
-    moved = bundle.pool[10].model_copy(update={"block": 7})
-    of_a_stranger = make_member(work, thinking_rows(99), drawn_positions(bundle.pool[10]))
+    two_rows = make_member(work, rows, sorted([*drawn_positions(bundle.pool[11]), others[0]]))
+    moved = bundle.pool[11].model_copy(update={"block": 7})
+    of_a_stranger = make_member(work, thinking_rows(99), drawn_positions(bundle.pool[11]))
     for pool, why in (
         ([*bundle.pool[:4], *bundle.pool[5:]], "not of consecutive commitments"),
-        (bundle.pool[:10], "not of consecutive commitments with this one among them"),
-        ([*bundle.pool[:10], bundle.pool[9]], "not of consecutive commitments"),
-        ([*bundle.pool[:10], other_rows], "they are not rows"),
-        ([*bundle.pool[:10], two_rows], "they are not rows"),
-        ([*bundle.pool[:10], moved], "block 7 holds no such commitment"),
-        ([*bundle.pool[:10], of_a_stranger], "is not under the committed root"),
+        (bundle.pool[:11], "not of consecutive commitments with this one among them"),
+        ([*bundle.pool[:11], bundle.pool[10]], "not of consecutive commitments"),
+        ([*bundle.pool[:11], other_rows], "they are not rows"),
+        ([*bundle.pool[:11], two_rows], "they are not rows"),
+        ([*bundle.pool[:11], moved], "block 7 holds no such commitment"),
+        ([*bundle.pool[:11], of_a_stranger], "is not under the committed root"),
     ):
         inspection = await verified(bundle.model_copy(update={"pool": pool}), work, context)
         assert not inspection.guilty
