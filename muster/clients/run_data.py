@@ -29,7 +29,7 @@ from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasks import TaskSet, load_task_set
-from muster.verification.calibration import check_calibration, parse_calibration, read_document
+from muster.verification.calibration import MAX_DOCUMENT, check_calibration, parse_calibration, read_document
 from muster.verification.checks import ModelFacts, Rules
 from muster.verification.profiles import Profile, known_profile
 
@@ -63,12 +63,14 @@ async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) 
     if (known := known_profile(terms.profile)) is not None:
         return known
     path = folder / f"calibration-{terms.profile.hex()}.json"
-    if not path.exists():
-        data = await client.get_file(terms.profile)
-        await asyncio.to_thread(write_durably, path, data)
-    data = await asyncio.to_thread(read_document, path)
+    kept = path.exists()
+    data = await (asyncio.to_thread(read_document, path) if kept else client.get_file(terms.profile, MAX_DOCUMENT))
     if hash_bytes(content_hash(data)) != terms.profile:
-        raise MismatchError(f"{path} is not the calibration that the run's terms name", hint=f"remove {path}")
+        where = str(path) if kept else "what storage sent"
+        hint = f"remove {path}" if kept else ""
+        raise MismatchError(f"{where} is not the calibration that the run's terms name", hint=hint)
+    if not kept:
+        await asyncio.to_thread(write_durably, path, data)
     calibration = parse_calibration(data)
     check_calibration(calibration, terms.model_hash, terms.temperature_micro)
     return calibration.to_profile()
