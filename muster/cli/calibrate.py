@@ -162,7 +162,7 @@ async def measure_grid(session: Session, grid: Grid) -> tuple[list[MeasuredCell]
 
     # 1. What is asked for: what does not fit is refused before anything is measured.
     await asyncio.to_thread(claim_folder, grid)
-    specs = await asyncio.to_thread(_specs, grid)
+    specs = await asyncio.to_thread(grid_specs, grid)
 
     # 2. Honest work: each model, run each way; of the first way also as other machines would compute.
     honest: list[MeasuredCell] = []
@@ -277,7 +277,7 @@ async def _measure(folder: Path, cell: Cell, generated: Path, replayed: Path) ->
     await run_probe(VALIDATOR, spec, rows, cell.path(folder, ".npz"), *options, environment=cell.environment)
 
 
-def _specs(grid: Grid) -> dict[str, ProbeSpec]:
+def grid_specs(grid: Grid) -> dict[str, ProbeSpec]:
     """Return what is generated, by the name of a way to run a model, or of an environment."""
     few = {name: replace(WAYS[0], name=f"for {name}", at_once=16) for name in _environments()}
     specs = {way.name: _spec(grid, way, grid.share) for way in WAYS}

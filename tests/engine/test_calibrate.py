@@ -6,14 +6,18 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from muster.cli import calibrate
+from muster.cli.probe_process import run_probe
 from muster.models.arithmetic import HONEST
 from muster.models.files import model_hash
 from muster.models.variants import CHEAPER
 from muster.protocol.hashes import content_hash
+from muster.runtime.processor import read_features
 from muster.verification.calibration import parse_calibration
+from muster.verification.measured import read_cell
 from muster.verification.profiles import BF16
 from tests.support.machine import Machine
 from tests.support.probe_samples import small_model
@@ -61,7 +65,9 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
     assert {one.model for one in found.cells} == {"as it is"}
     # Honest work is off by something, no row is rejected, and the margins are kept.
     assert all((one.rejected, one.accused) == (0, 0) for one in found.cells)
-    assert len({one.worst["activation"] for one in found.cells}) == len(found.cells), "each computed otherwise"
+    kept = [read_cell(cell_file(machine, f"as it is, {one.cell}")) for one in found.cells]
+    states = {b"".join(row.states.tobytes() for row in one.rows) for one in kept}
+    assert len(states) == len(found.cells), "each was computed otherwise"
     assert all(0 < one.worst["activation"] < BF16.activation.reject for one in found.cells)
     assert 2 <= found.margin < 100
     for statistic, limit in found.pool.model_dump().items():
@@ -77,6 +83,18 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
 
 def test_rows_are_all_different_also_where_prompts_are_repeated(calibrated: dict) -> None:
     assert all(one["distinct"] == one["rows"] for one in calibrated["cells"])
+
+
+async def test_an_older_processor_computes_otherwise(machine: Machine, calibrated: dict, tmp_path: Path) -> None:
+    """The same rows, replayed by this processor as it is."""
+    if "avx512f" not in read_features():
+        pytest.skip("this processor is an older one")
+    spec, rows = (machine.folder / "kept" / f"as it is, AVX2.{ending}" for ending in ("json", "parquet"))
+    await run_probe(calibrate.VALIDATOR, spec, rows, tmp_path / "plain.npz")
+    plain, older = read_cell(tmp_path / "plain.npz"), read_cell(cell_file(machine, "as it is, AVX2"))
+    pairs = list(zip(plain.rows, older.rows, strict=True))
+    assert not all(np.array_equal(one.logprobs, other.logprobs) for one, other in pairs)
+    assert all(np.allclose(one.logprobs, other.logprobs, atol=0.1) for one, other in pairs)
 
 
 def test_changed_copies_of_the_model_are_gone(machine: Machine, calibrated: dict) -> None:
