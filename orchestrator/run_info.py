@@ -15,6 +15,7 @@ from muster.protocol.messages import RunDescription
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import terms_document
 from muster.runtime import telemetry
+from muster.verification.profiles import known_profile
 
 MAX_RUN_FILES: Final = 100
 
@@ -54,6 +55,12 @@ async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore
             "no node can begin: storage does not hold the task set of the run's terms",
             task_root=terms.task_root,
             hint="put it into a folder and set orchestrator.run_folder to that",
+        )
+    if known_profile(terms.profile) is None and not await files.exists("0x" + terms.profile.hex()):
+        log.warning(
+            "no node can begin: storage does not hold the calibration that the run's terms name as their profile",
+            profile=terms.profile,
+            hint="put what muster run calibrate wrote into orchestrator.run_folder",
         )
     if not relays:
         log.warning(

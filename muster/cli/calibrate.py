@@ -3,17 +3,23 @@
 The node's engine generates and the validator's replay measures, each in processes of their own, over a grid: the model
 as it is and with sharper logits, as training leaves them; many requests at once and one after another, long prompts
 with and without the prefix cache, in chunks and preempted; and every row replayed as other machines would compute.
-What is measured stays in a folder, so that a run that was ended goes on.
+What is measured stays in a folder, so that a run that was ended goes on. GRID_FILE says what it was measured of: cells
+of another model, profile, machine or version never count. A changed copy of the model is there only while it is
+measured.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import platform
 import random
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from functools import partial
+from importlib.metadata import packages_distributions, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -34,7 +40,8 @@ WORKER, VALIDATOR = "worker.probe", "validator.measure"
 """Modules that are started; the command line never imports them."""
 
 PREFIX: Final = 300
-"""Tokens before a prompt that make it long: more than two blocks of vLLM's cache."""
+"""Tokens before a prompt that make it long: more than two blocks of vLLM's cache. Fewer where the model's context is
+short."""
 
 GROUP: Final = 4
 """Requests with the same prompt, which come to different completions."""
@@ -50,7 +57,7 @@ class Way:
     prefix: int = 0
     """Tokens that the prompts of a call have in common."""
     repeated: int = 1
-    """How often each call is made: from the second time on the cache is warm."""
+    """How often the prompts of each call are asked for, with new seeds: from the second time on the cache is warm."""
     tight: bool = False
     """Without prefix cache, few sequences, small passes and a small cache: prompts in chunks, sequences preempted."""
 
@@ -61,6 +68,8 @@ WAYS: Final = (
     Way("long prompts, cache cold and warm", 16, prefix=PREFIX, repeated=2),
     Way("long prompts, no cache, in chunks, preempted", 16, prefix=PREFIX, tight=True),
 )
+
+GRID_FILE: Final = "grid.json"
 
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model that the run will train.")]
 TasksOption = Annotated[Path | None, typer.Option(help="Task set of the run; else the demo's.")]
@@ -76,6 +85,7 @@ class Grid:
     """What is measured, and where it is kept."""
 
     model: Path
+    model_hash: bytes
     profile: Profile
     temperature: float
     tokens: int
@@ -90,118 +100,242 @@ class Grid:
         """Return the tokens of one way to run one model."""
         return self.tokens // (len(WAYS) * (1 + len(self.sharpened)))
 
+    @property
+    def temperature_micro(self) -> int:
+        return round(self.temperature * 1_000_000)
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that a cell's values depend on, by name."""
+        return {
+            "model_hash": "0x" + self.model_hash.hex(),
+            "profile": self.profile.name,
+            "temperature_micro": self.temperature_micro,
+            "tokens": self.tokens,
+            "max_tokens": self.max_tokens,
+            "sharpened": list(self.sharpened),
+            "task_root": "0x" + self.tasks.root.hex(),
+            "hardware": hardware(),
+            "versions": _versions(),
+        }
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One measurement: a file each."""
+
+    model: str
+    """Which of the models, by name."""
+    name: str
+    spec: ProbeSpec
+    rows_of: str = ""
+    """Name of the cell whose rows are measured again; its own without it."""
+    arithmetic: str = ""
+    environment: Mapping[str, str] | None = None
+
+    def path(self, folder: Path, ending: str) -> Path:
+        return folder / f"{self.model}, {self.name}{ending}"
+
+    def rows(self, folder: Path) -> Path:
+        return folder / f"{self.model}, {self.rows_of or self.name}.parquet"
+
+
+def _versions() -> dict[str, str]:
+    """Return the versions of what computes, by module: vLLM's distribution has several names."""
+    known = packages_distributions()
+    return {name: version(known[name][0]) for name in ("muster", "torch", "transformers", "vllm") if name in known}
+
+
+def hardware() -> str:
+    """Return what computes here, for people: the processor's instructions, or that it is a GPU."""
+    from muster.models.numerics import device_kind
+    from muster.runtime.processor import read_features
+
+    return " ".join([device_kind(), platform.machine(), *read_features()])
+
 
 async def measure_grid(session: Session, grid: Grid) -> tuple[list[MeasuredCell], list[MeasuredCell]]:
-    """Measure all honest cells, and the known cheats. Raises as the processes end."""
-    from muster.models.arithmetic import ENVIRONMENTS, HONEST
+    """Measure all honest cells, and the known cheats. Raises as the processes end.
+
+    Raises ConfigError when the folder holds cells of another grid, UsageError when requests do not fit the model.
+    """
     from muster.models.variants import CHEAPER, save_changed, save_sharpened
 
-    # 1. Honest work: each model, run each way; of the first way also as other machines would compute.
-    honest: list[MeasuredCell] = []
-    models = {"as it is": grid.model}
-    for times in grid.sharpened:
-        name = f"logits × {times:g}"
-        models[name] = await asyncio.to_thread(
-            _made, grid.folder / name, lambda to, x=times: save_sharpened(grid.model, to, x)
-        )
-    for name, model in models.items():
-        for way in WAYS:
-            spec = _spec(grid, model, way)
-            honest.append(await _measured(session, grid, name, way.name, spec))
-            if way is WAYS[0]:
-                for other in HONEST[grid.profile.dtype]:
-                    honest.append(await _measured(session, grid, name, other, spec, rows_of=way.name, arithmetic=other))
-                for other, variables in ENVIRONMENTS.items():
-                    few = _spec(grid, model, replace(way, name=f"for {other}", at_once=16), tokens=grid.share // 8)
-                    honest.append(await _measured(session, grid, name, other, few, environment=variables))
+    # 1. What is asked for: what does not fit is refused before anything is measured.
+    await asyncio.to_thread(claim_folder, grid)
+    specs = await asyncio.to_thread(grid_specs, grid)
 
-    # 2. The known cheats, replayed as what they claim to be.
+    # 2. Honest work: each model, run each way; of the first way also as other machines would compute.
+    honest: list[MeasuredCell] = []
+    models: dict[str, Callable[[Path], Path] | None] = {"as it is": None}
+    for times in grid.sharpened:
+        models[f"logits × {times:g}"] = partial(save_sharpened, grid.model, times=times)
+    for name, save in models.items():
+        honest += await _measured(session, grid, _honest_cells(grid, name, specs), save)
+
+    # 3. The known cheats, replayed as what they claim to be.
     cheats: list[MeasuredCell] = []
     for name, change in CHEAPER.items() if grid.cheats else ():
-        model = await asyncio.to_thread(
-            _made, grid.folder / name, lambda to, make=change: save_changed(grid.model, to, make())
-        )
-        claimed = _spec(grid, grid.model, WAYS[0])
-        cheats.append(await _measured(session, grid, "cheat", name, claimed, made_by=model))
+        cell = Cell("cheat", name, specs[WAYS[0].name])
+
+        def save_cheaper(target: Path, make: Callable[[], Any] = change) -> Path:
+            return save_changed(grid.model, target, make())
+
+        cheats += await _measured(session, grid, [cell], save_cheaper, replayed=grid.model)
     return honest, cheats
 
 
-def _made(folder: Path, make: Callable[[Path], object]) -> Path:
-    """Make a model's folder unless it is there already."""
-    if not folder.exists():
-        unfinished = folder.with_name(folder.name + ".part")
-        shutil.rmtree(unfinished, ignore_errors=True)
-        make(unfinished)
-        unfinished.rename(folder)
-    return folder.resolve()
+def claim_folder(grid: Grid) -> None:
+    """Write what the folder's cells are measured of. Raises ConfigError when it holds those of another grid."""
+    from muster.runtime.files import write_atomically
+
+    path, wanted = grid.folder / GRID_FILE, grid.identity()
+    try:
+        known = json.loads(path.read_bytes()) if path.exists() else {}
+    except ValueError:
+        known = {}
+    if known == wanted:
+        return
+    if any(grid.folder.glob("*.npz")) or any(grid.folder.glob("*.parquet")):
+        other = [name for name in wanted if not isinstance(known, dict) or known.get(name) != wanted[name]]
+        raise ConfigError(
+            f"{grid.folder} holds what was measured with another {', '.join(other)}",
+            hint="name another --folder, or remove this one",
+        )
+    write_atomically(path, json.dumps(wanted, indent=2))
+
+
+def _honest_cells(grid: Grid, model: str, specs: Mapping[str, ProbeSpec]) -> list[Cell]:
+    """Return the honest cells of one model."""
+    from muster.models.arithmetic import HONEST
+
+    first = WAYS[0].name
+    cells = [Cell(model, first, specs[first])]
+    cells += [Cell(model, name, specs[first], rows_of=first, arithmetic=name) for name in HONEST[grid.profile.dtype]]
+    cells += [Cell(model, name, specs[name], environment=variables) for name, variables in _environments().items()]
+    return cells + [Cell(model, way.name, specs[way.name]) for way in WAYS[1:]]
+
+
+def _environments() -> Mapping[str, Mapping[str, str]]:
+    """Return the variables of older processors that this one can be, by name; a GPU and an ARM are none of them."""
+    from muster.models.arithmetic import ENVIRONMENTS
+    from muster.models.numerics import device_kind
+
+    return ENVIRONMENTS if device_kind() == "cpu" and platform.machine() in ("x86_64", "AMD64") else {}
 
 
 async def _measured(
     session: Session,
     grid: Grid,
-    model: str,
-    name: str,
-    spec: ProbeSpec,
+    cells: Sequence[Cell],
+    save: Callable[[Path], Path] | None,
     *,
-    rows_of: str = "",
-    arithmetic: str = "",
-    environment: dict[str, str] | None = None,
-    made_by: Path | None = None,
-) -> MeasuredCell:
-    """Generate and measure one cell, unless it is there.
+    replayed: Path | None = None,
+) -> list[MeasuredCell]:
+    """Return the cells of one model, and measure those that are not there yet.
 
-    rows_of: the cell whose rows are measured again; made_by: the folder of the model that really generates.
+    save: writes the folder of the model that generates; without it that is the grid's. replayed: the model that
+    measures; the one that generates without it.
     """
     from muster.verification.measured import read_cell
+
+    missing = [cell for cell in cells if not cell.path(grid.folder, ".npz").exists()]
+    if missing:
+        name = cells[0].model if replayed is None else cells[0].name
+        async with _made(grid, name, save) as model:
+            for cell in missing:
+                session.note(f"measuring {cell.model}, {cell.name}")
+                await _measure(grid.folder, cell, model, replayed or model)
+    return [await asyncio.to_thread(read_cell, cell.path(grid.folder, ".npz")) for cell in cells]
+
+
+@asynccontextmanager
+async def _made(grid: Grid, name: str, save: Callable[[Path], Path] | None) -> AsyncIterator[Path]:
+    """Yield the folder of a model, and remove it once it is measured; one that an interruption left is used again."""
+    if save is None:
+        yield grid.model
+        return
+    folder = grid.folder / name
+    if not folder.exists():
+        unfinished = folder.with_name(folder.name + ".part")
+        await asyncio.to_thread(shutil.rmtree, unfinished, ignore_errors=True)
+        await asyncio.to_thread(save, unfinished)
+        unfinished.rename(folder)
+    yield folder.resolve()
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+async def _measure(folder: Path, cell: Cell, generated: Path, replayed: Path) -> None:
+    """Generate a cell's rows with one model, unless they are there, and measure them with another."""
     from muster.verification.probes import write_document
 
-    stem = grid.folder / f"{model}, {name}"
-    cell = stem.with_name(stem.name + ".npz")
-    if not cell.exists():
-        session.note(f"measuring {model}, {name}")
-        rows = grid.folder / f"{model}, {rows_of or name}.parquet"
-        paths = [stem.with_name(stem.name + ".json"), rows]
-        await asyncio.to_thread(write_document, spec, paths[0])
-        if not rows.exists():
-            source = paths[0]
-            if made_by is not None:
-                source = stem.with_name(stem.name + " made.json")
-                await asyncio.to_thread(write_document, spec.model_copy(update={"model": made_by}), source)
-            await run_probe(WORKER, source, rows)
-        options = ["--model", model, "--name", name, "--arithmetic", arithmetic]
-        await run_probe(VALIDATOR, *paths, cell, *options, environment=environment)
-    return await asyncio.to_thread(read_cell, cell)
+    spec, rows = cell.path(folder, ".json"), cell.rows(folder)
+    if not rows.exists():
+        await asyncio.to_thread(write_document, cell.spec.model_copy(update={"model": generated}), spec)
+        await run_probe(WORKER, spec, rows)
+    await asyncio.to_thread(write_document, cell.spec.model_copy(update={"model": replayed}), spec)
+    options = ["--model", cell.model, "--name", cell.name, "--arithmetic", cell.arithmetic]
+    await run_probe(VALIDATOR, spec, rows, cell.path(folder, ".npz"), *options, environment=cell.environment)
 
 
-def _spec(grid: Grid, model: Path, way: Way, tokens: int | None = None) -> ProbeSpec:
-    """Return what is generated: calls of one way to run a model, until they may come to the share of the tokens."""
-    from muster.models.files import load_tokenizer
+def grid_specs(grid: Grid) -> dict[str, ProbeSpec]:
+    """Return what is generated, by the name of a way to run a model, or of an environment."""
+    few = {name: replace(WAYS[0], name=f"for {name}", at_once=16) for name in _environments()}
+    specs = {way.name: _spec(grid, way, grid.share) for way in WAYS}
+    return specs | {name: _spec(grid, way, grid.share // 8) for name, way in few.items()}
+
+
+def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
+    """Return what is generated: calls of one way to run a model, until they may come to so many tokens.
+
+    Raises UsageError for more requests than one file holds, or where one does not fit the model's context.
+    """
+    from muster.models.files import context_of, load_tokenizer, vocabulary_of
     from muster.protocol.prompts import prompt_tokens
-    from muster.verification.probes import ProbeRequest, ProbeSpec
+    from muster.verification.probes import MAX_ROWS, ProbeRequest, ProbeSpec
 
-    draw, tokenizer = random.Random(f"muster run calibrate {way.name}"), load_tokenizer(model)
-    vocabulary, calls = len(tokenizer), []
-    count = max(1, (tokens or grid.share) // (way.at_once * way.repeated * grid.max_tokens))
+    # 1. How many calls, and what fits.
+    draw, tokenizer = random.Random(f"muster run calibrate {way.name}"), load_tokenizer(grid.model)
+    vocabulary, context = min(len(tokenizer), vocabulary_of(grid.model)), context_of(grid.model)
+    count = max(1, tokens // (way.at_once * way.repeated * grid.max_tokens))
+    if (rows := count * way.at_once * way.repeated) > MAX_ROWS:
+        raise UsageError(f"{rows} completions of one way to run a model; at most {MAX_ROWS}", hint="a smaller --tokens")
+
+    # 2. Prompts of each call, with what they have in common before them.
+    calls: list[list[ProbeRequest]] = []
     for _ in range(count):
-        before = [draw.randrange(vocabulary) for _ in range(way.prefix)]
-        requests: list[ProbeRequest] = []
-        for number in range(way.at_once):
-            if number % GROUP == 0:
-                task, budget = draw.choice(grid.tasks.train), draw.choice((8, 12, 16))
-                prompt = [*before, *prompt_tokens(tokenizer, task, budget).tolist()]
-            seed = draw.getrandbits(63)
-            requests.append(ProbeRequest(prompt_tokens=prompt, seed=seed, max_tokens=grid.max_tokens))
-        calls += [requests] * way.repeated
+        before, prompts = [draw.randrange(vocabulary) for _ in range(way.prefix)], []
+        for _ in range(way.at_once // GROUP):
+            task, budget = draw.choice(grid.tasks.train), draw.choice((8, 12, 16))
+            prompts.append(prompt_tokens(tokenizer, task, budget).tolist())
+        longest = max(map(len, prompts))
+        if context is not None:
+            if longest + grid.max_tokens > context:
+                raise UsageError(
+                    f"a prompt of {longest} tokens and a completion of {grid.max_tokens} do not fit the model's "
+                    f"context of {context}",
+                    hint=f"--max-tokens {context - longest}" if context > longest else "name the run's --tasks",
+                )
+            before = before[: context - longest - grid.max_tokens]
+
+        # 3. Requests: the same prompts each time, and seeds that were not there before.
+        calls += [
+            [
+                ProbeRequest(prompt_tokens=before + prompt, seed=draw.getrandbits(63), max_tokens=grid.max_tokens)
+                for prompt in prompts
+                for _ in range(GROUP)
+            ]
+            for _ in range(way.repeated)
+        ]
     return ProbeSpec(
-        model=model,
+        model=grid.model,
         profile=grid.profile.name,
         temperature=grid.temperature,
         calls=calls,
-        engine=_options(grid, way),
+        engine=_options(way),
     )
 
 
-def _options(grid: Grid, way: Way) -> EngineOptions:
+def _options(way: Way) -> EngineOptions:
     """Return the engine's options for a way to run it."""
     from muster.verification.probes import EngineOptions
 
@@ -223,12 +357,13 @@ def grid_of(
     cheats: bool,
 ) -> Grid:
     """Return the grid that the options ask for. Raises UsageError, and ConfigError for a profile that is none."""
+    from muster.models.files import model_hash
     from muster.tasks import load_task_set, make_task_set
     from muster.verification.profiles import PROFILES, profile_hash
 
     profile_hash(profile)  # raises ConfigError for a name that is none
     try:
-        times = tuple(float(one) for one in sharpened.split(",") if one.strip())
+        times = tuple(dict.fromkeys(float(one) for one in sharpened.split(",") if one.strip()))
     except ValueError as error:
         raise UsageError(f"{sharpened!r} are no numbers", hint="--sharpened 2,4") from error
     if any(not 0 < one <= 1000 for one in times):
@@ -238,24 +373,24 @@ def grid_of(
     folder.mkdir(parents=True, exist_ok=True)
     task_set = make_task_set(0) if tasks is None else load_task_set(tasks)
     kinds = (temperature, tokens, max_tokens, times, folder, task_set)
-    return Grid(model.resolve(), PROFILES[profile], *kinds, cheats=cheats)
+    return Grid(model.resolve(), model_hash(model), PROFILES[profile], *kinds, cheats=cheats)
 
 
 async def derive(session: Session, grid: Grid) -> Calibration:
     """Measure the grid and return the calibration. Raises MarginError where the profile's margins do not hold."""
-    from muster.models.files import model_hash
-    from muster.runtime.processor import read_features
+    from muster.runtime.journal import FolderLock
     from muster.verification.calibration import calibrate
 
-    honest, cheats = await measure_grid(session, grid)
+    with FolderLock(grid.folder):
+        honest, cheats = await measure_grid(session, grid)
     return await asyncio.to_thread(
         calibrate,
         honest,
         cheats,
         grid.profile,
-        model_hash=await asyncio.to_thread(model_hash, grid.model),
-        temperature_micro=round(grid.temperature * 1_000_000),
-        hardware=f"{platform.machine()} {' '.join(read_features())}".strip(),
+        model_hash=grid.model_hash,
+        temperature_micro=grid.temperature_micro,
+        hardware=hardware(),
     )
 
 
@@ -264,14 +399,14 @@ async def admit_hardware(session: Session, grid: Grid, against: Calibration) -> 
 
     Raises MarginError where it does not keep them, CheckError where the model or profile is another.
     """
-    from muster.models.files import model_hash
+    from muster.runtime.journal import FolderLock
     from muster.verification.calibration import check_against, check_calibration
 
     if grid.profile.name != against.profile:
         raise CheckError(f"the calibration is for {against.profile}, not {grid.profile.name}", hint="--profile")
-    temperature = round(grid.temperature * 1_000_000)
-    check_calibration(against, await asyncio.to_thread(model_hash, grid.model), temperature)
-    honest, _ = await measure_grid(session, replace(grid, cheats=False))
+    check_calibration(against, grid.model_hash, grid.temperature_micro)
+    with FolderLock(grid.folder):
+        honest, _ = await measure_grid(session, replace(grid, cheats=False))
     return await asyncio.to_thread(check_against, honest, against)
 
 

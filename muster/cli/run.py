@@ -46,6 +46,7 @@ from muster.protocol.terms_file import (
     terms_document,
     write_terms,
 )
+from muster.runtime.files import write_durably
 from muster.runtime.units import Duration, Moment, Tokens
 from muster.tasks import load_task_set
 from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document
@@ -121,7 +122,7 @@ async def calibrate(
         shown = {"calibration": str(against), "margin": margin}
         return session.result(shown, f"this machine keeps a margin of {margin:.2f}")
     found = await derive(session, grid)
-    out.write_bytes(found.to_bytes())
+    write_durably(out, found.to_bytes())
     session.note(f"wrote {out}; next: muster run template --calibration {out}, and put it into orchestrator.run_folder")
     document = found.model_dump(mode="json") | {"hash": hex_hash(found.hash), "file": str(out)}
     return session.result(document, as_table(cheat_lines(found)))

@@ -29,7 +29,7 @@ from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasks import TaskSet, load_task_set
-from muster.verification.calibration import check_calibration, parse_calibration, read_document
+from muster.verification.calibration import MAX_DOCUMENT, check_calibration, parse_calibration, read_document
 from muster.verification.checks import ModelFacts, Rules
 from muster.verification.profiles import Profile, known_profile
 
@@ -65,7 +65,7 @@ async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) 
     path = folder / f"calibration-{terms.profile.hex()}.json"
     data = await asyncio.to_thread(read_document, path) if path.exists() else b""
     if hash_bytes(content_hash(data)) != terms.profile:  # not there yet, or damaged
-        data = await client.get_file(terms.profile)
+        data = await client.get_file(terms.profile, MAX_DOCUMENT)
     calibration = parse_calibration(data)
     check_calibration(calibration, terms.model_hash, terms.temperature_micro)
     await asyncio.to_thread(write_durably, path, data)

@@ -82,8 +82,10 @@ def tokenizer_hash(directory: Path) -> bytes:
 
 def parameter_count(directory: Path) -> int:
     """Return the number of weights in a checkpoint folder. Raises ConfigError when it is none."""
+    if not (files := list(directory.glob("*.safetensors"))):
+        raise ConfigError(f"{directory} is no checkpoint folder", hint="muster model init")
     try:
-        tensors = [one for path in directory.glob("*.safetensors") for one in tensors_of(path)]
+        tensors = [one for path in files for one in tensors_of(path)]
     except (OSError, ValueError) as error:
         raise ConfigError(f"{directory} is no checkpoint folder: {error}", hint="muster model init") from error
     return sum(math.prod(tensor.shape) for tensor in tensors)

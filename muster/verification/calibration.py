@@ -54,11 +54,14 @@ MOST: Final = 4.0
 LEANING: Final = HONEST_SHARE / 2
 """Share of a cell's units that may lean, by any one statistic."""
 
-LEAST_UNITS: Final = 60
-"""Units of all cells together: with fewer, none that leans says little about one in twenty (three over their number)."""
+LEAST_UNITS: Final = 20
+"""Pool units of each model, over all its cells: with fewer nobody has seen that no more than one in twenty leans."""
 
 ROUNDING: Final = 1.001
 """Of margins that are recomputed from what a document says."""
+
+_LARGEST: Final = 1e300
+"""Stands in a report for what is infinite."""
 
 MAX_DOCUMENT: Final = 1 << 20
 MAX_CELLS: Final = 1024
@@ -82,7 +85,7 @@ class CellReport(Message):
     rejected: Count
     accused: Count
     worst: dict[str, Measured]
-    """The largest value of each row statistic; the largest float where it was infinite."""
+    """The largest value of each row statistic; 1e300 where it was infinite."""
     units: dict[str, Measured]
     """Mean of each statistic over the cell's pool units; empty where it has too few tokens for one."""
     leaning: Annotated[FiniteFloat, Field(ge=0, le=1)]
@@ -151,7 +154,11 @@ class MarginError(CheckError):
 
 
 def parse_calibration(data: bytes) -> Calibration:
-    """Parse a stranger's document. Raises MalformedError when it is none, or names a profile that is not known here."""
+    """Parse a stranger's document.
+
+    Raises MalformedError when it is none, when its bytes are not the canonical ones, whose hash the terms name, or when
+    it is for a profile that is not known here.
+    """
     if len(data) > MAX_DOCUMENT:
         raise MalformedError(f"a calibration of {len(data)} bytes; at most {MAX_DOCUMENT}")
     try:
@@ -162,6 +169,8 @@ def parse_calibration(data: bytes) -> Calibration:
         raise MalformedError(f"not a calibration: {where}: {first['msg']}", hint="muster run calibrate") from error
     if found.profile not in PROFILES:
         raise MalformedError(f"the calibration is for the profile {found.profile!r}", hint="upgrade muster")
+    if found.to_bytes() != data:
+        raise MalformedError("the calibration is not as it was written: its hash is another", hint="write it anew")
     return found
 
 
@@ -213,16 +222,10 @@ def calibrate(
 ) -> Calibration:
     """Derive a calibration from measured honest cells and cheats. Raises MarginError where no limits hold."""
     # 1. Pool limits, from the units of every cell.
-    measured = [(cell, _units(cell, profile)) for cell in cells]
-    if sum(len(units) for _, units in measured) < LEAST_UNITS:
-        raise MarginError(
-            f"fewer than {LEAST_UNITS} units of {UNIT_TOKENS} honest tokens were measured: too few to set limits by",
-            hint="raise --tokens",
-        )
+    measured = _measured(cells, profile)
     least, found = LEAST[profile.dtype], [units for _, units in measured]
-    limits = PoolLimits(
-        **{field.name: _limit(field.name, getattr(least, field.name), found) for field in fields(least)}
-    )
+    names = [field.name for field in fields(PoolLimits)]
+    limits = PoolLimits(**{name: _limit(name, getattr(least, name), found) for name in names})
     judged = replace(profile, pool=limits)
 
     # 2. What honest work measures against them: any rejection or thin margin ends it.
@@ -249,7 +252,19 @@ def check_against(cells: Sequence[MeasuredCell], calibration: Calibration) -> fl
     Raises MarginError: that hardware cannot work for the run. The limits themselves never change within one.
     """
     profile = calibration.to_profile()
-    return _check_margins([_cell_report(cell, _units(cell, profile), profile) for cell in cells], profile)
+    return _check_margins([_cell_report(*one, profile) for one in _measured(cells, profile)], profile)
+
+
+def _measured(cells: Sequence[MeasuredCell], profile: Profile) -> list[tuple[MeasuredCell, list[dict[str, float]]]]:
+    """Return every cell with its units. Raises MarginError where a model has too few of them to say anything."""
+    found = [(cell, _units(cell, profile)) for cell in cells]
+    for model in dict.fromkeys(cell.model for cell in cells):
+        if (count := sum(len(units) for cell, units in found if cell.model == model)) < LEAST_UNITS:
+            raise MarginError(
+                f"{count} units of {UNIT_TOKENS} tokens were measured of the model {model}; {LEAST_UNITS} are needed",
+                hint="measure more: a larger --tokens",
+            )
+    return found
 
 
 def _units(cell: MeasuredCell, profile: Profile) -> list[dict[str, float]]:
@@ -286,8 +301,8 @@ def _cell_report(cell: MeasuredCell, units: Sequence[dict[str, float]], profile:
         tokens=cell.tokens,
         rejected=sum(rejected for rejected, _ in verdicts),
         accused=sum(accused for _, accused in verdicts),
-        worst={name: min(max(getattr(row, name) for row in rows), 1e300) for name in STATISTICS},
-        units={name: float(np.mean([unit[name] for unit in units])) for name in REASONS} if units else {},
+        worst={name: max(_finite(getattr(row, name)) for row in rows) for name in STATISTICS},
+        units={name: _finite(float(np.mean([unit[name] for unit in units]))) for name in REASONS} if units else {},
         leaning=max(_leaning(units, profile).values()),
     )
 
@@ -298,6 +313,11 @@ def _leaning(units: Sequence[dict[str, float]], profile: Profile) -> dict[str, f
         name: sum(unit[name] > getattr(profile.pool, name, 0.0) for unit in units) / max(1, len(units))
         for name in REASONS
     }
+
+
+def _finite(value: float) -> float:
+    """Return the value, or a very large one for what is infinite or no number."""
+    return value if value < _LARGEST else _LARGEST
 
 
 def beyond(row: RowStatistics, profile: Profile) -> tuple[bool, bool]:
@@ -330,7 +350,7 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
         margin, name = min(found)
         if margin < least:
             least, where = margin, f"{name} ({about})"
-    if least < MARGIN:
+    if least < MARGIN - 1e-6:  # a limit of just twice a mean, in floats
         raise MarginError(
             f"{profile.name} keeps a margin of {least:.2f} only, for {where}; at least {MARGIN:g} are needed",
             hint="choose another profile, or fewer ways to run the model",

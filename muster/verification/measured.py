@@ -6,6 +6,8 @@ A file is NumPy's own format without pickled objects. Pure but for reading and w
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +21,18 @@ from muster.verification.statistics import TokenErrors
 
 _ARRAYS: Final = ("gaps", "claimed", "logprobs", "states", "gap_scales", "logprob_scales", "magnitudes")
 _NAMES: Final = ("profile", "model", "cell")
+_BROKEN: Final = (
+    AttributeError,
+    EOFError,
+    KeyError,
+    OSError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+    zipfile.BadZipFile,
+    zlib.error,
+)
+"""What NumPy raises for a file that is none of its own, or not whole."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,18 +74,22 @@ def write_cell(cell: MeasuredCell, path: Path) -> None:
 def read_cell(path: Path) -> MeasuredCell:
     """Read a cell. Raises MalformedError when the file holds none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             about = json.loads(str(file["about"]))
-            ends = np.cumsum(file["lengths"])[:-1]
-            parts = {name: np.split(file[name], ends) for name in _ARRAYS}
-            distances = file["distances"].tolist()
+            lengths, distances = file["lengths"], file["distances"].tolist()
+            whole = {name: file[name] for name in _ARRAYS}
+        if len(lengths) != len(distances) or not len(lengths) or lengths.min() < 1:
+            raise ValueError(f"{len(lengths)} lengths for {len(distances)} rows, or an empty row")
+        if any(array.shape != (lengths.sum(),) for array in whole.values()):
+            raise ValueError("arrays of other lengths than its rows'")
+        parts = {name: np.split(array, np.cumsum(lengths)[:-1]) for name, array in whole.items()}
         rows = [
             TokenErrors(**{name: parts[name][i] for name in _ARRAYS}, distance=None if np.isnan(one) else one)
             for i, one in enumerate(distances)
         ]
         return MeasuredCell(**about, rows=rows)
-    except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
-        raise MalformedError(f"{path} holds no measured cell: {error}", hint="measure it again") from error
+    except _BROKEN as error:
+        raise MalformedError(f"{path} holds no measured cell: {error}", hint="remove it, and measure again") from error
 
 
 def read_cells(folder: Path) -> Iterator[MeasuredCell]:

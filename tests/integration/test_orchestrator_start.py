@@ -187,13 +187,15 @@ def test_what_no_node_could_begin_without_is_said_at_the_start(run_fixture, data
     orchestrator.start().stop()
     assert warnings_of(orchestrator) == [
         "no node can begin: storage does not hold the task set of the run's terms",
+        "no node can begin: storage does not hold the calibration that the run's terms name as their profile",
         "the settings name no relay of the run: nodes get weights only from members who share theirs",
     ]
     (tmp_path / "log.jsonl").unlink()
     orchestrator.change("relays = []", named)
-    tasks = tmp_path / "storage" / "files" / "01" / ("01" * 32)
-    tasks.parent.mkdir(exist_ok=True)
-    tasks.write_bytes(b"the task set, as far as its name goes")
+    for byte in ("01", "04"):
+        path = tmp_path / "storage" / "files" / byte / (byte * 32)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(b"the task set and the calibration, as far as their names go")
     orchestrator.start().stop()
     assert warnings_of(orchestrator) == []
 

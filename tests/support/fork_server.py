@@ -5,8 +5,9 @@ twenty times. `install` replaces `subprocess.Popen`: `python -m MODULE` with a m
 command runs as ever. A forked process has its own pid, session, environment, folder and standard streams, and is our
 child: it is waited for, signalled and killed like any other. Only /proc/PID/cmdline shows the fork server's command.
 
-`exec_process` starts a process in the plain way, and so does every other start with another PYTHONPATH or with
-MUSTER_TEST_FORKS=0 in its environment. The tests' own environment with the latter starts all so, to measure coverage.
+`exec_process` starts a process in the plain way, and so does every other start with another PYTHONPATH, with variables
+that torch reads when it is imported, or with MUSTER_TEST_FORKS=0 in its environment. The tests' own environment with
+the latter starts all so, to measure coverage.
 """
 
 from __future__ import annotations
@@ -48,8 +49,10 @@ FORKED: Final = frozenset(
         "torch.distributed.run",
         "trainer",
         "validator",
+        "validator.measure",
         "worker",
         "worker.answering",
+        "worker.probe",
     }
 )
 STARTERS: Final = frozenset({"muster", "torch.distributed.run"})
@@ -98,6 +101,7 @@ class ForkedPopen(EXEC):  # type: ignore[type-arg]
         cwd, env, _, _, shell, *pipes, _, gid, gids, uid, umask, new_session, group = rest
         wanted = os.environ if env is None else env
         special = wanted.get("PYTHONPATH") != os.environ.get("PYTHONPATH") or wanted.get("MUSTER_TEST_FORKS") == "0"
+        special |= "ATEN_CPU_CAPABILITY" in wanted
         special |= (executable, preexec_fn, gid, gids, uid) != (None,) * 5 or bool(pass_fds) or max(umask, group) >= 0
         words = [] if isinstance(args, (str, bytes, os.PathLike)) else [os.fspath(word) for word in args]
         module = module_of(words)

@@ -25,6 +25,7 @@ from muster.cli import main
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, read_terms, write_terms
 from muster.settings.schema import ChainSettings
+from muster.verification.profiles import CPU_FP32, profile_hash
 
 PASSWORD = "correct horse"
 
@@ -132,7 +133,7 @@ def funded_run(machine: Machine) -> int:
         task_root=bytes(32),
         model_hash=bytes(32),
         tokenizer_hash=bytes(32),
-        profile=bytes(32),
+        profile=profile_hash(CPU_FP32.name),
         classes=(WorkClass(10_000, (8, 12, 16)),),
     )
     path = machine.folder / "run.toml"

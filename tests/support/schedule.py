@@ -30,6 +30,7 @@ ENGINE_MODULES: Final = frozenset(
 LONGEST: Final = (
     "tests/integration/test_kill.py",
     ENGINE,
+    "tests/engine/test_calibrate.py",
     "tests/integration/test_demo.py",
     "tests/integration/test_commitment_story.py",
     "tests/integration/test_torchrun.py",

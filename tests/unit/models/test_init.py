@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from muster.errors import ConfigError
 from muster.evaluation.greedy import greedy_completions, greedy_score
-from muster.models.files import load_tokenizer, model_hash, tokenizer_hash, vocabulary_of
+from muster.models.files import load_tokenizer, model_hash, parameter_count, tokenizer_hash, vocabulary_of
 from muster.models.init import (
     ModelShape,
     WarmUp,
@@ -174,3 +175,19 @@ def test_a_configuration_that_names_no_vocabulary_is_an_error(config: str, says:
     path.write_text(config)
     with pytest.raises(ConfigError, match=says):
         vocabulary_of(tmp_path)
+
+
+def test_weights_are_counted_over_all_files_and_none_is_no_model(tmp_path: Path) -> None:
+    model = make_model(make_tokenizer(), SMALL, seed=0)
+    save_model(model, make_tokenizer(), tmp_path / "model")
+    expected = sum(one.numel() for one in model.parameters())
+    assert parameter_count(tmp_path / "model") == expected, "the head is the embedding, and counts once"
+    save_file({"a": torch.zeros(3, 5), "b": torch.tensor(1.0)}, tmp_path / "model" / "more.safetensors")
+    assert parameter_count(tmp_path / "model") == expected + 16
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "empty" / "config.json").write_text("{}")
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "model.safetensors").write_bytes(b"no safetensors")
+    for name in ("absent", "empty", "broken"):
+        with pytest.raises(ConfigError, match="is no checkpoint folder"):
+            parameter_count(tmp_path / name)

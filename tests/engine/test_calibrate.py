@@ -1,0 +1,185 @@
+"""muster run calibrate, for real: engine and replay in their processes, over the whole grid of a small model."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from muster.cli import calibrate
+from muster.cli.probe_process import run_probe
+from muster.models.arithmetic import HONEST
+from muster.models.files import model_hash
+from muster.models.variants import CHEAPER
+from muster.protocol.hashes import content_hash
+from muster.runtime.processor import read_features
+from muster.verification.calibration import parse_calibration
+from muster.verification.measured import read_cell
+from muster.verification.profiles import BF16
+from tests.support.machine import Machine
+from tests.support.probe_samples import small_model
+
+WORDS = ("--tokens", 6000, "--max-tokens", 8, "--sharpened", "", "--folder", "kept")
+"""As little as gives a calibration: the processes' starts take most of the time."""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    made = Machine(tmp_path_factory.mktemp("machine"), "http://127.0.0.1:1")
+    small_model(made.folder / "model")
+    return made
+
+
+@pytest.fixture(scope="module")
+def calibrated(machine: Machine) -> dict:
+    """What `muster run calibrate` printed about the model, and wrote."""
+    return machine.json("run", "calibrate", "model", *WORDS, "--out", "new/calibration.json")
+
+
+@pytest.fixture
+def no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No engine and no replay starts."""
+
+    async def refuse(module: str, *_: object, **__: object) -> float:
+        raise AssertionError(f"{module} was started")
+
+    monkeypatch.setattr(calibrate, "run_probe", refuse)
+
+
+def cell_file(machine: Machine, name: str) -> Path:
+    return machine.folder / "kept" / f"{name}.npz"
+
+
+def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: dict) -> None:
+    data = (machine.folder / "new" / "calibration.json").read_bytes()
+    found = parse_calibration(data)
+    assert calibrated == {**json.loads(data), "hash": content_hash(data), "file": "new/calibration.json"}
+    assert found.profile == BF16.name
+    assert found.model_hash == "0x" + model_hash(machine.folder / "model").hex()
+    assert found.temperature_micro == 1_000_000
+    expected = [calibrate.WAYS[0].name, *HONEST["bfloat16"], "AVX2", *(way.name for way in calibrate.WAYS[1:])]
+    assert [one.cell for one in found.cells] == expected
+    assert {one.model for one in found.cells} == {"as it is"}
+    # Honest work is off by something, no row is rejected, and the margins are kept.
+    assert all((one.rejected, one.accused) == (0, 0) for one in found.cells)
+    kept = [read_cell(cell_file(machine, f"as it is, {one.cell}")) for one in found.cells]
+    states = {b"".join(row.states.tobytes() for row in one.rows) for one in kept}
+    assert len(states) == len(found.cells), "each was computed otherwise"
+    assert all(0 < one.worst["activation"] < BF16.activation.reject for one in found.cells)
+    assert 2 <= found.margin < 100
+    for statistic, limit in found.pool.model_dump().items():
+        assert all(one.units[statistic] * 2 <= limit * 1.000001 for one in found.cells if one.units), statistic
+    assert found.pool.activation < BF16.pool.activation, "tighter than limits that hold for every model"
+    # The known cheats are beyond these limits in every unit.
+    assert [one.name for one in found.cheats] == list(CHEAPER)
+    assert {max(one.leaning.values()) for one in found.cheats} == {1.0}
+    assert {(one.units_to_reject, one.units_to_accuse) for one in found.cheats} == {(6, 11)}
+    int4 = found.cheats[list(CHEAPER).index("int4 weights")]
+    assert int4.rejected > 0.9
+
+
+def test_rows_are_all_different_also_where_prompts_are_repeated(calibrated: dict) -> None:
+    assert all(one["distinct"] == one["rows"] for one in calibrated["cells"])
+
+
+async def test_an_older_processor_computes_otherwise(machine: Machine, calibrated: dict, tmp_path: Path) -> None:
+    """The same rows, replayed by this processor as it is."""
+    if "avx512f" not in read_features():
+        pytest.skip("this processor is an older one")
+    spec, rows = (machine.folder / "kept" / f"as it is, AVX2.{ending}" for ending in ("json", "parquet"))
+    await run_probe(calibrate.VALIDATOR, spec, rows, tmp_path / "plain.npz")
+    plain, older = read_cell(tmp_path / "plain.npz"), read_cell(cell_file(machine, "as it is, AVX2"))
+    pairs = list(zip(plain.rows, older.rows, strict=True))
+    assert not all(np.array_equal(one.logprobs, other.logprobs) for one, other in pairs)
+    assert all(np.allclose(one.logprobs, other.logprobs, atol=0.1) for one, other in pairs)
+
+
+def test_changed_copies_of_the_model_are_gone(machine: Machine, calibrated: dict) -> None:
+    kept = machine.folder / "kept"
+    assert [path.name for path in kept.iterdir() if path.is_dir() or path.suffix == ".part"] == []
+    assert (kept / calibrate.GRID_FILE).is_file()
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_second_call_goes_on_from_the_folder(machine: Machine, calibrated: dict) -> None:
+    """Nothing starts, and the document is the same."""
+    again = machine.json("run", "calibrate", "model", *WORDS, "--out", "again.json")
+    assert again == calibrated | {"file": "again.json"}
+
+
+def test_one_cell_that_is_missing_is_all_that_is_measured_again(
+    machine: Machine, calibrated: dict, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[str] = []
+    real = calibrate.run_probe
+
+    async def watched(module: str, *arguments: Path | str, **options: dict) -> float:
+        started.append(module)
+        return await real(module, *arguments, **options)
+
+    monkeypatch.setattr(calibrate, "run_probe", watched)
+    gone = cell_file(machine, "as it is, split sums")
+    gone.unlink()
+    gone.with_suffix(".part").write_bytes(b"half a cell")
+    again = machine.json("run", "calibrate", "model", *WORDS, "--out", "again.json")
+    assert started == [calibrate.VALIDATOR], "its rows are there"
+    assert again == calibrated | {"file": "again.json"}, "and the replay gives what it gave before"
+    assert not gone.with_suffix(".part").exists()
+
+
+@pytest.mark.usefixtures("no_process")
+def test_this_machine_keeps_the_margins_of_its_own_calibration(machine: Machine, calibrated: dict) -> None:
+    words = ("run", "calibrate", "model", *WORDS, "--against", "new/calibration.json")
+    assert machine.json(*words) == {"calibration": "new/calibration.json", "margin": calibrated["margin"]}
+    assert "this machine keeps a margin of 2." in machine.type(*words).stdout
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_machine_that_does_not_keep_the_limits_is_refused(machine: Machine, calibrated: dict) -> None:
+    found = parse_calibration((machine.folder / "new" / "calibration.json").read_bytes())
+    tiny = found.model_copy(update={"pool": found.pool.model_copy(update={"activation": 1e-6})})
+    (machine.folder / "tiny.json").write_bytes(tiny.to_bytes())
+    refused = machine.json("run", "calibrate", "model", *WORDS, "--against", "tiny.json", status=3)
+    assert refused["error"].startswith("bf16-projection-v2 keeps a margin of 0.00 only, for activation (as it is, ")
+    other = found.model_copy(update={"model_hash": "0x" + "00" * 32})
+    (machine.folder / "other.json").write_bytes(other.to_bytes())
+    refused = machine.json("run", "calibrate", "model", *WORDS, "--against", "other.json", status=3)
+    assert "the calibration is of model 0x0000" in refused["error"]
+    words = ("run", "calibrate", "model", *WORDS, "--against", "new/calibration.json")
+    assert "is for bf16" in machine.json(*words, "--profile", "cpu-fp32-projection-v2", status=3)["error"]
+    assert "at temperature 1, the terms name" in machine.json(*words, "--temperature", 0.5, status=3)["error"]
+
+
+@pytest.mark.usefixtures("no_process")
+def test_cells_of_another_grid_never_count(machine: Machine, calibrated: dict) -> None:
+    small_model(machine.folder / "another", seed=2)
+    words = ("--max-tokens", 8, "--sharpened", "", "--folder", "kept")
+    for model, changes, named in (
+        ("another", ("--tokens", 6000), "model_hash"),
+        ("model", ("--tokens", 6000, "--profile", "cpu-fp32-projection-v2"), "profile"),
+        ("model", ("--tokens", 6000, "--temperature", 0.5), "temperature_micro"),
+        ("model", ("--tokens", 7000), "tokens"),
+        ("another", ("--tokens", 7000), "model_hash, tokens"),
+    ):
+        refused = machine.json("run", "calibrate", model, *words, *changes, status=78)
+        assert refused["error"] == f"kept holds what was measured with another {named}"
+        assert refused["hint"] == "name another --folder, or remove this one"
+    # Nor do those whose grid nobody wrote down.
+    shutil.copytree(machine.folder / "kept", machine.folder / "unsigned")
+    (machine.folder / "unsigned" / calibrate.GRID_FILE).unlink()
+    refused = machine.json("run", "calibrate", "model", *WORDS, "--folder", "unsigned", status=78)
+    assert refused["error"].startswith("unsigned holds what was measured with another model_hash, profile")
+
+
+@pytest.mark.usefixtures("no_process")
+def test_a_broken_cell_is_named(machine: Machine, calibrated: dict) -> None:
+    path = cell_file(machine, "as it is, AVX2")
+    whole = path.read_bytes()
+    path.write_bytes(whole[:100])
+    refused = machine.json("run", "calibrate", "model", *WORDS, status=3)
+    path.write_bytes(whole)
+    assert refused["error"].startswith("kept/as it is, AVX2.npz holds no measured cell")
+    assert refused["hint"] == "remove it, and measure again"

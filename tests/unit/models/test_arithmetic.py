@@ -1,0 +1,166 @@
+"""Other machines' arithmetic: near to a model's own, different from it, and gone when the context ends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import linear
+from transformers import PreTrainedModel
+
+from muster.errors import ConfigError
+from muster.models.arithmetic import (
+    ARITHMETICS,
+    HONEST,
+    SPLITS,
+    backwards,
+    computing,
+    float16_sums,
+    split,
+    tf32,
+    tf32_product,
+    wide,
+)
+from muster.models.init import ModelShape, load_model, make_model, make_tokenizer, save_model
+from muster.models.numerics import pin_numerics
+from muster.verification.profiles import PROFILES
+
+SHAPE = ModelShape(hidden=128, layers=2, heads=4, intermediate=256, initializer_range=0.1)
+IDS = torch.randint(10, 100, (3, 60), generator=torch.Generator().manual_seed(0))
+TF32 = tuple(name for name in ARITHMETICS if name.startswith("TF32"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def pinned() -> None:
+    pin_numerics()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("models") / "model"
+    save_model(make_model(make_tokenizer(), SHAPE, seed=1), make_tokenizer(), path)
+    return path
+
+
+@pytest.fixture(scope="module", params=[torch.float32, torch.bfloat16], ids=str)
+def model(folder: Path, request: pytest.FixtureRequest) -> PreTrainedModel:
+    return load_model(folder, request.param)
+
+
+def states(model: PreTrainedModel) -> torch.Tensor:
+    with torch.inference_mode():
+        return model.base_model(input_ids=IDS, use_cache=False).last_hidden_state
+
+
+def distance(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def own_attributes(model: PreTrainedModel) -> list[set[str]]:
+    return [set(vars(module)) for module in model.modules()]
+
+
+@pytest.mark.parametrize("name", ARITHMETICS)
+def test_results_are_near_and_different_and_the_model_is_as_before(model: PreTrainedModel, name: str) -> None:
+    before, attributes, weights = states(model), own_attributes(model), [one.clone() for one in model.parameters()]
+    with computing(model, name):
+        found, again = states(model), states(model)
+    assert torch.equal(found, again)
+    assert found.dtype == before.dtype
+    off = distance(found, before)
+    if model.dtype == torch.bfloat16:
+        # TF32 rounds nothing away of what bfloat16 leaves.
+        exact = name in TF32
+        assert off == 0 if exact else 0 < off < 2e-2, off
+    elif name == "sums in float32":
+        assert off == 0, "which is what a float32 model does anyway"
+    elif name in TF32 or name == "sums in float16":
+        assert 1e-5 < off < 1e-2, off
+    else:
+        assert 0 < off < 2e-6, off
+    assert own_attributes(model) == attributes
+    assert all(torch.equal(one, other) for one, other in zip(model.parameters(), weights, strict=True))
+    assert torch.equal(states(model), before)
+
+
+def test_an_error_inside_leaves_the_model_as_before(model: PreTrainedModel) -> None:
+    before = states(model)
+    for name in ("split sums", "attention written out"):
+        with pytest.raises(KeyError), computing(model, name):
+            raise KeyError
+        assert torch.equal(states(model), before)
+
+
+def test_without_a_name_the_model_computes_as_ever(model: PreTrainedModel) -> None:
+    before = states(model)
+    with computing(model, ""):
+        assert torch.equal(states(model), before)
+
+
+def test_an_unknown_arithmetic_is_named(model: PreTrainedModel) -> None:
+    with pytest.raises(ConfigError, match="no arithmetic 'FP4'") as at, computing(model, "FP4"):
+        pass
+    assert at.value.hint == f"choose one of: {', '.join(ARITHMETICS)}"
+
+
+def test_every_dtype_of_a_profile_has_honest_arithmetics() -> None:
+    assert set(HONEST) == {profile.dtype for profile in PROFILES.values()}
+    for names in HONEST.values():
+        assert set(names) <= set(ARITHMETICS) - set(TF32)
+
+
+# --- Products
+
+
+EPSILON = 2.0**-11
+"""Half of TF32's last place at 1."""
+
+
+@pytest.mark.parametrize(
+    ("value", "rounded"),
+    [
+        (1.0, 1.0),
+        (1 + 2 * EPSILON, 1 + 2 * EPSILON),
+        (1 + EPSILON, 1 + 2 * EPSILON),
+        (-1 - EPSILON, -1 - 2 * EPSILON),
+        (1 + EPSILON - 2.0**-23, 1.0),
+        (1 + 3 * EPSILON, 1 + 4 * EPSILON),
+        (2 - 2.0**-23, 2.0),
+        (3.0e38, 3.0e38),
+        (0.1, 0.0999755859375),
+        (0.0, 0.0),
+    ],
+)
+def test_tf32_keeps_ten_bits_of_mantissa(value: float, rounded: float) -> None:
+    found = float(tf32(torch.tensor([value]))[0])
+    assert found == (rounded if value != 3.0e38 else pytest.approx(value, rel=EPSILON))
+
+
+def test_what_has_fewer_bits_is_not_changed_by_tf32() -> None:
+    drawn = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    for dtype in (torch.bfloat16, torch.float16):
+        assert torch.equal(tf32(drawn.to(dtype)), drawn.to(dtype))
+    rounded = tf32(drawn)
+    assert torch.equal(tf32(rounded), rounded)
+    assert float(((rounded - drawn) / drawn).abs().max()) <= EPSILON
+
+
+def test_products_of_small_whole_numbers_are_exact_however_they_are_added() -> None:
+    draw = torch.Generator().manual_seed(0)
+    inputs, weights = (torch.randint(-4, 5, shape, generator=draw).float() for shape in ((2, 3, 30), (7, 30)))
+    for product in (split, backwards, wide, float16_sums, tf32_product):
+        assert torch.equal(product(inputs, weights), linear(inputs, weights)), product.__name__
+
+
+def test_partial_sums_are_rounded_to_what_they_are_added_in() -> None:
+    """Four parts, 256 and three times 1: bfloat16 has no 257, so that each 1 is lost; in one sum they are not."""
+    parts = torch.tensor([[256.0, 1.0, 1.0, 1.0]], dtype=torch.bfloat16)
+    ones = torch.ones(1, SPLITS, dtype=torch.bfloat16)
+    assert split(parts, ones).tolist() == [[256.0]]
+    assert wide(parts, ones).tolist() == [[260.0]], "259 is rounded once"
+    assert float16_sums(parts, ones).tolist() == [[260.0]], "float16 has 259"
+    large = torch.tensor([[2048.0, 1.0, 1.0, 1.0]])
+    assert float16_sums(large, ones.float()).tolist() == [[2048.0]]
+    assert wide(large, ones.float()).tolist() == [[2051.0]]
+    assert tf32_product(torch.tensor([[1 + EPSILON]]), torch.ones(1, 1)).tolist() == [[1 + 2 * EPSILON]]
