@@ -73,12 +73,12 @@ def test_a_model_is_measured_over_the_whole_grid(machine: Machine, calibrated: d
     for statistic, limit in found.pool.model_dump().items():
         assert all(one.units[statistic] * 2 <= limit * 1.000001 for one in found.cells if one.units), statistic
     assert found.pool.activation < BF16.pool.activation, "tighter than limits that hold for every model"
-    # The known cheats are beyond these limits in every unit.
+    # Of the known cheats the coarsest is beyond these limits in every unit. The others are smaller than what bfloat16
+    # does to larger models, below which no calibration may set its limits.
     assert [one.name for one in found.cheats] == list(CHEAPER)
-    assert {max(one.leaning.values()) for one in found.cheats} == {1.0}
-    assert {(one.units_to_reject, one.units_to_accuse) for one in found.cheats} == {(6, 11)}
     int4 = found.cheats[list(CHEAPER).index("int4 weights")]
     assert int4.rejected > 0.9
+    assert (max(int4.leaning.values()), int4.units_to_reject, int4.units_to_accuse) == (1.0, 6, 11)
 
 
 def test_rows_are_all_different_also_where_prompts_are_repeated(calibrated: dict) -> None:
@@ -138,12 +138,12 @@ def test_this_machine_keeps_the_margins_of_its_own_calibration(machine: Machine,
 
 
 @pytest.mark.usefixtures("no_process")
-def test_a_machine_that_does_not_keep_the_limits_is_refused(machine: Machine, calibrated: dict) -> None:
+def test_limits_under_which_honest_work_would_lean_are_refused(machine: Machine, calibrated: dict) -> None:
     found = parse_calibration((machine.folder / "new" / "calibration.json").read_bytes())
     tiny = found.model_copy(update={"pool": found.pool.model_copy(update={"activation": 1e-6})})
     (machine.folder / "tiny.json").write_bytes(tiny.to_bytes())
     refused = machine.json("run", "calibrate", "model", *WORDS, "--against", "tiny.json", status=3)
-    assert refused["error"].startswith("bf16-projection-v2 keeps a margin of 0.00 only, for activation (as it is, ")
+    assert refused["error"] == "the calibration's pool limit activation is 1e-06; 0.02 to 0.28 are taken"
     other = found.model_copy(update={"model_hash": "0x" + "00" * 32})
     (machine.folder / "other.json").write_bytes(other.to_bytes())
     refused = machine.json("run", "calibrate", "model", *WORDS, "--against", "other.json", status=3)

@@ -25,10 +25,12 @@ from muster.verification.calibration import (
     read_document,
 )
 from muster.verification.measured import MeasuredCell
+from muster.verification.pools import REASONS
 from muster.verification.profiles import BF16, CPU_FP32, PoolLimits, Profile
 from tests.support.cell_samples import cell, errors
 
 MODEL, MICRO = bytes(range(32)), 1_000_000
+FLOOR = LEAST["float32"]
 EXACT = errors()
 
 
@@ -50,14 +52,14 @@ def sample() -> Calibration:
 
 
 def test_where_nothing_is_measured_the_limits_are_the_least_ones() -> None:
-    assert pool(derived(cell([EXACT] * 20))) == LEAST
+    assert pool(derived(cell([EXACT] * 20))) == FLOOR
 
 
 def test_a_limit_is_twice_the_mean_of_the_worst_cell() -> None:
     mild, worst = [errors(distance=0.00011)] * 20, [errors(distance=0.00012345)] * 20
     found = pool(derived(cell(mild), cell(worst, "four at once")))
     assert found.activation == 0.000247, "0.0002469, rounded up to three digits"
-    assert replace(found, activation=LEAST.activation) == LEAST
+    assert replace(found, activation=FLOOR.activation) == FLOOR
 
 
 def test_a_limit_is_five_quarters_of_the_quantile_where_that_is_more() -> None:
@@ -80,7 +82,7 @@ def test_errors_of_log_probabilities_have_two_limits() -> None:
     halves = [replace(signs[0], claimed=np.concatenate([one.claimed[:128] for one in signs]))] * 20
     found = pool(derived(cell(halves)))
     assert found.logprob_rms == pytest.approx(0.8, rel=2e-3)
-    assert found.logprob_mean == LEAST.logprob_mean, "errors of both signs leave no mean"
+    assert found.logprob_mean == FLOOR.logprob_mean, "errors of both signs leave no mean"
 
 
 def test_rows_are_put_together_into_units_of_256_tokens() -> None:
@@ -170,7 +172,7 @@ def test_a_cheat_that_always_leans_is_rejected_after_six_units_and_accused_after
     report = derived(cell([errors(distance=0.0001)] * 20), cheats=(cheat,)).cheats[0]
     assert (report.name, report.rows, report.tokens) == ("int4 weights", 100, 25_600)
     assert (report.rejected, report.accused) == (0, 0)
-    assert report.leaning == {"gap_mean": 0, "activation": 1, "logprob_rms": 0, "logprob_mean": 0}
+    assert report.leaning == {**dict.fromkeys(REASONS, 0), "activation": 1}
     assert (report.units_to_reject, report.units_to_accuse) == (6, 11)
 
 
@@ -225,10 +227,10 @@ def test_a_run_is_judged_by_the_profile_with_the_pool_limits_of_its_calibration(
         ({"margin": math.inf}, "margin"),
         ({"cells": []}, "cells"),
         ({"pool": {"gap_mean": 0.1}}, r"pool\.activation"),
-        ({"pool": dict.fromkeys(LEAST.__dataclass_fields__, -0.1)}, r"pool\.gap_mean"),
-        ({"pool": dict.fromkeys(LEAST.__dataclass_fields__, math.nan)}, r"pool\.gap_mean"),
-        ({"pool": dict.fromkeys(LEAST.__dataclass_fields__, math.inf)}, r"pool\.gap_mean"),
-        ({"pool": {**dict.fromkeys(LEAST.__dataclass_fields__, 0.1), "other": 1}}, "pool"),
+        ({"pool": dict.fromkeys(FLOOR.__dataclass_fields__, -0.1)}, r"pool\.gap_mean"),
+        ({"pool": dict.fromkeys(FLOOR.__dataclass_fields__, math.nan)}, r"pool\.gap_mean"),
+        ({"pool": dict.fromkeys(FLOOR.__dataclass_fields__, math.inf)}, r"pool\.gap_mean"),
+        ({"pool": {**dict.fromkeys(FLOOR.__dataclass_fields__, 0.1), "other": 1}}, "pool"),
         ({"hardware": "x" * 501}, "hardware"),
     ],
     ids=lambda value: str(value)[:40],
@@ -281,7 +283,38 @@ def test_a_calibration_is_of_one_model_at_one_temperature(sample: Calibration) -
         check_calibration(sample, MODEL, 700_000)
 
 
-def test_the_limits_of_a_profile_do_not_fit_another_dtype(sample: Calibration) -> None:
+def test_the_least_limits_are_those_of_the_dtype() -> None:
     found = derived(cell([errors(distance=0.0001)] * 20), profile=BF16)
     assert found.to_profile().dtype == "bfloat16"
-    assert found.to_profile().pool == sample.to_profile().pool
+    assert pool(found) == LEAST["bfloat16"]
+
+
+@pytest.mark.parametrize("name", FLOOR.__dataclass_fields__)
+@pytest.mark.parametrize("times", [0.0, 0.5, 5.0, 1e200])
+def test_an_owner_cannot_set_limits_that_convict_honest_work_or_see_nothing(
+    sample: Calibration, name: str, times: float
+) -> None:
+    """Below the least limit of the dtype honest hardware would lean; far above the profile's own nothing does."""
+    limits = sample.pool.model_copy(update={name: times * getattr(CPU_FP32.pool, name)})
+    with pytest.raises(MalformedError, match=f"pool limit {name} is"):
+        check_calibration(sample.model_copy(update={"pool": limits}), MODEL, MICRO)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"margin": 1.9}, {"rejected": 1}, {"accused": 1}, {"units": {"activation": 0.00011}}], ids=str
+)
+def test_a_calibration_that_its_own_cells_refute_is_refused(sample: Calibration, changes: dict) -> None:
+    if "margin" in changes:
+        refuted = sample.model_copy(update=changes)
+    else:
+        refuted = sample.model_copy(update={"cells": [sample.cells[0].model_copy(update=changes)]})
+    with pytest.raises(MalformedError, match="own honest cells"):
+        check_calibration(refuted, MODEL, MICRO)
+
+
+def test_hardware_whose_units_lean_is_not_admitted_though_their_mean_is_low() -> None:
+    """Four of five units are exact and one is half as far again as the limit: the mean keeps the margin."""
+    found = derived(cell([errors(distance=0.0001)] * 20))
+    uneven = [errors(distance=0.00002)] * 32 + [errors(distance=0.0003)] * 8
+    with pytest.raises(MarginError, match=r"20\.0% of the honest units lean under these pool limits \(as it is, GPU\)"):
+        check_against([cell(uneven, "GPU")], found)
