@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from pathlib import Path
 
 from muster.errors import MalformedError
@@ -17,6 +18,7 @@ from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.runtime.process import run_tool
 from muster.verification.evidence import finite
+from muster.verification.pools import unit_statistics
 from muster.verification.probes import (
     ProbedRow,
     ProbeFinding,
@@ -35,8 +37,10 @@ def replay(spec: ProbeSpec, rows: Sequence[Rollout]) -> ProbeReport:
     profile = PROFILES[spec.profile]
     replayer = Replayer(spec.model, profile, spec.temperature, threads=spec.threads)
     check_probe_rows(rows, spec, replayer.vocabulary)
-    measured = zip(rows, replayer.replay(rows), strict=True)
-    return ProbeReport(profile=profile.name, rows=[_probed(row, found, profile) for row, found in measured])
+    measured = replayer.replay(rows)
+    found = [_probed(row, one, profile) for row, one in zip(rows, measured, strict=True)]
+    unit = unit_statistics(reduce(add, (one.sums for one in measured)))
+    return ProbeReport(profile=profile.name, rows=found, unit={name: _finite(value) for name, value in unit.items()})
 
 
 def _probed(row: Rollout, measurement: Measurement, profile: Profile) -> ProbedRow:

@@ -19,6 +19,7 @@ from muster.errors import UnreachableError, UsageError
 if TYPE_CHECKING:
     from muster.cli.session import Session
     from muster.verification.probes import ProbeReport, ProbeSpec
+    from muster.verification.profiles import Profile
 
 WORKER, VALIDATOR = "worker.probe", "validator.probe"
 """Modules that are started; the command line never imports them."""
@@ -50,14 +51,16 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     from muster.models.numerics import device_kind
     from muster.runtime.processor import read_features
     from muster.verification.probes import read_report, write_document
+    from muster.verification.profiles import PROFILES
 
     # 1. What to generate.
     if (model is None) != (profile is None):
         raise UsageError("--model and --profile belong together", hint="without both the run of the settings is probed")
     if model is not None and profile is not None:
         source, spec = str(model), await asyncio.to_thread(_model_spec, model, profile, rows)
+        judged = PROFILES[profile]
     else:
-        source, spec = await _run_spec(session, rows)
+        source, spec, judged = await _run_spec(session, rows)
 
     # 2. Generate and replay.
     with tempfile.TemporaryDirectory(prefix="muster-doctor-") as name:
@@ -72,16 +75,14 @@ async def check_engine(session: Session, model: Path | None, profile: str | None
     # 3. What came of it.
     about = {"probed": source, "device": await asyncio.to_thread(device_kind), "processor": list(read_features())}
     seconds = {"generate_seconds": round(generating, 1), "replay_seconds": round(replaying, 1)}
-    return assess(report, about, seconds)
+    return assess(report, judged, about, seconds)
 
 
-def assess(report: ProbeReport, about: dict[str, Any], seconds: dict[str, float]) -> EngineCheck:
-    """Say what a report means for the node that generated its rows. Pure."""
+def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds: dict[str, float]) -> EngineCheck:
+    """Say what a report means for the node that generated its rows, under the profile of its run. Pure."""
     from muster.runtime.processor import replay_note
     from muster.verification.probes import worst_statistic
-    from muster.verification.profiles import PROFILES
 
-    profile = PROFILES[report.profile]
     worst = worst_statistic(report.rows, profile)
     findings = [(row.position, row.finding) for row in report.rows if row.finding is not None]
     accused = sum(finding.accuse for _, finding in findings)
@@ -99,6 +100,16 @@ def assess(report: ProbeReport, about: dict[str, Any], seconds: dict[str, float]
     }
     if note := replay_note(about["processor"], profile.dtype):
         document["note"] = note
+    limits = {name: getattr(profile.pool, name) for name in report.unit if hasattr(profile.pool, name)}
+    document["pool"] = {name: {"measured": report.unit[name], "limit": limit} for name, limit in limits.items()}
+    leaning = [name for name, limit in limits.items() if report.unit[name] > limit]
+    if not findings and leaning:
+        name = leaning[0]
+        error = (
+            f"no row of this engine is rejected, but together they are above the run's pool limit of {name}: measured "
+            f"{report.unit[name]:.4g} above {limits[name]:g}; after some commitments validators would accuse it"
+        )
+        return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
     if not findings:
         return EngineCheck(document, "")
     position, first = findings[0]
@@ -109,8 +120,8 @@ def assess(report: ProbeReport, about: dict[str, Any], seconds: dict[str, float]
     return EngineCheck(document | {"error": error, "hint": ADVICE}, error)
 
 
-async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec]:
-    """Return the newest step of the settings' run, fetched as a worker gets it, and a spec of the run's own tasks."""
+async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profile]:
+    """Return the newest step of the settings' run, fetched as a worker gets it, a spec of its tasks, its profile."""
     from muster.clients.relays import Relays
     from muster.clients.run_data import CheckpointFetcher, fetch_profile, fetch_task_set, make_rules
     from muster.verification.probes import EngineOptions, ProbeSpec, run_requests
@@ -148,7 +159,7 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec]:
         engine=engine,
         threads=settings.validator.threads,
     )
-    return f"run {settings.run}, step {latest.step}", spec
+    return f"run {settings.run}, step {latest.step}", spec, profile
 
 
 def _model_spec(model: Path, name: str, rows: int) -> ProbeSpec:
