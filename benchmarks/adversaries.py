@@ -72,7 +72,7 @@ def measure_apart(profile: Profile, rows: int, samples: int) -> list[Found]:
     """Measure the same in a process of its own: a process's vLLM has one dtype."""
     command = [sys.executable, __file__, "--child", profile.name, "--rows", str(rows), "--samples", str(samples)]
     done = subprocess.run(command, stdout=subprocess.PIPE, check=True, timeout=CHILD_SECONDS)
-    return json.loads(done.stdout)
+    return json.loads(done.stdout.splitlines()[-1])  # before it come the validator's own log lines
 
 
 # --- Figures

@@ -19,7 +19,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -32,8 +32,9 @@ from benchmarks.page import DOCS, rewrite, small, table
 from benchmarks.testbed.calibration import GRID, pairs, run_weights
 from muster.models.init import init_model
 from muster.tasks import make_task_set
+from muster.verification.calibration import pool_units
 from muster.verification.measured import MeasuredCell, read_cells
-from muster.verification.profiles import PROFILES, STATISTICS, Profile
+from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
 from muster.verification.statistics import row_statistics
 from validator.replay import Measurement, judge
 
@@ -107,6 +108,8 @@ class HonestCell:
     accused: int
     values: dict[str, list[float]]
     """Of every statistic, one for each row."""
+    units: list[dict[str, float]]
+    """Statistics of its pool units."""
 
 
 def judged(cell: MeasuredCell) -> HonestCell:
@@ -118,6 +121,7 @@ def judged(cell: MeasuredCell) -> HonestCell:
         rejected=len(findings),
         accused=sum(finding.accuse for finding in findings),
         values={statistic: [getattr(row, statistic) for row in rows] for statistic in STATISTICS},
+        units=pool_units(cell, profile),
     )
 
 
@@ -150,6 +154,37 @@ def margins(cells: Sequence[HonestCell]) -> list[Margin]:
     return found
 
 
+@dataclass(frozen=True)
+class PoolMargin:
+    """One statistic of one profile's pool units over the whole grid."""
+
+    profile: Profile
+    statistic: str
+    units: int
+    leaning: int
+    worst: float
+    """The largest mean of a cell."""
+
+    @property
+    def limit(self) -> float:
+        return getattr(self.profile.pool, self.statistic)
+
+    @property
+    def times(self) -> float:
+        """Return how many times as far out as the worst cell's mean the pool limit is."""
+        return self.limit / max(self.worst, 1e-12)
+
+
+def pool_margins(cells: Sequence[HonestCell], profile: Profile) -> list[PoolMargin]:
+    mine = [cell.units for cell in cells if cell.profile == profile.name and cell.units]
+    found = []
+    for name in [field.name for field in fields(PoolLimits)] if mine else ():
+        means = [sum(unit[name] for unit in units) / len(units) for units in mine]
+        leaning = sum(unit[name] > getattr(profile.pool, name) for units in mine for unit in units)
+        found.append(PoolMargin(profile, name, sum(map(len, mine)), leaning, max(means)))
+    return found
+
+
 def honest_values(cells: Sequence[HonestCell], profile: Profile, statistic: str) -> np.ndarray:
     mine = [cell.values[statistic] for cell in cells if cell.profile == profile.name]
     return np.concatenate([np.zeros(0), *mine])
@@ -171,6 +206,8 @@ def figures_of(cells: Sequence[HonestCell]) -> list[report.Figure]:
     collapsed = [cell for cell in cells if cell.model.startswith("collapsed")]
     commitments = count_rollouts(large) / SAMPLE
     least = min(margins(cells), key=lambda one: one.times)
+    pools = [one for profile in PROFILES.values() for one in pool_margins(cells, profile)]
+    pool = min(pools, key=lambda one: one.times)
     found = [
         report.figure(
             "false_accusations",
@@ -203,6 +240,15 @@ def figures_of(cells: Sequence[HonestCell]) -> list[report.Figure]:
             target=2.0,
             unit=f"worst honest value of {least.statistic} under {least.profile.name}",
         ),
+        report.figure(
+            "pool_margin",
+            [pool.worst],
+            limit=[pool.limit],
+            ratio=pool.times,
+            target=2.0,
+            unit=f"mean of the worst cell's pool units, {pool.statistic} under {pool.profile.name}",
+        ),
+        _none("pool_leaning", sum(one.leaning for one in pools), "honest pool units above a pool limit"),
     ]
     for one in margins(cells):
         limit = getattr(one.profile, one.statistic).accuse
@@ -272,10 +318,24 @@ def page(cells: Sequence[HonestCell]) -> str:
             _bounds(own),
             table(heads, lines),
             f"![Honest distributions under {profile.name}]({plot_path(profile).name})",
+            _pools(pool_margins(cells, profile)),
             "The worst rollout of each cell of the grid:",
             table(("cell", "rollouts", "tokens", *(s.replace("_", " ") for s in STATISTICS)), worst),
         ]
     return "\n\n".join(text)
+
+
+def _pools(found: Sequence[PoolMargin]) -> str:
+    """Say how far honest pool units are from the profile's pool limits."""
+    lines = [
+        (one.statistic.replace("_", " "), small(one.worst), small(one.limit), one.leaning, f"{one.times:.1f} ×")
+        if one.worst
+        else (one.statistic.replace("_", " "), 0, small(one.limit), one.leaning, "∞")
+        for one in found
+    ]
+    return f"Of {found[0].units:,} pool units:\n\n" + table(
+        ("", "mean of the worst cell", "pool limit", "units above it", "margin"), lines
+    )
 
 
 def _bounds(cells: Sequence[HonestCell]) -> str:

@@ -257,7 +257,7 @@ def check_against(cells: Sequence[MeasuredCell], calibration: Calibration) -> fl
 
 def _measured(cells: Sequence[MeasuredCell], profile: Profile) -> list[tuple[MeasuredCell, list[dict[str, float]]]]:
     """Return every cell with its units. Raises MarginError where a model has too few of them to say anything."""
-    found = [(cell, _units(cell, profile)) for cell in cells]
+    found = [(cell, pool_units(cell, profile)) for cell in cells]
     for model in dict.fromkeys(cell.model for cell in cells):
         if (count := sum(len(units) for cell, units in found if cell.model == model)) < LEAST_UNITS:
             raise MarginError(
@@ -267,7 +267,7 @@ def _measured(cells: Sequence[MeasuredCell], profile: Profile) -> list[tuple[Mea
     return found
 
 
-def _units(cell: MeasuredCell, profile: Profile) -> list[dict[str, float]]:
+def pool_units(cell: MeasuredCell, profile: Profile) -> list[dict[str, float]]:
     """Put a cell's rows together into pool units and return their statistics."""
     found, waiting = [], NOTHING
     for row in cell.rows:
@@ -360,7 +360,7 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
 
 def _cheat_report(cell: MeasuredCell, profile: Profile) -> CheatReport:
     verdicts = [beyond(scaled_errors(row, profile).statistics(), profile) for row in cell.rows]
-    units = _units(cell, profile)
+    units = pool_units(cell, profile)
     leaning = _leaning(units, profile)
     most = max(leaning.values())
     return CheatReport(
