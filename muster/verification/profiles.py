@@ -61,7 +61,7 @@ class Profile:
     # In expected errors (`muster.verification.statistics`), which is why they are the same for all.
     gap_mean: Limit = Limit(reject=0.4, accuse=0.8)
     gap_worst: Limit = Limit(reject=8.0, accuse=16.0)
-    logprob_rms: Limit = Limit(reject=2.0, accuse=4.0)
+    logprob_rms: Limit = Limit(reject=2.5, accuse=5.0)
     logprob_worst: Limit = Limit(reject=12.0, accuse=24.0)
     logprob_drift: Limit = Limit(reject=8.0, accuse=16.0)
 

@@ -60,7 +60,7 @@ def test_bounds_of_a_model_follow_from_its_gain_and_its_heads_rows() -> None:
 
 @pytest.mark.parametrize(
     ("profile", "worst", "rms", "mean"),
-    [(CPU_FP32, 0.008966, 0.002421, 0.001225), (BF16, 0.4903, 0.1324, 0.06696)],
+    [(CPU_FP32, 0.008966, 0.003026, 0.001347), (BF16, 0.4903, 0.1655, 0.07366)],
     ids=["cpu-fp32", "bf16"],
 )
 def test_the_demos_tolerance(profile: Profile, worst: float, rms: float, mean: float) -> None:
@@ -68,8 +68,8 @@ def test_the_demos_tolerance(profile: Profile, worst: float, rms: float, mean: f
     found = tolerated_error(profile, DEMO, tokens=48)
     assert (found.worst, found.rms, found.mean) == pytest.approx((worst, rms, mean), rel=2e-3)
     assert found.worst == pytest.approx(12 * expected(profile, DEMO), rel=0.03)
-    assert found.rms == pytest.approx(found.worst / 12 * 1.5 * 2 * math.sqrt(56 / 48))
-    beyond = 4 * 4 * 56 / 64  # tokens between 8 and 12 expected errors count 8: one in sixteen can be there
+    assert found.rms == pytest.approx(found.worst / 12 * 1.5 * 2.5 * math.sqrt(56 / 48))
+    beyond = 4 * 6.25 * 56 / 64  # tokens between 8 and 12 expected errors count 8: one in ten can be there
     assert found.mean == pytest.approx(found.worst / 12 * (0.1 * 48 + 8 * math.sqrt(56) + beyond) / 48)
 
 
