@@ -215,7 +215,8 @@ def validate_pairs(engine: Engine, replayer: Replayer, runs: int) -> list[Pair]:
     """Inspect a commitment of the default size with the default policy, against making it."""
     positions = PUBLIC_DEFAULTS["group_size"] * PUBLIC_DEFAULTS["groups_per_commitment"]
     defaults = ValidatorSettings()  # and a node that is no newcomer any more
-    sampled = sample_size(defaults, positions, index=defaults.newcomer_commitments, suspect=False)
+    own = sample_size(defaults, positions, index=defaults.newcomer_commitments, suspect=False)
+    sampled = own + 8  # and the pool's, of which there are no more
     pairs = []
     for run in range(runs):
         requests = make_requests(positions, COMPLETION, seed=2000 + run)

@@ -157,23 +157,29 @@ class Inspector:
         self, commitment: CommittedWork, inspection: Inspection, neighbours: Sequence[PooledCommitment]
     ) -> Inspection:
         """Return the inspection with what its pool shows, where that says more than the rows by themselves."""
+        # 1. What the pool shows.
         assert inspection.pooled is not None
         pool = sorted([*neighbours, PooledCommitment(commitment, inspection.pooled)], key=lambda one: one.work.index)
         found = judge_pool([one.pooled for one in pool], self.context.profile, about=commitment.index)
         if found is None or (inspection.finding is not None and not found.accuse):
             return inspection
         shared = tuple(row.position for row in inspection.pooled.rows)
-        finding = pool_verdict(found, ACCUSE if found.accuse else REJECT, accuse=found.accuse)
+
+        # 2. Accuse, where its rows can be shown.
         if found.accuse:
             members = [one.work for one in pool if found.first <= one.work.index <= found.last]
             try:
                 shown = [await self._member(work, commitment, inspection) for work in members]
                 check_members(shown)
+                finding = pool_verdict(found, ACCUSE, accuse=True)
                 return replace(inspection, finding=finding, why=found.detail, rows=shared, pool=shown)
             except (CheckError, UnreachableError) as error:
-                # The node's next commitment belongs to the same pool, and accuses it then.
-                log.warning("the pool's rows cannot be shown yet", node=commitment.node, error=str(error))
-        return replace(inspection, finding=replace(finding, accuse=False), why=found.detail, rows=shared)
+                # Work that follows tries again. Rows too large for a bundle are never accused by their pool.
+                log.warning("the pool accuses, but cannot be shown: rejected", node=commitment.node, error=str(error))
+
+        # 3. Otherwise only reject.
+        finding = pool_verdict(found, REJECT, accuse=False)
+        return replace(inspection, finding=finding, why=found.detail, rows=shared)
 
     async def _member(self, work: CommittedWork, about: CommittedWork, inspection: Inspection) -> PoolMember:
         """Return a pool's rows of one commitment as evidence. Raises what fetching its file does."""

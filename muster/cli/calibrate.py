@@ -43,6 +43,8 @@ PREFIX: Final = 300
 """Tokens before a prompt that make it long: more than two blocks of vLLM's cache. Fewer where the model's context is
 short."""
 
+MAX_SHARPENED: Final = 8
+
 GROUP: Final = 4
 """Requests with the same prompt, which come to different completions."""
 
@@ -366,6 +368,11 @@ def grid_of(
         times = tuple(dict.fromkeys(float(one) for one in sharpened.split(",") if one.strip()))
     except ValueError as error:
         raise UsageError(f"{sharpened!r} are no numbers", hint="--sharpened 2,4") from error
+    if len(times) > MAX_SHARPENED:
+        raise UsageError(
+            f"{len(times)} values; each takes a whole grid, and at most {MAX_SHARPENED} are taken",
+            hint="--sharpened 2,4",
+        )
     if any(not 0 < one <= 1000 for one in times):
         raise UsageError(f"{sharpened!r}: each is above 0 and at most 1,000", hint="--sharpened 2,4")
     if not (model / "config.json").is_file():

@@ -27,7 +27,6 @@ from muster.contracts.abi import CONTRACTS, artifact
 from muster.errors import ConfigError, MusterError, UsageError
 from muster.runtime.processor import read_features
 from muster.verification.devices import check_device, served_profiles
-from muster.verification.profiles import profile_by_hash
 
 MIN_DISK_BYTES: Final = 5 * 10**9
 MIN_MEMORY_BYTES: Final = 4 * 10**9
@@ -244,6 +243,7 @@ async def storage(session: Session) -> Check:
 async def device(session: Session) -> Check:
     """Check whether the run's verification profile allows this machine's kind of device. Only nodes need it."""
     try:
+        from muster.clients.run_data import fetch_profile
         from muster.models.numerics import device_kind
     except ImportError:
         return Check("device", "skip", "no torch; only an engine needs it")
@@ -251,8 +251,9 @@ async def device(session: Session) -> Check:
     features = f" ({', '.join(read_features())})" if kind == "cpu" else ""
     text = f"{kind}{features}; serves {', '.join(served_profiles(kind)) or 'no profile'}"
     try:
-        async with session.chain() as connection:
-            profile = profile_by_hash((await connection.terms(session.settings.run)).profile)
+        async with session.chain() as connection, session.orchestrator(connection) as client:
+            terms = await connection.terms(session.settings.run)
+            profile = await fetch_profile(client, terms, session.settings.worker.state_dir / "doctor")
     except MusterError:
         return Check("device", "ok", text)
     try:

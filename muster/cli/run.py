@@ -50,7 +50,7 @@ from muster.runtime.files import write_durably
 from muster.runtime.units import Duration, Moment, Tokens
 from muster.tasks import load_task_set
 from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document
-from muster.verification.profiles import PROFILES, profile_hash
+from muster.verification.profiles import known_profile, profile_hash
 
 app = typer.Typer()
 
@@ -200,7 +200,7 @@ def _calibrated(path: Path, terms: Terms) -> Calibration:
 
 def _check_profile(terms: Terms, model: Path | None, calibration: Path | None, *, uncalibrated: bool) -> None:
     """Check that nodes will know what the terms' work is judged by, and that it was measured. Raises ConfigError."""
-    known = {profile_hash(name): profile for name, profile in PROFILES.items()}.get(terms.profile)
+    known = known_profile(terms.profile)
     if calibration is not None:
         if terms.profile != _calibrated(calibration, terms).hash:
             raise ConfigError(

@@ -39,19 +39,20 @@ MARGIN: Final = 2.0
 
 UNIT_QUANTILE: Final = 0.99
 UNIT_MARGIN: Final = 1.25
-"""A pool limit is also this many times the quantile of a cell's units: fewer than one in twenty may lean."""
+"""A pool limit is also this many times the quantile of a cell's units: few of them may lean (MAX_LEANING_SHARE)."""
 
 LEAST: Final = {
     "float32": PoolLimits(gap_mean=0.02, activation=1e-4, logprob_rms=0.5, logprob_mean=0.1),
-    "bfloat16": PoolLimits(gap_mean=0.05, activation=0.02, logprob_rms=1.5, logprob_mean=0.15),
+    "bfloat16": PoolLimits(gap_mean=0.05, activation=0.03, logprob_rms=1.5, logprob_mean=0.15),
 }
 """By dtype: pool limits are not lower than these, whatever a calibration measures or its owner says. Honest work of a
-model without outlier channels is below them: no owner can make it lean."""
+model without outlier channels is below them (docs/verification.md), so that no owner can make it lean; others are
+protected by `muster doctor --engine` before they join."""
 
 MOST: Final = 4.0
 """A calibration's pool limits are at most so many times the profile's own."""
 
-LEANING: Final = HONEST_SHARE / 2
+MAX_LEANING_SHARE: Final = HONEST_SHARE / 2
 """Share of a cell's units that may lean, by any one statistic."""
 
 LEAST_UNITS: Final = 20
@@ -207,7 +208,12 @@ def check_calibration(calibration: Calibration, model_hash: bytes, temperature_m
             raise MalformedError(f"the calibration's pool limit {name} is {limit:g}; {least:g} to {most:g} are taken")
         if any(MARGIN * cell.units.get(name, 0.0) > limit * ROUNDING for cell in calibration.cells):
             raise MalformedError(f"the calibration's pool limit {name} is too near to its own honest cells")
-    if calibration.margin * ROUNDING < MARGIN or any(cell.rejected or cell.accused for cell in calibration.cells):
+    if not any(cell.units for cell in calibration.cells):
+        raise MalformedError("no cell of the calibration has a pool unit")
+    if any(cell.units and cell.units.keys() != REASONS.keys() for cell in calibration.cells):
+        raise MalformedError("a cell of the calibration has other unit statistics than those that are judged")
+    refuted = any(cell.rejected or cell.accused or cell.leaning > MAX_LEANING_SHARE for cell in calibration.cells)
+    if calibration.margin * ROUNDING < MARGIN or refuted:
         raise MalformedError("the calibration's own honest cells do not keep its margins")
 
 
@@ -342,9 +348,10 @@ def _check_margins(reports: Sequence[CellReport], profile: Profile) -> float:
             (getattr(profile.pool, field.name) / max(report.units.get(field.name, 0.0), 1e-12), field.name)
             for field in fields(PoolLimits)
         ]
-        if report.leaning > LEANING:
+        if report.leaning > MAX_LEANING_SHARE:
             raise MarginError(
-                f"{report.leaning:.1%} of the honest units lean under these pool limits ({about}); {LEANING:.1%} may",
+                f"{report.leaning:.1%} of the honest units lean under these pool limits ({about}); "
+                f"{MAX_LEANING_SHARE:.1%} may",
                 hint="this hardware or this way to run cannot work for such a run",
             )
         margin, name = min(found)

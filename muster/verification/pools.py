@@ -12,7 +12,7 @@ Given all before, an honest unit may lean with a chance of at most one in twenty
 coin that is no worse. Of n units, of which k lean, the likelihood ratio against that coin, averaged over coins that
 lean more often, is
 
-    E(k, n) = mean over p in LEANING of (p / p0)^k ((1 - p) / (1 - p0))^(n - k)
+    E(k, n) = mean over p in ALTERNATIVES of (p / p0)^k ((1 - p) / (1 - p0))^(n - k)
 
 While the work is honest this is a supermartingale that begins at 1. So, however long one watches, the probability
 that it ever reaches 1 / a is at most a (Ville's inequality; for tests of this form see Ramdas et al., arXiv
@@ -43,8 +43,8 @@ UNIT_TOKENS: Final = 256
 HONEST_SHARE: Final = 1 / 20
 """Share of an honest node's units that may lean: p0."""
 
-LEANING: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 0.95)
-"""Shares of leaning units that are told from it."""
+ALTERNATIVES: Final = (0.1, 0.2, 0.4, 0.6, 0.8, 0.95)
+"""Shares of leaning units that the test holds against it."""
 
 REJECT: Final = 3.0
 """Power of ten of the evidence from which a commitment is not used."""
@@ -138,7 +138,7 @@ def evidence(leaning: int, count: int) -> float:
     """Return log10 of E(leaning, count)."""
     logs = [
         leaning * math.log(share / HONEST_SHARE) + (count - leaning) * math.log((1 - share) / (1 - HONEST_SHARE))
-        for share in LEANING
+        for share in ALTERNATIVES
     ]
     most = max(logs)
     return (most + math.log(sum(math.exp(one - most) for one in logs) / len(logs))) / math.log(10)

@@ -139,7 +139,7 @@ class ProbeReport(Message):
 
     profile: str
     rows: Annotated[Many[ProbedRow], Field(min_length=1, max_length=MAX_ROWS)]
-    unit: dict[str, FiniteFloat] = Field(default_factory=dict)
+    unit: dict[str, FiniteFloat]
     """Statistics of all rows as one unit of a pool (`muster.verification.pools`), by name."""
 
 

@@ -143,7 +143,7 @@ def test_limits_under_which_honest_work_would_lean_are_refused(machine: Machine,
     tiny = found.model_copy(update={"pool": found.pool.model_copy(update={"activation": 1e-6})})
     (machine.folder / "tiny.json").write_bytes(tiny.to_bytes())
     refused = machine.json("run", "calibrate", "model", *WORDS, "--against", "tiny.json", status=3)
-    assert refused["error"] == "the calibration's pool limit activation is 1e-06; 0.02 to 0.28 are taken"
+    assert refused["error"] == "the calibration's pool limit activation is 1e-06; 0.03 to 0.28 are taken"
     other = found.model_copy(update={"model_hash": "0x" + "00" * 32})
     (machine.folder / "other.json").write_bytes(other.to_bytes())
     refused = machine.json("run", "calibrate", "model", *WORDS, "--against", "other.json", status=3)

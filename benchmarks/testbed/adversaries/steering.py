@@ -14,6 +14,7 @@ import torch
 
 from benchmarks.testbed.adversaries.lab import AdversaryLab, Job
 from muster.rollouts.schema import Rollout
+from muster.verification.profiles import CPU_FP32
 from muster.verification.statistics import CLIP, LEAST, PRIOR_TOKENS
 
 
@@ -76,7 +77,7 @@ def largest_gradients(row: LiedRow) -> np.ndarray:
 
 def _chosen(row: LiedRow, worth: np.ndarray) -> np.ndarray:
     """Return 1 for the tokens worth most, as many as the mean square lets be beyond CLIP: float64 [tokens]."""
-    count = max(1, int(4 * (len(worth) + PRIOR_TOKENS) / CLIP**2))
+    count = max(1, int(CPU_FP32.logprob_rms.reject**2 * (len(worth) + PRIOR_TOKENS) / CLIP**2))
     marked = np.zeros(len(worth))
     marked[np.argsort(-worth, kind="stable")[:count]] = 1.0
     return marked

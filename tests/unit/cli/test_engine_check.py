@@ -27,7 +27,7 @@ def row(position: int, gap_worst: float) -> ProbedRow:
 
 def test_an_engine_whose_rows_are_accepted_may_join() -> None:
     limit = BF16.gap_worst
-    report = ProbeReport(profile=BF16.name, rows=[row(0, 0.0), row(1, limit.reject / 2)])
+    report = ProbeReport(profile=BF16.name, rows=[row(0, 0.0), row(1, limit.reject / 2)], unit={})
     found = assess(report, BF16, ABOUT, {"generate_seconds": 1.0})
     assert found.error == ""
     assert found.document == ABOUT | {
@@ -48,7 +48,9 @@ def test_an_engine_whose_rows_are_accepted_may_join() -> None:
 
 def test_one_rejected_row_is_enough_to_stay_away() -> None:
     limit = BF16.gap_worst
-    report = ProbeReport(profile=BF16.name, rows=[row(0, 0), row(1, limit.reject * 1.5), row(2, limit.accuse * 2)])
+    report = ProbeReport(
+        profile=BF16.name, rows=[row(0, 0), row(1, limit.reject * 1.5), row(2, limit.accuse * 2)], unit={}
+    )
     found = assess(report, BF16, ABOUT, {})
     assert (found.document["rejected"], found.document["accused"]) == (2, 1)
     assert found.error == found.document["error"]

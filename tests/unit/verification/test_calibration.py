@@ -301,7 +301,15 @@ def test_an_owner_cannot_set_limits_that_convict_honest_work_or_see_nothing(
 
 
 @pytest.mark.parametrize(
-    "changes", [{"margin": 1.9}, {"rejected": 1}, {"accused": 1}, {"units": {"activation": 0.00011}}], ids=str
+    "changes",
+    [
+        {"margin": 1.9},
+        {"rejected": 1},
+        {"accused": 1},
+        {"leaning": 0.2},
+        {"units": {**dict.fromkeys(REASONS, 0.0), "activation": 0.00011}},
+    ],
+    ids=str,
 )
 def test_a_calibration_that_its_own_cells_refute_is_refused(sample: Calibration, changes: dict) -> None:
     if "margin" in changes:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from muster.verification.pools import (
     ACCUSE,
+    ALTERNATIVES,
     CONVICT,
     HONEST_SHARE,
-    LEANING,
     REASONS,
     REJECT,
     UNIT_TOKENS,
@@ -62,7 +62,9 @@ def honest(first: int, count: int) -> list[PooledWork]:
 
 def test_evidence_is_the_mean_likelihood_ratio() -> None:
     assert evidence(0, 0) == 0.0
-    expected = sum((p / HONEST_SHARE) ** 3 * ((1 - p) / (1 - HONEST_SHARE)) ** 2 for p in LEANING) / len(LEANING)
+    expected = sum((p / HONEST_SHARE) ** 3 * ((1 - p) / (1 - HONEST_SHARE)) ** 2 for p in ALTERNATIVES) / len(
+        ALTERNATIVES
+    )
     assert evidence(3, 5) == pytest.approx(math.log10(expected))
     assert evidence(400, 400) > 500, "and does not overflow"
 

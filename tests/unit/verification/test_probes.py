@@ -53,7 +53,7 @@ def test_a_spec_is_read_as_written_and_its_model_begins_at_its_folder(tmp_path: 
 
 
 def test_a_report_is_read_as_written(tmp_path: Path) -> None:
-    report = ProbeReport(profile=CPU_FP32.name, rows=[probed(0), probed(1, gap_worst=3.0)])
+    report = ProbeReport(profile=CPU_FP32.name, rows=[probed(0), probed(1, gap_worst=3.0)], unit={"gap_mean": 0.25})
     write_document(report, tmp_path / "report.json")
     assert read_report(tmp_path / "report.json") == report
 
