@@ -13,6 +13,7 @@ from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, fetch_profile, fetch_task_set, make_rules
+from muster.constants import SAMPLE_BLOCKS
 from muster.contracts import registry
 from muster.contracts.runs import WorkCommitted
 from muster.errors import UnreachableError
@@ -77,16 +78,13 @@ class RunVerificationContext:
         return await self.model.replay(step, rollouts)
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
-        """Return the commitment of this number that a block holds, if it holds one."""
-        if block > (await self.chain.head()).number:
+        """Return the commitment of this number that a block holds, if it holds one and its rows are drawn by now."""
+        run = self.rules.run
+        if block + SAMPLE_BLOCKS > (await self.chain.head()).number:
             return None
         for event in await self.chain.events([WorkCommitted], block, block):
-            if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (
-                self.rules.run,
-                node,
-                index,
-            ):
-                return CommittedWork(event.run, event.step, node, index, event.root, event.hour, block)
+            if isinstance(event, WorkCommitted) and (event.run, event.node, event.index) == (run, node, index):
+                return CommittedWork(run, event.step, node, index, event.root, event.hour, block)
         return None
 
     async def block_hash(self, number: int) -> bytes:

@@ -177,7 +177,9 @@ class Inspector:
                 # Work that follows tries again. Rows too large for a bundle are never accused by their pool.
                 log.warning("the pool accuses, but cannot be shown: rejected", node=commitment.node, error=str(error))
 
-        # 3. Otherwise only reject.
+        # 3. Otherwise only reject, unless a row does so already and can be named.
+        if inspection.finding is not None:
+            return inspection
         finding = pool_verdict(found, REJECT, accuse=False)
         return replace(inspection, finding=finding, why=found.detail, rows=shared)
 

@@ -44,6 +44,7 @@ PREFIX: Final = 300
 short."""
 
 MAX_SHARPENED: Final = 8
+"""Sharper models of one grid: each takes as long as the model itself."""
 
 GROUP: Final = 4
 """Requests with the same prompt, which come to different completions."""
@@ -76,7 +77,7 @@ GRID_FILE: Final = "grid.json"
 ModelArgument = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of the model that the run will train.")]
 TasksOption = Annotated[Path | None, typer.Option(help="Task set of the run; else the demo's.")]
 TokensOption = Annotated[int, typer.Option(min=1000, help="Honest tokens to measure, in all.")]
-LengthOption = Annotated[int, typer.Option("--max-tokens", min=1, help="Longest completion.")]
+LengthOption = Annotated[int, typer.Option("--max-tokens", min=1, max=1 << 20, help="Longest completion.")]
 SharpenedOption = Annotated[
     str, typer.Option(help="How many times as large the logits may become in training: also measured so.")
 ]
@@ -379,8 +380,18 @@ def grid_of(
         raise ConfigError(f"{model} is no model's folder", hint="muster model init")
     folder.mkdir(parents=True, exist_ok=True)
     task_set = make_task_set(0) if tasks is None else load_task_set(tasks)
-    kinds = (temperature, tokens, max_tokens, times, folder, task_set)
-    return Grid(model.resolve(), model_hash(model), PROFILES[profile], *kinds, cheats=cheats)
+    return Grid(
+        model=model.resolve(),
+        model_hash=model_hash(model),
+        profile=PROFILES[profile],
+        temperature=temperature,
+        tokens=tokens,
+        max_tokens=max_tokens,
+        sharpened=times,
+        folder=folder,
+        tasks=task_set,
+        cheats=cheats,
+    )
 
 
 async def derive(session: Session, grid: Grid) -> Calibration:

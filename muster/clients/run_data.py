@@ -64,13 +64,15 @@ async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) 
         return known
     path = folder / f"calibration-{terms.profile.hex()}.json"
     data = await asyncio.to_thread(read_document, path) if path.exists() else b""
-    if hash_bytes(content_hash(data)) != terms.profile:  # not there yet, or damaged
+    fetched = hash_bytes(content_hash(data)) != terms.profile  # not there yet, or damaged
+    if fetched:
         data = await client.get_file(terms.profile, MAX_DOCUMENT)
     if hash_bytes(content_hash(data)) != terms.profile:
         raise MismatchError("what storage sent is not the calibration that the run's terms name")
     calibration = parse_calibration(data)
     check_calibration(calibration, terms.model_hash, terms.temperature_micro)
-    await asyncio.to_thread(write_durably, path, data)
+    if fetched:
+        await asyncio.to_thread(write_durably, path, data)
     return calibration.to_profile()
 
 

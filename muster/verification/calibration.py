@@ -1,7 +1,7 @@
 """A run's calibration: what honest work on its own model measures, the limits that follow, and what they detect.
 
 The limits of a profile hold for every model. They are wide where one model needs it: bfloat16 moves the states of a
-model with outlier channels by 2 %, and those of most others by half of that. So the owner of a run measures the model
+model with outlier channels by 2 to 3 %, and those of others by 1 to 2 %. So the owner of a run measures the model
 that it will train, also with its logits sharpened as training does, and gets limits for *pools*
 (`muster.verification.pools`) that fit it. The limits for single rows stay the profile's; a model on which these do not
 keep their margin is refused.
@@ -105,8 +105,9 @@ class CheatReport(Message):
     leaning: dict[str, Annotated[FiniteFloat, Field(ge=0, le=1)]]
     """Share of its pool units that lean, by statistic."""
     units_to_reject: Count | None
-    """Pool units until its work is rejected, on average; None where that does not come."""
+    """Pool units until its work is rejected, where just this share of them leans; None where that does not come."""
     units_to_accuse: Count | None
+    """The same until it is accused."""
 
 
 class PoolLimitsDocument(Message):

@@ -236,7 +236,7 @@ class VerificationContext(Protocol):
         ...
 
     async def committed(self, node: str, index: int, block: int) -> CommittedWork | None:
-        """Return the commitment of this number that a block holds, if it holds one."""
+        """Return the commitment of this number that a block holds, if it holds one and its rows are drawn by now."""
         ...
 
     async def block_hash(self, number: int) -> bytes:

@@ -53,7 +53,7 @@ CONVICT: Final = 7.0
 """The same for the evidence by which a juror finds its worker guilty."""
 
 ACCUSE: Final = 8.5
-"""The same for the evidence from which its worker is accused: one leaning unit more than a juror needs, whose machine
+"""The same for the evidence from which its worker is accused: a leaning unit more than a juror needs, whose machine
 measures a little differently."""
 
 WINDOW: Final = 48

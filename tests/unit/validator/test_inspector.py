@@ -85,6 +85,13 @@ async def test_what_no_row_shows_a_pool_of_commitments_shows_and_its_evidence_ho
     context.uploads.pop(4)
     found = await inspector.inspect(work, 11, suspect=False, missing_counts=True, neighbours=known[1:])
     assert (found.finding is not None, found.guilty, found.pool) == (True, False, ())
+    # Where a row is rejected by itself, that row is named.
+    context.findings = lambda _step, rows: (
+        [Finding("wrong_logprobs", rows[0].position, 13.0, 12.0, accuse=False)] + [None] * (len(rows) - 1)
+    )
+    found = await inspector.inspect(work, 11, suspect=False, missing_counts=True, neighbours=known[1:])
+    assert found.finding is not None
+    assert (found.finding.reason, found.finding.position in found.rows, found.pool) == ("wrong_logprobs", True, ())
 
 
 async def test_honest_commitments_stay_accepted_however_many_there_are() -> None:
