@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.task import Task
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What one call of a component's function came to. The same on every machine."""
-
-    value: Any
-    """The JSON value that the function returned; None where it was stopped."""
-    fuel: int
-    """What the call used; the whole limit where it ran out."""
-    stopped: str = ""
-    """Why it returned nothing: `fuel`, or the guest's failure. Empty when it returned."""
+from muster.sandbox.scorer import Outcome
 
 
 class ScorerCall(Protocol):

@@ -16,43 +16,11 @@ from typing import Any, Final
 from muster.constants import MICRO
 from muster.environments.task import canonical_json
 from muster.errors import MalformedError
+from muster.sandbox.scorer import ScorerManifest
 
-RUNTIME: Final = "wasmtime-50"
-"""What counts fuel: another major version may count otherwise. Changing this makes nodes refuse older manifests."""
-
-MAX_FUEL: Final = 10**12
-"""Of one call: about two minutes of a core. A manifest with more is refused."""
-MAX_MEMORY: Final = 2 * 1024**3
 MAX_PARTS: Final = 8
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,31}")
-_HASH: Final = re.compile(r"0x[0-9a-f]{64}")
-
-
-@dataclass(frozen=True)
-class ScorerManifest:
-    """The code that scores where ours alone does not suffice."""
-
-    component: str
-    """sha256 of the WebAssembly component, 0x and 64 hex digits."""
-    function: str
-    """Which of the component's functions."""
-    fuel: int = 50_000_000_000
-    """Most of one call; about 9 · 10^9 are a second of a core. What runs out scores 0 everywhere."""
-    memory: int = 512 * 1024**2
-    """Most bytes of one call."""
-    runtime: str = RUNTIME
-
-    def __post_init__(self) -> None:
-        if not _HASH.fullmatch(self.component):
-            raise MalformedError(f"a component named {self.component[:80]!r}, not by its sha256")
-        if not _NAME.fullmatch(self.function):
-            raise MalformedError(f"a scorer's function named {self.function[:80]!r}")
-        if not 1 <= self.fuel <= MAX_FUEL or not 1 <= self.memory <= MAX_MEMORY:
-            raise MalformedError(
-                f"a scorer with fuel {self.fuel} and {self.memory} bytes of memory; "
-                f"1 to {MAX_FUEL} and 1 to {MAX_MEMORY} are allowed"
-            )
 
 
 @dataclass(frozen=True)
@@ -103,26 +71,12 @@ class EnvironmentManifest:
                 "weights": dict(weights),
                 **rest,
             } if not rest and all(type(weight) is int for weight in weights.values()):
-                return cls(name, version, options, weights, None if scorer is None else _scorer(scorer))
+                return cls(name, version, options, weights, None if scorer is None else ScorerManifest.from_document(scorer))
         raise MalformedError(f"not an environment manifest: {str(document)[:120]!r}")
 
     def canonical_bytes(self) -> bytes:
         """Return the form that is hashed."""
         return canonical_json(self.to_document())
-
-
-def _scorer(document: object) -> ScorerManifest:
-    match document:
-        case {
-            "component": str(component),
-            "function": str(function),
-            "fuel": int(fuel),
-            "memory": int(memory),
-            "runtime": str(runtime),
-            **rest,
-        } if not rest and not isinstance(fuel, bool) and not isinstance(memory, bool):
-            return ScorerManifest(component, function, fuel, memory, runtime)
-    raise MalformedError(f"not a scorer manifest: {str(document)[:120]!r}")
 
 
 @dataclass(frozen=True)
