@@ -179,6 +179,14 @@ def build_kernels() -> None:
     call([PYTHON, "-m", "muster.proofs.native"], hint="MUSTER_NATIVE=0 does without compiled kernels")
 
 
+def build_component() -> None:
+    """Build the component that scores, and compile it once: every test and process uses it."""
+    hint = "check the network: it is built from packages of the index"
+    call([PYTHON, "scripts/build_component.py"], hint=hint, env=uv_environment())
+    compile_it = "from muster.sandbox.component import *; compiled(local_component())"
+    call([PYTHON, "-c", compile_it], hint="read the message above")
+
+
 def compile_bytecode() -> None:
     """Import once, in one process, what the others import: a dozen that start together would each compile torch.
 
@@ -195,6 +203,9 @@ def steps() -> list[Step]:
     machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
     kernels = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "proofs" / "native").glob("*.c"))
+    guest = sorted(
+        str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "sandbox" / "guest").iterdir() if path.is_file()
+    )
     sources += ["scripts/build_contracts.py", "scripts/bindings.py", "muster/contracts/abi.py"]
     return [
         Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv")),
@@ -234,6 +245,14 @@ def steps() -> list[Step]:
             ("muster/proofs/native/__init__.py", *kernels),
             ROOT / "muster" / "proofs" / "native" / "built",
             build_kernels,
+        ),
+        Step(
+            "component",
+            "the component that scores",
+            ("scripts/build_component.py", *guest),
+            ROOT / "muster" / "sandbox" / "built" / "scorer.sha256",
+            build_component,
+            pinned("componentize-py"),
         ),
         Step(
             "bytecode",

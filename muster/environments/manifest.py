@@ -71,7 +71,9 @@ class EnvironmentManifest:
                 "weights": dict(weights),
                 **rest,
             } if not rest and all(type(weight) is int for weight in weights.values()):
-                return cls(name, version, options, weights, None if scorer is None else ScorerManifest.from_document(scorer))
+                return cls(
+                    name, version, options, weights, None if scorer is None else ScorerManifest.from_document(scorer)
+                )
         raise MalformedError(f"not an environment manifest: {str(document)[:120]!r}")
 
     def canonical_bytes(self) -> bytes:
@@ -92,4 +94,6 @@ class Score:
 
     def reward(self, manifest: EnvironmentManifest) -> int:
         """Return the weighted sum in millionths, rounded down."""
-        return sum(part * manifest.weights[name] for part, name in zip(self.parts, manifest.parts, strict=True)) // MICRO
+        return (
+            sum(part * manifest.weights[name] for part, name in zip(self.parts, manifest.parts, strict=True)) // MICRO
+        )

@@ -110,7 +110,19 @@ def replace_files() -> None:
         raise PermissionError(1, "there are no files here")
 
     builtins.open = io.open = refuse
-    for name in ("open", "listdir", "scandir", "stat", "lstat", "mkdir", "remove", "unlink", "rename", "rmdir", "chdir"):
+    for name in (
+        "open",
+        "listdir",
+        "scandir",
+        "stat",
+        "lstat",
+        "mkdir",
+        "remove",
+        "unlink",
+        "rename",
+        "rmdir",
+        "chdir",
+    ):
         if hasattr(os, name):
             setattr(os, name, refuse)
     sys.stdin = io.StringIO("")
@@ -123,7 +135,7 @@ def limit_recursion() -> None:
 
 
 def replace_ctypes() -> None:
-    """sympy asks for the size of a long; the component has no foreign functions."""
+    """Answer what sympy asks of ctypes: the size of a long. The component has no foreign functions."""
     stub = types.ModuleType("ctypes")
     stub.c_long = type("c_long", (), {})
     stub.sizeof = lambda _: 4

@@ -1,0 +1,162 @@
+"""Components on this machine's disk: the one built here, those of runs, and their compiled forms.
+
+A component is named by its sha256 and checked wherever it comes from. Compiled, it is native code: this machine makes
+its own, in a folder that only its user can reach, and never loads another's.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Final
+
+from muster.errors import CheckError, ConfigError, MalformedError, MismatchError
+from muster.runtime.files import write_durably
+
+BUILT: Final = Path(__file__).parent / "built"
+"""Where scripts/build_component.py puts the one that it builds."""
+
+MAX_COMPONENT_BYTES: Final = 512 * 1024**2
+COMPILE_SECONDS: Final = 600
+"""CPU time of compiling a component, over all threads; ours takes about fifteen."""
+COMPILE_MEMORY: Final = 12 * 1024**3
+"""Address space of compiling one."""
+
+
+@dataclass(frozen=True)
+class Component:
+    """A component whose bytes are those that its hash names."""
+
+    hash: str
+    """sha256, 0x and 64 hex digits."""
+    path: Path
+
+
+def local_component(folder: Path = BUILT) -> Component:
+    """Return the component that was built on this machine. Raises ConfigError when there is none."""
+    path = folder / "scorer.wasm"
+    try:
+        named = (folder / "scorer.sha256").read_text().strip()
+    except OSError as error:
+        raise ConfigError(
+            f"no scorer component in {folder}",
+            hint="python scripts/build_component.py (make setup runs it); nodes of a run fetch the run's own",
+        ) from error
+    return Component(named, path)
+
+
+def find_component(name: str, folder: Path) -> Component:
+    """Return the component of that hash: this machine's own, or the one kept in `folder`.
+
+    Raises CheckError when neither is here, MismatchError when the file is damaged.
+    """
+    candidates = [component_path(name, folder)]
+    if (BUILT / "scorer.sha256").exists() and (built := local_component()).hash == name:
+        candidates.insert(0, built.path)
+    for path in candidates:
+        if path.exists():
+            if hash_file(path) == name:
+                return Component(name, path)
+            raise MismatchError(f"{path} is not the component {name}", hint="delete it: it will be fetched again")
+    raise CheckError(f"the scorer component {name} is not on this machine", hint="fetch it from the run's storage")
+
+
+def keep_component(name: str, data: bytes, folder: Path) -> Component:
+    """Check bytes from elsewhere against the hash and keep them. Raises MismatchError, MalformedError, StorageError."""
+    if len(data) > MAX_COMPONENT_BYTES:
+        raise MalformedError(f"a component of {len(data)} bytes; at most {MAX_COMPONENT_BYTES}")
+    if (actual := "0x" + hashlib.sha256(data).hexdigest()) != name:
+        raise MismatchError(f"a component {actual} came instead of {name}")
+    path = component_path(name, folder)
+    write_durably(path, data)
+    return Component(name, path)
+
+
+def component_path(name: str, folder: Path) -> Path:
+    """Return where a run's component is kept."""
+    return folder / f"component-{name}.wasm"
+
+
+def hash_file(path: Path) -> str:
+    """Return a file's sha256 as a name."""
+    with path.open("rb") as stream:
+        return "0x" + hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+# --- Compiled
+
+
+def compiled(component: Component, folder: Path | None = None) -> Path:
+    """Return the component's native code for this machine, compiled in a process with limits when it is not here yet.
+
+    Several processes that want it at once compile it once. Raises CheckError when it cannot be compiled.
+    """
+    folder = private_folder(folder or default_folder())
+    path = folder / f"{component.hash[2:]}-{platform.machine()}-wasmtime-{version('wasmtime')}.cwasm"
+    if path.exists():
+        return path
+    with _locked(folder / "lock"):
+        if path.exists():
+            return path
+        temporary = path.with_suffix(f".{os.getpid()}")
+        command = [sys.executable, "-P", "-m", "muster.sandbox.component", str(component.path), str(temporary)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+        except subprocess.TimeoutExpired as error:
+            raise CheckError(f"compiling component {component.hash} took over {COMPILE_SECONDS} s") from error
+        if done.returncode != 0:
+            temporary.unlink(missing_ok=True)
+            reason = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+            raise CheckError(f"component {component.hash} cannot be compiled: {reason[0][:300]}")
+        temporary.replace(path)
+    return path
+
+
+def default_folder() -> Path:
+    """Return the folder of compiled components: in the user's cache."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "muster" / "components"
+
+
+def private_folder(folder: Path) -> Path:
+    """Make a folder that only this user can reach. Raises ConfigError when it is somebody else's or open to others."""
+    folder.mkdir(parents=True, mode=0o700, exist_ok=True)
+    status = folder.stat()
+    if status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise ConfigError(
+            f"{folder} belongs to another user or is open to others: compiled code is not loaded from there",
+            hint=f"chmod 700 {folder}, or set XDG_CACHE_HOME",
+        )
+    return folder
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def compile_component(source: Path, target: Path) -> None:
+    """Compile a component in this process, which limits itself first: the bytes may be a stranger's."""
+    resource.setrlimit(resource.RLIMIT_AS, (COMPILE_MEMORY, COMPILE_MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (COMPILE_SECONDS, COMPILE_SECONDS))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    from wasmtime.component import Component as Compiled
+
+    from muster.sandbox.runtime import make_engine
+
+    target.write_bytes(Compiled.from_file(make_engine(), str(source)).serialize())
+
+
+if __name__ == "__main__":
+    compile_component(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,75 @@
+"""Run one call of a component under wasmtime: a fresh instance, fuel for time, a limit on memory, nothing imported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from wasmtime import Config, Engine, Store, Trap, WasmtimeError
+from wasmtime.component import Component, Linker
+
+from muster.errors import UnreachableError
+from muster.sandbox.scorer import MAX_RESULT_BYTES
+
+STACK_BYTES: Final = 2 * 1024**2
+"""Of WebAssembly code; wasmtime allows no more. Python's recursion limit ends what is deep long before."""
+
+TABLE_ELEMENTS: Final = 1 << 20
+INSTANCES: Final = 1 << 10
+MEMORIES: Final = 16
+
+
+class StackExhaustedError(UnreachableError):
+    """The machine's stack ended a call. How deep it is may differ between processors, so nobody can tell a score."""
+
+
+def make_engine() -> Engine:
+    """Return the one configuration that calls run under: changing it changes rewards, and what is compiled."""
+    config = Config()
+    config.consume_fuel = True
+    config.max_wasm_stack = STACK_BYTES
+    # What the standard leaves open is closed: every NaN is the same one, and there are no threads.
+    config.cranelift_nan_canonicalization = True
+    config.wasm_relaxed_simd = False
+    config.wasm_threads = False
+    return Engine(config)
+
+
+class Runtime:
+    """Calls functions of one compiled component."""
+
+    def __init__(self, code: Path) -> None:
+        """Load native code that `muster.sandbox.component.compiled` made on this machine."""
+        self._engine = make_engine()
+        self._component = Component.deserialize_file(self._engine, str(code))
+        self._linker = Linker(self._engine)
+
+    def call(self, function: str, payload: str, fuel: int, memory: int) -> tuple[str, int, str]:
+        """Return (result, fuel used, why it was stopped); one of the two texts is empty.
+
+        Raises StackExhaustedError; UnreachableError when the machine has no room for the instance.
+        """
+        store = Store(self._engine)
+        store.set_fuel(fuel)
+        store.set_limits(
+            memory_size=memory, table_elements=TABLE_ELEMENTS, instances=INSTANCES, tables=INSTANCES, memories=MEMORIES
+        )
+        try:
+            instance = self._linker.instantiate(store, self._component)
+            exported = instance.get_func(store, "call")
+            if exported is None:
+                return "", 0, "the component exports no call"
+            result = exported(store, function, payload)
+        except (WasmtimeError, Trap) as error:
+            text = str(error)
+            if "call stack exhausted" in text:
+                raise StackExhaustedError("the call needs more stack than this machine gives it") from error
+            if "all fuel consumed" in text:
+                return "", fuel, "fuel"
+            if "failed to allocate" in text or "Cannot allocate" in text or "mmap" in text:
+                raise UnreachableError("this machine has no memory for the scorer") from error
+            return "", fuel - store.get_fuel(), "trap"
+        used = fuel - store.get_fuel()
+        if not isinstance(result, str) or len(result) > MAX_RESULT_BYTES:
+            return "", used, "result"
+        return result, used, ""

@@ -1,0 +1,58 @@
+"""The process that scores for `muster.sandbox.client`, which starts it and talks to its pipes.
+
+WebAssembly is the inner wall: a call reaches its own memory and nothing else. This process is the outer one, for the
+day on which the inner has a hole: once the component is loaded it gives up every system call that scoring does not
+need (`walls`), and it runs with limits and, where it can be had, in namespaces of its own.
+
+Request:  HEAD (length of the function's name, of the payload, fuel, memory), then both.
+Answer:   ANSWER (status, fuel, length), then the body: the result, or why there is none.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import sys
+from pathlib import Path
+from typing import BinaryIO, Final
+
+HEAD: Final = struct.Struct("<HIQQ")
+ANSWER: Final = struct.Struct("<BQI")
+
+
+class CallStatus(enum.IntEnum):
+    RETURNED = 0
+    STOPPED = 1
+    """The call was stopped, everywhere alike: the body says by what."""
+    FAILED = 2
+    """This machine could not tell."""
+
+
+def serve(code: Path, requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer requests until the other side closes its pipe."""
+    from muster.errors import UnreachableError
+    from muster.sandbox.runtime import Runtime
+    from muster.sandbox.walls import close_behind
+
+    runtime = Runtime(code)
+    runtime.call("echo", "0", 10**9, 1 << 30)  # what is loaded on first use is loaded while it can be
+    standing = ",".join(close_behind())
+    answers.write(ANSWER.pack(CallStatus.RETURNED, 0, len(standing)) + standing.encode())
+    answers.flush()
+    while len(head := requests.read(HEAD.size)) == HEAD.size:
+        name, size, fuel, memory = HEAD.unpack(head)
+        data = requests.read(name + size)
+        if len(data) < name + size:
+            return
+        try:
+            result, used, stopped = runtime.call(data[:name].decode(), data[name:].decode(), fuel, memory)
+            status = CallStatus.STOPPED if stopped else CallStatus.RETURNED
+            body = (stopped or result).encode(errors="replace")
+        except UnreachableError as error:
+            status, used, body = CallStatus.FAILED, 0, str(error).encode()
+        answers.write(ANSWER.pack(status, used, len(body)) + body)
+        answers.flush()
+
+
+if __name__ == "__main__":
+    serve(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)

@@ -1,0 +1,204 @@
+"""The sandbox: what one call may use, what it comes to, and what its process can still do."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
+from muster.sandbox.client import Sandbox
+from muster.sandbox.component import (
+    Component,
+    compiled,
+    component_path,
+    find_component,
+    keep_component,
+    local_component,
+    private_folder,
+)
+from muster.sandbox.scorer import MAX_FUEL, MAX_RESULT_BYTES, RUNTIME, Outcome, ScorerManifest
+from muster.sandbox.walls import seccomp_program
+
+
+@pytest.fixture(scope="module")
+def sandbox():
+    with Sandbox() as sandbox:
+        yield sandbox
+
+
+def echo(**limits: int) -> ScorerManifest:
+    return ScorerManifest(local_component().hash, "echo", **limits)
+
+
+def test_a_call_returns_json_and_costs_the_same_fuel_in_every_process_and_thread(sandbox: Sandbox):
+    payload = {"text": "é😀", "numbers": [1, -2.5, None, True]}
+    with Sandbox() as other, ThreadPoolExecutor(4) as threads:
+        here = list(threads.map(lambda _: sandbox.call(echo(), payload), range(8)))
+        there = other.call(echo(), payload)
+    assert here[0].value == payload
+    assert here[0].fuel > 10_000
+    assert set(map(repr, here)) == {repr(there)}
+
+
+def test_fuel_that_runs_out_stops_the_call_and_counts_whole(sandbox: Sandbox):
+    needed = sandbox.call(echo(), 1).fuel
+    assert sandbox.call(echo(fuel=needed + 1), 1) == Outcome(1, needed)
+    assert sandbox.call(echo(fuel=needed - 1), 1) == Outcome(None, needed - 1, "fuel")
+
+
+def test_what_exceeds_memory_or_the_bounds_of_a_result_is_stopped_and_the_next_call_is_served(sandbox: Sandbox):
+    assert sandbox.call(echo(memory=1 << 20), 1).stopped == "trap"
+    assert sandbox.call(echo(), "x" * MAX_RESULT_BYTES).stopped == "result"
+    assert sandbox.call(echo(), 3).value == 3
+
+
+def test_an_unknown_function_is_the_callers_error_and_no_crash(sandbox: Sandbox):
+    unknown = ScorerManifest(local_component().hash, "no_such_function")
+    assert sandbox.call(unknown, 1).stopped == "KeyError"
+
+
+def test_a_process_that_was_killed_is_replaced(sandbox: Sandbox):
+    assert sandbox.call(echo(), 1).value == 1
+    [server] = sandbox._servers.values()  # noqa: SLF001
+    assert server._process is not None  # noqa: SLF001
+    server._process.kill()  # noqa: SLF001
+    server._process.wait()  # noqa: SLF001
+    assert sandbox.call(echo(), 2).value == 2
+
+
+def test_a_process_that_cannot_start_is_this_machines_failure(tmp_path: Path):
+    broken = tmp_path / "cache"
+    broken.mkdir(mode=0o700)
+    good = compiled(local_component())
+    (broken / good.name).write_bytes(b"not native code")
+    with Sandbox(cache=broken) as sandbox, pytest.raises(UnreachableError, match="did not answer"):
+        sandbox.call(echo(), 1)
+
+
+def test_the_outer_walls_stand(sandbox: Sandbox):
+    walls = sandbox.walls(local_component().hash)
+    assert {"rlimits", "seccomp"} <= set(walls)
+
+
+ATTEMPTS = {
+    "open a file": "open('/etc/passwd')",
+    "list a folder": "os.listdir('/')",
+    "make a socket": "socket.socket()",
+    "fork": "os.fork()",
+    "start a program": "subprocess.run(['true'])",
+    "signal another process": "os.kill(os.getppid(), 0)",
+    "start a thread": "threading.Thread(target=print).start()",
+    "map executable memory": "mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)",
+    "trace": "check(libc.ptrace(0, 0, 0, 0))",
+    "io_uring": "check(libc.syscall(425, 8, 0))",
+    "bpf": "check(libc.syscall(321, 0, 0, 0))",
+    "keyctl": "check(libc.syscall(250, 0, 0, 0))",
+    "mount": "check(libc.mount(b'/', b'/mnt', None, 4096, None))",
+    "new namespace": "check(libc.unshare(0x10000000))",
+    "read another's memory": "check(libc.process_vm_readv(1, 0, 0, 0, 0, 0))",
+    "change the time": "check(libc.clock_settime(0, ctypes.create_string_buffer(16)))",
+}
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS)
+def test_a_process_behind_the_walls_cannot(attempt: str):
+    program = textwrap.dedent(
+        f"""
+        import ctypes, mmap, os, socket, subprocess, sys, threading
+        from muster.sandbox.walls import close_behind
+        libc = ctypes.CDLL(None, use_errno=True)
+        def check(result):
+            if result == -1:
+                raise OSError(ctypes.get_errno(), "refused")
+        assert "seccomp" in close_behind()
+        try:
+            {ATTEMPTS[attempt]}
+        except (OSError, RuntimeError) as error:
+            os.write(1, b"refused")
+            os._exit(0)
+        os.write(1, b"done")
+        os._exit(1)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
+    assert (done.stdout, done.returncode) == (b"refused", 0), done.stderr
+
+
+def test_the_filter_refuses_machines_without_a_list():
+    assert len(seccomp_program("x86_64")) == len(seccomp_program("aarch64"))
+    assert seccomp_program("x86_64") != seccomp_program("aarch64")
+    with pytest.raises(KeyError):
+        seccomp_program("riscv64")
+
+
+# --- Components
+
+
+def test_a_component_is_what_its_hash_names_or_refused(tmp_path: Path):
+    name = "0x" + "ab" * 32
+    with pytest.raises(CheckError, match="not on this machine"):
+        find_component(name, tmp_path)
+    with pytest.raises(MismatchError, match="came instead"):
+        keep_component(name, b"other", tmp_path)
+    component_path(name, tmp_path).write_bytes(b"damaged")
+    with pytest.raises(MismatchError, match="is not the component"):
+        find_component(name, tmp_path)
+    assert find_component(local_component().hash, tmp_path).path == local_component().path
+
+
+def test_a_fetched_component_is_kept_and_found(tmp_path: Path):
+    data = b"\0asm some bytes"
+    name = "0x" + hashlib.sha256(data).hexdigest()
+    kept = keep_component(name, data, tmp_path)
+    assert find_component(name, tmp_path) == kept
+    assert kept.path.read_bytes() == data
+
+
+def test_bytes_that_are_no_component_are_refused_with_the_reason(tmp_path: Path):
+    path = tmp_path / "bad.wasm"
+    path.write_bytes(b"\0asm\x0d\0\1\0 and then nonsense")
+    with pytest.raises(CheckError, match="cannot be compiled"):
+        compiled(Component("0x" + "cd" * 32, path), tmp_path / "cache")
+    assert os.listdir(tmp_path / "cache") == ["lock"]
+
+
+def test_compiled_code_is_not_loaded_from_a_folder_that_others_can_write(tmp_path: Path):
+    folder = tmp_path / "cache"
+    folder.mkdir(mode=0o700)
+    assert private_folder(folder) == folder
+    folder.chmod(0o770)
+    with pytest.raises(ConfigError, match="open to others"):
+        private_folder(folder)
+
+
+def test_without_a_built_component_the_error_says_how_to_build_one(tmp_path: Path):
+    with pytest.raises(ConfigError, match="no scorer component") as caught:
+        local_component(tmp_path)
+    assert "build_component" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"component": "scorer.wasm"},
+        {"function": "__import__"},
+        {"fuel": 0},
+        {"fuel": MAX_FUEL + 1},
+        {"memory": 0},
+        {"memory": True},
+        {"runtime": "wasmtime-49"},
+        {"extra": 1},
+    ],
+)
+def test_a_manifest_out_of_bounds_is_refused(change: dict):
+    document = {"component": "0x" + "00" * 32, "function": "f", "fuel": 1, "memory": 1, "runtime": RUNTIME}
+    assert ScorerManifest.from_document(document).fuel == 1
+    with pytest.raises(MalformedError):
+        ScorerManifest.from_document(document | change)
