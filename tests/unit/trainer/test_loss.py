@@ -290,6 +290,12 @@ def test_a_masked_token_keeps_its_kl_term_and_its_place_in_the_means() -> None:
     assert report.entropy == pytest.approx(1.0)
 
 
+def test_a_masked_token_counts_as_one_in_the_ratio_of_a_sequence() -> None:
+    terms = replace(DIFFERENCE, ratio="sequence")
+    loss, gradient = loss_and_gradient(masked([0.5, 0.9], [0.5, 0.1], ratios=[1.21, 3.0]), terms)
+    assert (loss, gradient) == (pytest.approx(-1.1, rel=1e-5), [pytest.approx(-0.55, rel=1e-5), 0.0])
+
+
 @pytest.mark.parametrize("terms", [ICEPOP, DIFFERENCE])
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
 def test_no_poison_reaches_the_gradient_through_a_mask(terms: LossTerms, poison: float) -> None:
