@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 NO_BATCH = "0x" + "00" * 32
+_NONE_IF_ZERO = ("epsilon_high", "delta", "mask_ratio_low", "mask_ratio_high", "mask_probability_difference")
+"""Settings whose 0 is None in `LossTerms`."""
 
 log = telemetry.logger("trainer")
 
@@ -59,7 +61,7 @@ class Recipe:
         profile: what the run's work is judged by; without it the one whose name the terms hold.
         """
         loss = _settings_for(LossTerms, settings)
-        loss |= {"epsilon_high": settings.epsilon_high or None, "delta": settings.delta or None}
+        loss |= {name: getattr(settings, name) or None for name in _NONE_IF_ZERO}
         update = UpdateTerms(
             **_settings_for(UpdateTerms, settings),
             betas=(settings.beta1, settings.beta2),

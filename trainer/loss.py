@@ -7,6 +7,7 @@ corrects both staleness and the difference between engines.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -59,6 +60,22 @@ class LossTerms:
     mismatch_bound: float = 1.0
     """Largest mean absolute difference per token, in nats, between a rollout's log-probabilities and the trainer's
     (the old ones, if there are any). A rollout beyond it is left out."""
+    mask_ratio_low: float | None = None
+    """Least ratio k of a token's probability by the trainer to that by the sampler (IcePop's α, arXiv 2510.18855). The
+    trainer's is the old one, or the current one without any. Beyond a mask, a token has no policy term; its entropy
+    and KL terms stay, if there are any. A masked token counts as 1 in the ratio of a sequence."""
+    mask_ratio_high: float | None = None
+    """Largest such ratio (IcePop's β). With either bound and old log-probabilities, k is a token's weight too. Without
+    old ones it is not, because the ratio to the sampler already has k as a factor."""
+    mask_probability_difference: float | None = None
+    """Largest |p − q| of a token, where p is its probability by the trainer (as for k) and q that by the sampler.
+    Source: prime-rl's IPO, its pull request 1930: the mask of DPPO-Binary-TV (arXiv 2602.04879), but whatever the
+    advantage's sign."""
+
+    @property
+    def weighs_by_claims(self) -> bool:
+        """Whether IcePop's mask is on."""
+        return self.mask_ratio_low is not None or self.mask_ratio_high is not None
 
     @property
     def clip(self) -> tuple[float, float]:
@@ -69,11 +86,13 @@ class LossTerms:
 
 @dataclass(frozen=True)
 class LossReport:
-    """`loss` is this micro-batch's share of the batch's loss; the rest are sums over tokens that were trained on."""
+    """`loss` is this micro-batch's share of the batch's loss; the rest are sums over tokens of rollouts it keeps."""
 
     loss: torch.Tensor
     tokens: int
-    """Tokens that were trained on."""
+    """Tokens of rollouts that were kept."""
+    masked_tokens: int
+    """Those of them that a mask left without a policy term. Clips do not count them again."""
     dropped_rollouts: int
     """Rollouts beyond the mismatch bound."""
     entropy: float
@@ -110,8 +129,9 @@ def token_weight(normaliser: Normaliser, *, tokens: int, length: int, rollouts: 
 def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
     """Return the clipped policy-gradient loss with two upper bounds and a lower one, summed with the tokens' weights.
 
-    Per token −min(min(r, δ)·A, clip(r, 1−ε, 1+ε_high)·A) − c·H + β·k3. Weights are shares of the global batch, so the
-    losses of micro-batches and ranks add up to its loss. Source: INTELLECT-2 report, section 4.1; for β, GRPO.
+    Per token −M·min(min(r, δ)·A, clip(r, 1−ε, 1+ε_high)·A) − c·H + β·k3. Weights are shares of the global batch, so the
+    losses of micro-batches and ranks add up to its loss. M is 1 without masks, 0 beyond one, and k within IcePop's.
+    Sources: INTELLECT-2 report, section 4.1; for β, GRPO; for M, IcePop in arXiv 2510.18855, and `LossTerms`.
     """
     # 1. Leave out rollouts beyond the mismatch bound. What this batch's own optimiser steps moved is no mismatch.
     before = batch.logprobs.detach() if batch.old_logprobs is None else batch.old_logprobs  # float32 [tokens]
@@ -119,18 +139,25 @@ def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
     close = _rollout_means(mismatch.abs(), batch.rollouts) <= terms.mismatch_bound  # bool [rollouts]; NaN never is
     keep = close[batch.rollouts]  # bool [tokens]
 
-    # 2. The ratio. Tokens are left out before it is computed: NaN would reach the gradient through a mask.
+    # 2. Mask single tokens whose probabilities by trainer and sampler are too far apart.
+    trained = keep & _within_masks(before, batch.behaviour_logprobs, terms)  # bool [tokens]
+
+    # 3. The ratio. Tokens are left out before it is computed: NaN would reach the gradient through a mask.
     old = batch.behaviour_logprobs if batch.old_logprobs is None else batch.old_logprobs
-    log_ratio = _kept(batch.logprobs - old, keep)  # float32 [tokens]
+    log_ratio = _kept(batch.logprobs - old, trained)  # float32 [tokens]
     if terms.ratio == "sequence":
         log_ratio = _rollout_means(log_ratio, batch.rollouts)[batch.rollouts]
     ratio = torch.exp(torch.clamp(log_ratio, max=MAX_LOG_RATIO))
 
-    # 3. The clipped objective, the entropy bonus and the divergence from the reference.
+    # 4. The clipped objective, the entropy bonus and the divergence from the reference.
     capped = ratio if terms.delta is None else torch.clamp(ratio, max=terms.delta)
     low, high = terms.clip
     clipped = torch.clamp(ratio, low, high)
     per_token = -torch.minimum(capped * batch.advantages, clipped * batch.advantages)  # float32 [tokens]
+    if terms.weighs_by_claims and batch.old_logprobs is not None:
+        k = torch.exp(torch.clamp(_kept(mismatch, trained), max=MAX_LOG_RATIO))  # float32 [tokens]
+        per_token = k * per_token
+    per_token = _kept(per_token, trained)
     if terms.entropy_coefficient:
         per_token = per_token - terms.entropy_coefficient * batch.entropy
     reference_kl = torch.zeros_like(per_token)
@@ -139,14 +166,15 @@ def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
         per_token = per_token + terms.kl_coefficient * reference_kl
     loss = (_kept(per_token, keep) * batch.weights).sum()
 
-    # 4. The report, over the tokens that were kept.
+    # 5. The report: clips over the tokens that were trained on, the rest over all of the rollouts that were kept.
     with torch.no_grad():
-        r, good = ratio[keep], batch.advantages[keep] > 0
-        bad = batch.advantages[keep] < 0
+        r, good = ratio[trained], batch.advantages[trained] > 0
+        bad = batch.advantages[trained] < 0
         beyond = torch.zeros_like(good) if terms.delta is None else r > terms.delta
         return LossReport(
             loss=loss,
             tokens=int(keep.sum()),
+            masked_tokens=int((keep & ~trained).sum()),
             dropped_rollouts=int(batch.rollouts[~keep].unique().numel()),
             entropy=float(batch.entropy[keep].sum()),
             mismatch_kl=float(_k3(mismatch[keep]).sum()),
@@ -154,6 +182,22 @@ def policy_loss(batch: TokenBatch, terms: LossTerms) -> LossReport:
             clipped_low=float(((r < low) & bad).sum()),
             clipped_high=float((((r > high) & good) | (beyond & bad)).sum()),
         )
+
+
+def _within_masks(trainer: torch.Tensor, sampler: torch.Tensor, terms: LossTerms) -> torch.Tensor:
+    """Return which tokens no mask removes: bool [tokens].
+
+    trainer, sampler: float32 [tokens], log-probabilities without gradient. Bounds are inclusive; NaN is within none.
+    The ratio is compared as a logarithm: exp would overflow.
+    """
+    within = torch.ones_like(trainer, dtype=torch.bool)
+    if terms.mask_ratio_low is not None:
+        within &= trainer - sampler >= math.log(terms.mask_ratio_low)
+    if terms.mask_ratio_high is not None:
+        within &= trainer - sampler <= math.log(terms.mask_ratio_high)
+    if terms.mask_probability_difference is not None:
+        within &= (torch.exp(trainer) - torch.exp(sampler)).abs() <= terms.mask_probability_difference
+    return within
 
 
 def _k3(log_ratio: torch.Tensor) -> torch.Tensor:

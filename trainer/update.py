@@ -20,7 +20,7 @@ from trainer.policy import Policy
 
 _SUMS: Final = tuple(field.name for field in fields(LossReport))
 """Fields of a `LossReport`, all of which add up over micro-batches and ranks."""
-_LOSS, _TOKENS = map(_SUMS.index, ("loss", "tokens"))
+_LOSS, _TOKENS, _MASKED = map(_SUMS.index, ("loss", "tokens", "masked_tokens"))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class UpdateReport:
     """What an update did.
 
     `loss` is the mean over its optimiser steps; tokens and rollouts are sums over them, the rest are means over the
-    tokens trained on.
+    tokens of rollouts that were kept.
     """
 
     loss: float
@@ -66,6 +66,9 @@ class UpdateReport:
     """Largest of the optimiser steps, before clipping."""
     learning_rate: float
     tokens: int
+    """Tokens of rollouts that were kept."""
+    masked_tokens: int
+    """Those of them that a mask of the loss left without a policy term."""
     rollouts: int
     """All samples, those that were left out included."""
     dropped_rollouts: int
@@ -133,9 +136,10 @@ def update(
         skipped = not (math.isfinite(sums[_LOSS]) and math.isfinite(norms[-1]))
         if skipped:
             break
-        if sums[_TOKENS] > seen:  # with no token left, momentum and decay alone would move the weights
+        trained_tokens = float(sums[_TOKENS] - sums[_MASKED])
+        if trained_tokens > seen:  # with no token left, momentum and decay alone would move the weights
             optimizer.step()
-        seen = float(sums[_TOKENS])
+        seen = trained_tokens
     # 4. The report.
     optimizer.zero_grad(set_to_none=True)
     sums[_LOSS] /= len(norms)
@@ -147,6 +151,7 @@ def update(
         grad_norm=norms[-1] if skipped else max(norms),
         learning_rate=rate,
         tokens=int(total["tokens"]),
+        masked_tokens=int(total["masked_tokens"]),
         rollouts=len(samples),
         dropped_rollouts=int(total["dropped_rollouts"]),
         **{name: share * total[name] for name in ("entropy", "mismatch_kl", "reference_kl")},

@@ -2,8 +2,10 @@
 
 Sources: INTELLECT-2 report (arXiv 2505.07291) and the public code and configuration of its run, which differ in the
 entropy and the KL coefficient: here as in the report, with a KL term that has a gradient. DAPO: arXiv 2503.14476. GSPO:
-arXiv 2507.18071, section 5.1. GRPO: arXiv 2402.03300, section 4.2. Dr. GRPO: arXiv 2503.20783. The sampling temperature
-is the run's, so no recipe sets it.
+arXiv 2507.18071, section 5.1. GRPO: arXiv 2402.03300, section 4.2. Dr. GRPO: arXiv 2503.20783. IcePop: arXiv 2510.18855
+(Ring-1T), with its bounds 0.5 and 5, and without its KL term, whose weight we did not find. `prob_mask` is GRPO's clip
+with the mask of prime-rl's IPO and its bound 0.3 (docs.primeintellect.ai/prime-rl/ipo). IPO itself has no clip, takes
+the ratio to the samplers, and adds a squared log ratio. The sampling temperature is the run's, so no recipe sets it.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, Literal
 
-RecipeName = Literal["muster", "intellect2", "grpo", "dr_grpo", "dapo", "gspo"]
+RecipeName = Literal["muster", "intellect2", "grpo", "dr_grpo", "dapo", "gspo", "icepop", "prob_mask"]
 OldLogprobs = Literal["auto", "behaviour", "recomputed"]
 RatioLevel = Literal["token", "sequence"]
 Normaliser = Literal["tokens", "rollouts", "constant"]
@@ -59,6 +61,14 @@ RECIPES: Final[Mapping[str, Mapping[str, object]]] = MappingProxyType(
             "optimiser_steps": 4,
             "old_logprobs": "recomputed",
         },
+        "icepop": _GRPO
+        | {
+            "normaliser": "rollouts",
+            "old_logprobs": "recomputed",
+            "mask_ratio_low": 0.5,
+            "mask_ratio_high": 5.0,
+        },
+        "prob_mask": _GRPO | {"normaliser": "tokens", "old_logprobs": "recomputed", "mask_probability_difference": 0.3},
     }
 )
 """Values of `TrainerSettings` by recipe."""

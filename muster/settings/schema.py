@@ -198,6 +198,13 @@ class TrainerSettings(Section):
     """Weight of the divergence from the model the run began with; above 0 that model is kept in memory too."""
     mismatch_bound: float = Field(default=1.0, gt=0)
     """Rollouts whose log-probabilities differ from the trainer's by more, in nats per token, are left out."""
+    mask_ratio_low: float = Field(default=0.0, ge=0)
+    """Mask tokens whose probability by the trainer, over that by the sampler, is below this (IcePop); within the bounds
+    this quotient is their weight. Below 1; 0 for no mask, as is mask_ratio_high then."""
+    mask_ratio_high: float = Field(default=0.0, ge=0)
+    """Mask tokens where that quotient is above this. Above 1; 0 for no mask, as is mask_ratio_low then."""
+    mask_probability_difference: float = Field(default=0.0, ge=0, lt=1)
+    """Mask tokens whose probabilities by trainer and sampler differ by more; 0 for no mask."""
     mismatch_alarm: float = Field(default=0.1, gt=0)
     """Divergence of the trainer from the samplers, in nats per token, from which on every step logs a warning."""
     length_weight: float = Field(default=0.5, ge=0)
@@ -228,6 +235,13 @@ class TrainerSettings(Section):
     def _bounds_in_order(self) -> Self:
         if self.delta and self.delta <= 1 + (self.epsilon_high or self.epsilon):
             raise ValueError("delta must be above 1 + epsilon_high, or 0 for none")
+        low, high = self.mask_ratio_low, self.mask_ratio_high
+        if (low or high) and not 0 < low < 1 < high:
+            raise ValueError(
+                f"mask_ratio_low {low:g} must be below 1 and mask_ratio_high {high:g} above 1, or both 0 for no mask"
+            )
+        if self.ratio == "sequence" and (high or self.mask_probability_difference):
+            raise ValueError('mask_ratio_low, mask_ratio_high and mask_probability_difference need ratio = "token"')
         return self
 
 

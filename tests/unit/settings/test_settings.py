@@ -265,8 +265,48 @@ def test_a_bound_of_the_ratio_below_its_clip_is_refused(tmp_path: Path) -> None:
         load_settings(write(tmp_path, "[trainer]\nepsilon_high = 0.5\ndelta = 1.4\n"))
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [("5.0", "0.5"), ("0.5", "0"), ("0", "5.0"), ("1.0", "5.0"), ("0.5", "1.0"), ("1.5", "5.0"), ("0.5", "0.6")],
+)
+def test_bounds_of_a_ratio_mask_that_do_not_enclose_one_are_refused(tmp_path: Path, low: str, high: str) -> None:
+    message = f"mask_ratio_low {float(low):g} must be below 1 and mask_ratio_high {float(high):g} above 1, or both 0"
+    with pytest.raises(ConfigError, match=message):
+        load_settings(write(tmp_path, f"[trainer]\nmask_ratio_low = {low}\nmask_ratio_high = {high}\n"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("mask_ratio_low", "-0.5"),
+        ("mask_ratio_high", "nan"),
+        ("mask_ratio_high", "inf"),
+        ("mask_probability_difference", "-0.1"),
+        ("mask_probability_difference", "1.0"),
+        ("mask_probability_difference", "nan"),
+    ],
+)
+def test_bounds_of_masks_that_are_no_bounds_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=key):
+        load_settings(write(tmp_path, f"[trainer]\n{key} = {value}\n"))
+
+
+@pytest.mark.parametrize("mask", ["mask_ratio_low = 0.5\nmask_ratio_high = 5.0", "mask_probability_difference = 0.3"])
+def test_a_mask_of_tokens_is_refused_where_the_ratio_is_a_sequences(tmp_path: Path, mask: str) -> None:
+    with pytest.raises(ConfigError, match='mask_probability_difference need ratio = "token"'):
+        load_settings(write(tmp_path, f"[trainer]\nrecipe = 'gspo'\n{mask}\n"))
+
+
+def test_a_recipes_mask_can_be_switched_off(tmp_path: Path) -> None:
+    text = "[trainer]\nrecipe = 'icepop'\nmask_ratio_low = 0\nmask_ratio_high = 0\n"
+    loss = Recipe.from_settings(load_settings(write(tmp_path, text)).trainer, run_terms(temperature=1.0)).update.loss
+    assert (loss.mask_ratio_low, loss.mask_ratio_high, loss.weighs_by_claims) == (None, None, False)
+
+
 def test_an_unknown_recipe_is_refused_with_those_there_are(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="'muster', 'intellect2', 'grpo', 'dr_grpo', 'dapo' or 'gspo'"):
+    with pytest.raises(
+        ConfigError, match="'muster', 'intellect2', 'grpo', 'dr_grpo', 'dapo', 'gspo', 'icepop' or 'prob_mask'"
+    ):
         load_settings(write(tmp_path, "[trainer]\nrecipe = 'intellect3'\n"))
 
 
@@ -320,6 +360,27 @@ PUBLISHED: dict[str, tuple[UpdateTerms, AdvantageTerms]] = {
             optimiser_steps=4,
             old_logprobs="recomputed",
             loss=LossTerms(epsilon=3e-4, epsilon_high=4e-4, delta=None, ratio="sequence", normaliser="rollouts"),
+        ),
+        AdvantageTerms(length_weight=0.0),
+    ),
+    "icepop": (
+        UpdateTerms(
+            old_logprobs="recomputed",
+            loss=LossTerms(
+                epsilon=0.2,
+                delta=None,
+                normaliser="rollouts",
+                mask_ratio_low=0.5,
+                mask_ratio_high=5.0,
+                kl_coefficient=0.0,
+            ),
+        ),
+        AdvantageTerms(length_weight=0.0),
+    ),
+    "prob_mask": (
+        UpdateTerms(
+            old_logprobs="recomputed",
+            loss=LossTerms(epsilon=0.2, delta=None, normaliser="tokens", mask_probability_difference=0.3),
         ),
         AdvantageTerms(length_weight=0.0),
     ),

@@ -172,6 +172,161 @@ def test_the_kl_term_has_a_gradient() -> None:
     assert tokens.logprobs.grad.tolist() == pytest.approx([-0.5, 0.25])
 
 
+# --- Masks
+
+ICEPOP = replace(TERMS, mask_ratio_low=0.5, mask_ratio_high=5.0, delta=None)
+DIFFERENCE = replace(TERMS, mask_probability_difference=0.25)
+
+
+def masked(
+    trainer: list[float], sampler: list[float], *, ratios: list[float] | None = None, advantage: float = 1.0
+) -> TokenBatch:
+    """Tokens with these probabilities by the old policy and the sampler, and these ratios to the old policy."""
+    old = torch.tensor(trainer).log()
+    tokens = batch(ratios or [1.0] * len(trainer), [advantage] * len(trainer))
+    logprobs = (old + torch.tensor(ratios or [1.0] * len(trainer)).log()).requires_grad_()
+    return replace(tokens, logprobs=logprobs, behaviour_logprobs=torch.tensor(sampler).log(), old_logprobs=old)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sampler", "weight"),
+    [
+        (0.5, 0.5, 1.0),
+        (0.8, 0.5, 1.6),
+        (0.3, 0.5, 0.6),
+        (0.5, 1.0, 0.5),  # on α, which is still within
+        (0.499, 1.0, 0.0),
+        (1.0, 0.2, 5.0),  # on β
+        (1.0, 0.199, 0.0),
+        (1e-30, 1.0, 0.0),  # nothing overflows far outside
+        (1.0, 1e-30, 0.0),
+    ],
+)
+def test_icepop_weighs_a_token_by_k_within_its_bounds_and_by_nothing_outside(
+    trainer: float, sampler: float, weight: float
+) -> None:
+    terms = replace(ICEPOP, mismatch_bound=100.0)
+    loss, gradient = loss_and_gradient(masked([trainer], [sampler], ratios=[1.1], advantage=2.0), terms)
+    assert loss == pytest.approx(-weight * 2.2, rel=1e-5)
+    assert gradient == [pytest.approx(-weight * 2.2, rel=1e-5)]
+    assert (gradient == [0.0]) == (weight == 0.0)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "gradient"),
+    [(1.5, 2.0, -2.4, 0.0), (0.5, 2.0, -1.0, -1.0), (0.5, -2.0, 1.6, 0.0), (9.0, -2.0, 18.0, 18.0)],
+)
+def test_icepops_weight_is_a_factor_of_the_clipped_objective(
+    ratio: float, advantage: float, loss: float, gradient: float
+) -> None:
+    """k = 2 here. It is no part of the ratio, so it does not move the clip."""
+    found = loss_and_gradient(masked([0.5], [0.25], ratios=[ratio], advantage=advantage), ICEPOP)
+    assert found == (pytest.approx(2 * loss, rel=1e-5), [pytest.approx(2 * gradient, rel=1e-5)])
+
+
+def test_without_old_log_probabilities_the_ratio_has_icepops_weight_already() -> None:
+    """Ratios to the sampler of 1.1 and 0.9, within the bounds, count once; 0.4 and 6 are masked."""
+    terms = replace(ICEPOP, mismatch_bound=10.0)
+    tokens = batch([1.1, 0.9, 0.4, 6.0], [1.0] * 4)
+    report = policy_loss(tokens, terms)
+    loss, gradient = loss_and_gradient(tokens, terms)
+    assert loss == pytest.approx(-2.0, rel=1e-5)
+    assert gradient == [pytest.approx(-1.1, rel=1e-5), pytest.approx(-0.9, rel=1e-5), 0.0, 0.0]
+    assert (report.tokens, report.masked_tokens) == (4, 2)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "sampler", "kept"),
+    [
+        (0.5, 0.5, True),
+        (0.7, 0.5, True),
+        (0.76, 0.5, False),
+        (0.3, 0.5, True),
+        (0.24, 0.5, False),
+        (0.25, 0.5, True),  # on the bound
+        (0.5, 0.25, True),
+        (0.2, 1e-6, True),  # a ratio of 200,000, but a small difference
+    ],
+)
+@pytest.mark.parametrize("advantage", [2.0, -2.0])
+def test_a_token_is_masked_by_how_far_its_probabilities_differ(
+    trainer: float, sampler: float, kept: bool, advantage: float
+) -> None:
+    terms = replace(DIFFERENCE, mismatch_bound=100.0)
+    tokens = masked([trainer], [sampler], ratios=[1.1], advantage=advantage)
+    loss, gradient = loss_and_gradient(tokens, terms)
+    expected = -1.1 * advantage if kept else 0.0
+    assert (loss, gradient) == (pytest.approx(expected, rel=1e-5), [pytest.approx(expected, rel=1e-5)])
+    assert (gradient == [0.0]) != kept
+    assert policy_loss(tokens, terms).masked_tokens == (not kept)
+
+
+def test_a_difference_of_probability_may_be_to_the_current_policy() -> None:
+    sampler = torch.tensor([0.5, 0.5])
+    logprobs = torch.tensor([0.55, 0.8]).log().requires_grad_()
+    tokens = replace(batch([1.0, 1.0], [1.0, 1.0]), logprobs=logprobs, behaviour_logprobs=sampler.log())
+    assert loss_and_gradient(tokens, DIFFERENCE)[1] == [pytest.approx(-1.1, rel=1e-5), 0.0]
+
+
+def test_a_token_stays_only_within_both_masks() -> None:
+    both = replace(ICEPOP, mask_probability_difference=0.25)
+    tokens = masked([0.5, 0.09, 0.8, 0.9], [0.5, 0.3, 0.5, 0.1])  # the second is below α, the third too different
+    assert loss_and_gradient(tokens, both)[1] == [pytest.approx(-1.0), 0.0, 0.0, 0.0]
+    assert policy_loss(tokens, both).masked_tokens == 3
+
+
+def test_a_masked_token_keeps_its_kl_term_and_its_place_in_the_means() -> None:
+    terms = replace(DIFFERENCE, kl_coefficient=0.5)
+    tokens = masked([0.5, 0.9], [0.5, 0.1], ratios=[1.5, 1.5])
+    reference = tokens.logprobs.detach() + math.log(2.0)
+    loss, gradient = loss_and_gradient(replace(tokens, reference_logprobs=reference), terms)
+    assert loss == pytest.approx(-1.2 + 2 * 0.5 * (1 - math.log(2)), rel=1e-5)
+    assert gradient == pytest.approx(
+        [-0.5, -0.5]
+    )  # the clip removed the first token's policy term, the mask the second's
+    report = policy_loss(replace(tokens, reference_logprobs=reference), terms)
+    assert (report.tokens, report.masked_tokens, report.clipped_high) == (2, 1, 1)
+    assert report.mismatch_kl == pytest.approx(9 - 1 - math.log(9), rel=1e-5)
+    assert report.entropy == pytest.approx(1.0)
+
+
+def test_a_masked_token_counts_as_one_in_the_ratio_of_a_sequence() -> None:
+    terms = replace(DIFFERENCE, ratio="sequence")
+    loss, gradient = loss_and_gradient(masked([0.5, 0.9], [0.5, 0.1], ratios=[1.21, 3.0]), terms)
+    assert (loss, gradient) == (pytest.approx(-1.1, rel=1e-5), [pytest.approx(-0.55, rel=1e-5), 0.0])
+
+
+@pytest.mark.parametrize("terms", [ICEPOP, DIFFERENCE])
+@pytest.mark.parametrize("poison", [float("nan"), float("inf"), -float("inf")])
+def test_no_poison_reaches_the_gradient_through_a_mask(terms: LossTerms, poison: float) -> None:
+    """A claim that is no number costs its own rollout; a masked token without a ratio costs itself."""
+    clean = masked([0.5, 0.5, 0.5], [0.5, 0.5, 1e-30])
+    sampler = clean.behaviour_logprobs.clone()
+    sampler[1] = poison
+    logprobs = clean.logprobs.detach().clone()
+    logprobs[2] = float("nan")
+    tokens = replace(
+        clean, rollouts=torch.tensor([0, 1, 2]), behaviour_logprobs=sampler, logprobs=logprobs.requires_grad_()
+    )
+    wide = replace(terms, mismatch_bound=1000.0)
+    report = policy_loss(tokens, wide)
+    assert (report.tokens, report.masked_tokens, report.dropped_rollouts) == (2, 1, 1)
+    assert loss_and_gradient(tokens, wide) == (pytest.approx(-1.0), [pytest.approx(-1.0), 0.0, 0.0])
+
+
+@given(st.lists(st.tuples(st.floats(-3, 0), st.floats(-3, 3)), min_size=1, max_size=16))
+def test_what_claims_do_to_gradients_through_a_mask_is_bounded(tokens: list[tuple[float, float]]) -> None:
+    """Whatever samplers claim, a token's slope is 0 or within α to β times its own; by difference, 0 or its own."""
+    old = torch.tensor([logprob for logprob, _ in tokens])
+    claimed = old + torch.tensor([lie for _, lie in tokens])
+    clean = batch([1.0] * len(tokens), [1.0] * len(tokens))
+    for terms, least, largest in ((ICEPOP, 0.5, 5.0), (DIFFERENCE, 1.0, 1.0)):
+        logprobs = old.clone().requires_grad_()
+        made = replace(clean, logprobs=logprobs, behaviour_logprobs=claimed, old_logprobs=old)
+        slopes = [-slope for slope in loss_and_gradient(made, replace(terms, mismatch_bound=100.0))[1]]
+        assert all(slope == 0.0 or least * 0.999 <= slope <= largest * 1.001 for slope in slopes)
+
+
 def test_what_a_token_weighs_by_hand() -> None:
     batch_of = {"tokens": 100, "rollouts": 4, "limit": 50}
     assert token_weight("tokens", length=10, **batch_of) == 0.01

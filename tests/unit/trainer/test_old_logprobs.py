@@ -97,7 +97,7 @@ def test_no_recipe_lets_a_lie_have_more_than_its_share_of_the_clip(
     off = steering_error(tolerated_error(PROFILES[profile], sizes, tokens=1), terms.loss)
     chosen = recomputes(demo_policy, terms.old_logprobs, terms.profile, terms.loss)
     assert chosen or off <= CLIP_SHARE * clip_room(terms.loss)
-    assert chosen == (profile != CPU_FP32.name or recipe in ("intellect2", "gspo"))
+    assert chosen == (profile != CPU_FP32.name or recipe in ("intellect2", "gspo", *MASKED))
 
 
 def test_the_clips_nearer_side_counts() -> None:
@@ -186,10 +186,12 @@ def claims(samples: Sequence[Sample], seed: int) -> list[Sample]:
     return [replace(sample, logprobs=sample.logprobs + lie) for sample, lie in zip(samples, lies, strict=True)]
 
 
+MASKED = ("icepop", "prob_mask")
+"""Recipes whose masks read claims also where the old log-probabilities are recomputed."""
 LARGE_STEPS = {"old_logprobs": "recomputed", "gradient_clip": 1e9, "warmup_steps": 1, "learning_rate": 1e-2}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name not in MASKED])
 @pytest.mark.parametrize("steps", [1, 3])
 def test_recomputed_the_update_has_the_same_bits_whatever_is_claimed(recipe: str, steps: int) -> None:
     settings = TrainerSettings.model_validate(LARGE_STEPS | {"recipe": recipe, "optimiser_steps": steps})

@@ -16,7 +16,8 @@ from transformers.models.qwen2.modeling_qwen2 import eager_attention_forward
 
 from muster.errors import ConfigError
 from muster.models.init import ModelShape, make_model, make_tokenizer
-from muster.settings.recipes import Normaliser
+from muster.settings.recipes import Normaliser, OldLogprobs
+from trainer.learner import update_metrics
 from trainer.loss import LossTerms
 from trainer.packing import Sample, collate, completion_tokens, first_fit, share_out
 from trainer.policy import ATTENTION, HEAD_BYTES, Policy, check_model, scaled_logits, token_logprobs
@@ -300,6 +301,30 @@ def test_without_a_rollout_to_learn_from_no_weight_moves(samples: list[Sample]) 
     report = update(policy, optimizer, far, TERMS, step=2)
     assert (report.tokens, report.dropped_rollouts, report.skipped) == (0, len(samples), False)
     assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        LossTerms(mismatch_bound=50.0, mask_ratio_low=0.5, mask_ratio_high=5.0),
+        LossTerms(mismatch_bound=50.0, mask_probability_difference=0.3),
+    ],
+)
+@pytest.mark.parametrize("old_logprobs", ["behaviour", "recomputed"])
+def test_masked_tokens_are_counted_and_without_others_no_weight_moves(
+    samples: list[Sample], loss: LossTerms, old_logprobs: OldLogprobs
+) -> None:
+    policy, terms = fresh_policy(), replace(TERMS, loss=loss, old_logprobs=old_logprobs)
+    optimizer = make_optimizer(policy, terms)
+    first = update(policy, optimizer, samples, terms, step=1)
+    assert (first.tokens, first.masked_tokens, first.skipped) == (34, 0, False)
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    sure = [replace(s, logprobs=np.zeros_like(s.logprobs)) for s in samples]  # the policy gives each about 1 %
+    report = update(policy, optimizer, sure, terms, step=2)
+    assert (report.tokens, report.masked_tokens, report.dropped_rollouts, report.skipped) == (34, 34, 0, False)
+    assert report.mismatch_kl > 1.0
+    assert all(torch.equal(before[name], value) for name, value in policy.state_dict().items())
+    assert update_metrics(report)["masked_tokens"] == 34
 
 
 def test_vectors_are_not_decayed() -> None:
