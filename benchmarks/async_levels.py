@@ -38,7 +38,7 @@ from muster.proofs.seeded_sampling import choose
 from muster.protocol.draws import Draw, draw_base, draw_commitment
 from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
 from muster.protocol.terms import Terms
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
 from muster.tasks import TaskSet, length_reward, make_task_set, verify
@@ -122,8 +122,13 @@ class Sampler:
                 budget=drawn.budget,
                 prompt_tokens=prompts[group],
                 completion_tokens=tokens,
+                spans=one_span(len(tokens)),
                 logprobs=logprobs,
                 task_reward=verify(self.tasks.task(drawn.task), completion_text(self.tokenizer, tokens)),
+                parts=np.array(
+                    [verify(self.tasks.task(drawn.task), completion_text(self.tokenizer, tokens))], np.int64
+                ),
+                fuel=0,
                 length_reward=length_reward(drawn.budget, len(tokens)),
                 finish_reason="stop" if tokens[-1] == end_token(self.tokenizer) else "length",
                 proof=b"",

@@ -36,7 +36,7 @@ from safetensors.torch import save_file  # noqa: E402
 
 from benchmarks import report  # noqa: E402
 from muster.models.init import ModelShape, make_model, make_tokenizer  # noqa: E402
-from muster.rollouts.schema import Rollout  # noqa: E402
+from muster.rollouts.schema import Rollout, one_span  # noqa: E402
 from muster.settings.schema import ShardcastSettings  # noqa: E402
 from muster.shardcast import Manifest, publish  # noqa: E402
 from muster.shardcast.delta.difference import TargetStep, made_shard  # noqa: E402
@@ -157,8 +157,11 @@ def _rollout(rng: np.random.Generator, position: int) -> Rollout:
         budget=8,
         prompt_tokens=tokens[:24],
         completion_tokens=tokens[24:],
+        spans=one_span(24),
         logprobs=np.full(24, -4.6, np.float32),
         task_reward=0,
+        parts=np.array([0], np.int64),
+        fuel=0,
         length_reward=0,
         finish_reason="stop",
         proof=b"",

@@ -10,7 +10,7 @@ import numpy as np
 from benchmarks import ragged
 from muster.models.files import model_hash, tokenizer_hash
 from muster.protocol.terms import Terms
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 from muster.swarm import plan
 
 GROUPS_PER_FILE = 8
@@ -58,8 +58,11 @@ def rollouts_by_file(file: Path) -> list[list[Rollout]]:
                 budget=ragged.MEDIAN_LENGTH,
                 prompt_tokens=prompt,
                 completion_tokens=completion,
+                spans=one_span(len(completion)),
                 logprobs=logprobs,
                 task_reward=1_000_000 if advantage > 0 else 0,
+                parts=np.array([1_000_000 if advantage > 0 else 0], np.int64),
+                fuel=0,
                 length_reward=0,
                 finish_reason="stop",
                 proof=random.bytes(PROOF_BYTES * len(completion)),

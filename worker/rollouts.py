@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from muster.protocol.draws import Draw
 from muster.protocol.prompts import completion_text
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 from muster.tasks import length_reward, verify
 from muster.verification.checks import Rules
 from worker.engine import Generation, GenerationRequest
@@ -62,8 +64,11 @@ def bare_rows(
             budget=8,
             prompt_tokens=request.prompt_tokens,
             completion_tokens=generation.tokens,
+            spans=one_span(len(generation.tokens)),
             logprobs=generation.logprobs,
             task_reward=0,
+            parts=np.array([0], np.int64),
+            fuel=0,
             length_reward=0,
             finish_reason=generation.finish_reason,
             proof=generation.proof,
@@ -89,8 +94,11 @@ def _rollout(
         budget=drawn.budget,
         prompt_tokens=request.prompt_tokens,
         completion_tokens=generation.tokens,
+        spans=one_span(len(generation.tokens)),
         logprobs=generation.logprobs,
         task_reward=verify(rules.task(drawn.task), text),
+        parts=np.array([verify(rules.task(drawn.task), text)], np.int64),
+        fuel=0,
         length_reward=length_reward(drawn.budget, len(generation.tokens)),
         finish_reason=generation.finish_reason,
         proof=generation.proof,

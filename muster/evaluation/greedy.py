@@ -1,4 +1,4 @@
-"""Score a checkpoint by greedy answers to tasks that it never trained on, batched, with a key-value cache."""
+"""GreedyScore a checkpoint by greedy answers to tasks that it never trained on, batched, with a key-value cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ BATCH_TOKENS = 1 << 16
 
 
 @dataclass(frozen=True)
-class Score:
+class GreedyScore:
     """Mean task reward (0 to 1), number of tasks and mean completion length in tokens, EOS included."""
 
     reward: float
@@ -40,8 +40,8 @@ def greedy_score(
     budgets: Sequence[int],
     max_tokens: int,
     between: Callable[[], object] = lambda: None,
-) -> Score:
-    """Score `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores.
+) -> GreedyScore:
+    """GreedyScore `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores.
 
     `between` is called after each token of a batch; what it raises ends the score.
     """
@@ -53,7 +53,7 @@ def greedy_score(
     ]
     errors = [abs(len(tokens) - budget) / budget for (_, budget), tokens in zip(asked, completions, strict=True)]
     count = len(asked)
-    return Score(
+    return GreedyScore(
         reward=sum(rewards) / (MICRO * count),
         tasks=count,
         mean_length=sum(map(len, completions)) / count,

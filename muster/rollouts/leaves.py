@@ -16,7 +16,7 @@ from eth_utils.crypto import keccak
 from muster.contracts.codec import plain
 from muster.contracts.court import Leaf
 from muster.protocol.merkle import LeafTree, leaf_of_words
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import VERSION, Rollout
 
 
 def _int32_bytes(tokens: np.ndarray) -> bytes:
@@ -33,9 +33,10 @@ def completion_hash(rollout: Rollout) -> bytes:
 
 
 def row_hash(rollout: Rollout) -> bytes:
-    """Hash every column in schema order: integers little-endian at their width, the rest length-prefixed."""
+    """Hash the version and every column in schema order: integers little-endian at their width, the rest length-prefixed."""
     fixed = struct.pack(
-        "<IIIIIQQH",
+        "<HIIIIIQQH",
+        VERSION,
         rollout.run,
         rollout.step,
         rollout.position,
@@ -49,8 +50,11 @@ def row_hash(rollout: Rollout) -> bytes:
         fixed
         + _sized(_int32_bytes(rollout.prompt_tokens))
         + _sized(_int32_bytes(rollout.completion_tokens))
+        + _sized(_int32_bytes(rollout.spans))
         + _sized(np.ascontiguousarray(rollout.logprobs, dtype="<f4").tobytes())
-        + struct.pack("<qq", rollout.task_reward, rollout.length_reward)
+        + struct.pack("<q", rollout.task_reward)
+        + _sized(np.ascontiguousarray(rollout.parts, dtype="<i8").tobytes())
+        + struct.pack("<qQ", rollout.length_reward, rollout.fuel)
         + _sized(rollout.finish_reason.encode())
         + _sized(rollout.proof)
     )

@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from muster.constants import MAX_FILE_BYTES
 from muster.errors import MalformedError
 from muster.protocol.terms import Terms
-from muster.rollouts.schema import FINISH_REASONS, SCHEMA, Rollout
+from muster.rollouts.schema import FINISH_REASONS, METADATA, SCHEMA, VERSION, Rollout
 
 FIXED: Final = np.dtype(
     [(field.name, field.type.to_pandas_dtype()) for field in SCHEMA if pa.types.is_integer(field.type)]
@@ -30,15 +30,22 @@ FIXED: Final = np.dtype(
 ).newbyteorder("<")
 """Columns of one width; `finish_reason` is an index into FINISH_REASONS."""
 
-RAGGED: Final = {"prompt_tokens": "<i4", "completion_tokens": "<i4", "logprobs": "<f4", "proof": "u1"}
+RAGGED: Final = {
+    "prompt_tokens": "<i4",
+    "completion_tokens": "<i4",
+    "spans": "<i4",
+    "logprobs": "<f4",
+    "parts": "<i8",
+    "proof": "u1",
+}
 """Columns of a varying length per row, with the type of one element."""
 
 PROOF_BYTES_PER_TOKEN: Final = 16
 """Most bytes of activation proof per completion token that a reader makes room for; ours take 8."""
 
-ROW_OVERHEAD: Final = 1024
-_MAGIC: Final = b"MRO1"
-_HEADER: Final = struct.Struct("<4sI4Q")
+ROW_OVERHEAD: Final = 4096
+_MAGIC: Final = b"MRO2"
+_HEADER: Final = struct.Struct("<4sI6Q")
 _THRIFT_STRINGS: Final = 1 << 20
 _THRIFT_ITEMS: Final = 1 << 16
 
@@ -86,12 +93,16 @@ class Columns:
         if magic != _MAGIC or _HEADER.size + sum(sizes) != len(data):
             raise MalformedError("packed rollouts: the header does not fit the length")
         ends = _HEADER.size + np.cumsum([0, *sizes])
-        parts = [memoryview(data)[a:b] for a, b in itertools.pairwise(ends)]
-        fixed = np.frombuffer(parts[0], FIXED)
+        places = [memoryview(data)[a:b] for a, b in itertools.pairwise(ends)]
+        fixed = np.frombuffer(places[0], FIXED)
         lengths = {
-            name: np.frombuffer(part, "<u4").astype(np.int64) for name, part in zip(RAGGED, parts[1:5], strict=True)
+            name: np.frombuffer(part, "<u4").astype(np.int64)
+            for name, part in zip(RAGGED, places[1 : 1 + len(RAGGED)], strict=True)
         }
-        values = {name: np.frombuffer(part, RAGGED[name]) for name, part in zip(RAGGED, parts[5:], strict=True)}
+        values = {
+            name: np.frombuffer(part, RAGGED[name])
+            for name, part in zip(RAGGED, places[1 + len(RAGGED) :], strict=True)
+        }
         if any(int(lengths[name].sum()) != len(values[name]) for name in RAGGED):
             raise MalformedError("packed rollouts: row lengths do not add up")
         if rows and fixed["finish_reason"].max() >= len(FINISH_REASONS):
@@ -112,7 +123,9 @@ class Columns:
                 finish_reason=FINISH_REASONS[row[-1]],
                 prompt_tokens=cell("prompt_tokens", i),
                 completion_tokens=cell("completion_tokens", i),
+                spans=cell("spans", i),
                 logprobs=cell("logprobs", i),
+                parts=cell("parts", i),
                 proof=cell("proof", i).tobytes(),
             )
             for i, row in enumerate(self.fixed.tolist())
@@ -126,15 +139,12 @@ def write_rollouts(rollouts: Sequence[Rollout]) -> bytes:
     """
     arrays = [pa.array([getattr(rollout, field.name) for rollout in rollouts], field.type) for field in SCHEMA]
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        pa.Table.from_arrays(arrays, schema=SCHEMA),
-        sink,
-        row_group_size=max(1, len(rollouts)),
-        compression="zstd",
-        use_dictionary=False,
-        write_statistics=False,
-        store_schema=False,
-    )
+    with pq.ParquetWriter(
+        sink, SCHEMA, compression="zstd", use_dictionary=False, write_statistics=False, store_schema=False
+    ) as writer:
+        table = pa.Table.from_arrays(arrays, schema=SCHEMA)
+        writer.write_table(table, row_group_size=max(1, len(rollouts)))
+        writer.add_key_value_metadata(METADATA)
     return sink.getvalue().to_pybytes()
 
 
@@ -168,7 +178,9 @@ def read_rollouts(data: bytes, limits: FileLimits | None = None) -> list[Rollout
 
 def _check_metadata(file: pq.ParquetFile, limits: FileLimits) -> None:
     metadata = file.metadata
-    if not file.schema_arrow.equals(SCHEMA) or metadata.metadata:
+    if metadata.metadata != METADATA:
+        raise MalformedError(f"the file is none of version {VERSION}: its metadata is {str(metadata.metadata)[:80]}")
+    if not file.schema_arrow.equals(SCHEMA):
         raise MalformedError("the file's columns are not those of muster.rollouts.schema")
     if metadata.num_row_groups != 1 or not 1 <= metadata.num_rows <= limits.rows:
         raise MalformedError(

@@ -29,7 +29,7 @@ import numpy as np
 
 from muster.errors import MalformedError
 from muster.rollouts.parquet import FileLimits, read_columns, write_rollouts
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 
 HEAD: Final = struct.Struct("<QIQdd")
 ANSWER: Final = struct.Struct("<BQ")
@@ -79,8 +79,11 @@ def warm_up() -> None:
         budget=1,
         prompt_tokens=nothing,
         completion_tokens=nothing,
+        spans=one_span(len(nothing)),
         logprobs=np.zeros(1, np.float32),
         task_reward=0,
+        parts=np.array([0], np.int64),
+        fuel=0,
         length_reward=0,
         finish_reason="stop",
         proof=b"",

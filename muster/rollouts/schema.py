@@ -7,12 +7,19 @@ over their leaves (`muster.rollouts.leaves`), and are never trusted before `vali
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
 FINISH_REASONS = ("stop", "length")
 """`stop`: the last completion token is EOS. `length`: the completion has as many tokens as the limit allows."""
+
+VERSION: Final = 2
+"""Of the file and of a row's hash; a file says it in its metadata. Changing this refuses all older files."""
+
+METADATA: Final = {b"muster.rollouts": str(VERSION).encode()}
+"""The file's key-value metadata: exactly this."""
 
 SCHEMA = pa.schema(
     [
@@ -26,14 +33,22 @@ SCHEMA = pa.schema(
         pa.field("budget", pa.uint16(), nullable=False),
         pa.field("prompt_tokens", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("completion_tokens", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
+        pa.field("spans", pa.list_(pa.field("item", pa.int32(), nullable=False)), nullable=False),
         pa.field("logprobs", pa.list_(pa.field("item", pa.float32(), nullable=False)), nullable=False),
         pa.field("task_reward", pa.int64(), nullable=False),
+        pa.field("parts", pa.list_(pa.field("item", pa.int64(), nullable=False)), nullable=False),
         pa.field("length_reward", pa.int64(), nullable=False),
+        pa.field("fuel", pa.uint64(), nullable=False),
         pa.field("finish_reason", pa.string(), nullable=False),
         pa.field("proof", pa.binary(), nullable=False),
     ]
 )
 """Exactly these columns, in this order. Changing this breaks every leaf's row hash."""
+
+
+def one_span(length: int) -> np.ndarray:
+    """Return the spans of a completion that the policy sampled from beginning to end: int32 [1]."""
+    return np.array([length], np.int32)
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +68,18 @@ class Rollout:
     """int32 [prompt length]"""
     completion_tokens: np.ndarray
     """int32 [completion length], EOS included when the finish reason is `stop`"""
+    spans: np.ndarray
+    """int32 [spans]: the completion's stretches by the token index after each one's last. The policy sampled the first,
+    the third and so on; those between were given to it, by a tool or a user. The last one ends the completion."""
     logprobs: np.ndarray
     """float32 [completion length]: log-probability of each token under softmax(logits / temperature)"""
     task_reward: int
+    """The environment's score: the weighted sum of `parts`."""
+    parts: np.ndarray
+    """int64 [parts]: the score's parts in millionths, in the order of the environment's manifest."""
     length_reward: int
+    fuel: int
+    """What scoring used of the sandbox's fuel; 0 where it needed none."""
     finish_reason: str
     proof: bytes
     """Activation proof over the states that the completion tokens came from, see `muster.proofs`."""
@@ -64,4 +87,7 @@ class Rollout:
     @property
     def nbytes(self) -> int:
         """Return the bytes of the columns whose length varies."""
-        return self.prompt_tokens.nbytes + self.completion_tokens.nbytes + self.logprobs.nbytes + len(self.proof)
+        return sum(
+            column.nbytes
+            for column in (self.prompt_tokens, self.completion_tokens, self.spans, self.logprobs, self.parts)
+        ) + len(self.proof)

@@ -41,7 +41,7 @@ class Sandbox:
         self._folder = folder or Path()
         self._cache = cache
         self._lock = threading.Lock()
-        self._servers: dict[str, _Server] = {}
+        self._servers: dict[str, _ScorerProcess] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -74,15 +74,15 @@ class Sandbox:
         for server in servers:
             server.close()
 
-    def _server(self, component: str) -> _Server:
+    def _server(self, component: str) -> _ScorerProcess:
         with self._lock:
             if component not in self._servers:
                 code = compiled(find_component(component, self._folder), self._cache)
-                self._servers[component] = _Server(code)
+                self._servers[component] = _ScorerProcess(code)
             return self._servers[component]
 
 
-class _Server:
+class _ScorerProcess:
     """One process with one component."""
 
     def __init__(self, code: Path) -> None:

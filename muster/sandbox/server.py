@@ -36,8 +36,8 @@ def serve(code: Path, requests: BinaryIO, answers: BinaryIO) -> None:
 
     runtime = Runtime(code)
     runtime.call("echo", "0", 10**9, 1 << 30)  # what is loaded on first use is loaded while it can be
-    standing = ",".join(close_behind())
-    answers.write(ANSWER.pack(CallStatus.RETURNED, 0, len(standing)) + standing.encode())
+    walls = ",".join(close_behind())
+    answers.write(ANSWER.pack(CallStatus.RETURNED, 0, len(walls)) + walls.encode())
     answers.flush()
     while len(head := requests.read(HEAD.size)) == HEAD.size:
         name, size, fuel, memory = HEAD.unpack(head)

@@ -62,7 +62,7 @@ DATA_BYTES: Final = 6 * 1024**3
 
 def close_behind() -> list[str]:
     """Give up what this process no longer needs, for good. Return the names of the walls that stand now."""
-    standing = []
+    walls = []
     for name, limit in (
         ("RLIMIT_DATA", DATA_BYTES),
         ("RLIMIT_FSIZE", 0),
@@ -70,12 +70,12 @@ def close_behind() -> list[str]:
         ("RLIMIT_NPROC", 0),
     ):
         resource.setrlimit(getattr(resource, name), (limit, limit))
-    standing.append("rlimits")
+    walls.append("rlimits")
     if _filter_system_calls():
-        standing.append("seccomp")
+        walls.append("seccomp")
     if os.environ.get("MUSTER_NAMESPACES") == "1":
-        standing.append("namespaces")
-    return standing
+        walls.append("namespaces")
+    return walls
 
 
 def seccomp_program(machine: str) -> bytes:

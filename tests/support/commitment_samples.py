@@ -17,7 +17,7 @@ from muster.protocol.receipts import upload_target
 from muster.protocol.requests import HEADER_BODY, HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, host_of, sign_request
 from muster.protocol.terms import Terms, WorkClass
 from muster.rollouts.leaves import rollout_tree
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 from muster.tasks import length_reward, make_task_set, verify
 from muster.verification.checks import CommittedWork, ModelFacts, Rules
 
@@ -111,8 +111,11 @@ def honest_row(position: int) -> Rollout:
         budget=group.budget,
         prompt_tokens=made.prompt(group.task, group.budget),
         completion_tokens=completion,
+        spans=one_span(len(completion)),
         logprobs=-rng.random(len(completion)).astype(np.float32),
         task_reward=verify(made.task(group.task), completion_text(made.tokenizer, completion)),
+        parts=np.array([verify(made.task(group.task), completion_text(made.tokenizer, completion))], np.int64),
+        fuel=0,
         length_reward=length_reward(group.budget, len(completion)),
         finish_reason="length" if position % 2 else "stop",
         proof=rng.bytes(8 * len(completion)),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 from trainer.batches import FileRef, WorkFile
 
 NODE = "0x00000000000000000000000000000000000000A1"
@@ -25,8 +25,11 @@ def rollout(position: int, reward: int, *, step: int, length: int = 4, group_siz
         budget=4,
         prompt_tokens=np.arange(3, dtype=np.int32),
         completion_tokens=np.arange(length, dtype=np.int32),
+        spans=one_span(length),
         logprobs=np.full(length, -0.5, dtype=np.float32),
         task_reward=reward * 1_000_000,
+        parts=np.array([reward * 1_000_000], np.int64),
+        fuel=0,
         length_reward=-abs(length - 4) * 250_000,
         finish_reason="stop",
         proof=b"",

@@ -17,7 +17,7 @@ from muster.clients.run_data import make_rules
 from muster.errors import MalformedError
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 from muster.settings.schema import Settings
 from muster.tasks import length_reward, load_task_set
 from tests.support.node_fixture import NodeFixture
@@ -127,8 +127,11 @@ async def rows_of(
                 budget=drawn.budget,
                 prompt_tokens=rules.prompt(drawn.task, drawn.budget),
                 completion_tokens=tokens,
+                spans=one_span(len(tokens)),
                 logprobs=np.zeros(len(tokens), np.float32),
                 task_reward=0,
+                parts=np.array([0], np.int64),
+                fuel=0,
                 length_reward=length_reward(drawn.budget, len(tokens)),
                 finish_reason="length",
                 proof=b"",

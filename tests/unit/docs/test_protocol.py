@@ -57,7 +57,13 @@ def hexed(data: bytes) -> str:
 
 
 def row(given: Values) -> Rollout:
-    arrays = {"prompt_tokens": np.int32, "completion_tokens": np.int32, "logprobs": np.float32}
+    arrays = {
+        "prompt_tokens": np.int32,
+        "completion_tokens": np.int32,
+        "spans": np.int32,
+        "logprobs": np.float32,
+        "parts": np.int64,
+    }
     parts = {name: np.array(given[name], dtype=kind) for name, kind in arrays.items()}
     return Rollout(**(given | parts | {"proof": raw(given["proof"])}))
 

@@ -21,6 +21,7 @@ LIMITS = FileLimits(rows=16, decoded_bytes=1 << 20)
 
 def assert_same(left: Rollout, right: Rollout) -> None:
     assert row_hash(left) == row_hash(right)
+    assert (left.spans.dtype, left.parts.dtype, left.fuel) == (np.int32, np.int64, right.fuel)
     assert left.prompt_tokens.dtype == right.prompt_tokens.dtype == np.int32
     assert left.logprobs.dtype == np.float32
     assert left.finish_reason == right.finish_reason
@@ -58,9 +59,12 @@ def test_bits_of_odd_floats_survive() -> None:
             completion_tokens=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=9).map(
                 lambda t: np.array(t, np.int32)
             ),
+            spans=st.lists(st.integers(-(2**31), 2**31 - 1), max_size=3).map(lambda t: np.array(t, np.int32)),
             logprobs=st.lists(st.floats(width=32), max_size=9).map(lambda t: np.array(t, np.float32)),
             task_reward=st.integers(-(2**63), 2**63 - 1),
+            parts=st.lists(st.integers(-(2**63), 2**63 - 1), max_size=3).map(lambda t: np.array(t, np.int64)),
             length_reward=st.integers(-(2**63), 2**63 - 1),
+            fuel=st.integers(0, 2**64 - 1),
             finish_reason=st.sampled_from(["stop", "length"]),
             proof=st.binary(max_size=40),
         ),
@@ -137,7 +141,7 @@ def test_nulls_are_refused() -> None:
 
 
 def test_a_stored_arrow_schema_is_refused() -> None:
-    with pytest.raises(MalformedError, match="columns are not those"):
+    with pytest.raises(MalformedError, match="none of version"):
         read_rollouts(parquet(table_of([make_row()]), store_schema=True), LIMITS)
 
 
