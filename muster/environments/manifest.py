@@ -102,7 +102,7 @@ class EnvironmentManifest:
                 "version": int(version),
                 "weights": dict(weights),
                 **rest,
-            } if not rest and all(type(weight) is int for weight in weights.values()):
+            } if not rest and type(version) is int and all(type(weight) is int for weight in weights.values()):
                 return cls(name, version, options, weights, None if scorer is None else _scorer(scorer))
         raise MalformedError(f"not an environment manifest: {str(document)[:120]!r}")
 

@@ -13,7 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Final, overload
@@ -108,7 +108,7 @@ class TaskSet:
     def task(self, slot: int) -> Task:
         """Return the task of a slot. Raises StorageError when its shard is absent."""
         part, index = self.document.locate(slot)
-        return self._task(self.document.parts[part], index)
+        return self.task_of(self.document.parts[part], index)
 
     def proof(self, slot: int) -> TaskProof:
         """Return the task of a slot with the path to its part's root. Raises as `task`.
@@ -176,7 +176,8 @@ class TaskSet:
         with self._lock:
             write_durably(path, data)
 
-    def _task(self, part: TaskSetPart, index: int) -> Task:
+    def task_of(self, part: TaskSetPart, index: int) -> Task:
+        """Return the task at an index of one of the document's parts. Raises as `task`."""
         shard, place = part.locate(index)
         return self._shard(_Place(part, shard)).task(place)
 
@@ -233,7 +234,7 @@ class TaskSet:
         for number, group in groupby(located, key=lambda one: one[0]):
             part = self.document.parts[number]
             within = [_locate(self.document.parts, indices[order])[1] for _, order in group]
-            tasks = (self._task(part, index) for index in within)
+            tasks = map(partial(self.task_of, part), within)
             chosen.append(NewPart(part.name, part.environment, tasks, part.weight, part.sources))
 
         # 2. What is held out stays as it is.
@@ -266,7 +267,7 @@ class _Tasks(Sequence[Scored]):
             return [self[one] for one in range(*index.indices(self._count))]
         number, within = _locate(self._parts, index + self._count if index < 0 else index)
         part = self._parts[number]
-        return part.environment, self._set._task(part, within)
+        return part.environment, self._set.task_of(part, within)
 
     def __iter__(self) -> Iterator[Scored]:
         for part in self._parts:
