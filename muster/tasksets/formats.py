@@ -26,8 +26,8 @@ class Format:
     convert: Callable[[Row], tuple[str, Task]]
     """From a row to the environment's name and the task."""
     optional: tuple[str, ...] = ()
-    executes: bool = False
-    """Whether the rows' reference solutions are run to learn what they return."""
+    environments: tuple[str, ...] = ("math",)
+    """Those that `convert` names."""
 
 
 def text_of(row: Row, column: str, limit: int = MAX_QUESTION) -> str:

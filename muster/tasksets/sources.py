@@ -97,7 +97,7 @@ def mapped_format(environment: str, fields: Mapping[str, str], name: str = MAPPE
             options["system"] = text_of(row, fields["system"])
         return environment, make_task(name, text_of(row, fields["prompt"]), reference, **options)
 
-    return Format(name, tuple(dict.fromkeys(fields.values())), convert)
+    return Format(name, tuple(dict.fromkeys(fields.values())), convert, (), (environment,))
 
 
 def import_tasks(

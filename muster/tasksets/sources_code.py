@@ -66,8 +66,8 @@ def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
 
     needed = ("task_id", "prompt", "canonical_solution", "test", "entry_point")
     return (
-        Format("humaneval", needed, humaneval, executes=True),
-        Format("mbpp", ("task_id", "code", "test_list"), mbpp, ("text", "prompt", "test_setup_code"), executes=True),
+        Format("humaneval", needed, humaneval, (), ("code",)),
+        Format("mbpp", ("task_id", "code", "test_list"), mbpp, ("text", "prompt", "test_setup_code"), ("code",)),
     )
 
 

@@ -92,5 +92,6 @@ FORMATS: Final = (
         ("problem_id", "task_type", "prompt", "verification_info"),
         _synthetic,
         ("solve_rate*",),
+        ("math", "code"),
     ),
 )

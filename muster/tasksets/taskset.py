@@ -141,6 +141,11 @@ class TaskSet:
             for place in range(opened.entry.count):
                 yield opened.task(place)
 
+    def check_roots(self, part: TaskSetPart) -> None:
+        """Raise MismatchError unless the Merkle roots of a part's shards are those that the document names."""
+        for shard in range(len(part.shards)):
+            _ = self._shard(_Place(part, shard)).tree
+
     # Shards
 
     def missing(self, slots: Iterable[int] | None = None) -> list[str]:
