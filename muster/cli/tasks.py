@@ -1,13 +1,17 @@
-"""muster tasks: make the task set that a run's terms name, and keep of it what a model can learn from."""
+"""muster tasks: make or import the task set that a run's terms name, look into it, and check it.
+
+Rooms that a command alone needs are imported within it: `muster --help` must not wait for them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -22,6 +26,7 @@ from muster.cli.sampling import (
     TemperatureOption,
     make_sampling,
     model_hashes,
+    progress,
     sample_tasks,
     sampling_document,
 )
@@ -30,7 +35,12 @@ from muster.errors import CheckError, ConfigError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.evaluation.request import EvalRequest
-from muster.tasks import load_task_set, make_task_set, save_task_set
+from muster.tasksets.taskset import TaskSet
+
+if TYPE_CHECKING:
+    from muster.environments.base import ScorerCall
+    from muster.environments.manifest import EnvironmentManifest
+    from muster.environments.task import Task
 
 app = typer.Typer()
 
@@ -38,28 +48,233 @@ BAR_WIDTH = 40
 """Columns of the longest bar of a histogram."""
 
 
+TokenizerOption = Annotated[Path | None, typer.Option(help="Checkpoint folder whose tokenizer counts tokens.")]
+
+
 @command(app, "make")
 def make(
     session: Session,
-    path: Annotated[Path, typer.Argument(help="File to write.")],
+    path: Annotated[Path, typer.Argument(help="Folder to write.")],
     seed: Annotated[int, typer.Option(help="Equal seeds give equal tasks.")] = 0,
-    family: Annotated[str, typer.Option(help="kind of task: sort or arithmetic.")] = "sort",
-    levels: Annotated[str, typer.Option(help="Difficulties, comma-separated.")] = "3,4,5,6",
+    family: Annotated[str, typer.Option(help="Kind of task: sort, arithmetic or sums.")] = "sort",
+    levels: Annotated[
+        str, typer.Option(help="Difficulties, comma-separated; of sums, the largest summands.")
+    ] = "3,4,5,6",
     train: Annotated[int, typer.Option(help="Training tasks.")] = 4096,
     held_out: Annotated[int, typer.Option("--held-out", help="Tasks kept for measuring.")] = 640,
 ) -> None:
     """Make a task set from a seed: training tasks, and held-out tasks that are never trained on."""
-    task_set = make_task_set(seed, family=family, levels=parse_numbers(levels), train=train, held_out=held_out)
-    save_task_set(task_set, path)
+    from muster.tasksets.generated import make_task_set
+
+    task_set = make_task_set(
+        seed, family=family, levels=parse_numbers(levels), train=train, held_out=held_out, folder=path
+    )
     session.result({"path": str(path), "root": task_set.root, "train": train, "held_out": held_out})
+
+
+@command(app, "import")
+def import_(
+    session: Session,
+    source: Annotated[
+        str, typer.Argument(help="Format: gsm8k, deepscaler, numina, synthetic, humaneval, mbpp; or mapped.")
+    ],
+    file: Annotated[Path, typer.Argument(help="JSON Lines or Parquet, on this machine.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    licence: Annotated[str | None, typer.Option(help="What the authors allow, e.g. MIT.")] = None,
+    origin: Annotated[str | None, typer.Option(help="Where the data set is from; else the file's name.")] = None,
+    note: Annotated[str, typer.Option(help="What its authors want to be said.")] = "",
+    environment: Annotated[
+        list[str] | None, typer.Option(help="What scores the tasks: a name, or a JSON file with a manifest.")
+    ] = None,
+    field: Annotated[
+        list[str] | None, typer.Option(help="Of mapped: NAME=COLUMN, e.g. prompt=question, answer=solution.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Of mapped: what to call the source.")] = None,
+    held_out: Annotated[int, typer.Option("--held-out", min=0, help="Tasks kept for measuring.")] = 0,
+    seed: Annotated[int, typer.Option(help="Decides which tasks are held out.")] = 0,
+    decontaminate: Annotated[
+        list[Path] | None, typer.Option(help="Benchmark whose problems are left out: JSON Lines or Parquet.")
+    ] = None,
+    near: Annotated[float, typer.Option(min=0.5, max=1, help="Likeness from which two problems are one.")] = 0.8,
+    keep_near: Annotated[bool, typer.Option("--keep-near", help="Keep problems that are nearly equal.")] = False,
+    max_prompt_tokens: Annotated[
+        int | None, typer.Option("--max-prompt-tokens", min=1, help="Leave out longer prompts; needs --tokenizer.")
+    ] = None,
+    tokenizer: TokenizerOption = None,
+    max_rows: Annotated[int, typer.Option("--max-rows", min=1, help="Refuse files with more rows.")] = 20_000_000,
+) -> None:
+    """Make a task set of a published data set's file, which you have downloaded yourself.
+
+    Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold.
+    """
+    from muster.tasksets.document import Source
+    from muster.tasksets.importing import ImportOptions, import_set
+    from muster.tasksets.sources import MAPPED, ImportReport, format_of, mapped_format, require_licence
+
+    # 1. The options.
+    origin_of = Source(require_licence(licence), origin or file.name, note)
+    given = [_environment(text) for text in environment or ()]
+    if source == MAPPED:
+        if len(given) != 1:
+            raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
+        format_ = mapped_format(given[0].name, _fields(field or []), name or MAPPED)
+    elif field or name:
+        raise UsageError(f"{source} has columns of its own", hint="--field and --name go with the source mapped")
+    else:
+        format_ = format_of(source)
+    if (max_prompt_tokens is None) != (tokenizer is None):
+        raise UsageError("--max-prompt-tokens and --tokenizer go together", hint="give both, or neither")
+    options = ImportOptions(
+        held_out=held_out,
+        seed=seed,
+        near=near,
+        keep_near=keep_near,
+        benchmarks=tuple(decontaminate or ()),
+        max_prompt_tokens=max_prompt_tokens,
+        count_tokens=None if tokenizer is None else _token_counter(tokenizer),
+        max_rows=max_rows,
+        manifests=_manifests(given, format_.environments),
+    )
+
+    # 2. Read, leave out, split and write.
+    report, begun = ImportReport(), time.monotonic()
+    task_set = import_set(format_, file, out, origin_of, report, options)
+
+    # 3. Say what became of the rows.
+    for number, reason in report.examples:
+        session.note(f"row {number}: {reason}")
+    if sum(report.left_out.values()) > len(report.examples):
+        session.note(f"… and {sum(report.left_out.values()) - len(report.examples)} more rows are left out")
+    session.result(
+        {
+            "path": str(out),
+            "root": task_set.root,
+            "slots": task_set.size,
+            "train": task_set.document.train_count,
+            "held_out": task_set.document.held_out_count,
+            "rows": report.rows,
+            "left_out": dict(report.left_out.most_common()),
+            "seconds": round(time.monotonic() - begun, 1),
+        }
+    )
+
+
+@command(app, "mix")
+def mix(
+    session: Session,
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
+    sets: Annotated[list[str], typer.Argument(help="Task sets with weights: FOLDER:WEIGHT; 1 without one.")],
+) -> None:
+    """Make one task set of several, each drawn by its weight.
+
+    Training tasks that are nearly equal to a held-out task of any of the sets are left out.
+    """
+    from muster.tasksets.mixing import mix_sets
+
+    opened = []
+    for text in sets:
+        folder, mark, weight = text.rpartition(":")
+        if not mark or not weight.isdecimal():
+            folder, weight = text, "1"
+        if Path(folder).resolve() == out.resolve():
+            raise UsageError(f"OUT is one of the sets: {out}", hint="name another folder to write")
+        opened.append((TaskSet.open(Path(folder)), int(weight)))
+    mixed, left_out = mix_sets(out, opened)
+    session.result({"path": str(out), **_about(mixed), "left_out": dict(left_out.most_common())})
+
+
+@command(app, "show")
+def show(
+    session: Session,
+    tasks: Annotated[Path, typer.Argument(help="Folder of a task set.")],
+    slot: Annotated[
+        int | None, typer.Argument(min=0, help="Show the task that the chain means by this number.")
+    ] = None,
+) -> None:
+    """Show what a task set consists of, or one task of it with its proof."""
+    task_set = TaskSet.open(tasks)
+    if slot is None:
+        document = {"path": str(tasks), **_about(task_set)}
+        session.result(document, Group(as_table(_totals(document)), "", as_table(document["parts"])))
+        return
+    if slot >= task_set.size:
+        raise UsageError(f"slot {slot} of {task_set.size}", hint=f"give a number from 0 to {task_set.size - 1}")
+    task, proof, part = task_set.task(slot), task_set.proof(slot), task_set.part(slot)
+    session.result(
+        {
+            "slot": slot,
+            "part": part.name,
+            "index": task_set.document.locate(slot)[1],
+            "environment": part.environment.name,
+            "id": task.id,
+            "level": task.level,
+            "author": task.author,
+            "messages": [f"{message.role}: {message.content}" for message in task.messages],
+            "reference": dict(task.reference),
+            "bytes": len(proof.line),
+            "proof_bytes": 32 * len(proof.path),
+            "part_root": part.root,
+        }
+    )
+
+
+@command(app, "check")
+def check(
+    session: Session,
+    tasks: Annotated[Path, typer.Argument(help="Folder of a task set.")],
+    tokenizer: TokenizerOption = None,
+) -> None:
+    """Check every task: its reference answer must score 1 and an empty answer 0, in the sandbox where one is needed.
+
+    Exit code 3 when a task fails. Also checks the Merkle roots, and that nothing held out is trained on.
+    """
+    from muster.environments.registry import make_environment  # pyright: ignore[reportMissingImports]
+    from muster.sandbox.client import Sandbox  # pyright: ignore[reportMissingImports]
+    from muster.tasksets.checking import PartReport, check_set, summary
+
+    # 1. Check.
+    task_set, begun = TaskSet.open(tasks), time.monotonic()
+    document = task_set.document
+    total = document.train_count + document.held_out_count
+    with Sandbox() as sandbox, progress(session, total, 0) as shown:
+
+        def call_of(manifest: EnvironmentManifest) -> ScorerCall:
+            return lambda payload: sandbox.call(manifest.scorer, payload)
+
+        counter = None if tokenizer is None else _token_counter(tokenizer)
+        reports = check_set(task_set, make_environment, call_of, counter, shown)
+
+    # 2. Say what it came to.
+    def row(report: PartReport, *, held_out: bool) -> dict[str, Any]:
+        return {
+            "part": report.name,
+            "half": "held-out" if held_out else "train",
+            "environment": report.environment,
+            "tasks": report.tasks,
+            "without_answer": report.without_answer,
+            "faults": dict(report.faults.most_common()),
+            "fuel": summary(report.fuel),
+            "prompt_tokens": summary(report.tokens),
+        }
+
+    rows = [row(report, held_out=i >= len(document.parts)) for i, report in enumerate(reports)]
+    for report in reports:
+        for name, fault, more in report.examples:
+            session.note(f"{report.name} {name!r}: {fault}{': ' + more if more else ''}")
+    faults = sum(sum(report.faults.values()) for report in reports)
+    result = {"path": str(tasks), "root": task_set.root, "faults": faults, "parts": rows}
+    result["seconds"] = round(time.monotonic() - begun, 1)
+    session.result(result, Group(as_table(_totals(result)), "", as_table(rows)))
+    if faults:
+        raise typer.Exit(CheckError.exit_code)
 
 
 @command(app, "filter")
 async def filter_(
     session: Session,
-    tasks: Annotated[Path, typer.Argument(help="Task set (muster tasks make).")],
+    tasks: Annotated[Path, typer.Argument(help="Folder of a task set (muster tasks make).")],
     model: Annotated[Path, typer.Argument(help="Checkpoint folder of the model that a run would begin with.")],
-    out: Annotated[Path, typer.Argument(help="Task set to write.")],
+    out: Annotated[Path, typer.Argument(help="Folder to write.")],
     low: Annotated[float, typer.Option(min=0, max=1, help="Lowest pass rate that is kept.")] = 0.1,
     high: Annotated[float, typer.Option(min=0, max=1, help="Highest pass rate that is kept.")] = 0.8,
     samples: SamplesOption = 8,
@@ -79,11 +294,12 @@ async def filter_(
     band.check_reachable(samples)
     sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile)
     _check_out(out, tasks)
-    task_set = await asyncio.to_thread(load_task_set, tasks)
+    task_set = await asyncio.to_thread(TaskSet.open, tasks)
+    tasks_before = task_set.document.train_count
     identity = {name: value.hex() for name, value in (await asyncio.to_thread(model_hashes, model)).items()}
     identity |= {"task_root": task_set.root.hex(), **sampling_document(sampling)}
     request = EvalRequest(
-        model=model, tasks=tasks, root=task_set.root, part="train", count=task_set.size, sampling=sampling
+        model=model, tasks=tasks, root=task_set.root, part="train", count=tasks_before, sampling=sampling
     )
 
     # 2. Ask, and sort the tasks by their pass rates.
@@ -95,15 +311,14 @@ async def filter_(
         raise _nothing_left(sifted, band)
 
     # 3. Write those that are kept.
-    kept = task_set.choose(sifted.kept)
-    save_task_set(kept, out)
+    kept = await asyncio.to_thread(task_set.choose, sifted.kept, out)
     document = {
         "path": str(out),
         "root": kept.root,
-        "train": kept.size,
-        "held_out": len(kept.held_out),
+        "train": kept.document.train_count,
+        "held_out": kept.document.held_out_count,
         "from_root": task_set.root,
-        "from_train": task_set.size,
+        "from_train": tasks_before,
         "too_hard": sifted.too_hard,
         "too_easy": sifted.too_easy,
         "low": low,
@@ -136,10 +351,10 @@ async def _right(session: Session, request: EvalRequest, journal: AnswerJournal)
 
 
 def _check_out(out: Path, tasks: Path) -> None:
-    if out.is_dir():
-        raise UsageError(f"{out} is a folder", hint="name the file to write")
     if out.resolve() == tasks.resolve():
-        raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another file to write")
+        raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another folder to write")
+    if out.is_file():
+        raise UsageError(f"{out} is a file", hint="name the folder to write")
     if not out.parent.is_dir():
         raise ConfigError(
             f"there is no folder {out.parent}", hint=f"make it, or write OUT elsewhere than in {out.parent}"
@@ -174,3 +389,94 @@ def _for_people(document: dict[str, Any]) -> Group:
     )
     where = f"wrote {document['path']}, root 0x{document['root'].hex()}"
     return Group(as_table(rows), Text(about), Text(where))
+
+
+def _about(task_set: TaskSet) -> dict[str, Any]:
+    """Return a task set's document in short."""
+    document = task_set.document
+    halves = [("train", part) for part in document.parts] + [("held-out", part) for part in document.held_out]
+    return {
+        "root": task_set.root,
+        "slots": task_set.size,
+        "train": document.train_count,
+        "held_out": document.held_out_count,
+        "absent_shards": len(task_set.missing()) + len(task_set.missing_held_out()),
+        "parts": [
+            {
+                "part": part.name,
+                "half": half,
+                "environment": part.environment.name,
+                "weight": part.weight if half == "train" else None,
+                "tasks": part.count,
+                "shards": len(part.shards),
+                "bytes": sum(shard.bytes for shard in part.shards),
+                "sources": [f"{source.origin} ({source.licence})" for source in part.sources],
+            }
+            for half, part in halves
+        ],
+    }
+
+
+def _totals(document: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in document.items() if name != "parts"}
+
+
+def _environment(text: str) -> EnvironmentManifest:
+    """Return the manifest that an option names: of a JSON file, or one without options."""
+    import json
+
+    from muster.constants import MICRO
+    from muster.environments.manifest import EnvironmentManifest
+
+    if not text.endswith(".json"):
+        return EnvironmentManifest(text, weights={"correct": MICRO})
+    try:
+        return EnvironmentManifest.from_document(json.loads(Path(text).read_bytes()))
+    except (OSError, ValueError, RecursionError) as error:
+        raise ConfigError(f"no environment manifest in {text}: {error}", hint="write it as JSON") from error
+
+
+def _manifests(given: list[EnvironmentManifest], names: tuple[str, ...]) -> dict[str, EnvironmentManifest]:
+    """Return which manifest scores which of a source's environments. One for one may have any name."""
+    if len(given) == len(names) == 1:
+        return {names[0]: given[0]}
+    unknown = [manifest.name for manifest in given if manifest.name not in names]
+    if unknown:
+        raise UsageError(
+            f"the source has no tasks for the environment {', '.join(unknown)}", hint=f"it has: {', '.join(names)}"
+        )
+    return {manifest.name: manifest for manifest in given}
+
+
+def _fields(texts: list[str]) -> dict[str, str]:
+    fields = {}
+    for text in texts:
+        name, mark, column = text.partition("=")
+        if not mark or not name or not column:
+            raise UsageError(f"--field {text!r}", hint="write it like prompt=question")
+        fields[name] = column
+    return fields
+
+
+def _token_counter(folder: Path) -> Callable[[EnvironmentManifest, Task], int]:
+    """Return what counts the tokens of a task's prompt, with the sentence about thinking where one is added."""
+    from muster.models.files import load_tokenizer
+    from muster.protocol.prompts import BUDGET_SENTENCE, DAY
+
+    tokenizer = load_tokenizer(folder)
+    template = tokenizer.chat_template
+    if not isinstance(template, str):
+        raise ConfigError(f"the tokenizer of {folder} has no chat template", hint="use a chat model")
+    budget = 65_535
+    sentence = "" if "thinking_budget" in template else BUDGET_SENTENCE.format(budget=budget)
+
+    def count(manifest: EnvironmentManifest, task: Task) -> int:
+        thinks = manifest.options.get("thinking", "tags") != "none"
+        messages = [{"role": message.role, "content": message.content} for message in task.messages]
+        messages[-1]["content"] += sentence if thinks else ""
+        text = tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True, thinking_budget=budget, strftime_now=DAY.strftime
+        )
+        return len(tokenizer(str(text), add_special_tokens=False)["input_ids"])  # pyright: ignore[reportArgumentType]
+
+    return count

@@ -70,10 +70,9 @@ class EnvironmentManifest:
                 "version": int(version),
                 "weights": dict(weights),
                 **rest,
-            } if not rest and all(type(weight) is int for weight in weights.values()):
-                return cls(
-                    name, version, options, weights, None if scorer is None else ScorerManifest.from_document(scorer)
-                )
+            } if not rest and type(version) is int and all(type(weight) is int for weight in weights.values()):
+                found = None if scorer is None else ScorerManifest.from_document(scorer)
+                return cls(name, version, options, weights, found)
         raise MalformedError(f"not an environment manifest: {str(document)[:120]!r}")
 
     def canonical_bytes(self) -> bytes:

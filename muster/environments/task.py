@@ -20,6 +20,8 @@ MAX_TASK_BYTES: Final = 4 * 1024 * 1024
 MAX_MESSAGES: Final = 64
 MAX_ID_CHARS: Final = 200
 MAX_INTEGER: Final = (1 << 63) - 1
+MAX_DEPTH: Final = 64
+"""Deepest nesting of a reference; the JSON parser gives up at 200."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,9 @@ def _check(task: Task, size: int) -> None:
     _check_value([task.id, task.author, task.text, dict(task.reference)], task.id)
 
 
-def _check_value(value: Any, name: str) -> None:
+def _check_value(value: Any, name: str, depth: int = 0) -> None:
+    if depth > MAX_DEPTH:
+        raise MalformedError(f"task {name[:80]!r} is nested deeper than {MAX_DEPTH}")
     match value:
         case str():
             try:
@@ -136,12 +140,12 @@ def _check_value(value: Any, name: str) -> None:
                 raise MalformedError(f"task {name[:80]!r} has a number that is not finite")
         case list() | tuple():
             for one in value:
-                _check_value(one, name)
+                _check_value(one, name, depth + 1)
         case dict():
             for key, one in value.items():
                 if not isinstance(key, str):
                     raise MalformedError(f"task {name[:80]!r} has a key that is no text")
                 _check_value(key, name)
-                _check_value(one, name)
+                _check_value(one, name, depth + 1)
         case _:
             raise MalformedError(f"task {name[:80]!r} has a {type(value).__name__}, which JSON lacks")

@@ -10,12 +10,14 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from muster.environments.task import Task
 from muster.errors import UsageError
-from muster.tasks import Task, TaskSet, load_task_set
+from muster.tasksets.taskset import Scored, TaskSet
 
 Part = Literal["held-out", "train"]
 
@@ -57,7 +59,7 @@ class Sampling:
 
     def draw(self, task: Task, sample: int) -> tuple[int, int]:
         """Seed (0 ≤ seed < 2^63) and thinking budget of one answer."""
-        text = f"{TAG}\0{self.seed}\0{sample}\0{task.prompt}"
+        text = f"{TAG}\0{self.seed}\0{sample}\0{task.text}"
         word = int.from_bytes(hashlib.sha256(text.encode(errors="surrogatepass")).digest(), "big")
         return word & (1 << 63) - 1, self.budgets[(word >> 128) % len(self.budgets)]
 
@@ -69,9 +71,9 @@ class EvalRequest:
     model: Path
     """Checkpoint folder."""
     tasks: Path
-    """Task set file."""
+    """Folder of the task set."""
     root: bytes
-    """What the file hashes to."""
+    """What its document hashes to."""
     part: Part
     count: int
     """Tasks from the beginning of the part."""
@@ -83,9 +85,9 @@ class EvalRequest:
     first: int = 0
     """Tasks that are answered already."""
 
-    def load(self) -> tuple[Task, ...]:
-        """Load the tasks from `first` on. Raises as `load_task_set`."""
-        return part_of(load_task_set(self.tasks, self.root), self.part)[self.first : self.count]
+    def load(self) -> Sequence[Scored]:
+        """Load the tasks from `first` on, each with what scores it. Raises as `TaskSet.open` and `TaskSet.task`."""
+        return part_of(TaskSet.open(self.tasks, self.root), self.part)[self.first : self.count]
 
     def to_line(self) -> str:
         """Return one line of ASCII, whatever bytes the names of the files are."""
@@ -121,6 +123,6 @@ class TaskResult:
     """Length of all answers together, EOS included."""
 
 
-def part_of(task_set: TaskSet, part: Part) -> tuple[Task, ...]:
-    """Return the tasks of one part, in the set's order."""
+def part_of(task_set: TaskSet, part: Part) -> Sequence[Scored]:
+    """Return the tasks of one half, in the set's order."""
     return task_set.held_out if part == "held-out" else task_set.train

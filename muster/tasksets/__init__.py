@@ -2,3 +2,10 @@
 
 May import `protocol` and below. Used by `evaluation`, `verification`, `clients` and the command line.
 """
+
+from muster.tasksets.build import NewPart, write_task_set
+from muster.tasksets.document import Source, TaskSetDocument, TaskSetPart
+from muster.tasksets.packs import TaskProof
+from muster.tasksets.taskset import TaskSet
+
+__all__ = ["NewPart", "Source", "TaskProof", "TaskSet", "TaskSetDocument", "TaskSetPart", "write_task_set"]

@@ -1,0 +1,125 @@
+"""Write a task set from tasks that come one after the other, in bounded memory."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from muster.environments.manifest import EnvironmentManifest
+from muster.environments.task import Task
+from muster.errors import ConfigError, MalformedError, StorageError
+from muster.runtime.files import sync, write_durably
+from muster.tasksets.document import (
+    MAX_SHARD_BYTES,
+    SHARD_TASKS,
+    ShardEntry,
+    Source,
+    TaskSetDocument,
+    TaskSetPart,
+)
+from muster.tasksets.packs import pack_shard
+from muster.tasksets.taskset import DOCUMENT_NAME, SHARDS_NAME, TaskSet
+
+
+@dataclass(frozen=True)
+class NewPart:
+    """A part to write. `tasks` is gone through once."""
+
+    name: str
+    environment: EnvironmentManifest
+    tasks: Iterable[Task]
+    weight: int = 1
+    sources: Sequence[Source] = ()
+
+
+def write_task_set(folder: Path, parts: Iterable[NewPart], held_out: Iterable[NewPart] = ()) -> TaskSet:
+    """Write a task set, whole or not at all, in place of one that was in the folder. Return it, open.
+
+    A part without tasks is left out. Raises ConfigError when no training task is left or when the folder holds
+    something else, MalformedError when a task cannot be one or two have one id, StorageError when the disk refuses.
+    """
+    # 1. Write into a folder beside it.
+    _check_replaceable(folder)
+    work = folder.with_name(f".{folder.name}.{os.getpid()}")
+    try:
+        shutil.rmtree(work, ignore_errors=True)
+        (work / SHARDS_NAME).mkdir(parents=True)
+        ids: set[bytes] = set()
+        written = [_write_part(part, work / SHARDS_NAME, ids) for part in parts]
+        kept = [_write_part(part, work / SHARDS_NAME, ids) for part in held_out]
+
+        # 2. The document, read as anybody will read it.
+        training = tuple(part for part in written if part.shards)
+        if not training:
+            raise ConfigError("a task set needs at least one training task", hint="check what was left out, and why")
+        document = TaskSetDocument(training, tuple(part for part in kept if part.shards))
+        data = document.canonical_bytes()
+        document = TaskSetDocument.from_bytes(data)
+        write_durably(work / DOCUMENT_NAME, data)
+        sync(work / SHARDS_NAME)
+
+        # 3. Put it in place.
+        _replace(work, folder)
+    except OSError as error:
+        raise StorageError(f"{folder} cannot be written: {error.strerror}", hint="is the disk full?") from error
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return TaskSet(folder, document)
+
+
+def _write_part(part: NewPart, folder: Path, ids: set[bytes]) -> TaskSetPart:
+    entries: list[ShardEntry] = []
+    first = 0
+    for lines in _shards(part.tasks, ids):
+        entry, data = pack_shard(lines, first)
+        (folder / entry.hash).write_bytes(data)
+        sync(folder / entry.hash)
+        entries.append(entry)
+        first += entry.count
+    return TaskSetPart(part.name, part.environment, tuple(entries), part.weight, tuple(part.sources))
+
+
+def _shards(tasks: Iterable[Task], ids: set[bytes]) -> Iterator[list[bytes]]:
+    """Yield the lines of each shard: as many tasks as it may have, and as fit."""
+    lines: list[bytes] = []
+    size = -1
+    for task in tasks:
+        line = task.to_line()
+        name = hashlib.sha256(task.id.encode()).digest()[:12]
+        if name in ids:
+            raise MalformedError(f"two tasks have the id {task.id[:80]!r}", hint="is one of the sources in twice?")
+        ids.add(name)
+        if len(lines) == SHARD_TASKS or (lines and size + 1 + len(line) > MAX_SHARD_BYTES):
+            yield lines
+            lines, size = [], -1
+        lines.append(line)
+        size += 1 + len(line)
+    if lines:
+        yield lines
+
+
+def _check_replaceable(folder: Path) -> None:
+    """Raise ConfigError unless the folder is absent, empty, or a task set and nothing else."""
+    if not folder.parent.is_dir():
+        raise ConfigError(f"there is no folder {folder.parent}", hint="make it, or write elsewhere")
+    if folder.is_dir():
+        names = {path.name for path in folder.iterdir()}
+        if names - {DOCUMENT_NAME, SHARDS_NAME} or (names and DOCUMENT_NAME not in names):
+            raise ConfigError(f"{folder} holds something that is no task set", hint="name another folder")
+    elif folder.exists() or folder.is_symlink():
+        raise ConfigError(f"{folder} is a file; a task set is a folder", hint="name another folder")
+
+
+def _replace(work: Path, folder: Path) -> None:
+    """Put a finished folder in place of an older one. After a crash in between, the older one is beside it."""
+    old = folder.with_name(f".{folder.name}.old")
+    shutil.rmtree(old, ignore_errors=True)
+    if folder.exists():
+        folder.rename(old)
+    work.rename(folder)
+    sync(folder.parent)
+    shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,257 @@
+"""Find equal and nearly equal problems, split without any between the halves, and keep benchmarks out.
+
+*Nearly equal* is a Jaccard index of at least `NEAR` between the sets of 5-word shingles, estimated by MinHash with 128
+permutations; pairs are found by 21 bands of 6 (Broder 1997; Leskovec, Rajaraman, Ullman, chapter 3). Two problems as
+alike as `NEAR` are found with a probability of 0.998.
+
+*Contaminated* is a problem that shares 13 words in a row with a benchmark (Brown et al. 2020, appendix C), or that is
+a shorter problem of one as a whole.
+
+All of it is deterministic: hashes are BLAKE2b, and numbers are 64-bit integers that wrap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from muster.errors import ConfigError
+from muster.tasksets.rows import BadRow, read_rows
+
+NEAR: Final = 0.8
+SHINGLE: Final = 5
+"""Words of a shingle."""
+BANDS: Final = 21
+BAND_ROWS: Final = 6
+PERMUTATIONS: Final = 128
+BENCHMARK_WORDS: Final = 13
+SEEDS_PER_BUCKET: Final = 8
+"""Problems of a bucket that a new one is compared with, so that no bucket costs the square of its size."""
+
+MAX_WORDS: Final = 4096
+"""Words of a problem that are compared, from its beginning."""
+_BATCH: Final = 256
+_CJK: Final = "\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
+_WORDS: Final = re.compile(rf"[{_CJK}]|[^\W{_CJK}]+|[^\w\s]")
+_PLAIN_WORDS: Final = re.compile(rf"[{_CJK}]|[^\W_{_CJK}]+")
+_PRIME: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX: Final = np.uint64(0xBF58476D1CE4E5B9)
+
+Hashes = np.ndarray
+"""uint64 [n]."""
+
+
+def normal_text(text: str) -> str:
+    """Return what equal problems have in common: letters of one case and width, single spaces."""
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def exact_key(text: str) -> bytes:
+    """Return 16 bytes that two problems share when their normal texts are equal."""
+    return hashlib.sha256(normal_text(text).encode(errors="surrogatepass")).digest()[:16]
+
+
+# --- Nearly equal
+
+
+class Signatures:
+    """MinHash signatures of problems, added one after the other: 512 bytes each."""
+
+    def __init__(self) -> None:
+        self._done: list[np.ndarray] = []
+        self._waiting: list[Hashes] = []
+
+    def add(self, text: str) -> None:
+        """Add the next problem."""
+        self._waiting.append(_shingles(_words(normal_text(text), _WORDS), SHINGLE))
+        if len(self._waiting) == _BATCH:
+            self._flush()
+
+    def matrix(self) -> np.ndarray:
+        """Return all signatures: uint32 [problems, PERMUTATIONS]."""
+        self._flush()
+        return np.concatenate(self._done) if self._done else np.zeros((0, PERMUTATIONS), np.uint32)
+
+    def _flush(self) -> None:
+        if not self._waiting:
+            return
+        # Each shingle gets one number per permutation; a problem's signature is the smallest of each.
+        starts = np.cumsum([0, *(len(one) for one in self._waiting[:-1])])
+        shingles = np.concatenate(self._waiting)
+        signatures = np.empty((len(starts), PERMUTATIONS), np.uint32)
+        for i, (factor, shift) in enumerate(zip(*_permutations(), strict=True)):
+            numbers = ((shingles * factor + shift) >> np.uint64(32)).astype(np.uint32)
+            signatures[:, i] = np.minimum.reduceat(numbers, starts)
+        self._done.append(signatures)
+        self._waiting = []
+
+
+def clusters(signatures: np.ndarray, near: float = NEAR) -> np.ndarray:
+    """Return for each problem the first one of its cluster: int64 [problems].
+
+    Problems that are nearly equal are in one cluster, and so are those that a chain of such pairs connects.
+    """
+    # 1. The buckets of each band: problems whose numbers in it are equal.
+    leader = np.arange(len(signatures))
+    wanted = int(np.ceil(near * PERMUTATIONS))
+    for band in range(BANDS):
+        columns = np.ascontiguousarray(signatures[:, band * BAND_ROWS : (band + 1) * BAND_ROWS])
+        keys = columns.view(np.dtype((np.void, columns.dtype.itemsize * BAND_ROWS))).ravel()
+        order = np.argsort(keys, kind="stable")
+        breaks = np.flatnonzero(keys[order][1:] != keys[order][:-1]) + 1
+
+        # 2. Join those of a bucket that are alike by all their numbers.
+        for bucket in np.split(order, breaks):
+            if len(bucket) > 1:
+                _join_bucket(bucket, signatures, leader, wanted)
+    return np.fromiter((_leader(leader, i) for i in range(len(leader))), np.int64, len(leader))
+
+
+def _join_bucket(bucket: np.ndarray, signatures: np.ndarray, leader: np.ndarray, wanted: int) -> None:
+    seeds: list[int] = []
+    for one in map(int, bucket):  # ascending
+        known = {_leader(leader, seed) for seed in seeds}
+        if _leader(leader, one) in known:
+            continue
+        alike = (signatures[seeds] == signatures[one]).sum(axis=1) >= wanted if seeds else np.zeros(0, bool)
+        for seed, same in zip(seeds, alike, strict=True):
+            if same:
+                first, second = sorted((_leader(leader, seed), _leader(leader, one)))
+                leader[second] = first
+        if not alike.any() and len(seeds) < SEEDS_PER_BUCKET:
+            seeds.append(one)
+
+
+def _leader(leader: np.ndarray, i: int) -> int:
+    while leader[i] != i:
+        leader[i] = leader[leader[i]]
+        i = int(leader[i])
+    return i
+
+
+def split_clusters(leaders: Sequence[int] | np.ndarray, held_out: int, seed: int = 0) -> np.ndarray:
+    """Return which problems are held out: bool [problems], `held_out` of them, in whole clusters.
+
+    Clusters are taken in an order that the seed decides; one that would be too much is passed over. Raises ConfigError
+    when that leaves too few, or nothing to train on.
+    """
+    members: dict[int, list[int]] = {}
+    for i, leader in enumerate(leaders):
+        members.setdefault(int(leader), []).append(i)
+    chosen = np.zeros(len(leaders), bool)
+    left = held_out
+    for leader in sorted(members, key=lambda one: hashlib.sha256(f"muster.held-out.{seed}.{one}".encode()).digest()):
+        if 0 < len(members[leader]) <= left:
+            chosen[members[leader]] = True
+            left -= len(members[leader])
+        if not left:
+            break
+    if left or (held_out and chosen.all()):
+        raise ConfigError(
+            f"{held_out} problems cannot be held out of {len(leaders)} in {len(members)} clusters of near-duplicates",
+            hint="hold fewer out",
+        )
+    return chosen
+
+
+# --- Benchmarks
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """What problems must not have in common with benchmarks."""
+
+    grams: Hashes
+    """Of all 13 words in a row, ascending."""
+    shorter: Hashes
+    """Of all texts of fewer words, ascending."""
+
+    def contains(self, text: str) -> bool:
+        """Return whether a problem is contaminated."""
+        words = _words(normal_text(text), _PLAIN_WORDS)
+        if len(words) < BENCHMARK_WORDS:
+            return len(words) > 0 and bool(_is_in(_shingles(words, len(words)), self.shorter).any())
+        return bool(_is_in(_shingles(words, BENCHMARK_WORDS), self.grams).any())
+
+
+def read_benchmarks(paths: Iterable[Path]) -> Benchmarks:
+    """Read benchmarks: JSON Lines or Parquet, of which every text counts. Raises as `read_rows`.
+
+    Texts of one to three words, such as answers, count for nothing.
+    """
+    grams: list[Hashes] = []
+    shorter: list[Hashes] = []
+    for path in paths:
+        for _, row in read_rows(path, (), ("*",)):
+            if isinstance(row, BadRow):
+                continue
+            for text in _texts(list(row.values())):
+                words = _words(normal_text(text), _PLAIN_WORDS)
+                if len(words) >= BENCHMARK_WORDS:
+                    grams.append(_shingles(words, BENCHMARK_WORDS))
+                elif len(words) > 3:
+                    shorter.append(_shingles(words, len(words)))
+    return Benchmarks(_all_of(grams), _all_of(shorter))
+
+
+def _texts(values: Iterable[object]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, str):
+            yield value
+        elif isinstance(value, list):
+            yield from _texts(value)
+        elif isinstance(value, dict):
+            yield from _texts(value.values())
+
+
+# --- Hashes
+
+
+def _words(text: str, pattern: re.Pattern[str]) -> list[str]:
+    return pattern.findall(text)[:MAX_WORDS]
+
+
+@lru_cache(maxsize=1 << 18)
+def _word_hash(word: str) -> int:
+    return int.from_bytes(hashlib.blake2b(word.encode(errors="surrogatepass"), digest_size=8).digest(), "big")
+
+
+def _shingles(words: Sequence[str], length: int) -> Hashes:
+    """Return the hashes of all `length` words in a row; of all words together where there are fewer."""
+    hashes = np.fromiter(map(_word_hash, words), np.uint64, len(words))
+    length = max(1, min(length, len(words)))
+    if not words:
+        return np.zeros(1, np.uint64)
+    total = np.zeros(len(words) - length + 1, np.uint64)
+    for i in range(length):
+        total = total * _PRIME + hashes[i : i + len(total)]
+    total ^= total >> np.uint64(31)
+    total *= _MIX
+    return total ^ (total >> np.uint64(29))
+
+
+@lru_cache(maxsize=1)
+def _permutations() -> tuple[np.ndarray, np.ndarray]:
+    """Return an odd factor and a shift per permutation: uint64 [PERMUTATIONS] each."""
+    data = hashlib.shake_256(b"muster.minhash.v1").digest(16 * PERMUTATIONS)
+    numbers = np.frombuffer(data, "<u8").astype(np.uint64)
+    return numbers[:PERMUTATIONS] | np.uint64(1), numbers[PERMUTATIONS:]
+
+
+def _all_of(hashes: list[Hashes]) -> Hashes:
+    return np.unique(np.concatenate(hashes)) if hashes else np.zeros(0, np.uint64)
+
+
+def _is_in(hashes: Hashes, ascending: Hashes) -> np.ndarray:
+    if not len(ascending):
+        return np.zeros(len(hashes), bool)
+    places = np.minimum(np.searchsorted(ascending, hashes), len(ascending) - 1)
+    return ascending[places] == hashes

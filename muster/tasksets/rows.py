@@ -1,0 +1,150 @@
+"""Read rows of JSON Lines and Parquet files one after the other, however bad some of them are.
+
+A bad row is data: it is yielded as a `BadRow` with the reason, and reading goes on. Only a file that is no such file at
+all, or one that lacks a column, is an error. Parquet is read by a large C++ parser in this process, so import files
+that you have chosen yourself, never what a stranger of the swarm sends.
+"""
+
+from __future__ import annotations
+
+from codecs import BOM_UTF8 as BOM
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic_core import from_json
+
+from muster.errors import ConfigError, MalformedError
+
+MAX_ROW_BYTES: Final = 16 * 1024**2
+"""Most bytes of one row. LiveCodeBench's largest tests are below."""
+MAX_ROWS: Final = 20_000_000
+BATCH_ROWS: Final = 256
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class BadRow:
+    """A row that cannot be used."""
+
+    reason: str
+
+
+def read_rows(
+    path: Path, columns: Sequence[str], optional: Sequence[str] = (), *, max_rows: int = MAX_ROWS
+) -> Iterator[tuple[int, Row | BadRow]]:
+    """Yield the number of each row, counted from 1, and the row: its `columns`, and the `optional` ones it has.
+
+    A name in `optional` that ends with * stands for all that begin so. Of JSON Lines, rows are numbered as lines.
+    Raises ConfigError when the file is absent or lacks a column, MalformedError when it is neither kind of file or
+    has more than `max_rows` rows.
+    """
+    if not path.is_file():
+        raise ConfigError(f"there is no file {path}", hint="download it first: nothing is fetched here")
+    try:
+        with path.open("rb") as file:
+            parquet = file.read(4) == b"PAR1"
+        rows = _parquet_rows(path, columns, optional) if parquet else _json_rows(path, columns, optional)
+        for number, row in rows:
+            if number > max_rows:
+                raise MalformedError(f"{path} has more than {max_rows} rows", hint="cut it into several files")
+            yield number, row
+    except OSError as error:  # pyarrow's own are of this kind or of ValueError
+        raise MalformedError(f"{path} cannot be read: {error}") from error
+
+
+def _json_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[int, Row | BadRow]]:
+    number, known = 0, False
+    with path.open("rb") as file:
+        while line := file.readline(MAX_ROW_BYTES + 1):
+            number += 1
+            if len(line) > MAX_ROW_BYTES and not line.endswith(b"\n"):
+                while (rest := file.readline(MAX_ROW_BYTES)) and not rest.endswith(b"\n"):
+                    pass
+                yield number, BadRow(f"longer than {MAX_ROW_BYTES} bytes")
+                continue
+            if line.isspace():
+                continue
+            row = _json_row(line.removeprefix(BOM) if number == 1 else line)
+            if isinstance(row, BadRow):
+                yield number, row
+                continue
+            absent = [name for name in columns if name not in row]
+            if absent and not known:
+                raise _no_column(path, absent, row)
+            known = True
+            if absent:
+                yield number, BadRow(f"without {', '.join(absent)}")
+                continue
+            yield number, {name: row[name] for name in (*columns, *_matching(row, columns, optional))}
+
+
+def _json_row(line: bytes) -> dict[str, Any] | BadRow:
+    try:
+        row = from_json(line)
+    except ValueError as error:  # not JSON, not UTF-8, too deep, or half a surrogate pair
+        return BadRow(f"not JSON: {str(error)[:80]}")
+    return row if isinstance(row, dict) else BadRow("not a JSON object")
+
+
+def _parquet_rows(path: Path, columns: Sequence[str], optional: Sequence[str]) -> Iterator[tuple[int, Row | BadRow]]:
+    import pyarrow.parquet as pq
+
+    number = 0
+    try:
+        with pq.ParquetFile(path) as file:
+            names = list(file.schema_arrow.names)
+            absent = [name for name in columns if name not in names]
+            if absent:
+                raise _no_column(path, absent, names)
+            wanted = [*columns, *_matching(names, columns, optional)]
+            for batch in file.iter_batches(batch_size=BATCH_ROWS, columns=wanted):
+                cells = [_cells(batch.column(name)) for name in wanted]
+                for values in zip(*cells, strict=True):
+                    number += 1
+                    bad = next((value for value in values if isinstance(value, BadRow)), None)
+                    yield number, bad or dict(zip(wanted, values, strict=True))
+    except ValueError as error:
+        raise MalformedError(f"{path} is no Parquet file that can be read: {str(error)[:200]}") from error
+
+
+def _cells(column: Any) -> list[Any]:
+    """Return a column's values; those that are too large or no Unicode as BadRow."""
+    if column.nbytes <= MAX_ROW_BYTES:
+        try:
+            return column.to_pylist()
+        except ValueError:
+            pass  # some cell is no Unicode: find out which
+    return [_cell(cell) for cell in column]
+
+
+def _cell(cell: Any) -> Any:
+    import pyarrow.types as types
+
+    try:
+        if types.is_string(cell.type) or types.is_large_string(cell.type) or types.is_binary(cell.type):
+            size = 0 if not cell.is_valid else cell.as_buffer().size
+            if size > MAX_ROW_BYTES:
+                return BadRow(f"a cell of {size} bytes; at most {MAX_ROW_BYTES}")
+        return cell.as_py()
+    except ValueError as error:
+        return BadRow(f"a cell that is no Unicode: {str(error)[:80]}")
+
+
+def _matching(names: Any, columns: Sequence[str], optional: Sequence[str]) -> list[str]:
+    """Return those names that the optional ones stand for, and that are no `columns`."""
+
+    def wanted(name: str) -> bool:
+        return any(name.startswith(one[:-1]) if one.endswith("*") else name == one for one in optional)
+
+    return [name for name in names if name not in columns and wanted(name)]
+
+
+def _no_column(path: Path, absent: Sequence[str], names: Any) -> ConfigError:
+    there = ", ".join(sorted(str(name)[:40] for name in names)[:40]) or "none"
+    return ConfigError(
+        f"{path} has no column {', '.join(absent)}; there are: {there}",
+        hint="is it another data set? muster tasks import mapped takes any columns (--field)",
+    )
