@@ -1,0 +1,18 @@
+"""What the component can be asked: each function takes one JSON value and returns one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import code_runner
+import gym_scorer
+import instruction_scorer
+import math_scorer
+
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "code": code_runner.run,
+    "instruction": instruction_scorer.followed,
+    "math_verify": math_scorer.equal,
+    "reasoning_gym": gym_scorer.score,
+}
