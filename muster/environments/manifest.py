@@ -88,6 +88,8 @@ class Score:
     """Each part in millionths, 0 to MICRO, in the order of `EnvironmentManifest.parts`."""
     fuel: int = 0
     """What all calls of the component used; 0 where none was needed."""
+    unsure: bool = False
+    """Whether another processor could have come to another score: a call was deeper than the stack."""
     reason: str = ""
     """Why it is not the full score, for people."""
 

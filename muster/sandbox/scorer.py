@@ -67,6 +67,11 @@ class ScorerManifest:
         raise MalformedError(f"not a scorer manifest: {str(document)[:120]!r}")
 
 
+STACK: Final = "stack"
+"""Why a call was stopped whose recursion was deeper than the machine's stack. Processors may differ in that: a score
+that such a call led to is nobody's to judge."""
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What one call of a component's function came to."""
@@ -76,4 +81,4 @@ class Outcome:
     fuel: int
     """What the call used; the whole limit where it ran out."""
     stopped: str = ""
-    """Why it returned nothing: `fuel`, `memory`, `result`, or the guest's failure. Empty when it returned."""
+    """Why it returned nothing: `fuel`, `stack`, `result`, or the guest's failure. Empty when it returned."""

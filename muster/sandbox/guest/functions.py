@@ -1,9 +1,25 @@
-"""What the component can do, by name. A name's meaning never changes: a new one is added."""
+"""What the component can be asked: each function takes one JSON value and returns one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import code_runner
+import gym_scorer
+import instruction_scorer
+import math_scorer
 
 
-def echo(payload):
+def echo(payload: Any) -> Any:
     """Return the payload: for measuring what a call costs."""
     return payload
 
 
-FUNCTIONS = {"echo": echo}
+FUNCTIONS: dict[str, Callable[[Any], Any]] = {
+    "code": code_runner.run,
+    "echo": echo,
+    "instruction": instruction_scorer.followed,
+    "math_verify": math_scorer.equal,
+    "reasoning_gym": gym_scorer.score,
+}

@@ -1,0 +1,55 @@
+"""Score completions of many tasks: each by its manifest, with one sandbox for all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+from muster.environments.base import Environment
+from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.registry import make_environment
+from muster.environments.task import Task
+from muster.sandbox.client import Sandbox
+from muster.sandbox.scorer import STACK, Outcome
+
+
+class Scorers:
+    """Scores by any manifest. Blocking and thread-safe; its processes start when a score first needs them."""
+
+    def __init__(self, components: Path | None = None) -> None:
+        """Keep components of runs in a folder; without one, only this machine's own is found."""
+        self.sandbox = Sandbox(components)
+        self._environments: dict[bytes, Environment] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the sandbox's processes."""
+        self.sandbox.close()
+
+    def environment(self, manifest: EnvironmentManifest) -> Environment:
+        """Return a manifest's environment. Raises as `make_environment`."""
+        key = manifest.canonical_bytes()
+        if key not in self._environments:
+            self._environments[key] = make_environment(manifest)
+        return self._environments[key]
+
+    def score(self, manifest: EnvironmentManifest, task: Task, completion: str) -> Score:
+        """Score a completion's text, its end token removed.
+
+        Raises UnreachableError when this machine cannot run the scorer, and as `make_environment`.
+        """
+        outcomes: list[Outcome] = []
+
+        def call(payload: Any) -> Outcome:
+            assert manifest.scorer is not None, f"{manifest.name} has no scorer to call"
+            outcomes.append(self.sandbox.call(manifest.scorer, payload))
+            return outcomes[-1]
+
+        score = self.environment(manifest).score(task, completion, call)
+        return replace(score, unsure=any(outcome.stopped == STACK for outcome in outcomes))

@@ -1,0 +1,128 @@
+"""Runs a stranger's program once, on one input, in an instance of its own. Holds no expected output.
+
+Whatever the program does to this interpreter, it can only change what comes out of it, which is its answer anyway.
+What it may import has to be imported here: the component has no files.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import importlib
+import io
+import os
+import sys
+import threading
+import types
+from typing import Any
+
+import typed_json
+
+MAX_OUTPUT = 1 << 20
+"""Bytes of standard output."""
+MAX_RECURSION = 20_000
+"""Python frames. Programs ask for a million; the rest of the stack is the machine's."""
+
+MODULES = (
+    "abc array ast base64 binascii bisect builtins calendar cmath collections collections.abc contextlib copy csv "
+    "dataclasses datetime decimal difflib enum errno fractions functools gc graphlib hashlib heapq hmac html io "
+    "inspect itertools json keyword locale logging math numbers operator os os.path pickle pprint queue random re "
+    "reprlib secrets shutil signal statistics string struct sys textwrap threading time timeit tokenize traceback "
+    "types typing unicodedata urllib.parse uuid warnings weakref zlib zoneinfo"
+)
+"""What programs of the published sets import."""
+
+MISSING = []
+for _name in MODULES.split():
+    try:
+        importlib.import_module(_name)
+    except Exception as error:  # noqa: BLE001, PERF203: what a component lacks, programs lack
+        MISSING.append((_name, repr(error)))
+
+
+class _Output(io.BytesIO):
+    """Standard output, up to `MAX_OUTPUT` bytes. It cannot be closed."""
+
+    flooded = False
+
+    def write(self, data: Any) -> int:
+        if self.tell() + len(data) > MAX_OUTPUT:
+            self.flooded = True
+            raise OSError("too much output")
+        return super().write(data)
+
+    def close(self) -> None:
+        pass
+
+
+def run(payload: dict[str, Any]) -> dict[str, Any]:
+    """Run `code` on `input`: return {"value": …} of a function, {"text": …} of a program, or {"error": name}.
+
+    payload: kind ("function" or "stdin"), code, input (a list of arguments as typed JSON, or a text), entry and setup.
+    """
+    # 1. What the program finds: its input, two outputs, and nothing that a component lacks.
+    output, errors = _Output(), _Output()
+    function = payload["kind"] == "function"
+    _attach(b"" if function else payload["input"].encode("utf-8", "replace"), output, errors)
+    module = types.ModuleType("solution" if function else "__main__")
+    sys.modules[module.__name__] = module
+
+    # 2. Run it.
+    try:
+        for part in (payload.get("setup") or "", payload["code"]):
+            exec(compile(part, "<solution>", "exec", dont_inherit=True), module.__dict__)  # noqa: S102
+        if function:
+            called = _find(module.__dict__, payload["entry"])
+            value = called(*[typed_json.decode(one) for one in payload["input"]])
+            return {"value": typed_json.encode(value)}
+    except SystemExit as stop:
+        if function or stop.code not in (None, 0):
+            return {"error": "SystemExit"}
+    except BaseException as error:  # noqa: BLE001: a stranger's program may raise anything
+        return {"error": str(type(error).__name__)[:100]}
+
+    # 3. Read what it printed.
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+    if output.flooded:
+        return {"error": "too much output"}
+    return {"text": output.getvalue().decode("utf-8", "replace")}
+
+
+def _find(names: dict[str, Any], entry: str) -> Any:
+    """Return the callable of that name: a function, a method of a class, or of the class `Solution`."""
+    first, *rest = entry.split(".")
+    if first not in names and "Solution" in names:
+        return getattr(names["Solution"](), first)
+    found = names[first]
+    for name in rest:
+        found = getattr(found() if isinstance(found, type) else found, name)
+    return found
+
+
+def _attach(text: bytes, output: _Output, errors: _Output) -> None:
+    """Put streams in the place of files, and stand-ins in the place of what a component cannot do."""
+    sys.stdin = io.TextIOWrapper(io.BytesIO(text), encoding="utf-8")
+    sys.stdout = io.TextIOWrapper(output, encoding="utf-8", newline="\n", write_through=True)
+    sys.stderr = io.TextIOWrapper(errors, encoding="utf-8", errors="backslashreplace", write_through=True)
+    sys.argv = ["solution.py"]
+    stdin, set_limit, open_file = sys.stdin, sys.setrecursionlimit, builtins.open
+
+    def open_stdin(file: Any, *options: Any, **keywords: Any) -> Any:
+        if file in (0, "/dev/stdin"):
+            return stdin.buffer if options and "b" in options[0] else stdin
+        return open_file(file, *options, **keywords)
+
+    def leave(code: Any = None) -> None:
+        raise SystemExit(code)
+
+    builtins.open = open_stdin
+    builtins.exit = builtins.quit = leave  # pyright: ignore[reportAttributeAccessIssue]
+    os.read = lambda descriptor, size: stdin.buffer.read(size)
+    sys.setrecursionlimit = lambda limit: set_limit(min(limit, MAX_RECURSION))
+
+    # Programs start one thread for its larger stack: it runs at once, in this one.
+    threading.stack_size = lambda size=0: 0
+    threading.Thread.start = lambda self: self.run()
+    threading.Thread.join = lambda self, timeout=None: None
+    threading.Thread.is_alive = lambda self: False

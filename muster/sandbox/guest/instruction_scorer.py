@@ -1,0 +1,277 @@
+r"""Whether a text follows IFEval's instructions that can be checked (Zhou et al., 2023, table 1).
+
+Written from the published description. Where the published scorer asks a library, the rule here is its own:
+
+- *word*: a run of letters, digits and underscores (`\w+`), as published.
+- *sentence*: it ends at a run of `.`, `?`, `!` or `…` with any closing quotes and brackets, where white space or the
+  text's end follows. A single `.` ends none after an abbreviation of `ABBREVIATIONS`, a single letter or a list's
+  number at the start of a line, nor before a small letter. What is left at the end counts if it has a letter or digit.
+  (Published: nltk's punkt.)
+- *capital word*: a run of letters, digits, hyphens and apostrophes without a small letter and with a capital one.
+  (Published: nltk's word_tokenize and `isupper`.)
+- *all capital*, *all lowercase*: by letters alone; that the text is English is not checked. (Published: langdetect.)
+- `language:response_language` is refused where tasks are checked.
+
+*Strict* looks at the text as it is. *Loose* follows when one of eight variants does: with or without the first line,
+the last line, and all asterisks. An empty text follows nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+ABBREVIATIONS = frozenset(
+    "mr mrs ms dr prof sr jr st vs etc e.g i.e cf al inc ltd co corp dept est fig no vol pp u.s u.k a.m p.m jan feb "
+    "mar apr jun jul aug sep sept oct nov dec".split()
+)
+CLOSING = "\"'”’)]}»*_"
+ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
+
+
+def followed(payload: dict[str, Any]) -> dict[str, Any]:
+    """Return {"followed": [bool, …]} for `text`, `instructions` ([[id, arguments], …]) and `mode`."""
+    text = payload["text"]
+    variants = [text] if payload["mode"] == "strict" else _variants(text)
+    variants = [variant for variant in variants if variant.strip()]
+    return {
+        "followed": [
+            any(CHECKS[name](variant, **arguments) for variant in variants)
+            for name, arguments in payload["instructions"]
+        ]
+    }
+
+
+def _variants(text: str) -> list[str]:
+    lines = text.split("\n")
+    cuts = [
+        text,
+        "\n".join(lines[1:]).strip(),
+        "\n".join(lines[:-1]).strip(),
+        "\n".join(lines[1:-1]).strip(),
+    ]
+    return cuts + [cut.replace("*", "") for cut in cuts]
+
+
+def _compare(count: int, relation: str, wanted: int) -> bool:
+    return count < wanted if relation == "less than" else count >= wanted
+
+
+# Keywords
+
+
+def existence(text: str, keywords: list[str]) -> bool:
+    """Every keyword occurs, in any case, also within a word."""
+    low = text.lower()
+    return all(keyword.lower() in low for keyword in keywords)
+
+
+def frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
+    """The keyword occurs that often, in any case, occurrences not overlapping."""
+    return _compare(text.lower().count(keyword.lower()), relation, frequency)
+
+
+def forbidden_words(text: str, forbidden_words: list[str]) -> bool:
+    """No word occurs between word borders, in any case."""
+    return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in forbidden_words)
+
+
+def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
+    """The letter occurs that often, in any case."""
+    return _compare(text.lower().count(letter.lower()), let_relation, let_frequency)
+
+
+# Lengths
+
+
+def sentences(text: str) -> int:
+    """Return the number of sentences, by the rule at the top."""
+    count, start = 0, 0
+    for match in re.finditer(r"[.?!…]+", text):
+        end = match.end()
+        while end < len(text) and text[end] in CLOSING:
+            end += 1
+        if end < len(text) and not text[end].isspace():
+            continue
+        if match.group() == "." and _continues(text, start, match.start(), end):
+            continue
+        if any(character.isalnum() for character in text[start : match.start()]):
+            count += 1
+            start = end
+    return count + any(character.isalnum() for character in text[start:])
+
+
+def _continues(text: str, start: int, point: int, end: int) -> bool:
+    """Return whether the full stop at `point` ends no sentence."""
+    begin = point
+    while begin > start and not text[begin - 1].isspace():
+        begin -= 1
+    word = text[begin:point].lstrip("\"'“‘([{*_").lower()
+    if word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i"):
+        return end < len(text.rstrip())
+    if word.isdecimal() and not text[text.rfind("\n", 0, begin) + 1 : begin].strip():
+        return True
+    position = end
+    while position < len(text) and text[position].isspace():
+        position += 1
+    return position < len(text) and text[position].islower()
+
+
+def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
+    return _compare(sentences(text), relation, num_sentences)
+
+
+def number_paragraphs(text: str, num_paragraphs: int) -> bool:
+    """Paragraphs stand between `***`; only the first and the last may be empty, and then do not count."""
+    parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
+    if not all(parts[1:-1]):
+        return False
+    return sum(map(bool, parts)) == num_paragraphs
+
+
+def number_words(text: str, num_words: int, relation: str) -> bool:
+    return _compare(len(re.findall(r"\w+", text)), relation, num_words)
+
+
+def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
+    """Paragraphs stand between two newlines; empty ones keep their number but do not count."""
+    parts = text.split("\n\n")
+    count = sum(1 for part in parts if part.strip())
+    if count != num_paragraphs or not 1 <= nth_paragraph <= count or not parts[nth_paragraph - 1].strip():
+        return False
+    word = parts[nth_paragraph - 1].split()[0].lstrip("'").lstrip('"')
+    return re.split("[.,?!'\"]", word, maxsplit=1)[0].lower() == first_word.lower()
+
+
+# Content
+
+
+def number_placeholders(text: str, num_placeholders: int) -> bool:
+    """At least so many texts stand in square brackets, each within a line."""
+    return len(re.findall(r"\[.*?\]", text)) >= num_placeholders
+
+
+def postscript(text: str, postscript_marker: str) -> bool:
+    """The marker occurs, in any case; that of `P.S.` and `P.P.S` may have spaces after its points."""
+    patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
+    pattern = patterns.get(postscript_marker) or re.escape(postscript_marker.lower())
+    return re.search(pattern, text.lower()) is not None
+
+
+# Format
+
+
+def number_bullet_lists(text: str, num_bullets: int) -> bool:
+    """Exactly so many lines begin with `-`, or with one `*` and then something else."""
+    return len(re.findall(r"^\s*\*[^*].*$", text, re.MULTILINE)) + len(
+        re.findall(r"^\s*-.*$", text, re.MULTILINE)
+    ) == (num_bullets)
+
+
+def constrained_response(text: str) -> bool:
+    return any(answer in text for answer in ANSWERS)
+
+
+def number_highlighted_sections(text: str, num_highlights: int) -> bool:
+    """At least so many texts stand between single or double asterisks within a line, empty ones not counted."""
+    single = re.findall(r"\*([^\n*]*)\*", text)
+    double = re.findall(r"\*\*([^\n*]*)\*\*", text)
+    return sum(1 for part in single + double if part.strip()) >= num_highlights
+
+
+def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
+    """At least so many headings: the splitter and a number, with at most one space between."""
+    return len(re.findall(rf"{re.escape(section_spliter)}\s?\d+", text)) >= num_sections
+
+
+def json_format(text: str) -> bool:
+    """All of it is JSON, a fence of backticks around it not counted."""
+    body = text.strip()
+    for fence in ("```json", "```Json", "```JSON", "```"):
+        body = body.removeprefix(fence)
+    try:
+        json.loads(body.removesuffix("```").strip())
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def title(text: str) -> bool:
+    """A line has something between `<<` and `>>`."""
+    return any(match.strip("<>").strip() for match in re.findall(r"<<[^\n]+>>", text))
+
+
+# Combinations
+
+
+def two_responses(text: str) -> bool:
+    """Two different texts stand between `******`; only the first and the last part may be empty."""
+    parts = [part.strip() for part in text.split("******")]
+    if not all(parts[1:-1]):
+        return False
+    given = [part for part in parts if part]
+    return len(given) == 2 and given[0] != given[1]
+
+
+def repeat_prompt(text: str, prompt_to_repeat: str) -> bool:
+    return text.strip().lower().startswith(prompt_to_repeat.strip().lower())
+
+
+# Start and end, case, punctuation
+
+
+def end_checker(text: str, end_phrase: str) -> bool:
+    """It ends with the phrase, in any case, quotation marks around it not counted."""
+    return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
+
+
+def quotation(text: str) -> bool:
+    body = text.strip()
+    return len(body) > 1 and body[0] == body[-1] == '"'
+
+
+def capital_word_frequency(text: str, capital_frequency: int, capital_relation: str) -> bool:
+    words = re.findall(r"[^\W_][\w'’-]*", text)
+    return _compare(sum(word.isupper() for word in words), capital_relation, capital_frequency)
+
+
+def english_capital(text: str) -> bool:
+    return text.isupper()
+
+
+def english_lowercase(text: str) -> bool:
+    return text.islower()
+
+
+def no_comma(text: str) -> bool:
+    return "," not in text
+
+
+CHECKS: dict[str, Callable[..., bool]] = {
+    "change_case:capital_word_frequency": capital_word_frequency,
+    "change_case:english_capital": english_capital,
+    "change_case:english_lowercase": english_lowercase,
+    "combination:repeat_prompt": repeat_prompt,
+    "combination:two_responses": two_responses,
+    "detectable_content:number_placeholders": number_placeholders,
+    "detectable_content:postscript": postscript,
+    "detectable_format:constrained_response": constrained_response,
+    "detectable_format:json_format": json_format,
+    "detectable_format:multiple_sections": multiple_sections,
+    "detectable_format:number_bullet_lists": number_bullet_lists,
+    "detectable_format:number_highlighted_sections": number_highlighted_sections,
+    "detectable_format:title": title,
+    "keywords:existence": existence,
+    "keywords:forbidden_words": forbidden_words,
+    "keywords:frequency": frequency,
+    "keywords:letter_frequency": letter_frequency,
+    "length_constraints:nth_paragraph_first_word": nth_paragraph_first_word,
+    "length_constraints:number_paragraphs": number_paragraphs,
+    "length_constraints:number_sentences": number_sentences,
+    "length_constraints:number_words": number_words,
+    "punctuation:no_comma": no_comma,
+    "startend:end_checker": end_checker,
+    "startend:quotation": quotation,
+}
