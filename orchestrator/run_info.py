@@ -15,9 +15,11 @@ from muster.protocol.messages import RunDescription
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import terms_document
 from muster.runtime import telemetry
+from muster.tasksets.taskset import SHARDS_NAME
 from muster.verification.profiles import known_profile
 
-MAX_RUN_FILES: Final = 100
+MAX_RUN_FILES: Final = 10_000
+"""Of a run's folder: a task set of ten million tasks has as many shards."""
 
 log = telemetry.logger("orchestrator")
 
@@ -38,14 +40,17 @@ def run_info(
 
 
 async def offer_files(folder: Path | None, files: ContentStore) -> dict[str, str]:
-    """Put the run's files into storage; return their hashes by path relative to `folder`.
+    """Put the run's files into storage; return their hashes by path relative to `folder`, but for shards of tasks.
+
+    Shards are fetched by the hashes that their task set names, and there may be thousands.
 
     Raises ConfigError when the folder is missing, holds too many files or one that is too large.
     """
     if folder is None:
         return {}
     paths = await asyncio.to_thread(_listed, folder)
-    return {str(path.relative_to(folder)): await files.put(await asyncio.to_thread(path.read_bytes)) for path in paths}
+    names = {str(path.relative_to(folder)): await files.put(await asyncio.to_thread(path.read_bytes)) for path in paths}
+    return {path: name for path, name in names.items() if Path(path).parent.name != SHARDS_NAME}
 
 
 async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore) -> None:

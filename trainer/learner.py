@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Self
 import torch
 from pydantic import TypeAdapter
 
+from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
 from muster.evaluation.greedy import greedy_score
 from muster.models.files import context_of, load_tokenizer, model_hash, tokenizer_hash
@@ -25,7 +26,7 @@ from muster.models.lora import Adapter
 from muster.protocol.terms import Terms, check_context
 from muster.runtime import telemetry
 from muster.settings.schema import TrainerSettings
-from muster.tasks import Task
+from muster.tasksets.taskset import Scored
 from muster.verification.profiles import Profile, profile_by_hash
 from trainer.advantages import AdvantageTerms
 from trainer.batches import Batch, WorkFile, batch_metrics, samples_of
@@ -177,12 +178,20 @@ class Learner:
             )
         )
 
-    def evaluate(self, tasks: Sequence[Task], budgets: Sequence[int], max_tokens: int) -> dict[str, float]:
+    def evaluate(
+        self, tasks: Sequence[Scored], scorers: Scorers, budgets: Sequence[int], max_tokens: int
+    ) -> dict[str, float]:
         """Return the held-out metrics of this step. Raises CancelledError after `cancel_evaluation`."""
         model = self._whole_model()
         model.eval()
         score = greedy_score(
-            model, self.tokenizer, tasks, budgets=budgets, max_tokens=max_tokens, between=self._send_heartbeat
+            model,
+            self.tokenizer,
+            tasks,
+            scorers,
+            budgets=budgets,
+            max_tokens=max_tokens,
+            between=self._send_heartbeat,
         )
         model.train()
         return {

@@ -16,7 +16,8 @@ from typing import Any, Final, TypeVar
 import torch
 
 from muster.clients.node_session import node_session
-from muster.clients.run_data import fetch_profile, fetch_task_set
+from muster.clients.run_data import RunTasks, fetch_profile
+from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MismatchError, StorageError
 from muster.models.files import vocabulary_of
 from muster.protocol.terms import Terms
@@ -26,7 +27,7 @@ from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import wait_for_event
 from muster.runtime.process import run_together, to_the_end
 from muster.settings.schema import Settings, TrainerSettings
-from muster.tasks import TaskSet
+from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import Profile
 from trainer.accepted_work import AcceptedWork
 from trainer.batcher import Batcher
@@ -100,12 +101,6 @@ def check_terms(terms: Terms, options: TrainerSettings) -> None:
         )
 
 
-def check_tasks(tasks: TaskSet) -> None:
-    """Raise ConfigError when there is nothing to train on."""
-    if not tasks.train:
-        raise ConfigError("the run's task set has no training tasks", hint="create a run with another task set")
-
-
 class Trainer:
     """One run's trainer. `run` returns when the last step is published and reported."""
 
@@ -134,14 +129,16 @@ class Trainer:
     async def run(self) -> None:
         """Train until the last step is published and reported."""
         client, folder = self.publisher.client, self.options.state_dir
-        tasks = await self.publisher.retry(lambda: fetch_task_set(client, self.terms, folder))
-        check_tasks(tasks)
+        run_tasks = await self.publisher.retry(lambda: RunTasks.fetch(client, self.terms, folder))
+        await self.publisher.retry(run_tasks.ensure_held_out)
+        tasks = run_tasks.task_set
         if not tasks.held_out:
             log.warning("the run's task set has no held-out tasks: no score will be taken")
         profile = await self.publisher.retry(lambda: fetch_profile(client, self.terms, folder))
         learner = await self._do(lambda: self._make_learner(profile))
         ended = asyncio.Event()
-        await run_together(self._train(learner, tasks, ended), self._send_heartbeats(learner, ended))
+        with Scorers(run_tasks.components) as self._scorers:
+            await run_together(self._train(learner, tasks, ended), self._send_heartbeats(learner, ended))
 
     def _make_learner(self, profile: Profile) -> Learner:
         """Make the learner, in the torch thread: `close` waits for that thread, so it also closes a half-made one."""
@@ -213,7 +210,8 @@ class Trainer:
         started = time.monotonic()
         budgets = sorted({budget for work_class in self.terms.classes for budget in work_class.budgets})
         held_out = tasks.held_out[: self.options.eval_tasks or None]
-        metrics = await self._do(learner.evaluate, held_out, budgets, self.terms.max_completion_tokens)
+        limit = self.terms.max_completion_tokens
+        metrics = await self._do(learner.evaluate, held_out, self._scorers, budgets, limit)
         log.info("evaluated", step=learner.step, held_out=round(metrics["held_out/reward"], 4))
         return handoff.score.set_result((metrics, time.monotonic() - started))
 

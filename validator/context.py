@@ -12,7 +12,7 @@ from pathlib import Path
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
-from muster.clients.run_data import CheckpointFetcher, fetch_profile, fetch_task_set, make_rules
+from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts import registry
 from muster.contracts.runs import WorkCommitted
@@ -39,6 +39,7 @@ class RunVerificationContext:
     reader: RolloutReader
     model: Model
     rules: Rules
+    tasks: RunTasks
 
     @property
     def domain(self) -> Domain:
@@ -46,17 +47,22 @@ class RunVerificationContext:
         return self.client.domain
 
     async def draw(self, commitment: CommittedWork) -> Draw:
-        """Draw what the rows of a commitment must be. Not cached: after a reorg a step has another entropy."""
+        """Draw what the rows of a commitment must be, and have its tasks here.
+
+        Not cached: after a reorg a step has another entropy.
+        """
         node, checkpoint = await asyncio.gather(
             self.chain.call(registry.node(commitment.node)), self.chain.checkpoint(self.rules.run, commitment.step)
         )
-        return self.rules.draw(
+        draw = self.rules.draw(
             step=commitment.step,
             entropy=checkpoint.entropy,
             node=commitment.node,
             index=commitment.index,
             work_class=node.work_class,
         )
+        await self.tasks.ensure(draw)
+        return draw
 
     async def upload(self, commitment: CommittedWork) -> Upload:
         """Fetch an upload signed by storage and node. Raises RefusedError 404 when there is none, and CheckError."""
@@ -112,8 +118,8 @@ async def make_context(
         raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
     relays = Relays(settings.shardcast, client, settings.run)
     checkpoints = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
-    task_set = await fetch_task_set(client, terms, folder)
+    tasks = await RunTasks.fetch(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
-    rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, task_set, checkpoint)
+    rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, checkpoint)
     model = Model(checkpoints, profile, terms.temperature, threads=settings.validator.threads)
-    return RunVerificationContext(chain, client, reader, model, rules)
+    return RunVerificationContext(chain, client, reader, model, rules, tasks)

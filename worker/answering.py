@@ -15,13 +15,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
+from muster.constants import MICRO
+from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
 from muster.evaluation.client import refusal_line
 from muster.evaluation.request import EvalRequest, Sampling, TaskResult
 from muster.models.files import context_of, load_tokenizer
 from muster.protocol.prompts import completion_text, end_token, prompt_tokens
 from muster.runtime import telemetry
-from muster.tasks import Task, verify
+from muster.tasksets.taskset import Scored
 from muster.verification.profiles import PROFILES, profile_hash
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 
@@ -61,7 +63,8 @@ def serve(request: EvalRequest) -> Iterator[TaskResult]:
     )
     engine = Engine(request.model, PROFILES[request.sampling.profile], limits)
     try:
-        yield from EvalSession(engine, tokenizer, request.sampling).answers(tasks, request.first)
+        with Scorers(request.tasks / "components") as scorers:
+            yield from EvalSession(engine, tokenizer, request.sampling, scorers).answers(tasks, request.first)
     finally:
         engine.close()
 
@@ -73,8 +76,9 @@ class EvalSession:
     engine: Engine
     tokenizer: PreTrainedTokenizerBase
     sampling: Sampling
+    scorers: Scorers
 
-    def answers(self, tasks: Sequence[Task], first: int = 0) -> Iterator[TaskResult]:
+    def answers(self, tasks: Sequence[Scored], first: int = 0) -> Iterator[TaskResult]:
         """Yield the result of each task, in order; `first` is the number of the first.
 
         As many tasks at a time as the engine decodes side by side, so that results come while it works.
@@ -87,28 +91,34 @@ class EvalSession:
             for i, task in enumerate(part):
                 yield self.score(first + start + i, task, generations[i * samples : (i + 1) * samples])
 
-    def requests(self, task: Task) -> list[GenerationRequest]:
+    def requests(self, scored: Scored) -> list[GenerationRequest]:
         """Make one request per sample."""
+        manifest, task = scored
         draws = [self.sampling.draw(task, sample) for sample in range(self.sampling.samples)]
-        prompts = {budget: prompt_tokens(self.tokenizer, task, budget) for _, budget in draws}
+        prompts = {budget: prompt_tokens(self.tokenizer, task, budget, thinks=manifest.thinks) for _, budget in draws}
         return [GenerationRequest(prompts[budget], seed, self.sampling.max_tokens) for seed, budget in draws]
 
-    def score(self, number: int, task: Task, generations: Sequence[Generation]) -> TaskResult:
+    def score(self, number: int, scored: Scored, generations: Sequence[Generation]) -> TaskResult:
         """Score a task's answers, by the rule that a run pays by."""
+        manifest, task = scored
         stops = self.engine.stop_tokens
         texts = (completion_text(self.tokenizer, generation.tokens, stops) for generation in generations)
         return TaskResult(
             task=number,
-            right=sum(verify(task, text) > 0 for text in texts),
+            right=sum(self.scorers.score(manifest, task, text).reward(manifest) == MICRO for text in texts),
             finished=sum(generation.finish_reason == "stop" for generation in generations),
             tokens=sum(len(generation.tokens) for generation in generations),
         )
 
 
-def longest_prompt(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Task], sampling: Sampling) -> int:
+def longest_prompt(tokenizer: PreTrainedTokenizerBase, tasks: Sequence[Scored], sampling: Sampling) -> int:
     """Return the tokens of the longest prompt. Raises ConfigError where the tokenizer is for no chat model."""
     end_token(tokenizer)
-    return max(len(prompt_tokens(tokenizer, task, budget)) for task in tasks for budget in set(sampling.budgets))
+    return max(
+        len(prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks))
+        for manifest, task in tasks
+        for budget in set(sampling.budgets)
+    )
 
 
 def check_context(model: Path, prompt: int, max_tokens: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 from pathlib import Path
 
-from muster.clients.run_data import fetch_task_set, make_rules
+from muster.clients.run_data import RunTasks, make_rules
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime import telemetry
@@ -37,6 +37,7 @@ class Producer:
             ),
             newest.generating,
         )
+        self._tasks: RunTasks | None = None
         self._rules: Rules | None = None
 
     async def poll(self) -> str:
@@ -54,26 +55,32 @@ class Producer:
 
     async def _make(self, index: int, fetched: FetchedStep, facts: NodeState) -> str:
         """Make the work of an index with this checkpoint. Return why that cannot be, or ""."""
-        rules = await self._get_rules(fetched.path)
+        tasks, rules = await self._get_rules(fetched.path)
         demand = await self._context.client.demand(self._context.run)
         if not demand.wanted:
             return f"no more work is wanted now: {demand.waiting_groups} groups wait for the trainer"
         starting = self.weights.loaded is None
         await self.weights.load(fetched)
         if not starting:  # starting an engine takes so long that there may be newer weights already
-            await self._produce(index, fetched, facts, rules)
+            await self._produce(index, fetched, facts, tasks, rules)
         return ""
 
-    async def _get_rules(self, checkpoint: Path) -> Rules:
-        if self._rules is None:
-            context = self._context
-            task_set = await fetch_task_set(context.client, context.terms, context.settings.worker.state_dir)
-            self._rules = await asyncio.to_thread(
-                make_rules, context.chain, context.run, context.terms, task_set, checkpoint
-            )
-        return self._rules
+    def close(self) -> None:
+        """End the processes that score."""
+        if self._rules is not None:
+            self._rules.scorers.close()
 
-    async def _produce(self, index: int, fetched: FetchedStep, facts: NodeState, rules: Rules) -> None:
+    async def _get_rules(self, checkpoint: Path) -> tuple[RunTasks, Rules]:
+        context = self._context
+        if self._tasks is None:
+            self._tasks = await RunTasks.fetch(context.client, context.terms, context.settings.worker.state_dir)
+        if self._rules is None:
+            self._rules = await asyncio.to_thread(
+                make_rules, context.chain, context.run, context.terms, self._tasks, checkpoint
+            )
+        return self._tasks, self._rules
+
+    async def _produce(self, index: int, fetched: FetchedStep, facts: NodeState, tasks: RunTasks, rules: Rules) -> None:
         """Generate the work of an index, score and save it."""
         checkpoint = fetched.checkpoint
         draw = rules.draw(
@@ -83,6 +90,7 @@ class Producer:
             index=index,
             work_class=facts.node.work_class,
         )
+        await tasks.ensure(draw)
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)
         started = time.monotonic()

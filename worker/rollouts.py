@@ -1,4 +1,4 @@
-"""Turn a draw into requests, and generations into rows. Pure: no network, disk or clock."""
+"""Turn a draw into requests, and generations into rows that are scored."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
-from muster.protocol.prompts import completion_text
 from muster.rollouts.schema import Rollout, one_span
-from muster.tasks import length_reward, verify
 from muster.verification.checks import Rules
 from worker.engine import Generation, GenerationRequest
 
@@ -82,7 +81,7 @@ def _rollout(
 ) -> Rollout:
     group, sample = divmod(position, rules.terms.group_size)
     drawn = assignment.draw.groups[group]
-    text = completion_text(rules.tokenizer, generation.tokens, rules.model.stop_tokens)
+    score = rules.score(drawn.task, generation.tokens)
     return Rollout(
         run=rules.run,
         step=assignment.step,
@@ -96,9 +95,9 @@ def _rollout(
         completion_tokens=generation.tokens,
         spans=one_span(len(generation.tokens)),
         logprobs=generation.logprobs,
-        task_reward=verify(rules.task(drawn.task), text),
-        parts=np.array([verify(rules.task(drawn.task), text)], np.int64),
-        fuel=0,
+        task_reward=score.reward(rules.task_set.manifest(drawn.task)),
+        parts=np.array(score.parts, np.int64),
+        fuel=score.fuel,
         length_reward=length_reward(drawn.budget, len(generation.tokens)),
         finish_reason=generation.finish_reason,
         proof=generation.proof,

@@ -30,7 +30,7 @@ from muster.cli.session import Session
 from muster.errors import CheckError, ConfigError, UsageError
 
 if TYPE_CHECKING:
-    from muster.tasks import TaskSet
+    from muster.tasksets.taskset import Scored
     from muster.verification.calibration import Calibration
     from muster.verification.measured import MeasuredCell
     from muster.verification.probes import EngineOptions, ProbeSpec
@@ -95,7 +95,10 @@ class Grid:
     max_tokens: int
     sharpened: tuple[float, ...]
     folder: Path
-    tasks: TaskSet
+    tasks: Sequence[Scored]
+    """What is asked: training tasks."""
+    task_root: bytes
+    """Of the task set that they are of; zero where they are the generator's."""
     cheats: bool = True
 
     @property
@@ -116,7 +119,7 @@ class Grid:
             "tokens": self.tokens,
             "max_tokens": self.max_tokens,
             "sharpened": list(self.sharpened),
-            "task_root": "0x" + self.tasks.root.hex(),
+            "task_root": "0x" + self.task_root.hex(),
             "hardware": hardware(),
             "versions": _versions(),
         }
@@ -308,8 +311,8 @@ def _spec(grid: Grid, way: Way, tokens: int) -> ProbeSpec:
     for _ in range(count):
         before, prompts = [draw.randrange(vocabulary) for _ in range(way.prefix)], []
         for _ in range(way.at_once // GROUP):
-            task, budget = draw.choice(grid.tasks.train), draw.choice((8, 12, 16))
-            prompts.append(prompt_tokens(tokenizer, task, budget).tolist())
+            (manifest, task), budget = draw.choice(grid.tasks), draw.choice((8, 12, 16))
+            prompts.append(prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks).tolist())
         longest = max(map(len, prompts))
         if context is not None:
             if longest + grid.max_tokens > context:
@@ -361,7 +364,8 @@ def grid_of(
 ) -> Grid:
     """Return the grid that the options ask for. Raises UsageError, and ConfigError for a profile that is none."""
     from muster.models.files import model_hash
-    from muster.tasks import load_task_set, make_task_set
+    from muster.tasksets.generated import sample_of
+    from muster.tasksets.taskset import TaskSet
     from muster.verification.profiles import PROFILES, profile_hash
 
     profile_hash(profile)  # raises ConfigError for a name that is none
@@ -379,7 +383,7 @@ def grid_of(
     if not (model / "config.json").is_file():
         raise ConfigError(f"{model} is no model's folder", hint="muster model init")
     folder.mkdir(parents=True, exist_ok=True)
-    task_set = make_task_set(0) if tasks is None else load_task_set(tasks)
+    task_set = None if tasks is None else TaskSet.open(tasks)
     return Grid(
         model=model.resolve(),
         model_hash=model_hash(model),
@@ -389,7 +393,8 @@ def grid_of(
         max_tokens=max_tokens,
         sharpened=times,
         folder=folder,
-        tasks=task_set,
+        tasks=sample_of(0) if task_set is None else task_set.train,
+        task_root=bytes(32) if task_set is None else task_set.root,
         cheats=cheats,
     )
 

@@ -123,7 +123,7 @@ def assess(report: ProbeReport, profile: Profile, about: dict[str, Any], seconds
 async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profile]:
     """Return the newest step of the settings' run, fetched as a worker gets it, a spec of its tasks, its profile."""
     from muster.clients.relays import Relays
-    from muster.clients.run_data import CheckpointFetcher, fetch_profile, fetch_task_set, make_rules
+    from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
     from muster.verification.probes import EngineOptions, ProbeSpec, run_requests
 
     settings = session.settings
@@ -138,9 +138,10 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profil
             session.note(f"fetching step {latest.step} of run {settings.run}")
             relays = Relays(settings.shardcast, client, settings.run)
             fetcher = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
-            task_set = await fetch_task_set(client, terms, folder)
+            tasks = await RunTasks.fetch(client, terms, folder)
+            await tasks.ensure_all()
             path = await fetcher.get(latest.step)
-            rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, task_set, path)
+            rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, path)
     except UnreachableError as error:
         hint = "muster doctor --engine --model FOLDER --profile NAME needs no run"
         raise UnreachableError(f"run {settings.run} cannot be read: {error}", hint=hint) from error
@@ -166,15 +167,15 @@ def _model_spec(model: Path, name: str, rows: int) -> ProbeSpec:
     """Return a spec of tasks of ours for a model without a run."""
     from muster.models.files import load_tokenizer
     from muster.protocol.prompts import prompt_tokens
-    from muster.tasks import make_task_set
+    from muster.tasksets.generated import sample_of
     from muster.verification.probes import ProbeRequest, ProbeSpec
     from muster.verification.profiles import profile_hash
 
     profile_hash(name)  # raises ConfigError for a name that is none
-    draw, tokenizer, tasks = random.Random(f"muster doctor {name}"), load_tokenizer(model), make_task_set(0).train
+    draw, tokenizer, tasks = random.Random(f"muster doctor {name}"), load_tokenizer(model), sample_of(0)
     requests = [
         ProbeRequest(
-            prompt_tokens=prompt_tokens(tokenizer, draw.choice(tasks), draw.choice((8, 12, 16))).tolist(),
+            prompt_tokens=prompt_tokens(tokenizer, draw.choice(tasks)[1], draw.choice((8, 12, 16))).tolist(),
             seed=draw.getrandbits(63),
             max_tokens=MODEL_TOKENS,
         )

@@ -30,12 +30,12 @@ from muster.cli.sampling import (
 from muster.cli.session import Session, as_table, command, parse_numbers, to_json
 from muster.cli.weights import checkpoint_of
 from muster.clients.relays import Relays
-from muster.clients.run_data import CheckpointFetcher, fetch_profile, fetch_task_set, task_set_path
+from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, task_set_path
 from muster.errors import UsageError
 from muster.evaluation.pass_at_k import mean_pass_at_k
 from muster.evaluation.request import EvalRequest, Sampling, TaskResult, part_of
 from muster.runtime.files import write_durably
-from muster.tasks import TaskSet, load_task_set
+from muster.tasksets.taskset import TaskSet
 
 app = typer.Typer()
 
@@ -161,7 +161,7 @@ def _of_files(model: Path | None, tasks: Path | None, step: int | None) -> Subje
         raise UsageError("--step names a step of a run", hint="add --run")
     if model is None or tasks is None:
         raise UsageError("there is nothing to evaluate", hint="muster eval MODEL TASKS, or muster eval --run NUMBER")
-    return Subject(model, tasks, load_task_set(tasks), SamplingDefaults())
+    return Subject(model, tasks, TaskSet.open(tasks), SamplingDefaults())
 
 
 async def _of_run(session: Session, run: int, step: int | None) -> Subject:
@@ -170,7 +170,8 @@ async def _of_run(session: Session, run: int, step: int | None) -> Subject:
     async with session.chain() as chain, session.orchestrator(chain) as client:
         checkpoint = await checkpoint_of(chain, run, step)
         terms, settings = await chain.terms(run), session.settings.shardcast
-        task_set = await fetch_task_set(client, terms, folder)
+        tasks = await RunTasks.fetch(client, terms, folder)
+        await tasks.ensure_all()
         profile = await fetch_profile(client, terms, folder)
         session.note(f"fetching the weights of step {checkpoint.step} …")
         checkpoints = CheckpointFetcher(chain, run, terms, Relays(settings, client, run), settings, folder / "weights")
@@ -178,7 +179,7 @@ async def _of_run(session: Session, run: int, step: int | None) -> Subject:
     return Subject(
         path,
         task_set_path(terms, folder),
-        task_set,
+        tasks.task_set,
         SamplingDefaults.from_terms(terms, profile.name),
         {"run": run, "step": checkpoint.step},
     )

@@ -28,10 +28,10 @@ def init(
 
     from muster.models.files import model_hash, tokenizer_hash
     from muster.models.init import WarmUp, init_model
-    from muster.tasks import load_task_set
+    from muster.tasksets.taskset import TaskSet
 
     torch.set_num_threads(1)
-    task_set = load_task_set(tasks)
+    task_set = TaskSet.open(tasks)
     target = WarmUp.target if target is None else target
     session.note(f"warming up to {target:g} held out …")
     report = init_model(directory, task_set, seed=seed, target=target, budgets=parse_numbers(budgets))

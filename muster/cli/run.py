@@ -48,7 +48,7 @@ from muster.protocol.terms_file import (
 )
 from muster.runtime.files import write_durably
 from muster.runtime.units import Duration, Moment, Tokens
-from muster.tasks import load_task_set
+from muster.tasksets.taskset import TaskSet
 from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document
 from muster.verification.profiles import known_profile, profile_hash
 
@@ -75,7 +75,7 @@ def template(
     out: Annotated[Path | None, typer.Option("--out", help="File to write; else standard output.")] = None,
 ) -> None:
     """Write terms to start from, with the hashes of a task set and a model filled in."""
-    task_set = load_task_set(tasks)
+    task_set = TaskSet.open(tasks)
     local, context = session.settings.chain.chain_id == CHAIN_ANVIL, context_of(model)
     terms = Terms(
         **fit_context(LOCAL_DEFAULTS if local else PUBLIC_DEFAULTS, context),

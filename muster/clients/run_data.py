@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final
@@ -17,18 +17,23 @@ from typing import Final
 from muster.chain.reads import ChainReader
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
-from muster.errors import MismatchError, MusterError
+from muster.environments.scoring import Scorers
+from muster.errors import CheckError, MismatchError, MusterError
 from muster.models.files import load_tokenizer, tokenizer_hash
+from muster.protocol.draws import Draw
 from muster.protocol.hashes import content_hash, hash_bytes
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.runtime.files import write_durably
+from muster.sandbox.component import MAX_COMPONENT_BYTES, find_component, keep_component
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.download import Progress
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
-from muster.tasks import TaskSet, load_task_set
+from muster.tasksets.document import MAX_DOCUMENT_BYTES
+from muster.tasksets.packs import MAX_STORED_BYTES
+from muster.tasksets.taskset import DOCUMENT_NAME, TaskSet
 from muster.verification.calibration import MAX_DOCUMENT, check_calibration, parse_calibration, read_document
 from muster.verification.checks import ModelFacts, Rules
 from muster.verification.profiles import Profile, known_profile
@@ -42,16 +47,67 @@ LOG_SECONDS: Final = 5.0
 _log = telemetry.logger("weights")
 
 
-async def fetch_task_set(client: OrchestratorClient, terms: Terms, folder: Path) -> TaskSet:
-    """Return the run's task set, kept in `folder`. Raises as `OrchestratorClient.get_file` and `load_task_set`."""
-    path = task_set_path(terms, folder)
-    if not path.exists():
-        data = await client.get_file(terms.task_root)
-        await asyncio.to_thread(write_durably, path, data)
-    task_set = await asyncio.to_thread(load_task_set, path, terms.task_root)
-    if task_set.size != terms.task_count:
-        raise MismatchError(f"the task set has {task_set.size} tasks, the run's terms say {terms.task_count}")
-    return task_set
+class RunTasks:
+    """The task set of a run, and what scores it: the document at once, shards and components as they are needed.
+
+    Everything is kept in a folder of the node, so that a restart fetches nothing.
+    """
+
+    def __init__(self, client: OrchestratorClient, task_set: TaskSet) -> None:
+        self._client = client
+        self.task_set = task_set
+        self.components = components_folder(task_set)
+
+    @classmethod
+    async def fetch(cls, client: OrchestratorClient, terms: Terms, folder: Path) -> RunTasks:
+        """Fetch the document, and the components that its environments score by.
+
+        Raises as `OrchestratorClient.get_file`, and CheckError when what came is not what the terms name.
+        """
+        path = task_set_path(terms, folder)
+        if not (path / DOCUMENT_NAME).exists():
+            data = await client.get_file(terms.task_root, MAX_DOCUMENT_BYTES)
+            task_set = await asyncio.to_thread(TaskSet.receive, path, data, terms.task_root)
+        else:
+            task_set = await asyncio.to_thread(TaskSet.open, path, terms.task_root)
+        if task_set.size != terms.task_count:
+            raise MismatchError(f"the task set has {task_set.size} slots, the run's terms say {terms.task_count}")
+        tasks = cls(client, task_set)
+        await tasks._fetch_components()
+        return tasks
+
+    async def ensure(self, draw: Draw) -> None:
+        """Fetch the shards that a draw's tasks lie in, where they are not here."""
+        await self._fetch_shards(self.task_set.missing(group.task for group in draw.groups))
+
+    async def ensure_held_out(self) -> None:
+        """Fetch the shards of the held-out tasks, where they are not here."""
+        await self._fetch_shards(self.task_set.missing_held_out())
+
+    async def ensure_all(self) -> None:
+        """Fetch every shard of training and held-out tasks that is not here."""
+        await self._fetch_shards(self.task_set.missing())
+        await self.ensure_held_out()
+
+    async def _fetch_shards(self, names: Sequence[str]) -> None:
+        for name in names:
+            data = await self._client.get_file(name, MAX_STORED_BYTES)
+            await asyncio.to_thread(self.task_set.put_shard, name, data)
+
+    async def _fetch_components(self) -> None:
+        document = self.task_set.document
+        scorers = [part.environment.scorer for part in (*document.parts, *document.held_out)]
+        for name in dict.fromkeys(scorer.component for scorer in scorers if scorer is not None):
+            try:
+                await asyncio.to_thread(find_component, name, self.components)
+            except CheckError:
+                data = await self._client.get_file(name, MAX_COMPONENT_BYTES)
+                await asyncio.to_thread(keep_component, name, data, self.components)
+
+
+def components_folder(task_set: TaskSet) -> Path:
+    """Return where the components of a task set's environments are kept: beside its tasks."""
+    return task_set.folder / "components"
 
 
 async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) -> Profile:
@@ -77,18 +133,22 @@ async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) 
 
 
 def task_set_path(terms: Terms, folder: Path) -> Path:
-    """Return where `fetch_task_set` keeps it."""
-    return folder / f"tasks-{terms.task_root.hex()}.jsonl"
+    """Return the folder in which `RunTasks` keeps it."""
+    return folder / f"tasks-{terms.task_root.hex()}"
 
 
-def make_rules(chain: ChainReader, run: int, terms: Terms, task_set: TaskSet, checkpoint: Path) -> Rules:
-    """Return the rules of a run, with tokenizer and model facts from any of its checkpoints. Blocks."""
+def make_rules(chain: ChainReader, run: int, terms: Terms, tasks: RunTasks, checkpoint: Path) -> Rules:
+    """Return the rules of a run, with tokenizer and model facts from any of its checkpoints. Blocks.
+
+    Whoever asks closes their scorers.
+    """
     return Rules(
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
         run=run,
         terms=terms,
-        task_set=task_set,
+        task_set=tasks.task_set,
+        scorers=Scorers(tasks.components),
         tokenizer=load_tokenizer(checkpoint),
         model=ModelFacts.read(checkpoint),
     )

@@ -45,6 +45,11 @@ class EnvironmentManifest:
             raise MalformedError(f"environment {self.name}: a part has a bad name or a negative weight")
 
     @property
+    def thinks(self) -> bool:
+        """Return whether a completion is to begin with thinking, whose length the prompt announces."""
+        return self.options.get("thinking") != "none"
+
+    @property
     def parts(self) -> tuple[str, ...]:
         """Return the names of the score's parts, in the order in which rows carry them."""
         return tuple(sorted(self.weights))
@@ -88,10 +93,10 @@ class Score:
     """Each part in millionths, 0 to MICRO, in the order of `EnvironmentManifest.parts`."""
     fuel: int = 0
     """What all calls of the component used; 0 where none was needed."""
-    unsure: bool = False
-    """Whether another processor could have come to another score: a call was deeper than the stack."""
     reason: str = ""
     """Why it is not the full score, for people."""
+    unsure: bool = False
+    """Whether another processor could have come to another score: a call was deeper than the stack."""
 
     def reward(self, manifest: EnvironmentManifest) -> int:
         """Return the weighted sum in millionths, rounded down."""

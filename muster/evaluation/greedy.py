@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from muster.constants import MICRO
+from muster.environments.scoring import Scorers
 from muster.protocol.prompts import completion_text, end_token, pad_token, prompt_tokens
-from muster.tasks import Task, verify
+from muster.tasksets.taskset import Scored
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -35,7 +36,8 @@ class GreedyScore:
 def greedy_score(
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase,
-    tasks: Sequence[Task],
+    tasks: Sequence[Scored],
+    scorers: Scorers,
     *,
     budgets: Sequence[int],
     max_tokens: int,
@@ -46,10 +48,14 @@ def greedy_score(
     `between` is called after each token of a batch; what it raises ends the score.
     """
     asked = [(task, budgets[i % len(budgets)]) for i, task in enumerate(tasks)]
-    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long() for task, budget in asked]
+    prompts = [
+        torch.from_numpy(prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks)).long()
+        for (manifest, task), budget in asked
+    ]
     completions = greedy_completions(model, tokenizer, prompts, max_tokens=max_tokens, between=between)
     rewards = [
-        verify(task, completion_text(tokenizer, tokens)) for (task, _), tokens in zip(asked, completions, strict=True)
+        scorers.score(manifest, task, completion_text(tokenizer, tokens)).reward(manifest)
+        for ((manifest, task), _), tokens in zip(asked, completions, strict=True)
     ]
     errors = [abs(len(tokens) - budget) / budget for (_, budget), tokens in zip(asked, completions, strict=True)]
     count = len(asked)

@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Final
 import torch
 from torch.nn import functional
 
+from muster.environments.answers import THINK_END
+from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
 from muster.evaluation.greedy import greedy_score
 from muster.protocol.prompts import end_token, pad_token, prompt_tokens
-from muster.tasks import Task, TaskSet
-from muster.tasks.rewards import THINK_END
+from muster.tasksets.taskset import Scored, TaskSet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -216,23 +217,25 @@ def warm_up(
     rng = Random(f"muster.warm_up.{seed}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=terms.learning_rate, weight_decay=0.01)
     accuracy, next_check = 0.0, terms.min_steps
+    scorers = Scorers(task_set.folder / "components")
+    train, held_out = list(task_set.train), list(task_set.held_out)
 
-    def measure(tasks: Sequence[Task]) -> float:
-        return greedy_score(model, tokenizer, tasks, budgets=terms.budgets, max_tokens=terms.max_tokens).reward
+    def measure(tasks: Sequence[Scored]) -> float:
+        return greedy_score(model, tokenizer, tasks, scorers, budgets=terms.budgets, max_tokens=terms.max_tokens).reward
 
     for step in range(1, terms.max_steps + 1):
         near = 0.5 if accuracy >= terms.target / 3 else 1.0
         optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / terms.warmup_steps) * near
-        examples = [_example(tokenizer, rng.choice(task_set.train), terms, rng) for _ in range(terms.batch)]
+        examples = [_example(tokenizer, scorers, rng.choice(train), terms, rng) for _ in range(terms.batch)]
         _supervised_loss(model, tokenizer, examples).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
         if step < min(next_check, terms.max_steps):
             continue
-        accuracy = measure(task_set.held_out[: terms.check_tasks])
+        accuracy = measure(held_out[: terms.check_tasks])
         if accuracy >= terms.target:
-            return measure(task_set.held_out), step
+            return measure(held_out), step
         next_check = step + terms.steps_until_check(accuracy)
     raise ConfigError(
         f"the model reached {accuracy:.2f} of {terms.target:.2f} held-out accuracy in {terms.max_steps} steps",
@@ -240,13 +243,19 @@ def warm_up(
     )
 
 
-def _example(tokenizer: PreTrainedTokenizerBase, task: Task, terms: WarmUp, rng: Random) -> tuple[list[int], list[int]]:
+def _example(
+    tokenizer: PreTrainedTokenizerBase, scorers: Scorers, scored: Scored, terms: WarmUp, rng: Random
+) -> tuple[list[int], list[int]]:
     """Return prompt and completion: the model thinks in dots, about as many as the budget leaves room for."""
+    manifest, task = scored
+    right = scorers.environment(manifest).reference_completion(task)
+    if right is None:
+        raise ConfigError(f"task {task.id!r} of {manifest.name} has no reference answer to warm up on")
     budget = rng.choice(terms.budgets)
     length = budget + rng.randint(-terms.jitter, terms.jitter)
-    ending = tokenizer(THINK_END + task.answer + EOS, add_special_tokens=False)["input_ids"]
+    ending = tokenizer(right + EOS, add_special_tokens=False)["input_ids"]
     dot = tokenizer(".", add_special_tokens=False)["input_ids"]
-    prompt = prompt_tokens(tokenizer, task, budget).tolist()
+    prompt = prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks).tolist()
     return prompt, dot * max(0, length - len(ending)) + list(ending)
 
 

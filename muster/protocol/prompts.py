@@ -1,7 +1,8 @@
 """From a task to prompt tokens, and from completion tokens back to text. Workers and validators must agree on both.
 
 The prompt announces the thinking budget. A tokenizer whose chat template has a `thinking_budget` variable renders
-it where the model expects it (ours do, and some public models'); for any other, a sentence is added to the question.
+it where the model expects it (ours do, and some public models'); for any other, a sentence is added to the last message,
+unless the environment asks for no thinking.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from muster.environments.task import Task
 from muster.errors import ConfigError
-from muster.tasks import Task
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,16 +41,19 @@ def pad_token(tokenizer: PreTrainedTokenizerBase) -> int:
     return pad if isinstance(pad, int) else end_token(tokenizer)
 
 
-def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> str:
-    """Render the prompt, special tokens spelled out. Raises ConfigError if the tokenizer has no chat template."""
+def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, thinks: bool = True) -> str:
+    """Render the prompt, special tokens spelled out; `thinks` as in `EnvironmentManifest`.
+
+    Raises ConfigError if the tokenizer has no chat template.
+    """
     template = tokenizer.chat_template
     if not isinstance(template, str):
         raise ConfigError("the tokenizer has no chat template", hint="use a chat model, or muster model init")
-    content = task.prompt
-    if "thinking_budget" not in template:
-        content += BUDGET_SENTENCE.format(budget=budget)
+    messages = [{"role": message.role, "content": message.content} for message in task.messages]
+    if thinks and "thinking_budget" not in template:
+        messages[-1]["content"] += BUDGET_SENTENCE.format(budget=budget)
     text = tokenizer.apply_chat_template(
-        [{"role": "user", "content": content}],
+        messages,
         tokenize=False,
         add_generation_prompt=True,
         thinking_budget=budget,
@@ -59,9 +63,9 @@ def prompt_text(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> 
     return text
 
 
-def prompt_tokens(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int) -> np.ndarray:
+def prompt_tokens(tokenizer: PreTrainedTokenizerBase, task: Task, budget: int, *, thinks: bool = True) -> np.ndarray:
     """Return the token ids of the prompt, int32 [length]. `budget` is in tokens, as drawn."""
-    ids = tokenizer(prompt_text(tokenizer, task, budget), add_special_tokens=False)["input_ids"]
+    ids = tokenizer(prompt_text(tokenizer, task, budget, thinks=thinks), add_special_tokens=False)["input_ids"]
     return np.asarray(ids, dtype=np.int32)
 
 

@@ -104,7 +104,7 @@ class Layout:
         self.run_folder = folder / "run"
         """What a newcomer needs: task set, tokenizer, model configuration."""
         self.model = folder / "model"
-        self.tasks = folder / "tasks.jsonl"
+        self.tasks = folder / "tasks"
         self.shards = folder / "origin"
 
     def key(self, name: str) -> Path:

@@ -30,7 +30,8 @@ from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
 from muster.swarm.plan import ESCROW, Layout, SwarmRequest, local_terms, nodes, settings_of
 from muster.swarm.summary import Participant
-from muster.tasks import TaskSet, make_task_set, save_task_set
+from muster.tasksets.generated import make_task_set
+from muster.tasksets.taskset import TaskSet
 
 MARKER = ".muster-swarm"
 """A file in every folder that a swarm made, so that nothing else is ever deleted."""
@@ -84,15 +85,13 @@ def operator_of(node: str) -> str:
 
 def make_tasks(request: SwarmRequest) -> TaskSet:
     """Make the run's tasks from the seed."""
-    task_set = make_task_set(request.seed)
-    save_task_set(task_set, request.layout.tasks)
-    return task_set
+    return make_task_set(request.seed, folder=request.layout.tasks)
 
 
 def fill_run_folder(layout: Layout) -> None:
     """Copy what a newcomer gets from the orchestrator: the task set, the tokenizer and the model's configuration."""
     layout.run_folder.mkdir(parents=True)
-    shutil.copy2(layout.tasks, layout.run_folder / "tasks.jsonl")
+    shutil.copytree(layout.tasks, layout.run_folder / "tasks")
     for name in FIXED_FILES:
         if (layout.model / name).is_file():
             shutil.copy2(layout.model / name, layout.run_folder / name)

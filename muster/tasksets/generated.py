@@ -19,7 +19,7 @@ from muster.environments.task import Message, Task
 from muster.errors import ConfigError, MalformedError
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import Source
-from muster.tasksets.taskset import TaskSet
+from muster.tasksets.taskset import Scored, TaskSet
 
 MAX_MISSES: Final = 10_000
 """Draws in a row that found only known problems, after which a level is taken to be exhausted."""
@@ -153,6 +153,12 @@ def make_tasks(
     held = _fill(source, rng, levels, held_out, seen_keys=set(), one_per_key=True)
     known = {source.key(task) for task in held}
     return _fill(source, rng, levels, train, seen_keys=known, one_per_key=False), held
+
+
+def sample_of(seed: int, family: str = "sort") -> list[Scored]:
+    """Return training tasks of a family with what scores them, for measurements without a task set of their own."""
+    training, _ = make_tasks(seed, family=family)
+    return [(family_of(family).environment, task) for task in training]
 
 
 def make_task_set(

@@ -18,6 +18,10 @@ from typing import TYPE_CHECKING, Final, get_args
 import numpy as np
 
 from muster.constants import MAX_EVIDENCE_BYTES
+from muster.environments.manifest import Score
+from muster.environments.rewards import length_reward
+from muster.environments.scoring import Scorers
+from muster.environments.task import Task
 from muster.errors import ConfigError
 from muster.protocol.draws import Draw, GroupDraw, draw_base, draw_commitment
 from muster.protocol.messages import Reason
@@ -25,7 +29,7 @@ from muster.protocol.prompts import completion_text, prompt_tokens
 from muster.protocol.terms import Terms
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout
-from muster.tasks import Task, TaskSet, length_reward, verify
+from muster.tasksets.taskset import TaskSet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -103,13 +107,19 @@ class Rules:
     run: int
     terms: Terms
     task_set: TaskSet
+    scorers: Scorers
     tokenizer: PreTrainedTokenizerBase
     model: ModelFacts
     _prompts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False, compare=False)
 
-    def task(self, index: int) -> Task:
-        """Return a task of the run's set by its index."""
-        return self.task_set.task(index)
+    def task(self, slot: int) -> Task:
+        """Return a drawn task."""
+        return self.task_set.task(slot)
+
+    def score(self, slot: int, completion: np.ndarray) -> Score:
+        """Score a completion's tokens by the environment of a drawn task. Raises as `Scorers.score`."""
+        text = completion_text(self.tokenizer, completion, self.model.stop_tokens)
+        return self.scorers.score(self.task_set.manifest(slot), self.task(slot), text)
 
     def prompt(self, task: int, budget: int) -> np.ndarray:
         """Return the prompt's tokens, int32. They are cached, since a group's samples share them."""
@@ -117,7 +127,8 @@ class Rules:
         if key not in self._prompts:
             if len(self._prompts) >= _CACHED_PROMPTS:
                 self._prompts.clear()
-            self._prompts[key] = prompt_tokens(self.tokenizer, self.task(task), budget)
+            thinks = self.task_set.manifest(task).thinks
+            self._prompts[key] = prompt_tokens(self.tokenizer, self.task(task), budget, thinks=thinks)
         return self._prompts[key]
 
     def draw(self, *, step: int, entropy: bytes, node: str, index: int, work_class: int) -> Draw:
@@ -220,12 +231,14 @@ def check_prompt(row: CheckedRow) -> Finding | None:
 def check_bounds(row: CheckedRow) -> Finding | None:
     """Check lengths and values of tokens and log-probabilities.
 
-    There are 1 to the limit tokens, all in the vocabulary; as many log-probabilities, each finite and at most zero.
+    There are 1 to the limit tokens, all in the vocabulary and in one sampled span; as many log-probabilities, each finite and at most zero.
     """
     tokens, logprobs = row.rollout.completion_tokens, row.rollout.logprobs
     limit = row.rules.terms.max_completion_tokens
     if not 1 <= len(tokens) <= limit:
         return row.finding("out_of_bounds", f"{len(tokens)} completion tokens", len(tokens), limit)
+    if row.rollout.spans.tolist() != [len(tokens)]:
+        return row.finding("out_of_bounds", "the spans are not one sampled span, the whole completion")
     if len(logprobs) != len(tokens):
         detail = f"{len(logprobs)} log-probabilities for {len(tokens)} tokens"
         return row.finding("out_of_bounds", detail, len(logprobs), len(tokens))
@@ -259,12 +272,21 @@ def check_termination(row: CheckedRow) -> Finding | None:
 
 
 def check_reward(row: CheckedRow) -> Finding | None:
-    """Check that both rewards are what the task's own verifier and the length rule give."""
+    """Check that the score, its parts, the fuel it took and the length reward are what scoring anew gives.
+
+    A score that another processor could have come to otherwise is not judged. Raises UnreachableError when this machine
+    cannot run the scorer.
+    """
     r, rules = row.rollout, row.rules
-    text = completion_text(rules.tokenizer, r.completion_tokens, rules.model.stop_tokens)
-    expected = verify(rules.task(row.drawn.task), text)
-    if r.task_reward != expected:
-        return row.finding("wrong_reward", "the task reward is not the verifier's", r.task_reward, expected)
+    score = rules.score(row.drawn.task, r.completion_tokens)
+    if not score.unsure:
+        expected = score.reward(rules.task_set.manifest(row.drawn.task))
+        if r.task_reward != expected:
+            return row.finding("wrong_reward", "the task reward is not the scorer's", r.task_reward, expected)
+        if tuple(r.parts.tolist()) != score.parts:
+            return row.finding("wrong_reward", f"the parts of the reward are not the scorer's, {score.parts}")
+        if r.fuel != score.fuel:
+            return row.finding("wrong_reward", "scoring used other fuel than the row says", r.fuel, score.fuel)
     expected = length_reward(row.drawn.budget, len(r.completion_tokens))
     if r.length_reward != expected:
         return row.finding("wrong_reward", "the length reward is not the rule's", r.length_reward, expected)
