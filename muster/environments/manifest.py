@@ -138,4 +138,6 @@ class Score:
 
     def reward(self, manifest: EnvironmentManifest) -> int:
         """Return the weighted sum in millionths, rounded down."""
-        return sum(part * manifest.weights[name] for part, name in zip(self.parts, manifest.parts, strict=True)) // MICRO
+        return (
+            sum(part * manifest.weights[name] for part, name in zip(self.parts, manifest.parts, strict=True)) // MICRO
+        )
