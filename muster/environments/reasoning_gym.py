@@ -38,8 +38,24 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 """Datasets that the component lacks, and why."""
 
-DATASETS: Final = frozenset([])
-"""Datasets whose every gold answer scores 1 in the component after their entries went through JSON."""
+DATASETS: Final = frozenset(
+    """
+    ab aiw arc_1d base_conversion basic_arithmetic bf binary_alternation binary_matrix bitwise_arithmetic
+    caesar_cipher calendar_arithmetic chain_sum circuit_logic codeio coin_flip color_cube_rotation
+    complex_arithmetic count_bits count_primes countdown course_schedule cryptarithm decimal_arithmetic
+    decimal_chain_sum dice emoji_mystery family_relationships figlet_font fraction_simplification futoshiki gcd
+    graph_color group_anagrams gsm_symbolic intermediate_integration isomorphic_strings jugs kakurasu
+    knight_swap knights_knaves largest_island lcm leg_counting letter_counting letter_jumble list_functions
+    mahjong_puzzle maze mini_sudoku modulo_grid n_queens needle_haystack number_filtering number_format
+    number_sequence number_sorting palindrome_generation palindrome_partitioning path_star polynomial_equations
+    polynomial_multiplication power_function prime_factorization products propositional_logic puzzle24
+    quantum_lock ransom_note rearc rectangle_count rotate_matrix rotten_oranges rush_hour self_reference
+    sentence_reordering shortest_path simple_equations simple_geometry simple_integration spell_backward
+    spiral_matrix string_insertion string_manipulation string_splitting string_synthesis sudoku survo syllogism
+    time_intervals tower_of_hanoi tsumego word_ladder word_sequence_reversal word_sorting
+    """.split()  # noqa: SIM905
+)
+"""Datasets that the component scores as the package does: each one's gold answers, where it has any, score 1 there."""
 
 
 class ReasoningGym:

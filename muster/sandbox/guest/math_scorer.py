@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-import stand_ins  # noqa: F401, I001
-
 import importlib
 import logging
 import pkgutil
@@ -15,6 +13,7 @@ from typing import Any
 import antlr4  # pyright: ignore[reportMissingImports]
 import latex2sympy2_extended  # pyright: ignore[reportMissingImports]
 import math_verify  # pyright: ignore[reportMissingImports]
+import stand_ins  # noqa: F401
 import sympy
 
 SKIPPED = ("tests", "benchmarks", "plotting", "conftest", "testing", "interactive", "galgebra")
