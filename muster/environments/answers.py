@@ -1,7 +1,8 @@
 """Finds the answer in a completion: what follows the thinking, the last box, number, code block or letter.
 
 Every function is one pass over the text without regular expressions, returns None where there is nothing to find, and
-is total: any text that Python can hold is allowed, lone surrogates included. Every answer has a bounded length.
+is total: any text that Python can hold is allowed, lone surrogates included. Every answer has a bounded length. Letters
+and digits are ASCII's: what else is a letter depends on the Unicode version of a machine's Python.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ _BOX: Final = "\\boxed{"
 _FENCE: Final = "```"
 _PYTHON: Final = ("", "python", "python3", "py")
 _DIGITS: Final = "0123456789"
+_LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+_ALPHANUMERIC: Final = frozenset(_DIGITS + _LETTERS + _LETTERS.lower())
+_WORD: Final = _ALPHANUMERIC | {"_"}
 
 
 def after_thinking(completion: str, thinking: Thinking) -> str | None:
@@ -98,7 +102,7 @@ def last_number(text: str) -> str | None:
         character = text[start - 1]
         if character == "." and not point:
             point = True
-        elif character not in _DIGITS and (character != "," or point is False and "." in text[start:end]):
+        elif character not in _DIGITS and character != ",":
             break
         start -= 1
     if end - start > MAX_ANSWER_CHARS:
@@ -110,7 +114,7 @@ def last_number(text: str) -> str | None:
     # 3. A sign counts where it is no subtraction.
     if start > 0 and text[start - 1] in "-\u2212":
         before = text[start - 2] if start > 1 else " "
-        if not before.isalnum() and before not in ")]}":
+        if before not in _ALPHANUMERIC and before not in ")]}":
             body = f"-{body}"
     return body
 
@@ -144,7 +148,7 @@ def last_letter(text: str, choices: int) -> str | None:
     Alone: neither a letter, a digit nor an underscore is next to it, nor an apostrophe after it. A letter in a box
     is taken first.
     """
-    letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[:choices]
+    letters = _LETTERS[:choices]
     box = last_box(text)
     if box is not None and box.strip("().") in tuple(letters):
         return box.strip("().")
@@ -152,6 +156,6 @@ def last_letter(text: str, choices: int) -> str | None:
         if text[position] in letters:
             before = text[position - 1] if position else " "
             after = text[position + 1] if position + 1 < len(text) else " "
-            if not (before.isalnum() or before == "_" or after.isalnum() or after in "_'\u2019"):
+            if before not in _WORD and after not in _WORD and after not in "'\u2019":
                 return text[position]
     return None

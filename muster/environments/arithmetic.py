@@ -10,4 +10,4 @@ from muster.environments.exact import ExactAnswer
 class Arithmetic(ExactAnswer):
     """Sums, differences and products. Reference: `{"answer": "42"}`."""
 
-    NAME: ClassVar = "arithmetic"
+    NAME: ClassVar[str] = "arithmetic"

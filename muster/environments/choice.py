@@ -23,10 +23,10 @@ class Choice:
     the letter; "boxed" wants it in `\boxed{}`.
     """
 
-    NAME: ClassVar = "choice"
-    VERSION: ClassVar = 1
-    PARTS: ClassVar = ("correct",)
-    FUNCTION: ClassVar = ""
+    NAME: ClassVar[str] = "choice"
+    VERSION: ClassVar[int] = 1
+    PARTS: ClassVar[tuple[str, ...]] = ("correct",)
+    FUNCTION: ClassVar[str] = ""
     OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("letter", "exact", "boxed")), "thinking": THINKING}
 
     def __init__(self, manifest: EnvironmentManifest) -> None:

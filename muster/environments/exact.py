@@ -18,9 +18,9 @@ class ExactAnswer:
     """Base of environments that compare texts. Reference: `{"answer": text}`."""
 
     NAME: ClassVar[str]
-    VERSION: ClassVar = 1
-    PARTS: ClassVar = ("correct",)
-    FUNCTION: ClassVar = ""
+    VERSION: ClassVar[int] = 1
+    PARTS: ClassVar[tuple[str, ...]] = ("correct",)
+    FUNCTION: ClassVar[str] = ""
     OPTIONS: ClassVar[Mapping[str, Option]] = {"thinking": THINKING}
 
     def __init__(self, manifest: EnvironmentManifest) -> None:

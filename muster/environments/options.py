@@ -54,6 +54,7 @@ class EnvironmentClass(Protocol):
     NAME: ClassVar[str]
     VERSION: ClassVar[int]
     PARTS: ClassVar[tuple[str, ...]]
+    """Names of the parts of the score."""
     FUNCTION: ClassVar[str]
     """The component's function; empty where scoring needs none."""
     OPTIONS: ClassVar[Mapping[str, Option]]

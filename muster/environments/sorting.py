@@ -10,4 +10,4 @@ from muster.environments.exact import ExactAnswer
 class Sorting(ExactAnswer):
     """Digits to sort. Reference: `{"answer": "1235"}`."""
 
-    NAME: ClassVar = "sorting"
+    NAME: ClassVar[str] = "sorting"

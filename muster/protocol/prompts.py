@@ -1,8 +1,8 @@
 """From a task to prompt tokens, and from completion tokens back to text. Workers and validators must agree on both.
 
 The prompt announces the thinking budget. A tokenizer whose chat template has a `thinking_budget` variable renders
-it where the model expects it (ours do, and some public models'); for any other, a sentence is added to the last message,
-unless the environment asks for no thinking.
+it where the model expects it (ours do, and some public models'); for any other, a sentence is added to the last
+message, unless the environment asks for no thinking.
 """
 
 from __future__ import annotations

@@ -33,7 +33,10 @@ def completion_hash(rollout: Rollout) -> bytes:
 
 
 def row_hash(rollout: Rollout) -> bytes:
-    """Hash the version and every column in schema order: integers little-endian at their width, the rest length-prefixed."""
+    """Hash the version and every column, in schema order.
+
+    Integers are little-endian at their width, the rest is length-prefixed.
+    """
     fixed = struct.pack(
         "<HIIIIIQQH",
         VERSION,

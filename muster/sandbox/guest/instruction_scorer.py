@@ -24,8 +24,11 @@ from collections.abc import Callable
 from typing import Any
 
 ABBREVIATIONS = frozenset(
-    "mr mrs ms dr prof sr jr st vs etc e.g i.e cf al inc ltd co corp dept est fig no vol pp u.s u.k a.m p.m jan feb "
-    "mar apr jun jul aug sep sept oct nov dec".split()
+    (
+        *("mr", "mrs", "ms", "dr", "prof", "sr", "jr", "st", "inc", "ltd", "co", "corp", "dept", "est"),
+        *("vs", "etc", "e.g", "i.e", "cf", "al", "fig", "no", "vol", "pp", "u.s", "u.k", "a.m", "p.m"),
+        *("jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"),
+    )
 )
 CLOSING = "\"'”’)]}»*_"
 ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -63,23 +66,23 @@ def _compare(count: int, relation: str, wanted: int) -> bool:
 
 
 def existence(text: str, keywords: list[str]) -> bool:
-    """Every keyword occurs, in any case, also within a word."""
+    """Return whether every keyword occurs, in any case, also within a word."""
     low = text.lower()
     return all(keyword.lower() in low for keyword in keywords)
 
 
 def frequency(text: str, keyword: str, frequency: int, relation: str) -> bool:
-    """The keyword occurs that often, in any case, occurrences not overlapping."""
+    """Return whether the keyword occurs that often, in any case, occurrences not overlapping."""
     return _compare(text.lower().count(keyword.lower()), relation, frequency)
 
 
 def forbidden_words(text: str, forbidden_words: list[str]) -> bool:
-    """No word occurs between word borders, in any case."""
+    """Return whether no word occurs between word borders, in any case."""
     return not any(re.search(rf"\b{re.escape(word)}\b", text, re.IGNORECASE) for word in forbidden_words)
 
 
 def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: str) -> bool:
-    """The letter occurs that often, in any case."""
+    """Return whether the letter occurs that often, in any case."""
     return _compare(text.lower().count(letter.lower()), let_relation, let_frequency)
 
 
@@ -124,7 +127,7 @@ def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
 
 
 def number_paragraphs(text: str, num_paragraphs: int) -> bool:
-    """Paragraphs stand between `***`; only the first and the last may be empty, and then do not count."""
+    """Count paragraphs between `***`; only the first and the last may be empty, and then do not count."""
     parts = [part.strip() for part in re.split(r"\s?\*\*\*\s?", text)]
     if not all(parts[1:-1]):
         return False
@@ -136,7 +139,7 @@ def number_words(text: str, num_words: int, relation: str) -> bool:
 
 
 def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int, first_word: str) -> bool:
-    """Paragraphs stand between two newlines; empty ones keep their number but do not count."""
+    """Count paragraphs between two newlines; empty ones keep their number but do not count."""
     parts = text.split("\n\n")
     count = sum(1 for part in parts if part.strip())
     if count != num_paragraphs or not 1 <= nth_paragraph <= count or not parts[nth_paragraph - 1].strip():
@@ -149,12 +152,12 @@ def nth_paragraph_first_word(text: str, num_paragraphs: int, nth_paragraph: int,
 
 
 def number_placeholders(text: str, num_placeholders: int) -> bool:
-    """At least so many texts stand in square brackets, each within a line."""
+    """Return whether at least so many texts stand in square brackets, each within a line."""
     return len(re.findall(r"\[.*?\]", text)) >= num_placeholders
 
 
 def postscript(text: str, postscript_marker: str) -> bool:
-    """The marker occurs, in any case; that of `P.S.` and `P.P.S` may have spaces after its points."""
+    """Return whether the marker occurs, in any case; `P.S.` and `P.P.S` may have spaces after their points."""
     patterns = {"P.P.S": r"p\.\s?p\.\s?s", "P.S.": r"p\.\s?s\."}
     pattern = patterns.get(postscript_marker) or re.escape(postscript_marker.lower())
     return re.search(pattern, text.lower()) is not None
@@ -164,10 +167,10 @@ def postscript(text: str, postscript_marker: str) -> bool:
 
 
 def number_bullet_lists(text: str, num_bullets: int) -> bool:
-    """Exactly so many lines begin with `-`, or with one `*` and then something else."""
-    return len(re.findall(r"^\s*\*[^*].*$", text, re.MULTILINE)) + len(
-        re.findall(r"^\s*-.*$", text, re.MULTILINE)
-    ) == (num_bullets)
+    """Return whether exactly so many lines begin with `-`, or with one `*` and then something else."""
+    return len(re.findall(r"^\s*\*[^*].*$", text, re.MULTILINE)) + len(re.findall(r"^\s*-.*$", text, re.MULTILINE)) == (
+        num_bullets
+    )
 
 
 def constrained_response(text: str) -> bool:
@@ -175,19 +178,19 @@ def constrained_response(text: str) -> bool:
 
 
 def number_highlighted_sections(text: str, num_highlights: int) -> bool:
-    """At least so many texts stand between single or double asterisks within a line, empty ones not counted."""
+    """Return whether at least so many texts, empty ones not counted, stand between single or double asterisks."""
     single = re.findall(r"\*([^\n*]*)\*", text)
     double = re.findall(r"\*\*([^\n*]*)\*\*", text)
     return sum(1 for part in single + double if part.strip()) >= num_highlights
 
 
 def multiple_sections(text: str, section_spliter: str, num_sections: int) -> bool:
-    """At least so many headings: the splitter and a number, with at most one space between."""
+    """Return whether there are at least so many headings: the splitter and a number, with at most one space between."""
     return len(re.findall(rf"{re.escape(section_spliter)}\s?\d+", text)) >= num_sections
 
 
 def json_format(text: str) -> bool:
-    """All of it is JSON, a fence of backticks around it not counted."""
+    """Return whether all of it is JSON, a fence of backticks around it not counted."""
     body = text.strip()
     for fence in ("```json", "```Json", "```JSON", "```"):
         body = body.removeprefix(fence)
@@ -199,7 +202,7 @@ def json_format(text: str) -> bool:
 
 
 def title(text: str) -> bool:
-    """A line has something between `<<` and `>>`."""
+    """Return whether a line has something between `<<` and `>>`."""
     return any(match.strip("<>").strip() for match in re.findall(r"<<[^\n]+>>", text))
 
 
@@ -207,7 +210,7 @@ def title(text: str) -> bool:
 
 
 def two_responses(text: str) -> bool:
-    """Two different texts stand between `******`; only the first and the last part may be empty."""
+    """Return whether two different texts stand between `******`; only the first and the last part may be empty."""
     parts = [part.strip() for part in text.split("******")]
     if not all(parts[1:-1]):
         return False
@@ -223,7 +226,7 @@ def repeat_prompt(text: str, prompt_to_repeat: str) -> bool:
 
 
 def end_checker(text: str, end_phrase: str) -> bool:
-    """It ends with the phrase, in any case, quotation marks around it not counted."""
+    """Return whether the text ends with the phrase, in any case; quotation marks around it do not count."""
     return text.strip().strip('"').lower().endswith(end_phrase.strip().lower())
 
 

@@ -1,4 +1,7 @@
-"""Whether two mathematical answers are equal, by math-verify. Fuel bounds it, so its own time-outs are off."""
+"""Whether two mathematical answers are equal, by math-verify. Fuel bounds it, so its own time-outs are off.
+
+`stand_ins` comes before sympy, which looks for ctypes.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import logging
 import pkgutil
 from typing import Any
 
-import stand_ins  # noqa: F401: sympy looks for ctypes
+import antlr4  # pyright: ignore[reportMissingImports]
+import latex2sympy2_extended  # pyright: ignore[reportMissingImports]
+import math_verify  # pyright: ignore[reportMissingImports]
+import stand_ins  # noqa: F401
 import sympy
-from math_verify import parse, verify
 
 SKIPPED = ("tests", "benchmarks", "plotting", "conftest", "testing", "interactive", "galgebra")
 
@@ -17,19 +22,19 @@ SKIPPED = ("tests", "benchmarks", "plotting", "conftest", "testing", "interactiv
 def _import_all(package: Any) -> list[tuple[str, str]]:
     """Import every submodule, for nothing can be imported later; return those that cannot be imported at all.
 
-    Without this, sympy answers wrongly and silently: it imports parts of itself when they are needed.
+    Without this they answer wrongly and silently: sympy and antlr import parts of themselves when they need them.
     """
     missing = []
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not any(part in SKIPPED for part in module.name.split(".")):
             try:
                 importlib.import_module(module.name)
-            except Exception as error:  # noqa: BLE001, PERF203: optional dependencies
+            except Exception as error:  # noqa: BLE001
                 missing.append((module.name, repr(error)[:100]))
     return missing
 
 
-MISSING = _import_all(sympy)
+MISSING = [one for package in (sympy, antlr4, latex2sympy2_extended, math_verify) for one in _import_all(package)]
 logging.disable(logging.CRITICAL)
 
 
@@ -42,9 +47,9 @@ def equal(payload: dict[str, Any]) -> dict[str, Any]:
     gold, answer = payload["gold"].strip(), payload["answer"].strip()
     if gold and gold == answer:
         return {"equal": True}
-    left = parse(_wrapped(gold, payload["gold_format"]), parsing_timeout=None)
-    right = parse(_wrapped(answer, payload["answer_format"]), parsing_timeout=None)
-    return {"equal": bool(verify(left, right, timeout_seconds=None))}
+    left = math_verify.parse(_wrapped(gold, payload["gold_format"]), parsing_timeout=None)
+    right = math_verify.parse(_wrapped(answer, payload["answer_format"]), parsing_timeout=None)
+    return {"equal": bool(math_verify.verify(left, right, timeout_seconds=None))}
 
 
 def _wrapped(text: str, form: str) -> str:

@@ -1,21 +1,17 @@
 """Modules that libraries look for and a component lacks. What uses more of them than stands here, raises.
 
-`ctypes`: sympy asks for the size of a long. `numpy`: four of reasoning-gym's scorers import it and call at most
-`isclose` on two numbers.
+`ctypes` is for sympy, which asks for the size of a long. `numpy` is for four of reasoning-gym's scorers, which call at
+most `isclose` on two numbers: it may be there only while they are imported, or sympy takes it for the real one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import importlib.machinery
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
-
-
-def _install(name: str, **names: Any) -> None:
-    if name not in sys.modules:
-        module = types.ModuleType(name)
-        module.__dict__.update(names)
-        sys.modules[name] = module
 
 
 def isclose(a: float, b: float, rtol: float = 1e-5, atol: float = 1e-8) -> bool:
@@ -31,5 +27,32 @@ class _Array:
     """numpy.ndarray, as the type of a parameter only."""
 
 
-_install("ctypes", c_long=_Long, sizeof=lambda kind: 4)
-_install("numpy", ndarray=_Array, isclose=isclose)
+def _module(name: str, **names: Any) -> types.ModuleType:
+    module = types.ModuleType(name)
+    module.__dict__.update(names)
+    return module
+
+
+@contextlib.contextmanager
+def numpy() -> Iterator[None]:
+    """Let `import numpy` find the stand-in within the block, and nothing afterwards."""
+    sys.modules["numpy"] = _module("numpy", ndarray=_Array, isclose=isclose)
+    try:
+        yield
+    finally:
+        sys.modules["numpy"] = None  # type: ignore[assignment]
+
+
+def seal() -> None:
+    """Make every import of what is not there yet raise ModuleNotFoundError. To be called once all is imported.
+
+    Otherwise it would look for a file, which ends the instance.
+    """
+    sys.meta_path[:] = [importlib.machinery.BuiltinImporter, importlib.machinery.FrozenImporter]
+    sys.path[:] = []
+    sys.path_hooks[:] = []
+    sys.path_importer_cache.clear()
+
+
+sys.modules.setdefault("numpy", None)  # type: ignore[arg-type]
+sys.modules.setdefault("ctypes", _module("ctypes", c_long=_Long, sizeof=lambda kind: 4))

@@ -1,0 +1,135 @@
+"""Instructions that can be checked, as in IFEval: the checks run in the component, by regular expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Final
+
+from muster.constants import MICRO
+from muster.environments.answers import MAX_TEXT_CHARS, after_thinking
+from muster.environments.base import ScorerCall
+from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.options import THINKING, OneOf, Option, failed, only, read_options
+from muster.environments.task import Task
+from muster.errors import MalformedError
+
+MAX_INSTRUCTIONS: Final = 16
+RELATIONS: Final = ("less than", "at least")
+
+INSTRUCTIONS: Final[Mapping[str, Mapping[str, str]]] = {
+    "change_case:capital_word_frequency": {"capital_frequency": "count", "capital_relation": "relation"},
+    "change_case:english_capital": {},
+    "change_case:english_lowercase": {},
+    "combination:repeat_prompt": {"prompt_to_repeat": "text"},
+    "combination:two_responses": {},
+    "detectable_content:number_placeholders": {"num_placeholders": "count"},
+    "detectable_content:postscript": {"postscript_marker": "text"},
+    "detectable_format:constrained_response": {},
+    "detectable_format:json_format": {},
+    "detectable_format:multiple_sections": {"num_sections": "count", "section_spliter": "text"},
+    "detectable_format:number_bullet_lists": {"num_bullets": "count"},
+    "detectable_format:number_highlighted_sections": {"num_highlights": "count"},
+    "detectable_format:title": {},
+    "keywords:existence": {"keywords": "texts"},
+    "keywords:forbidden_words": {"forbidden_words": "texts"},
+    "keywords:frequency": {"frequency": "count", "keyword": "text", "relation": "relation"},
+    "keywords:letter_frequency": {"let_frequency": "count", "let_relation": "relation", "letter": "text"},
+    "length_constraints:nth_paragraph_first_word": {
+        "first_word": "text",
+        "nth_paragraph": "count",
+        "num_paragraphs": "count",
+    },
+    "length_constraints:number_paragraphs": {"num_paragraphs": "count"},
+    "length_constraints:number_sentences": {"num_sentences": "count", "relation": "relation"},
+    "length_constraints:number_words": {"num_words": "count", "relation": "relation"},
+    "punctuation:no_comma": {},
+    "startend:end_checker": {"end_phrase": "text"},
+    "startend:quotation": {},
+}
+"""IFEval's names, and what each is told."""
+
+LANGUAGE: Final = "language:response_language"
+
+
+class Instruction:
+    """Prompts with instructions. Reference: `{"instructions": [{"id": name, "kwargs": {…}}, …]}`.
+
+    Option `mode`: "strict" looks at the text as it is, "loose" forgives a first or last line and asterisks. Option
+    `partial`: score the fraction of instructions followed instead of all or nothing.
+    """
+
+    NAME: ClassVar[str] = "instruction"
+    VERSION: ClassVar[int] = 1
+    PARTS: ClassVar[tuple[str, ...]] = ("followed",)
+    FUNCTION: ClassVar[str] = "instruction"
+    OPTIONS: ClassVar[Mapping[str, Option]] = {
+        "mode": OneOf(("strict", "loose")),
+        "partial": OneOf((False, True)),
+        "thinking": THINKING,
+    }
+
+    def __init__(self, manifest: EnvironmentManifest) -> None:
+        self.manifest = manifest
+        options = read_options(manifest, type(self))
+        self._mode, self._partial, self._thinking = options["mode"], options["partial"], options["thinking"]
+
+    def check(self, task: Task) -> None:
+        """Raise MalformedError unless every instruction is known and told what it needs, and nothing else."""
+        only(task.reference, ("instructions",), task.id)
+        instructions = task.reference.get("instructions")
+        if not isinstance(instructions, list) or not 1 <= len(instructions) <= MAX_INSTRUCTIONS:
+            raise MalformedError(f"task {task.id[:80]!r} has no list of 1 to {MAX_INSTRUCTIONS} instructions")
+        for instruction in instructions:
+            match instruction:
+                case {"id": str(name), "kwargs": dict(arguments), **rest} if not rest:
+                    _check_instruction(name, arguments, task.id[:80])
+                case _:
+                    raise MalformedError(f"task {task.id[:80]!r} has an instruction that is not an id and kwargs")
+
+    def score(self, task: Task, completion: str, call: ScorerCall) -> Score:
+        """Return 1 when all instructions are followed, else 0, or the fraction rounded down."""
+        text = after_thinking(completion, self._thinking)
+        if text is None or not text.strip():
+            return failed("no answer")
+        if len(text) > MAX_TEXT_CHARS:
+            return failed(f"an answer over {MAX_TEXT_CHARS} characters")
+        wanted = [[instruction["id"], instruction["kwargs"]] for instruction in task.reference["instructions"]]
+        outcome = call({"instructions": wanted, "mode": self._mode, "text": text})
+        match outcome.value:
+            case {"followed": list(followed)} if len(followed) == len(wanted):
+                count = sum(one is True for one in followed)
+                if count == len(wanted):
+                    return Score((MICRO,), outcome.fuel)
+                first = next(name for (name, _), one in zip(wanted, followed, strict=True) if one is not True)
+                return Score((MICRO * count // len(wanted) if self._partial else 0,), outcome.fuel, f"not {first}")
+        return failed(f"stopped: {outcome.stopped}"[:200], outcome.fuel)
+
+    def reference_completion(self, task: Task) -> None:
+        """Return None: instructions hold no answer."""
+        return
+
+
+def _check_instruction(name: str, arguments: Mapping[str, Any], task: str) -> None:
+    if name == LANGUAGE:
+        raise MalformedError(
+            f"task {task!r} has the instruction {name}: detecting a language is a guess that differs between machines",
+            hint="leave tasks with this instruction out when importing",
+        )
+    if name not in INSTRUCTIONS:
+        raise MalformedError(f"task {task!r} has an unknown instruction {name[:80]!r}")
+    kinds = INSTRUCTIONS[name]
+    if set(arguments) != set(kinds):
+        raise MalformedError(f"instruction {name} of task {task!r} needs {', '.join(kinds) or 'no arguments'}")
+    for key, kind in kinds.items():
+        value = arguments[key]
+        match kind:
+            case "count":
+                right = type(value) is int and 0 <= value <= 1_000_000
+            case "relation":
+                right = value in RELATIONS
+            case "text":
+                right = isinstance(value, str) and bool(value)
+            case _:
+                right = isinstance(value, list) and bool(value) and all(isinstance(one, str) and one for one in value)
+        if not right:
+            raise MalformedError(f"instruction {name} of task {task!r} has {key} = {str(value)[:40]!r}: not a {kind}")

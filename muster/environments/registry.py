@@ -1,0 +1,56 @@
+"""Which environments there are. To add one, write its module and name its class here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from muster.constants import MICRO
+from muster.environments.arithmetic import Arithmetic
+from muster.environments.base import Environment
+from muster.environments.choice import Choice
+from muster.environments.code import Code
+from muster.environments.instruction import Instruction
+from muster.environments.manifest import EnvironmentManifest, ScorerManifest
+from muster.environments.math import Math
+from muster.environments.reasoning_gym import ReasoningGym
+from muster.environments.sorting import Sorting
+from muster.errors import ConfigError
+
+ENVIRONMENTS: Final[Mapping[str, Any]] = {
+    environment.NAME: environment
+    for environment in (Arithmetic, Choice, Code, Instruction, Math, ReasoningGym, Sorting)
+}
+"""Every environment's class by its name."""
+
+
+def make_environment(manifest: EnvironmentManifest) -> Environment:
+    """Return the environment that a manifest names.
+
+    Raises ConfigError when there is none of that name, MalformedError when it does not know the manifest's version,
+    options, parts or function.
+    """
+    return _class_of(manifest.name)(manifest)
+
+
+def default_manifest(name: str, component_hash: str = "") -> EnvironmentManifest:
+    """Return an environment's manifest with all options at their defaults.
+
+    Raises ConfigError when there is no such environment, or it is scored by a component and none is given.
+    """
+    cls = _class_of(name)
+    if cls.FUNCTION and not component_hash:
+        raise ConfigError(f"environment {name} is scored by a component", hint="give the component's sha256")
+    return EnvironmentManifest(
+        name,
+        cls.VERSION,
+        {option: spec.default for option, spec in cls.OPTIONS.items()},
+        {part: MICRO // len(cls.PARTS) for part in cls.PARTS},
+        ScorerManifest(component_hash, cls.FUNCTION) if cls.FUNCTION else None,
+    )
+
+
+def _class_of(name: str) -> Any:
+    if name not in ENVIRONMENTS:
+        raise ConfigError(f"no environment {name[:40]!r}", hint=f"known environments: {', '.join(ENVIRONMENTS)}")
+    return ENVIRONMENTS[name]
