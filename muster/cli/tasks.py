@@ -180,7 +180,8 @@ def mix(
             raise UsageError(f"OUT is one of the sets: {out}", hint="name another folder to write")
         opened.append((TaskSet.open(Path(folder)), int(weight)))
     mixed, left_out = mix_sets(out, opened)
-    session.result({"path": str(out), **_about(mixed), "left_out": dict(left_out.most_common())})
+    document = {"path": str(out), **_about(mixed), "left_out": dict(left_out.most_common())}
+    session.result(document, _set_for_people(document))
 
 
 @command(app, "show")
@@ -195,7 +196,7 @@ def show(
     task_set = TaskSet.open(tasks)
     if slot is None:
         document = {"path": str(tasks), **_about(task_set)}
-        session.result(document, Group(as_table(_totals(document)), "", as_table(document["parts"])))
+        session.result(document, _set_for_people(document))
         return
     if slot >= task_set.size:
         raise UsageError(f"slot {slot} of {task_set.size}", hint=f"give a number from 0 to {task_set.size - 1}")
@@ -264,7 +265,7 @@ def check(
     faults = sum(sum(report.faults.values()) for report in reports)
     result = {"path": str(tasks), "root": task_set.root, "faults": faults, "parts": rows}
     result["seconds"] = round(time.monotonic() - begun, 1)
-    session.result(result, Group(as_table(_totals(result)), "", as_table(rows)))
+    session.result(result, _set_for_people(result))
     if faults:
         raise typer.Exit(CheckError.exit_code)
 
@@ -417,8 +418,9 @@ def _about(task_set: TaskSet) -> dict[str, Any]:
     }
 
 
-def _totals(document: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in document.items() if name != "parts"}
+def _set_for_people(document: dict[str, Any]) -> Group:
+    totals = {name: value for name, value in document.items() if name != "parts"}
+    return Group(as_table(totals), "", as_table(document["parts"]))
 
 
 def _environment(text: str) -> EnvironmentManifest:

@@ -133,9 +133,10 @@ class TaskSetDocument:
         most = max(part.count for part in (*self.parts, *self.held_out))
         if most > MAX_SLOTS:
             raise MalformedError(f"a part of {most} tasks; at most {MAX_SLOTS}")
-        if len(self.parts) > 1 and self._rounds // max(part.count for part in self.parts) < MIN_ROUNDS:
+        largest = max(part.count for part in self.parts)
+        if len(self.parts) > 1 and self._rounds // largest < MIN_ROUNDS:
             raise MalformedError(
-                f"weights that add up to {self._total_weight} are too large for a part of {most} tasks: "
+                f"weights that add up to {self._total_weight} are too large for a part of {largest} tasks: "
                 f"its tasks would not be drawn equally often; give smaller weights"
             )
 

@@ -156,10 +156,10 @@ def _take(source: Format, path: Path, spool: _Spool, report: ImportReport, optio
             reason = TOO_LONG if tokens > options.max_prompt_tokens else ""
         if reason:
             report.taken -= 1
-            report.leave_out(report.rows, reason)
+            report.leave_out(report.last, reason)
             continue
         seen |= {name, key}
-        spool.add(environment, task, report.rows)
+        spool.add(environment, task, report.last)
 
 
 def _hint(report: ImportReport) -> str:

@@ -34,6 +34,8 @@ class ImportReport:
     """What became of a file's rows. Filled while they are read."""
 
     rows: int = 0
+    last: int = 0
+    """Number of the row that was read last; of JSON Lines its line."""
     taken: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
     """Rows by the reason why they are left out."""
@@ -108,7 +110,7 @@ def import_tasks(
     Raises as `read_rows`. Rows are never an error, whatever they hold.
     """
     for number, row in read_rows(path, source.columns, source.optional, max_rows=max_rows):
-        report.rows += 1
+        report.rows, report.last = report.rows + 1, number
         if isinstance(row, BadRow):
             report.leave_out(number, row.reason)
             continue

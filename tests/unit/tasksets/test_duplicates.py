@@ -1,0 +1,123 @@
+"""Near-duplicates are found, held out together, and benchmarks recognised."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.errors import ConfigError
+from muster.tasksets.duplicates import (
+    Signatures,
+    clusters,
+    exact_key,
+    normal_text,
+    read_benchmarks,
+    split_clusters,
+)
+
+WORDS = [f"word{i}" for i in range(2000)]
+
+
+def leaders_of(texts: list[str], near: float = 0.8) -> list[int]:
+    signatures = Signatures()
+    for text in texts:
+        signatures.add(text)
+    return clusters(signatures.matrix(), near).tolist()
+
+
+def sentence(seed: int, length: int = 60) -> list[str]:
+    return Random(seed).choices(WORDS, k=length)
+
+
+def test_normal_texts() -> None:
+    assert normal_text("  What\tis ７ + 5 ?\n") == "what is 7 + 5 ?"
+    assert exact_key("Straße") == exact_key("STRASSE")
+    assert exact_key("7 + 5") != exact_key("7 - 5")
+
+
+def test_exact_signature_of_a_text() -> None:
+    signatures = Signatures()
+    signatures.add("What is 7 + 5? Answer with only the number.")
+    signatures.add("")
+    matrix = signatures.matrix()
+    assert matrix.shape == (2, 128)
+    assert matrix[0, :4].tolist() == [277304763, 1626281648, 163791791, 673853447]
+    assert matrix[1, :4].tolist() == [476124388, 3973137623, 3515910799, 3228653363]
+
+
+def test_texts_with_a_word_changed_are_one_cluster_and_others_are_not() -> None:
+    texts = []
+    for seed in range(300):
+        words = sentence(seed)
+        texts += [" ".join(words), " ".join([*words[:-1], "other"]), " ".join(["Other,", *words])]
+    leaders = leaders_of(texts)
+    assert [leader - 3 * (i // 3) for i, leader in enumerate(leaders)] == [0] * 900
+
+
+def test_short_questions_with_other_numbers_are_different() -> None:
+    texts = [f"What is {a} + {b}? Answer with only the number." for a in range(1, 13) for b in range(1, 13)]
+    assert leaders_of(texts) == list(range(144))
+    assert leaders_of(["sort 51", "sort 15", "你好吗朋友今天", "你好吗朋友明天", "", " "]) == [0, 1, 2, 3, 4, 4]
+
+
+def test_a_chain_is_one_cluster_led_by_its_first() -> None:
+    words = sentence(1, 200)
+    chain = [" ".join([*words[: 200 - 12 * i], *sentence(99, 12 * i)]) for i in range(5)]
+    assert leaders_of(["something else entirely", *chain]) == [0, 1, 1, 1, 1, 1]
+    assert leaders_of([chain[0], chain[4]]) == [0, 1]
+
+
+def test_many_equal_texts_take_no_square_of_time() -> None:
+    assert leaders_of(["the very same question, asked again and again"] * 20_000) == [0] * 20_000
+
+
+@given(st.lists(st.text(max_size=60), max_size=12))
+def test_clusters_of_any_texts_are_led_by_their_first_and_hold_equal_ones(texts: list[str]) -> None:
+    leaders = leaders_of(texts)
+    assert all(leaders[leader] == leader <= i for i, leader in enumerate(leaders))
+    for i, text in enumerate(texts):
+        assert leaders[i] == leaders[texts.index(text)]
+
+
+@given(st.lists(st.integers(0, 20), min_size=2, max_size=60), st.integers(0, 20), st.integers(0, 5))
+def test_a_cluster_is_held_out_whole_or_not_at_all(numbers: list[int], held_out: int, seed: int) -> None:
+    leaders = [numbers.index(number) for number in numbers]
+    try:
+        chosen = split_clusters(leaders, held_out, seed)
+    except ConfigError:
+        return
+    assert chosen.sum() == held_out
+    for leader in set(leaders):
+        assert len({bool(chosen[i]) for i, one in enumerate(leaders) if one == leader}) == 1
+    assert (chosen == split_clusters(np.array(leaders), held_out, seed)).all()
+
+
+def test_what_is_held_out_depends_on_the_seed_and_leaves_something() -> None:
+    leaders = list(range(100))
+    assert (split_clusters(leaders, 10, 0) != split_clusters(leaders, 10, 1)).any()
+    for count in (100, 101):
+        with pytest.raises(ConfigError, match="cannot be held out"):
+            split_clusters(leaders, count)
+
+
+def test_problems_of_a_benchmark_are_recognised(tmp_path: Path) -> None:
+    path = tmp_path / "benchmark.jsonl"
+    long, short = sentence(5, 40), "Is seventeen a prime number?"
+    rows = [{"problem": " ".join(long), "answer": "17"}, {"problem": short, "more": [{"deep": ["one two three four"]}]}]
+    path.write_text("\n".join(map(json.dumps, rows)) + "\nno json\n")
+    benchmarks = read_benchmarks([path])
+    assert len(benchmarks.grams) == 28
+    assert benchmarks.contains("Tell me: " + " ".join(long[10:23]).upper() + "!")
+    assert not benchmarks.contains("Tell me: " + " ".join(long[10:22]))
+    assert benchmarks.contains("is SEVENTEEN a prime number")
+    assert benchmarks.contains("One, two, three: four?")
+    assert not benchmarks.contains("17")
+    assert not benchmarks.contains("Is seventeen a prime number, or not?")
+    assert not benchmarks.contains("")
+    assert not read_benchmarks([]).contains(short)

@@ -1,0 +1,306 @@
+"""Importing: each published format, and rows that are poisoned in every way known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from muster.environments.task import Task
+from muster.errors import ConfigError, MalformedError, UsageError
+from muster.tasksets import rows, sources_code
+from muster.tasksets.rows import BadRow, read_rows
+from muster.tasksets.sources import (
+    ImportReport,
+    format_of,
+    formats_of,
+    import_tasks,
+    mapped_format,
+    require_licence,
+)
+
+
+def write_lines(path: Path, some: Iterable[object]) -> Path:
+    path.write_text("".join(json.dumps(row) + "\n" for row in some))
+    return path
+
+
+def take(name: str, path: Path, **options: Any) -> tuple[list[tuple[str, Task]], ImportReport]:
+    report = ImportReport()
+    return [*import_tasks(format_of(name, **options), path, report)], report
+
+
+# --- Formats
+
+
+def test_gsm8k(tmp_path: Path) -> None:
+    row = {"question": "How many?", "answer": "6 * 200 = <<6*200=1200>>1200\n#### 1,200 "}
+    tasks, report = take("gsm8k", write_lines(tmp_path / "f", [row, row | {"answer": "no mark"}]))
+    ((environment, task),) = tasks
+    assert (environment, task.text, task.reference) == ("math", "How many?", {"answer": "1200"})
+    assert task.id == "gsm8k/ba352e24c64c7137"
+    assert (report.rows, report.taken, dict(report.left_out)) == (2, 1, {"no answer after ####": 1})
+    assert report.examples == [(2, "no answer after ####")]
+
+
+def test_deepscaler_and_numina(tmp_path: Path) -> None:
+    row = {"problem": "1+1?", "answer": " $2$ ", "solution": "..."}
+    ((_, task),), _ = take("deepscaler", write_lines(tmp_path / "d", [row]))
+    assert (task.text, task.reference) == ("1+1?", {"answer": "$2$"})
+    good = row | {"question_type": "math-word-problem", "problem_is_valid": "Yes", "solution_is_valid": "Yes"}
+    bad = [
+        {"question_type": "proof"},
+        {"problem_is_valid": "No"},
+        {"solution_is_valid": "Incomplete"},
+        {"answer": "proof"},
+    ]
+    tasks, report = take("numina", write_lines(tmp_path / "n", [good, *(good | one for one in bad)]))
+    assert [task.reference for _, task in tasks] == [{"answer": "$2$"}]
+    assert sum(report.left_out.values()) == 4
+
+
+def synthetic(info: object, kind: str = "verifiable_math", **more: object) -> dict[str, object]:
+    return {"problem_id": "p1", "task_type": kind, "prompt": "Why?", "verification_info": info, **more}
+
+
+def test_synthetic(tmp_path: Path) -> None:
+    cases = [{"type": "stdin_stdout", "input": "1\n", "output": "2\n"}]
+    calls = [{"type": "function_call", "fn_name": "f", "input": [1], "output": 2}]
+    rows_ = [
+        synthetic(json.dumps({"ground_truth": "42"}), solve_rate_qwen=0.25, solve_rate_other=None),
+        synthetic(json.dumps({"language": "python", "test_cases": cases}), "verifiable_code"),
+        synthetic({"test_cases": json.dumps({"fn_name": "f", "inputs": [[1]], "outputs": [2]})}, "prime_rl_code"),
+        synthetic({"test_cases": calls}, "code"),
+        synthetic({"ground_truth": 7}),
+    ]
+    tasks, report = take("synthetic", write_lines(tmp_path / "f", rows_))
+    tests = {"entry": "f", "tests": [{"input": [1], "output": 2}]}
+    assert [(environment, task.reference) for environment, task in tasks] == [
+        ("math", {"answer": "42"}),
+        ("code", {"entry": "", "tests": [{"input": "1\n", "output": "2\n"}]}),
+        ("code", tests),
+        ("code", tests),
+        ("math", {"answer": "7"}),
+    ]
+    assert (tasks[0][1].id, tasks[0][1].level, tasks[1][1].level) == ("synthetic/p1", 75, 0)
+    assert not report.left_out
+
+
+@pytest.mark.parametrize(
+    "info",
+    [
+        "{",
+        "[]",
+        "null",
+        3,
+        None,
+        {},
+        {"ground_truth": ""},
+        {"ground_truth": True},
+        {"ground_truth": ["1"]},
+        {"test_cases": []},
+        {"test_cases": "["},
+        {"test_cases": [1]},
+        {"test_cases": [{"input": 1, "output": "2"}]},
+        {"test_cases": [{"fn_name": "f", "input": 1, "output": 2}]},
+        {"test_cases": [{"fn_name": "f", "input": [], "output": 2}, {"fn_name": "g", "input": [], "output": 2}]},
+        {"test_cases": {"inputs": ["1"], "outputs": []}},
+        {"test_cases": [{"input": "", "output": ""}], "language": "brainfuck"},
+        '{"ground_truth": "\\ud800"}',
+        "[" * 100_000,
+    ],
+)
+def test_synthetic_rows_that_nothing_verifies_are_left_out(info: object, tmp_path: Path) -> None:
+    tasks, report = take("synthetic", write_lines(tmp_path / "f", [synthetic(info)]))
+    assert (tasks, report.taken, sum(report.left_out.values())) == ([], 0, 1)
+
+
+def run(code: str, entry: str, inputs: list[list[Any]]) -> list[Any]:
+    """Stands for the sandbox: knows what `add` does."""
+    assert "def add" in code
+    assert entry == "add"
+    return [sum(one) for one in inputs]
+
+
+def test_humaneval_and_mbpp_tests_become_inputs_and_outputs(tmp_path: Path) -> None:
+    prompt, solution = 'def add(a, b):\n    """Add."""\n', "    return a + b\n"
+    test = (
+        "def check(candidate):\n    assert candidate(1, 2) == 3\n"
+        "    assert candidate(x, 2) == 3\n    assert candidate(5, -5) == 0, 'no'\n"
+    )
+    row = {
+        "task_id": "HumanEval/0",
+        "prompt": prompt,
+        "canonical_solution": solution,
+        "test": test,
+        "entry_point": "add",
+    }
+    wrong = row | {"task_id": "HumanEval/1", "test": "assert add(1, 2) == 4"}
+    ((environment, task),), report = take(
+        "humaneval", write_lines(tmp_path / "h", [row, wrong, row | {"test": "(" * 5000}]), run_reference=run
+    )
+    tests = [{"input": [1, 2], "output": 3}, {"input": [5, -5], "output": 0}]
+    assert (environment, task.id) == ("code", "humaneval/HumanEval/0")
+    assert task.reference == {"entry": "add", "tests": tests, "solution": prompt + solution}
+    assert dict(report.left_out) == {
+        "the reference solution fails a test of its own": 1,
+        "code that does not parse": 1,
+    }
+
+    mbpp = {
+        "task_id": 11,
+        "text": "Add.",
+        "code": prompt + solution,
+        "test_list": ["assert add(1, 2) == 3"],
+        "test_setup_code": "",
+    }
+    ((_, task),), report = take(
+        "mbpp",
+        write_lines(
+            tmp_path / "m",
+            [mbpp, mbpp | {"test_list": ["assert sub(1, 2) == 3"]}, mbpp | {"test_setup_code": "import os"}],
+        ),
+        run_reference=run,
+    )
+    assert task.id == "mbpp/11"
+    assert task.reference["tests"] == tests[:1]
+    assert sum(report.left_out.values()) == 2
+
+
+def test_arguments_are_read_as_json_has_them_and_never_run() -> None:
+    calls = sources_code.calls_in(
+        "assert f((1, 2), {'a': [None]}) == (3,)\nassert f(__import__('os').getcwd()) == 1\nassert not f(1)\n"
+        "assert f(1, key=2) == 3\nassert f({1, 2}) == 1\nassert f(b'') == 1\nassert f(float('nan')) == 1\n"
+        "assert f(2) == g(2)",
+        {"f"},
+    )
+    assert [(call.arguments, call.wanted, call.known) for call in calls] == [
+        ([[1, 2], {"a": [None]}], [3], True),
+        ([2], None, False),
+    ]
+
+
+def test_sources_that_run_code_are_refused_without_a_sandbox() -> None:
+    for name in ("humaneval", "mbpp"):
+        with pytest.raises(ConfigError, match="running its reference solutions"):
+            format_of(name)
+    assert {"humaneval", "mbpp"} <= set(formats_of(run))
+    with pytest.raises(UsageError, match="no source 'poetry'"):
+        format_of("poetry")
+
+
+def test_mapped_columns(tmp_path: Path) -> None:
+    path = write_lines(
+        tmp_path / "f",
+        [
+            {"q": "Why?", "sol": "so", "n": 3, "who": "me", "sys": "Be brief."},
+            {"q": "Why not?", "sol": "", "n": 3, "who": "me", "sys": "Be brief."},
+            {"q": "Who?", "sol": "I", "n": "3", "who": "me", "sys": "Be brief."},
+        ],
+    )
+    fields = {"prompt": "q", "answer": "sol", "level": "n", "id": "who", "system": "sys"}
+    report = ImportReport()
+    ((environment, task),) = import_tasks(mapped_format("math", fields, "mine"), path, report)
+    assert (environment, task.id, task.level, task.reference) == ("math", "mine/me", 3, {"answer": "so"})
+    assert [(message.role, message.content) for message in task.messages] == [("system", "Be brief."), ("user", "Why?")]
+    assert dict(report.left_out) == {"a part of its reference is empty": 1, "its level is no whole number": 1}
+    for wrong in ({"prompt": "q"}, {"answer": "sol"}, {}):
+        with pytest.raises(UsageError):
+            mapped_format("math", wrong)
+
+
+def test_a_licence_must_be_given() -> None:
+    assert require_licence(" MIT ") == "MIT"
+    for nothing in (None, "", "  "):
+        with pytest.raises(UsageError, match="no licence"):
+            require_licence(nothing)
+
+
+# --- Files and rows
+
+
+def test_a_missing_column_names_those_that_are_there(tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "f", [{"problem": "1", "solution": "2"}])
+    table = tmp_path / "t"
+    pq.write_table(pa.table({"problem": ["1"], "solution": ["2"]}), table)
+    for path in (lines, table):
+        with pytest.raises(ConfigError, match="no column question, answer; there are: problem, solution"):
+            take("gsm8k", path)
+    with pytest.raises(ConfigError, match="there is no file"):
+        take("gsm8k", tmp_path / "absent")
+
+
+def test_poisoned_lines_are_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_ROW_BYTES", 1000)
+    good = b'{"question": "a?", "answer": "#### 1"}'
+    lines = [
+        b"\xef\xbb\xbf" + good,
+        b"{",
+        b"[]",
+        b"",
+        b'{"question": "half \\ud800 a pair", "answer": "#### 1"}',
+        b'{"question": "\xff", "answer": "#### 1"}',
+        b'{"question": 3, "answer": "#### 1"}',
+        b'{"question": null, "answer": "#### 1"}',
+        b'{"answer": "#### 1"}',
+        b'{"question": "' + b"x" * 5000 + b'", "answer": "#### 1"}',
+        b"[" * 900,
+        b'{"question": "a?", "answer": "####"}',
+        good.replace(b"a?", b"b?"),
+    ]
+    path = tmp_path / "f"
+    path.write_bytes(b"\n".join(lines))
+    tasks, report = take("gsm8k", path)
+    assert [task.text for _, task in tasks] == ["a?", "b?"]
+    assert (report.rows, report.taken, sum(report.left_out.values())) == (12, 2, 10)
+    assert [number for number, _ in report.examples] == [2, 3, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert dict(report.examples)[9] == "without question"
+    assert dict(report.examples)[10] == "longer than 1000 bytes"
+
+
+def test_poisoned_cells_of_parquet_are_counted_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows, "MAX_ROW_BYTES", 1000)
+    cells = [b"a?", b"\xff", None, b"x" * 5000, b"b?"]
+    offsets = pa.array([0, *(sum(len(one or b"") for one in cells[: i + 1]) for i in range(len(cells)))], pa.int32())
+    mask = pa.array([one is not None for one in cells])
+    column = pa.StringArray.from_buffers(
+        len(cells), offsets.buffers()[1], pa.py_buffer(b"".join(one or b"" for one in cells)), mask.buffers()[1]
+    )
+    pq.write_table(pa.table({"question": column, "answer": ["#### 1"] * 5, "other": [1] * 5}), tmp_path / "f")
+    tasks, report = take("gsm8k", tmp_path / "f")
+    assert [task.text for _, task in tasks] == ["a?", "b?"]
+    assert [number for number, _ in report.examples] == [2, 3, 4]
+    assert "no Unicode" in report.examples[0][1]
+    assert report.examples[2][1] == "a cell of 5000 bytes; at most 1000"
+
+
+def test_columns_of_other_types_leave_rows_out(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"question": [1, 2], "answer": [["#### 1"], []]}), tmp_path / "f")
+    tasks, report = take("gsm8k", tmp_path / "f")
+    assert (tasks, report.rows, sum(report.left_out.values())) == ([], 2, 2)
+
+
+def test_files_with_too_many_rows_are_refused(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "f", [{"question": "a?", "answer": "#### 1"}] * 5)
+    with pytest.raises(MalformedError, match="more than 4 rows"):
+        list(import_tasks(format_of("gsm8k"), path, ImportReport(), max_rows=4))
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=60)
+def test_any_bytes_are_rows_or_a_clear_error(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    for start in (b"", b"PAR1"):
+        path = tmp_path_factory.mktemp("any") / "f"
+        path.write_bytes(start + data)
+        try:
+            found = [row for _, row in read_rows(path, ("question",))]
+        except (ConfigError, MalformedError):
+            continue
+        assert all(isinstance(row, BadRow) or set(row) == {"question"} for row in found)
