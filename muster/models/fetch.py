@@ -320,10 +320,12 @@ def fetch_snapshot(name: str, revision: str | None, cache: Path, note: Note, *, 
 
     `endpoint`: another hub than that of HF_ENDPOINT. Raises UnreachableError, and ConfigError when there is none.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
     from huggingface_hub.errors import HfHubHTTPError, HFValidationError, RepositoryNotFoundError, RevisionNotFoundError
 
     note(f"downloading {name} …")
+    offline = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = False  # muster.runtime.telemetry turns the hub off: no other command may reach it
     try:
         found = snapshot_download(
             name,
@@ -343,6 +345,8 @@ def fetch_snapshot(name: str, revision: str | None, cache: Path, note: Note, *, 
             f"{name} cannot be fetched from the hub: {_first_line(error)}",
             hint="fetch it where the hub can be reached (huggingface-cli download), and name the folder here",
         ) from error
+    finally:
+        constants.HF_HUB_OFFLINE = offline
     return Path(str(found))
 
 
