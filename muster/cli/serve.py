@@ -57,7 +57,7 @@ async def serve(
     # 2. Find the checkpoint.
     if run is None:
         assert model is not None
-        path, about = Path(model).absolute(), {}
+        path, about = await asyncio.to_thread(Path(model).absolute), {}
         spec = replace(spec, model=path, name=path.name)
     else:
         number, path, computed = await _of_run(session, run, step)

