@@ -107,7 +107,7 @@ def free_port(host: str, port: int) -> int:
         raise ConfigError(f"nothing can be served at {host}:{port}: {error.strerror}", hint="add --port 0") from error
 
 
-class Server:
+class ServedModel:
     """A running server."""
 
     def __init__(self, spec: ServerSpec, process: asyncio.subprocess.Process) -> None:
@@ -153,8 +153,8 @@ class Server:
 
 
 @asynccontextmanager
-async def serving(spec: ServerSpec) -> AsyncIterator[Server]:
-    """Start the server and yield it once it answers; end it with the block. Raises as `Server.ready`."""
+async def serving(spec: ServerSpec) -> AsyncIterator[ServedModel]:
+    """Start the server and yield it once it answers; end it with the block. Raises as `ServedModel.ready`."""
     process = await asyncio.create_subprocess_exec(
         *spec.command(),
         env=spec.environment(),
@@ -163,7 +163,7 @@ async def serving(spec: ServerSpec) -> AsyncIterator[Server]:
         start_new_session=True,
     )
     try:
-        server = Server(spec, process)
+        server = ServedModel(spec, process)
         await server.ready()
         yield server
     finally:

