@@ -31,6 +31,7 @@ NOUNS: Final = {
     "tasks": "Task sets.",
     "model": "Models.",
     "eval": "Measure pass@k of a checkpoint on held-out tasks, with 95 % confidence intervals.",
+    "serve": "Serve a checkpoint, or a checked step of a run, by the OpenAI API on this machine.",
     "trainer": "The trainer: batches, updates, checkpoints.",
     "orchestrator": "The orchestrator: uploads, verdicts, demand.",
     "chain": "The contracts: deploy them, look at a deployment.",

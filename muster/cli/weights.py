@@ -14,9 +14,12 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from muster.chain.client import Chain
 from muster.chain.types import PolicyStep
 from muster.cli.session import EXIT_CHECK, Session, command
+from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
+from muster.clients.run_data import CheckpointFetcher
 from muster.contracts import runs
 from muster.errors import CheckError
+from muster.protocol.terms import Terms
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.format.store import read_manifest, verify_folder
 
@@ -125,3 +128,22 @@ async def checkpoint_of(chain: Chain, run: int, step: int | None) -> PolicyStep:
     if step >= (await chain.call(runs.run_state(run))).steps:
         raise CheckError(f"run {run} has not published step {step}", hint=f"muster run show {run}")
     return await chain.checkpoint(run, step)
+
+
+async def fetch_checkpoint(
+    session: Session,
+    chain: Chain,
+    client: OrchestratorClient,
+    run: int,
+    step: int | None,
+    terms: Terms,
+    folder: Path,
+) -> tuple[int, Path]:
+    """Return a step, the newest without one, and its checkpoint in `folder`, fetched and checked against the chain.
+
+    Raises as `checkpoint_of` and `CheckpointFetcher.get`.
+    """
+    checkpoint, settings = await checkpoint_of(chain, run, step), session.settings.shardcast
+    session.note(f"fetching the weights of step {checkpoint.step} …")
+    checkpoints = CheckpointFetcher(chain, run, terms, Relays(settings, client, run), settings, folder)
+    return checkpoint.step, await checkpoints.get(checkpoint.step)

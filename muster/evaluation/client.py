@@ -48,7 +48,7 @@ async def ask(questions: EvalRequest) -> AsyncGenerator[TaskResult]:
             await asyncio.sleep(0)  # buffered lines come without a pause in which the task could be cancelled
         if expected < questions.count:
             raise MusterError(
-                f"the engine {await _ending(process)} after {expected} of {questions.count} tasks",
+                f"the engine {await ending_of(process)} after {expected} of {questions.count} tasks",
                 hint="the end of its output is above; without any, the machine may be out of memory",
             )
 
@@ -74,10 +74,10 @@ async def _answering(questions: EvalRequest) -> AsyncIterator[asyncio.subprocess
         with suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), END_SECONDS)
     finally:
-        await _end(process)
+        await end_process(process)
 
 
-async def _ending(process: asyncio.subprocess.Process) -> str:
+async def ending_of(process: asyncio.subprocess.Process) -> str:
     """Return how a process ended that writes nothing more."""
     try:
         status = await asyncio.wait_for(process.wait(), END_SECONDS)
@@ -86,7 +86,7 @@ async def _ending(process: asyncio.subprocess.Process) -> str:
     return f"was killed by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def end_process(process: asyncio.subprocess.Process) -> None:
     """End the process and whatever it started, if it has not ended by itself."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         if process.returncode is not None:

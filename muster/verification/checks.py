@@ -231,7 +231,8 @@ def check_prompt(row: CheckedRow) -> Finding | None:
 def check_bounds(row: CheckedRow) -> Finding | None:
     """Check lengths and values of tokens and log-probabilities.
 
-    There are 1 to the limit tokens, all in the vocabulary and in one sampled span; as many log-probabilities, each finite and at most zero.
+    There are 1 to the limit tokens, all in the vocabulary and in one sampled span; as many log-probabilities, each
+    finite and at most zero.
     """
     tokens, logprobs = row.rollout.completion_tokens, row.rollout.logprobs
     limit = row.rules.terms.max_completion_tokens

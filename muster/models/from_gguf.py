@@ -1,0 +1,197 @@
+"""A Llama model in one GGUF file, written as an ordinary Hugging Face folder in bfloat16.
+
+Equal files give equal folders, whatever transformers is installed: configuration and tokenizer are written here and
+name no version; `gguf` reads and dequantizes. transformers' own conversion gives the same weights and token ids, but
+needs accelerate, cannot save what it loaded, and writes its version into config.json.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from muster.errors import MalformedError
+
+if TYPE_CHECKING:
+    import torch
+    from gguf import GGUFReader
+
+NORMAL, CONTROL = 1, 3
+"""Types of a token in GGUF: spelled by merges, or special."""
+
+READABLE: Final = {
+    "general.architecture": "llama",
+    "tokenizer.ggml.model": "gpt2",
+    "tokenizer.ggml.pre": "smollm",
+}
+"""What a file must say of its model: a Llama with a byte-level BPE that splits numbers into digits."""
+
+LAYER_TENSORS: Final = {
+    "attn_norm": "input_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+"""GGUF's names of a layer's tensors, and transformers'."""
+
+MODEL_TENSORS: Final = {
+    "token_embd": "model.embed_tokens",
+    "output_norm": "model.norm",
+    "output": "lm_head",
+}
+
+
+def write_checkpoint(gguf: Path, directory: Path) -> None:
+    """Write configuration, weights and tokenizer of a GGUF file into a folder that is there.
+
+    Raises MalformedError when the file holds anything but a Llama model with a byte-level BPE tokenizer.
+    """
+    from gguf import GGUFReader
+    from safetensors.torch import save_file
+
+    # 1. What the file says of itself.
+    try:
+        reader = GGUFReader(gguf)
+        facts = {name: field.contents() for name, field in reader.fields.items()}
+        for name, known in READABLE.items():
+            if facts[name] != known:
+                raise MalformedError(f"{gguf.name} has {name} = {facts[name]!r}; only {known!r} can be read")
+        # 2. Everything but the weights.
+        documents = {
+            "config.json": _config(facts, tied="output.weight" not in {one.name for one in reader.tensors}),
+            "generation_config.json": _special_ids(facts),
+            "tokenizer.json": _tokenizer(facts),
+            "tokenizer_config.json": _tokenizer_config(facts),
+        }
+        for name, document in documents.items():
+            text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+            (directory / name).write_text(text, encoding="utf-8")
+        (directory / "chat_template.jinja").write_text(facts["tokenizer.chat_template"], encoding="utf-8")
+        # 3. The weights.
+        tensors = _tensors(reader, facts["llama.attention.head_count"], facts["llama.attention.head_count_kv"])
+    except (KeyError, ValueError, IndexError) as error:
+        raise MalformedError(f"{gguf.name} is no GGUF file that can be read: {error!r}") from error
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+
+
+def _config(facts: dict[str, Any], *, tied: bool) -> dict[str, Any]:
+    head_size = facts["llama.embedding_length"] // facts["llama.attention.head_count"]
+    return {
+        "architectures": ["LlamaForCausalLM"],
+        "attention_bias": False,
+        "attention_dropout": 0.0,
+        **_special_ids(facts),
+        "dtype": "bfloat16",
+        "head_dim": head_size,
+        "hidden_act": "silu",
+        "hidden_size": facts["llama.embedding_length"],
+        "initializer_range": facts["llama.embedding_length"] ** -0.5,
+        "intermediate_size": facts["llama.feed_forward_length"],
+        "max_position_embeddings": facts["llama.context_length"],
+        "mlp_bias": False,
+        "model_type": "llama",
+        "num_attention_heads": facts["llama.attention.head_count"],
+        "num_hidden_layers": facts["llama.block_count"],
+        "num_key_value_heads": facts["llama.attention.head_count_kv"],
+        # GGUF keeps float32: the shortest number that rounds to it is the one that the model's authors wrote.
+        "rms_norm_eps": float(str(np.float32(facts["llama.attention.layer_norm_rms_epsilon"]))),
+        "rope_parameters": {"rope_theta": facts["llama.rope.freq_base"], "rope_type": "default"},
+        "tie_word_embeddings": tied,
+        "vocab_size": facts["llama.vocab_size"],
+    }
+
+
+def _special_ids(facts: dict[str, Any]) -> dict[str, int]:
+    return {
+        "bos_token_id": facts["tokenizer.ggml.bos_token_id"],
+        "eos_token_id": facts["tokenizer.ggml.eos_token_id"],
+        "pad_token_id": facts["tokenizer.ggml.padding_token_id"],
+    }
+
+
+def _tokenizer(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return tokenizer.json. Each digit is a token of its own: what `smollm` means as a kind of splitting."""
+    tokens, types = facts["tokenizer.ggml.tokens"], facts["tokenizer.ggml.token_type"]
+    if not set(types) <= {NORMAL, CONTROL}:
+        raise ValueError(f"token types {sorted(set(types))}")
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    return {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [
+            {"id": index, "content": token, **flags, "special": True}
+            for index, (token, kind) in enumerate(zip(tokens, types, strict=True))
+            if kind == CONTROL
+        ],
+        "normalizer": None,
+        "pre_tokenizer": {
+            "type": "Sequence",
+            "pretokenizers": [{"type": "Digits", "individual_digits": True}, byte_level],
+        },
+        "post_processor": None,
+        "decoder": byte_level,
+        "model": {
+            "type": "BPE",
+            "dropout": None,
+            "unk_token": None,
+            "continuing_subword_prefix": None,
+            "end_of_word_suffix": None,
+            "fuse_unk": False,
+            "byte_fallback": False,
+            "ignore_merges": False,
+            "vocab": {token: index for index, token in enumerate(tokens)},
+            "merges": [merge.split(" ") for merge in facts["tokenizer.ggml.merges"]],
+        },
+    }
+
+
+def _tokenizer_config(facts: dict[str, Any]) -> dict[str, Any]:
+    names = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
+    tokens = facts["tokenizer.ggml.tokens"]
+    return {
+        **{name: tokens[facts[f"tokenizer.ggml.{kind}_token_id"]] for name, kind in names.items()},
+        "add_prefix_space": False,
+        "clean_up_tokenization_spaces": False,
+        "model_max_length": facts["llama.context_length"],
+        "tokenizer_class": "PreTrainedTokenizerFast",
+    }
+
+
+def _tensors(reader: GGUFReader, heads: int, key_value_heads: int) -> dict[str, torch.Tensor]:
+    """Return the weights by transformers' names, bfloat16: dequantized to float32, then rounded to even."""
+    import torch
+    from gguf import dequantize
+
+    found: dict[str, torch.Tensor] = {}
+    for tensor in reader.tensors:
+        values = dequantize(tensor.data, tensor.tensor_type)
+        part = tensor.name.removesuffix(".weight")
+        if part.startswith("blk."):
+            _, layer, part = part.split(".")
+            name = f"model.layers.{layer}.{LAYER_TENSORS[part]}.weight"
+            if part in ("attn_q", "attn_k"):
+                values = _unpermute(values, heads if part == "attn_q" else key_value_heads)
+        else:
+            name = f"{MODEL_TENSORS[part]}.weight"
+        found[name] = torch.from_numpy(np.array(values, dtype=np.float32)).to(torch.bfloat16)
+    return found
+
+
+def _unpermute(values: np.ndarray, heads: int) -> np.ndarray:
+    """Return query or key weights [heads * size, in] with each head's rows as transformers has them.
+
+    llama.cpp pairs the rows that a position rotates together one after the other; transformers has all first halves of
+    the pairs, then all second ones.
+    """
+    rows, width = values.shape
+    return values.reshape(heads, rows // heads // 2, 2, width).swapaxes(1, 2).reshape(rows, width)
