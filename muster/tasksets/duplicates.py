@@ -99,19 +99,21 @@ def clusters(signatures: np.ndarray, near: float = NEAR) -> np.ndarray:
 
     Problems that are nearly equal are in one cluster, and so are those that a chain of such pairs connects.
     """
-    # 1. The buckets of each band: problems whose numbers in it are equal.
+    # 1. The buckets of each band: problems whose numbers in it are equal. They are told by a hash; should two buckets
+    #    have the same one, step 2 does not mind.
     leader = np.arange(len(signatures))
     wanted = int(np.ceil(near * PERMUTATIONS))
     for band in range(BANDS):
-        columns = np.ascontiguousarray(signatures[:, band * BAND_ROWS : (band + 1) * BAND_ROWS])
-        keys = columns.view(np.dtype((np.void, columns.dtype.itemsize * BAND_ROWS))).ravel()
+        keys = np.zeros(len(signatures), np.uint64)
+        for column in range(band * BAND_ROWS, (band + 1) * BAND_ROWS):
+            keys = (keys ^ (keys >> np.uint64(29))) * _PRIME + signatures[:, column]
         order = np.argsort(keys, kind="stable")
-        breaks = np.flatnonzero(keys[order][1:] != keys[order][:-1]) + 1
+        edges = np.flatnonzero(keys[order][1:] != keys[order][:-1]) + 1
+        starts, ends = np.append(0, edges), np.append(edges, len(order))
 
         # 2. Join those of a bucket that are alike by all their numbers.
-        for bucket in np.split(order, breaks):
-            if len(bucket) > 1:
-                _join_bucket(bucket, signatures, leader, wanted)
+        for i in np.flatnonzero(ends - starts > 1):
+            _join_bucket(order[starts[i] : ends[i]], signatures, leader, wanted)
     return np.fromiter((_leader(leader, i) for i in range(len(leader))), np.int64, len(leader))
 
 
