@@ -15,6 +15,7 @@ from muster.protocol.messages import RunDescription
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import terms_document
 from muster.runtime import telemetry
+from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument
 from muster.tasksets.taskset import SHARDS_NAME
 from muster.verification.profiles import known_profile
 
@@ -59,7 +60,15 @@ async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore
         log.warning(
             "no node can begin: storage does not hold the task set of the run's terms",
             task_root=terms.task_root,
-            hint="put it into a folder and set orchestrator.run_folder to that",
+            hint="put its folder into another and set orchestrator.run_folder to that",
+        )
+    elif lacking := await _lacking(terms, files):
+        log.warning(
+            "no node can work: storage lacks files that the run's task set names",
+            task_root=terms.task_root,
+            lacking=len(lacking),
+            first=lacking[0],
+            hint="put the whole folder of the task set, and the component that scores, into orchestrator.run_folder",
         )
     if known_profile(terms.profile) is None and not await files.exists("0x" + terms.profile.hex()):
         log.warning(
@@ -72,6 +81,15 @@ async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore
             "the settings name no relay of the run: nodes get weights only from members who share theirs",
             hint="set shardcast.relays to the URL of muster weights serve",
         )
+
+
+async def _lacking(terms: Terms, files: ContentStore) -> list[str]:
+    """Return the shards and components of the run's task set that storage does not hold."""
+    document = TaskSetDocument.from_bytes(await files.get("0x" + terms.task_root.hex(), MAX_DOCUMENT_BYTES))
+    parts = (*document.parts, *document.held_out)
+    names = [shard.hash for part in parts for shard in part.shards]
+    names += [part.environment.scorer.component for part in parts if part.environment.scorer is not None]
+    return [name for name in dict.fromkeys(names) if not await files.exists(name)]
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -23,7 +23,7 @@ from muster.evaluation.request import EvalRequest, Sampling, TaskResult
 from muster.models.files import context_of, load_tokenizer
 from muster.protocol.prompts import completion_text, end_token, prompt_tokens
 from muster.runtime import telemetry
-from muster.tasksets.taskset import Scored
+from muster.tasksets.taskset import COMPONENTS_NAME, Scored
 from muster.verification.profiles import PROFILES, profile_hash
 from worker.engine import Engine, EngineLimits, Generation, GenerationRequest
 
@@ -63,7 +63,7 @@ def serve(request: EvalRequest) -> Iterator[TaskResult]:
     )
     engine = Engine(request.model, PROFILES[request.sampling.profile], limits)
     try:
-        with Scorers(request.tasks / "components") as scorers:
+        with Scorers(request.tasks / COMPONENTS_NAME) as scorers:
             yield from EvalSession(engine, tokenizer, request.sampling, scorers).answers(tasks, request.first)
     finally:
         engine.close()

@@ -68,6 +68,7 @@ async def doctor(
     if model is not None or profile is not None:
         raise UsageError("--model and --profile say what --engine generates", hint="add --engine")
     checks = [python(), packages(), await _guarded("contracts", contracts, session), foundry(), disk(), memory()]
+    checks.append(await _guarded("scorer", scorer, session))
     checks.append(await _guarded("settings", settings, session))
     if checks[-1].state == "ok":
         checks += [await _guarded(name, probe, session) for name, probe in PROBES.items()]
@@ -156,6 +157,25 @@ def memory() -> Check:
     size = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     text = f"{size / 1e9:.0f} GB, {os.cpu_count()} cores"
     return Check("memory", "ok" if size >= MIN_MEMORY_BYTES else "warn", text)
+
+
+async def scorer(_: Session) -> Check:
+    """Score once, and say which walls stand around the process that does."""
+    from muster.sandbox.client import Sandbox
+    from muster.sandbox.component import BUILT, HASH_NAME, local_component
+    from muster.sandbox.scorer import ScorerManifest
+
+    if not (BUILT / HASH_NAME).exists():
+        return Check("scorer", "skip", "no component was built here; that of a run is fetched")
+    component = (await asyncio.to_thread(local_component)).hash
+    with Sandbox() as sandbox:
+        walls = await asyncio.to_thread(sandbox.walls, component)
+        outcome = await asyncio.to_thread(sandbox.call, ScorerManifest(component, "echo"), "scored")
+    text = f"component {component[:10]}…, WebAssembly within {', '.join(walls)}"
+    if outcome.value != "scored" or "seccomp" not in walls:
+        return Check("scorer", "fail", text, "scoring needs Linux on x86_64 or aarch64 with seccomp")
+    fix = "" if "namespaces" in walls else "install bubblewrap for one more wall, where the kernel allows it"
+    return Check("scorer", "ok", text, fix)
 
 
 # --- Settings, chain, key, orchestrator

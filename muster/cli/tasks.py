@@ -38,7 +38,6 @@ from muster.evaluation.request import EvalRequest
 from muster.tasksets.taskset import TaskSet
 
 if TYPE_CHECKING:
-    from muster.environments.base import ScorerCall
     from muster.environments.manifest import EnvironmentManifest
     from muster.environments.task import Task
 
@@ -229,21 +228,16 @@ def check(
 
     Exit code 3 when a task fails. Also checks the Merkle roots, and that nothing held out is trained on.
     """
-    from muster.environments.registry import make_environment  # pyright: ignore[reportMissingImports]
-    from muster.sandbox.client import Sandbox  # pyright: ignore[reportMissingImports]
+    from muster.environments.scoring import Scorers
     from muster.tasksets.checking import PartReport, check_set, summary
 
     # 1. Check.
     task_set, begun = TaskSet.open(tasks), time.monotonic()
     document = task_set.document
     total = document.train_count + document.held_out_count
-    with Sandbox() as sandbox, progress(session, total, 0) as shown:
-
-        def call_of(manifest: EnvironmentManifest) -> ScorerCall:
-            return lambda payload: sandbox.call(manifest.scorer, payload)
-
+    with Scorers(tasks / COMPONENTS_NAME) as scorers, progress(session, total, 0) as shown:
         counter = None if tokenizer is None else _token_counter(tokenizer)
-        reports = check_set(task_set, make_environment, call_of, counter, shown)
+        reports = check_set(task_set, scorers.environment, scorers.call_of, counter, shown)
 
     # 2. Say what it came to.
     def row(report: PartReport, *, held_out: bool) -> dict[str, Any]:

@@ -33,7 +33,7 @@ from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasksets.document import MAX_DOCUMENT_BYTES
 from muster.tasksets.packs import MAX_STORED_BYTES
-from muster.tasksets.taskset import DOCUMENT_NAME, TaskSet
+from muster.tasksets.taskset import COMPONENTS_NAME, DOCUMENT_NAME, TaskSet
 from muster.verification.calibration import MAX_DOCUMENT, check_calibration, parse_calibration, read_document
 from muster.verification.checks import ModelFacts, Rules
 from muster.verification.profiles import Profile, known_profile
@@ -107,7 +107,7 @@ class RunTasks:
 
 def components_folder(task_set: TaskSet) -> Path:
     """Return where the components of a task set's environments are kept: beside its tasks."""
-    return task_set.folder / "components"
+    return task_set.folder / COMPONENTS_NAME
 
 
 async def fetch_profile(client: OrchestratorClient, terms: Terms, folder: Path) -> Profile:

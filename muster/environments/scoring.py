@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
-from muster.environments.base import Environment
+from muster.environments.base import Environment, ScorerCall
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.registry import make_environment
 from muster.environments.task import Task
@@ -44,12 +44,22 @@ class Scorers:
 
         Raises UnreachableError when this machine cannot run the scorer, and as `make_environment`.
         """
-        outcomes: list[Outcome] = []
+        stopped: set[str] = set()
+        call = self.call_of(manifest)
+
+        def noted(payload: Any) -> Outcome:
+            outcome = call(payload)
+            stopped.add(outcome.stopped)
+            return outcome
+
+        score = self.environment(manifest).score(task, completion, noted)
+        return replace(score, unsure=STACK in stopped)
+
+    def call_of(self, manifest: EnvironmentManifest) -> ScorerCall:
+        """Return what a manifest's environment calls its scorer by."""
 
         def call(payload: Any) -> Outcome:
             assert manifest.scorer is not None, f"{manifest.name} has no scorer to call"
-            outcomes.append(self.sandbox.call(manifest.scorer, payload))
-            return outcomes[-1]
+            return self.sandbox.call(manifest.scorer, payload)
 
-        score = self.environment(manifest).score(task, completion, call)
-        return replace(score, unsure=any(outcome.stopped == STACK for outcome in outcomes))
+        return call

@@ -23,7 +23,7 @@ from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
 from muster.evaluation.greedy import greedy_score
 from muster.protocol.prompts import end_token, pad_token, prompt_tokens
-from muster.tasksets.taskset import Scored, TaskSet
+from muster.tasksets.taskset import COMPONENTS_NAME, Scored, TaskSet
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -217,7 +217,7 @@ def warm_up(
     rng = Random(f"muster.warm_up.{seed}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=terms.learning_rate, weight_decay=0.01)
     accuracy, next_check = 0.0, terms.min_steps
-    scorers = Scorers(task_set.folder / "components")
+    scorers = Scorers(task_set.folder / COMPONENTS_NAME)
     train, held_out = list(task_set.train), list(task_set.held_out)
 
     def measure(tasks: Sequence[Scored]) -> float:

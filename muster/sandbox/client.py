@@ -9,8 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -58,10 +56,6 @@ class Sandbox:
         if len(text) > MAX_PAYLOAD_BYTES:
             return Outcome(None, 0, "payload")
         return self._server(scorer.component).call(scorer, text)
-
-    def bind(self, scorer: ScorerManifest) -> Callable[[Any], Outcome]:
-        """Return what an environment calls its scorer by."""
-        return partial(self.call, scorer)
 
     def walls(self, component: str) -> tuple[str, ...]:
         """Return the outer walls that stand around a component's process."""

@@ -1,6 +1,7 @@
 """Components on this machine's disk: the one built here, those of runs, and their compiled forms.
 
-A component is named by its sha256 and checked wherever it comes from. Compiled, it is native code: this machine makes
+A component is a WebAssembly file packed by zstd, named by the sha256 of the packed bytes and checked wherever it comes
+from. Compiled, it is native code: this machine makes
 its own, in a folder that only its user can reach, and never loads another's.
 """
 
@@ -20,13 +21,21 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
+import pyarrow
+
+from muster.constants import MAX_FILE_BYTES
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError
 from muster.runtime.files import write_durably
 
 BUILT: Final = Path(__file__).parent / "built"
 """Where scripts/build_component.py puts the one that it builds."""
 
-MAX_COMPONENT_BYTES: Final = 512 * 1024**2
+BUILT_NAME: Final = "scorer.wasm.zst"
+HASH_NAME: Final = "scorer.sha256"
+
+MAX_COMPONENT_BYTES: Final = MAX_FILE_BYTES
+"""As it is stored and sent: zstd."""
+MAX_UNPACKED_BYTES: Final = 512 * 1024**2
 COMPILE_SECONDS: Final = 600
 """CPU time of compiling a component, over all threads; ours takes about fifteen."""
 COMPILE_MEMORY: Final = 12 * 1024**3
@@ -38,15 +47,15 @@ class Component:
     """A component whose bytes are those that its hash names."""
 
     hash: str
-    """sha256, 0x and 64 hex digits."""
+    """sha256 of the packed file, 0x and 64 hex digits."""
     path: Path
 
 
 def local_component(folder: Path = BUILT) -> Component:
     """Return the component that was built on this machine. Raises ConfigError when there is none."""
-    path = folder / "scorer.wasm"
+    path = folder / BUILT_NAME
     try:
-        named = (folder / "scorer.sha256").read_text().strip()
+        named = (folder / HASH_NAME).read_text().strip()
     except OSError as error:
         raise ConfigError(
             f"no scorer component in {folder}",
@@ -61,7 +70,7 @@ def find_component(name: str, folder: Path) -> Component:
     Raises CheckError when neither is here, MismatchError when the file is damaged.
     """
     candidates = [component_path(name, folder)]
-    if (BUILT / "scorer.sha256").exists() and (built := local_component()).hash == name:
+    if (BUILT / HASH_NAME).exists() and (built := local_component()).hash == name:
         candidates.insert(0, built.path)
     for path in candidates:
         if path.exists():
@@ -84,7 +93,7 @@ def keep_component(name: str, data: bytes, folder: Path) -> Component:
 
 def component_path(name: str, folder: Path) -> Path:
     """Return where a run's component is kept."""
-    return folder / f"component-{name}.wasm"
+    return folder / name
 
 
 def hash_file(path: Path) -> str:
@@ -155,7 +164,19 @@ def compile_component(source: Path, target: Path) -> None:
 
     from muster.sandbox.runtime import make_engine
 
-    target.write_bytes(Compiled.from_file(make_engine(), str(source)).serialize())
+    target.write_bytes(Compiled(make_engine(), unpack(source.read_bytes())).serialize())
+
+
+def unpack(data: bytes) -> bytes:
+    """Return the WebAssembly of a component's packed bytes. Raises MalformedError above the bound or for no zstd."""
+    try:
+        with pyarrow.CompressedInputStream(pyarrow.BufferReader(data), "zstd") as stream:
+            unpacked = stream.read(MAX_UNPACKED_BYTES + 1)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise MalformedError(f"a component that is not packed by zstd: {error}") from error
+    if len(unpacked) > MAX_UNPACKED_BYTES:
+        raise MalformedError(f"a component of more than {MAX_UNPACKED_BYTES} bytes")
+    return unpacked
 
 
 if __name__ == "__main__":

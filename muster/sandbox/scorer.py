@@ -29,11 +29,11 @@ class ScorerManifest:
     """The code that scores where the host's own does not suffice, and how much of the machine one call may use."""
 
     component: str
-    """sha256 of the WebAssembly component, 0x and 64 hex digits."""
+    """sha256 of the WebAssembly component as it is stored (`muster.sandbox.component`), 0x and 64 hex digits."""
     function: str
     """Which of the component's functions."""
-    fuel: int = 50_000_000_000
-    """Most of one call; about 9 · 10^9 are a second of a core. What runs out scores 0 everywhere."""
+    fuel: int = 10_000_000_000
+    """Most of one call: about a second of a core. What runs out scores 0 everywhere."""
     memory: int = 512 * 1024**2
     """Most bytes of one call."""
     runtime: str = RUNTIME

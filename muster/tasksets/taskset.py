@@ -2,6 +2,7 @@
 
     taskset.json          the document (`muster.tasksets.document`)
     shards/0x<sha256>     the shards (`muster.tasksets.packs`); those not fetched yet are absent
+    components/0x<sha256> the components that its environments score by, where this machine did not build them
 
 Opening reads the document alone. A shard is read, checked and decompressed when one of its tasks is asked for, and the
 last few stay in memory. All methods may be called from several threads at once.
@@ -28,6 +29,7 @@ from muster.tasksets.packs import MAX_STORED_BYTES, Shard, TaskProof
 
 DOCUMENT_NAME: Final = "taskset.json"
 SHARDS_NAME: Final = "shards"
+COMPONENTS_NAME: Final = "components"
 
 CACHED_SHARDS: Final = 8
 CACHED_BYTES: Final = 32 * 1024**2
