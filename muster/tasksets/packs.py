@@ -9,7 +9,8 @@ builds them (`muster.protocol.merkle`):
 
 A task's proof is the path in its shard, then the path of the shard's root: to MerkleProof.verify they are one path.
 An inner node hashes 64 bytes and a leaf 32, so nobody can show a node as a leaf; a leaf holds its index, so nobody can
-show a task under another one.
+show a task under another one. Whoever makes a set could build a tree with two leaves of one index: so every shard that
+arrives is hashed anew, and one whose tree is another is not kept (`TaskSet.put_shard`).
 """
 
 from __future__ import annotations
