@@ -35,7 +35,7 @@ from muster.errors import CheckError, ConfigError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.evaluation.request import EvalRequest
-from muster.tasksets.taskset import TaskSet
+from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 
 if TYPE_CHECKING:
     from muster.environments.manifest import EnvironmentManifest
