@@ -39,6 +39,7 @@ LONGEST: Final = (
     "tests/unit/trainer/test_killed.py",
     "tests/integration/test_orchestrator_start.py",
     "tests/engine/test_engine_processes.py",
+    "tests/engine/test_serve.py",
     "tests/integration/test_join.py",
     "tests/integration/test_worker_ends.py",
     "tests/integration/test_idle_run.py",
