@@ -27,7 +27,9 @@ import sympy
 import typed_json
 from sympy.parsing.sympy_parser import parse_expr
 
-PACKAGES = "algebra algorithmic arc arithmetic code cognition games geometry graphs induction induction.acre logic probability"
+PACKAGES = (
+    "algebra algorithmic arc arithmetic code cognition games geometry graphs induction induction.acre logic probability"
+)
 NUMPY = ("countdown", "knights_knaves", "number_sorting", "survo")
 """Modules that need numpy for making tasks, and none or almost none of it for scoring."""
 

@@ -4,9 +4,9 @@ Written from the published description. Where the published scorer asks a librar
 
 - *word*: a run of letters, digits and underscores (`\w+`), as published.
 - *sentence*: it ends at a run of `.`, `?`, `!` or `…` with any closing quotes and brackets, where white space or the
-  text's end follows. Points alone end none before a small letter, and a single one none after an abbreviation of `ABBREVIATIONS`, a single letter or a list's
-  number at the start of a line. What is left at the end counts if it has a letter or digit.
-  (Published: nltk's punkt.)
+  text's end follows. Points alone end none before a small letter. A single one also ends none after an abbreviation of
+  `ABBREVIATIONS`, a single letter or a list's number at the start of a line. What is left at the end counts if it has
+  a letter or digit. (Published: nltk's punkt.)
 - *capital word*: a run of letters, digits, hyphens and apostrophes without a small letter and with a capital one.
   (Published: nltk's word_tokenize and `isupper`.)
 - *all capital*, *all lowercase*: by letters alone; that the text is English is not checked. (Published: langdetect.)

@@ -100,7 +100,8 @@ def test_the_letter_of_a_choice(
 
 
 @pytest.mark.parametrize(
-    "reference", [{"answer": "E", "choices": 4}, {"answer": "B"}, {"answer": "AB", "choices": 4}, {"answer": "A", "choices": 1}]
+    "reference",
+    [{"answer": "E", "choices": 4}, {"answer": "B"}, {"answer": "AB", "choices": 4}, {"answer": "A", "choices": 1}],
 )
 def test_choices_that_cannot_be_made_are_refused(
     environment_of: Callable[..., Environment], reference: dict[str, Any]

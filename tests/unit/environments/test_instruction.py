@@ -122,7 +122,9 @@ def test_all_or_the_fraction(environment_of: Callable[..., Environment], call: S
     assert environment_of("instruction", partial=True).score(task, "</think>small", call).parts == (666_666,)
 
 
-@pytest.mark.parametrize("text", ["[" * 200_000, "*" * 200_000, "a.\n" * 80_000, "\n " * 100_000, "<<" * 100_000, "\ud800"])
+@pytest.mark.parametrize(
+    "text", ["[" * 200_000, "*" * 200_000, "a.\n" * 80_000, "\n " * 100_000, "<<" * 100_000, "\ud800"]
+)
 def test_hostile_texts_end(environment_of: Callable[..., Environment], call: ScorerCall, text: str) -> None:
     instructions = [{"id": name, "kwargs": arguments} for name, arguments, *_ in CASES][:16]
     begun = time.monotonic()

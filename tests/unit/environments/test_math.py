@@ -104,7 +104,9 @@ def test_what_is_compared_here_is_what_the_component_finds(
             assert call(payload).value == {"equal": True}
 
 
-@pytest.mark.parametrize("text", ["", "-", "--1", "01", "+1", "1.5", "1/2", "1,000", "１", "1e3", "-0", "-0 ", "1" * 13, " 1", "1\n"])
+@pytest.mark.parametrize(
+    "text", ["", "-", "--1", "01", "+1", "1.5", "1/2", "1,000", "１", "1e3", "-0", "-0 ", "1" * 13, " 1", "1\n"]
+)
 def test_other_numbers_are_left_to_the_component(text: str) -> None:
     assert plain_integer(text) is None
 

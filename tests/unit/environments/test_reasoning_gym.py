@@ -56,7 +56,7 @@ def test_the_reference_scores_one_and_nothing_scores_nothing(
         score = environment.score(task, environment.reference_completion(task) or "", call)
         assert (score.parts, score.reason) == ((MICRO,), "")
         assert score.fuel > 0
-        for text in ("", "</think>", "</think><answer></answer>", "</think></think>3", "<answer>3</answer>"):
+        for text in ("", "</think>", "</think> \n", "</think></think>3", "<answer>3</answer>"):
             assert environment.score(task, text, call) == Score((0,), 0, "no answer")
 
 
@@ -64,7 +64,7 @@ def test_the_reference_scores_one_and_nothing_scores_nothing(
     ("task", "answer", "reward"),
     [
         (CHAIN, "3", MICRO),
-        (CHAIN, "3.0", None),
+        (CHAIN, "3.0", MICRO),
         (CHAIN, "the answer is 3", 66_667),
         (CHAIN, "4", 0),
         (COUNTDOWN, "(4) + 3*2", MICRO),
