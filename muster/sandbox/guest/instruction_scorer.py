@@ -4,9 +4,9 @@ Written from the published description. Where the published scorer asks a librar
 
 - *word*: a run of letters, digits and underscores (`\w+`), as published.
 - *sentence*: it ends at a run of `.`, `?`, `!` or `…` with any closing quotes and brackets, where white space or the
-  text's end follows. A single `.` ends none after an abbreviation of `ABBREVIATIONS`, a single letter or a list's
-  number at the start of a line, nor before a small letter. What is left at the end counts if it has a letter or digit.
-  (Published: nltk's punkt.)
+  text's end follows. Points alone end none before a small letter. A single one also ends none after an abbreviation of
+  `ABBREVIATIONS`, a single letter or a list's number at the start of a line. What is left at the end counts if it has
+  a letter or digit. (Published: nltk's punkt.)
 - *capital word*: a run of letters, digits, hyphens and apostrophes without a small letter and with a capital one.
   (Published: nltk's word_tokenize and `isupper`.)
 - *all capital*, *all lowercase*: by letters alone; that the text is English is not checked. (Published: langdetect.)
@@ -98,7 +98,7 @@ def sentences(text: str) -> int:
             end += 1
         if end < len(text) and not text[end].isspace():
             continue
-        if match.group() == "." and _continues(text, start, match.start(), end):
+        if set(match.group()) <= {".", "…"} and _continues(text, start, match, end):
             continue
         if any(character.isalnum() for character in text[start : match.start()]):
             count += 1
@@ -106,16 +106,17 @@ def sentences(text: str) -> int:
     return count + any(character.isalnum() for character in text[start:])
 
 
-def _continues(text: str, start: int, point: int, end: int) -> bool:
-    """Return whether the full stop at `point` ends no sentence."""
-    begin = point
+def _continues(text: str, start: int, points: re.Match[str], end: int) -> bool:
+    """Return whether full stops end no sentence that began at `start`; their closing quotes end at `end`."""
+    begin = points.start()
     while begin > start and not text[begin - 1].isspace():
         begin -= 1
-    word = text[begin:point].lstrip("\"'“‘([{*_").lower()
-    if word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i"):
-        return end < len(text.rstrip())
-    if word.isdecimal() and not text[text.rfind("\n", 0, begin) + 1 : begin].strip():
-        return True
+    word = text[begin : points.start()].lstrip("\"'“‘([{*_").lower()
+    if points.group() == ".":
+        if word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i"):
+            return bool(text[end:].strip())
+        if word.isdecimal() and not text[text.rfind("\n", 0, begin) + 1 : begin].strip():
+            return True
     position = end
     while position < len(text) and text[position].isspace():
         position += 1

@@ -18,7 +18,6 @@ from muster.environments.answers import (
     last_letter,
     last_number,
 )
-from muster.tasks.rewards import answer_of
 
 HOSTILE = {
     "surrogates": "</think>\ud800\udfff\\boxed{\ud800}",
@@ -50,9 +49,11 @@ def test_hostile_texts_are_read_in_linear_time(text: str) -> None:
 
 
 @given(st.text(max_size=300) | st.text(alphabet="</think> \n1", max_size=60))
-def test_the_exact_answer_is_what_it_was_before_there_were_environments(text: str) -> None:
+def test_the_exact_answer_follows_the_only_end_of_the_thinking(text: str) -> None:
     for completion in (text, f"{text}</think>{text}", f"a</think>{text}"):
-        assert exact_answer(completion, "tags") == answer_of(completion)
+        parts = completion.split("</think>")
+        given = parts[1].strip(" \n") if len(parts) == 2 and len(parts[1]) <= 256 else None
+        assert exact_answer(completion, "tags") == (given or None)
 
 
 @given(st.text(max_size=300))

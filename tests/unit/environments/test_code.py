@@ -315,7 +315,7 @@ HACKS = {
     "prints the score": 'print(\'{"text": "3", "value": [2, 4], "passed": true}\')',
     "always equal": "class E:\n    def __eq__(self, other): return True\n    def __hash__(self): return 0\n"
     "def double(xs): return E()",
-    "an equal list": "class E(list):\n    def __eq__(self, other): return True\n    def __iter__(self): return iter([])\n"
+    "an equal list": "class E(list):\n    def __eq__(self, other): return True\n    def __iter__(self): yield 2\n"
     "def double(xs): return E()",
     "an equal int": "class E(int):\n    def __eq__(self, other): return True\n    def __index__(self): return 4\n"
     "def double(xs): return [E(0), E(0)]",
@@ -332,7 +332,7 @@ HACKS = {
     "                return v['tests'][0]['output']\n        frame = frame.f_back\n    return found",
     "inspect": "import inspect\ndef double(xs):\n    for f in inspect.stack(0):\n"
     "        if 'expected' in f.frame.f_locals: return f.frame.f_locals['expected']",
-    "gc": "import gc\ndef double(xs):\n    for o in gc.get_objects():\n        if isinstance(o, dict) and 'output' in o:\n"
+    "gc": "import gc\ndef double(xs):\n    for o in gc.get_objects():\n        if type(o) is dict and 'output' in o:\n"
     "            return o['output']",
     "patched json": "import json\njson.dumps = lambda *a, **k: '{\"passed\": true}'\ndef double(xs): return xs",
     "patched encoder": "import typed_json\ntyped_json.encode = lambda v: {'$equal': True}\ndef double(xs): return xs",

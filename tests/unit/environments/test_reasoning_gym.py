@@ -1,0 +1,167 @@
+"""reasoning-gym's own scorers: their answers, and that an answer that runs gets nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from muster.constants import MICRO
+from muster.environments.base import Environment, Outcome, ScorerCall
+from muster.environments.manifest import Score
+from muster.environments.reasoning_gym import DATASETS, REFUSED
+from muster.environments.task import Task, ask
+from muster.errors import MalformedError
+
+CHAIN = ask("1 + 2", dataset="chain_sum", entry={"question": "1 + 2", "answer": "3", "metadata": {}})
+COUNTDOWN = ask(
+    "Make 10 of 2, 3 and 4.",
+    dataset="countdown",
+    entry={
+        "question": "?",
+        "answer": "2*3 + 4",
+        "metadata": {"numbers": [2, 3, 4], "target": 10, "expression": "2*3 + 4"},
+    },
+)
+SPIRAL = ask(
+    "Spiral.",
+    dataset="spiral_matrix",
+    entry={"question": "?", "answer": "1 2 4 3", "metadata": {"matrix": [[1, 2], [3, 4]], "solution": [1, 2, 4, 3]}},
+)
+INTEGRAL = ask(
+    "Integrate 2*x.",
+    dataset="simple_integration",
+    entry={"question": "?", "answer": "x**2 + C", "metadata": {"integrand": "2*x", "variable": "x"}},
+)
+
+
+@pytest.fixture(scope="module")
+def gym(environment_of: Callable[..., Environment]) -> Environment:
+    return environment_of("reasoning_gym")
+
+
+@pytest.fixture(scope="module")
+def call(scorer_call: Callable[..., ScorerCall]) -> ScorerCall:
+    return scorer_call("reasoning_gym", fuel=5_000_000_000)
+
+
+@pytest.mark.parametrize("task", [CHAIN, COUNTDOWN, SPIRAL, INTEGRAL], ids=lambda task: task.reference["dataset"])
+def test_the_reference_scores_one_and_nothing_scores_nothing(
+    gym: Environment, environment_of: Callable[..., Environment], call: ScorerCall, task: Task
+) -> None:
+    for environment in (gym, environment_of("reasoning_gym", answer="tags")):
+        environment.check(task)
+        score = environment.score(task, environment.reference_completion(task) or "", call)
+        assert (score.parts, score.reason) == ((MICRO,), "")
+        assert score.fuel > 0
+        for text in ("", "</think>", "</think> \n", "</think></think>3", "<answer>3</answer>"):
+            assert environment.score(task, text, call) == Score((0,), 0, "no answer")
+
+
+@pytest.mark.parametrize(
+    ("task", "answer", "reward"),
+    [
+        (CHAIN, "3", MICRO),
+        (CHAIN, "3.0", MICRO),
+        (CHAIN, "the answer is 3", 66_667),
+        (CHAIN, "4", 0),
+        (COUNTDOWN, "(4) + 3*2", MICRO),
+        (COUNTDOWN, "2 + 3 + 4", None),
+        (SPIRAL, "[1, 2, 4, 3]", None),
+        (SPIRAL, "1 2 3 4", None),
+        (INTEGRAL, "x*x + C", MICRO),
+        (INTEGRAL, "x**3", None),
+    ],
+)
+def test_other_answers_score_what_the_package_says(
+    gym: Environment, call: ScorerCall, task: Task, answer: str, reward: int | None
+) -> None:
+    parts = gym.score(task, f"</think>{answer}", call).parts
+    assert parts == (reward,) if reward is not None else parts[0] < MICRO
+
+
+RUNS = [
+    "__import__('os').abort()",
+    "[open('/etc/passwd').read()]",
+    "(lambda: 10)()",
+    "exec(chr(49))",
+    "exec(chr(120)+chr(61)+chr(49)) or 10",
+    "eval(chr(49)+chr(48))",
+    "setattr(Integer, chr(95), 1)",
+    "x.__class__.__mro__",
+    "().__class__",
+    "[x for x in ().__class__.__base__.__subclasses__()]",
+    "print(10)",
+    "ｅｘｅｃ(1)",
+    "(exec)(chr(49))",
+    "sum(sin(x) for sin in (exec,))",
+    "9**9**9**9",
+    "factorial(10**9)",
+    "(" * 50_000,
+    "[" * 50_000,
+    "-" * 50_000 + "1",
+    "9" * 200_000,
+    "x" * 200_000,
+    "\ud800",
+]
+
+
+@pytest.mark.parametrize("task", [CHAIN, COUNTDOWN, SPIRAL, INTEGRAL], ids=lambda task: task.reference["dataset"])
+@pytest.mark.parametrize("answer", RUNS, ids=lambda answer: answer[:20].encode("ascii", "replace").decode())
+def test_an_answer_that_runs_gets_next_to_nothing(gym: Environment, call: ScorerCall, task: Task, answer: str) -> None:
+    begun = time.monotonic()
+    assert gym.score(task, f"</think>{answer}", call).parts[0] <= MICRO // 10
+    assert time.monotonic() - begun < 20
+
+
+@pytest.mark.parametrize(
+    ("value", "part"),
+    [
+        ({"score": 1.0}, MICRO),
+        ({"score": 0.5}, 500_000),
+        ({"score": 2 / 3}, 666_667),
+        ({"score": 0.0000005}, 0),  # the float is a little below the half
+        ({"score": 1}, 0),
+        ({"score": True}, 0),
+        ({"score": 1.0000001}, 0),
+        ({"score": -0.1}, 0),
+        ({"score": float("nan")}, 0),
+        ({"score": "1.0"}, 0),
+        ({"error": "KeyError"}, 0),
+        (None, 0),
+    ],
+)
+def test_a_float_becomes_millionths(gym: Environment, value: Any, part: int) -> None:
+    assert gym.score(CHAIN, "</think>3", lambda payload: Outcome(value, 5)).parts == (part,)
+
+
+def test_the_configuration_changes_the_tolerance(gym: Environment, call: ScorerCall) -> None:
+    entry = {"question": "?", "answer": "1.5", "metadata": {}}
+    rough = ask("?", dataset="decimal_arithmetic", entry=entry, config={"max_num_decimal_places": 1})
+    exact = ask("?", dataset="decimal_arithmetic", entry=entry, config={"max_num_decimal_places": 6})
+    assert [gym.score(task, "</think>1.55", call).parts for task in (rough, exact)] == [(MICRO,), (0,)]
+
+
+def test_what_cannot_be_scored_is_refused_with_the_reason(gym: Environment) -> None:
+    assert not DATASETS & set(REFUSED)
+    assert len(DATASETS) + len(REFUSED) == 106
+    for reference, reason in (
+        ({"dataset": "sokoban", "entry": {"answer": "U"}}, "numpy"),
+        ({"dataset": "chess", "entry": {"answer": "U"}}, "no dataset"),
+        ({"dataset": "chain_sum"}, "no entry"),
+        ({"dataset": "chain_sum", "entry": {"answer": 3}}, "cannot be given"),
+        ({"dataset": "chain_sum", "entry": {"answer": "3", "metadata": {"$pickle": ""}}}, "typed JSON"),
+    ):
+        with pytest.raises(MalformedError, match=reason):
+            gym.check(ask("?", **reference))
+
+
+def test_the_component_has_every_dataset_that_is_not_refused(call: ScorerCall) -> None:
+    missing = [
+        name
+        for name in sorted(DATASETS)
+        if "no dataset" in str(call({"dataset": name, "entry": {"answer": "x", "metadata": {}}, "answer": "y"}).value)
+    ]
+    assert missing == []
