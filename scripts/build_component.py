@@ -1,6 +1,6 @@
 """Build the component that scores: CPython, the packages of its requirements and `muster/sandbox/guest`, as one file.
 
-    python scripts/build_component.py          # into muster/sandbox/built
+    python scripts/build_component.py [FOLDER]     # into muster/sandbox/built
 
 A second build is another file (the interpreter's state is in it), so a component is named by its hash and distributed
 like a model; nobody rebuilds one to join a run. What a run's owner built is what the run's terms name. Takes about a
@@ -9,6 +9,7 @@ minute, and needs a package index.
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import subprocess
@@ -23,39 +24,69 @@ from muster.sandbox.component import BUILT, BUILT_NAME, HASH_NAME
 
 ROOT = Path(__file__).resolve().parent.parent
 GUEST = ROOT / "muster" / "sandbox" / "guest"
+BUILDER = "componentize-py==0.25.1"
 
 LEVEL = 9
 """Of zstd: a third of the size; more takes a minute and saves a tenth."""
 
+NEWLINE = ord("\n")
+SECONDS = 900
+"""Longest that one step may take."""
+
 
 def build(folder: Path) -> Path:
     """Build into `folder`; return the component's path. Raises CalledProcessError."""
-    folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="muster-component-") as temporary:
-        library, output = Path(temporary) / "library", Path(temporary) / "scorer.wasm"
-        # 1. The packages, as they are on the index: pure Python, no dependency that is not pinned.
-        command = [tool("uv"), "pip", "install", "--quiet", "--target", library, "--no-deps"]
-        run([*command, "--python", sys.executable, "--requirement", GUEST / "requirements.txt"])
-        # 2. Import everything once inside WebAssembly and keep the state. WASI becomes traps: nothing is imported.
-        command = [tool("componentize-py"), "--quiet", "--wit-path", GUEST, "--world", "scorer", "componentize"]
-        run([*command, "guest", "-p", GUEST, "-p", library, "--stub-wasi", "--output", output])
-        # 3. Pack it, and keep it with its hash beside it.
+        environment, library, output = (Path(temporary) / name for name in ("venv", "library", "scorer.wasm"))
+        # 1. The builder in an environment of its own: it would put what else is installed into the component.
+        uv = Path(sys.executable).parent / "uv"
+        run([uv, "venv", "--quiet", "--python", sys.executable, environment])
+        run([uv, "pip", "install", "--quiet", "--python", environment / "bin" / "python", BUILDER])
+        # 2. The packages, without what is not pinned, and without their documentation: half of what they take.
+        install = [uv, "pip", "install", "--quiet", "--python", sys.executable, "--target", library, "--no-deps"]
+        run([*install, "--requirement", GUEST / "requirements.txt"])
+        for path in library.rglob("*.py"):
+            strip(path)
+        # 3. Import everything once inside WebAssembly and keep the state. WASI becomes traps: nothing is imported.
+        command = [environment / "bin" / "componentize-py", "--quiet", "--wit-path", GUEST, "--world", "scorer"]
+        command += ["componentize", "guest", "-p", GUEST, "-p", library, "--stub-wasi", "--output", output]
+        run(command)
+        # 4. Pack it, and keep it with its hash beside it.
         packed = bytes(pyarrow.Codec("zstd", compression_level=LEVEL).compress(output.read_bytes(), asbytes=True))
         write_durably(folder / BUILT_NAME, packed)
         write_durably(folder / HASH_NAME, ("0x" + hashlib.sha256(packed).hexdigest() + "\n").encode())
     return folder / BUILT_NAME
 
 
-def tool(name: str) -> Path:
-    """Return a program of this environment."""
-    return Path(sys.executable).parent / name
+def strip(path: Path) -> None:
+    """Empty the docstrings of a module, where it can be parsed."""
+    source = path.read_bytes()
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    # Where each line begins: positions in the tree are a line and a byte in it.
+    lines = [0, *(place + 1 for place, byte in enumerate(source) if byte == NEWLINE)]
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            match node.body[:1]:
+                case [ast.Expr(value=ast.Constant(value=str()) as text)]:
+                    assert text.end_lineno is not None
+                    assert text.end_col_offset is not None
+                    begin = lines[text.lineno - 1] + text.col_offset
+                    found.append((begin, lines[text.end_lineno - 1] + text.end_col_offset))
+    for begin, end in sorted(found, reverse=True):
+        source = source[:begin] + b'""' + source[end:]
+    path.write_bytes(source)
 
 
 def run(command: list[str | Path]) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     environment["RUST_BACKTRACE"] = "0"  # or what Python said is lost in it
-    subprocess.run([str(word) for word in command], check=True, stdout=sys.stderr, env=environment, timeout=900)
+    words = [str(word) for word in command]
+    subprocess.run(words, check=True, stdout=sys.stderr, env=environment, timeout=SECONDS)
 
 
 if __name__ == "__main__":
-    print(build(BUILT))
+    print(build(Path(sys.argv[1]) if len(sys.argv) > 1 else BUILT))

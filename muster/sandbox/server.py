@@ -13,6 +13,7 @@ from __future__ import annotations
 import enum
 import struct
 import sys
+import threading
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -54,5 +55,15 @@ def serve(code: Path, requests: BinaryIO, answers: BinaryIO) -> None:
         answers.flush()
 
 
+def main() -> None:
+    """Serve in a thread whose stack WebAssembly has room on."""
+    from muster.sandbox.runtime import THREAD_STACK_BYTES
+
+    threading.stack_size(THREAD_STACK_BYTES)
+    thread = threading.Thread(target=serve, args=(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer))
+    thread.start()
+    thread.join()
+
+
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), sys.stdin.buffer, sys.stdout.buffer)
+    main()

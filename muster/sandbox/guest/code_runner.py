@@ -17,11 +17,10 @@ import types
 from typing import Any
 
 import typed_json
+from virtual import MAX_RECURSION
 
 MAX_OUTPUT = 1 << 20
 """Bytes of standard output."""
-MAX_RECURSION = 10_000
-"""Python frames. Programs ask for a million; with 20,000 the stack of WebAssembly ends before RecursionError comes."""
 
 MODULES = (
     "abc array ast base64 binascii bisect builtins calendar cmath collections collections.abc contextlib copy csv "

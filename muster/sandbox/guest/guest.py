@@ -1,10 +1,12 @@
 """The component's entry: one call in a fresh instance, JSON for JSON.
 
 Runs in CPython 3.14 inside WebAssembly, never on the host. Everything that a call may need is imported at build time,
-when there still are files; afterwards the heap is frozen, so that collecting garbage costs no fuel for it.
+when there still are files; afterwards nothing can be imported, and the heap is frozen, so that collecting garbage costs
+no fuel for it.
 """
 
 import virtual  # isort: skip  # before everything else: it replaces clocks and randomness
+import stand_ins  # isort: skip  # before sympy
 
 import gc
 import json
@@ -12,6 +14,7 @@ import json
 import wit_world
 from functions import FUNCTIONS
 
+stand_ins.seal()
 virtual.replace_files()
 gc.collect()
 gc.freeze()
