@@ -252,7 +252,6 @@ def steps() -> list[Step]:
             ("scripts/build_component.py", *guest),
             ROOT / "muster" / "sandbox" / "built" / "scorer.sha256",
             build_component,
-            pinned("componentize-py"),
         ),
         Step(
             "bytecode",
