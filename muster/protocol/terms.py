@@ -99,7 +99,7 @@ class Terms:
     task_count: int
     """Training tasks in the task set; draws are modulo this."""
     task_root: bytes
-    """SHA-256 of the task set's file: `muster.tasks.TaskSet.root`."""
+    """SHA-256 of the task set's file: `muster.tasksets.TaskSet.root`."""
     model_hash: bytes
     """`muster.models.files.model_hash` of the model the run begins with."""
     tokenizer_hash: bytes

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
-from muster.environments.task import Message, Task
+from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.document import Source
@@ -213,7 +213,7 @@ def _fill(
 
 
 def _task(prompt: str, answer: str, level: int) -> Task:
-    return Task(prompt, (Message("user", prompt),), {"answer": answer}, level, AUTHOR)
+    return Task(prompt, (ChatMessage("user", prompt),), {"answer": answer}, level, AUTHOR)
 
 
 def _answer(task: Task) -> str:

@@ -12,7 +12,7 @@ from eth_utils.crypto import keccak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.environments.task import MAX_DEPTH, Message, Task
+from muster.environments.task import MAX_DEPTH, ChatMessage, Task
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.hashes import content_hash
 from muster.tasksets.document import MAX_SHARD_BYTES, ShardEntry, TaskSetDocument
@@ -34,9 +34,9 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-messages = st.builds(Message, st.sampled_from(["system", "user", "assistant"]), texts)
+messages = st.builds(ChatMessage, st.sampled_from(["system", "user", "assistant"]), texts)
 tasks = st.builds(
-    lambda name, talk, last, reference, level: Task(name, (*talk, Message("user", last)), reference, level),
+    lambda name, talk, last, reference, level: Task(name, (*talk, ChatMessage("user", last)), reference, level),
     texts.filter(bool),
     st.lists(messages, max_size=4),
     texts,
@@ -100,11 +100,11 @@ def test_what_can_be_written_can_be_read_whatever_its_depth() -> None:
             value = {"a": value}
         return value
 
-    deepest = Task("deep", (Message("user", "?"),), nested(MAX_DEPTH - 1))
+    deepest = Task("deep", (ChatMessage("user", "?"),), nested(MAX_DEPTH - 1))
     assert Task.from_line(deepest.to_line()) == deepest
     for depth in (MAX_DEPTH, 150, 5000):
         with pytest.raises(MalformedError):
-            Task("deep", (Message("user", "?"),), nested(depth)).to_line()
+            Task("deep", (ChatMessage("user", "?"),), nested(depth)).to_line()
 
 
 # --- Proofs

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from muster.environments.task import Message, Task
+from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
 from muster.tasksets import NewPart, TaskSet, TaskSetDocument, taskset, write_task_set
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, MAX_SHARD_BYTES, ShardEntry, TaskSetPart
@@ -226,10 +226,12 @@ def test_two_tasks_of_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_large_tasks_make_more_shards(tmp_path: Path) -> None:
-    large = [Task(f"t{i}", (Message("user", "x" * 3_000_000),), {}) for i in range(11)]
+    large = [Task(f"t{i}", (ChatMessage("user", "x" * 3_000_000),), {}) for i in range(11)]
     made = write_task_set(tmp_path / "set", [NewPart("p", SORTING, large)])
     assert [shard.count for shard in made.document.parts[0].shards] == [5, 5, 1]
     assert all(shard.bytes <= MAX_SHARD_BYTES for shard in made.document.parts[0].shards)
     assert made.task(10) == large[10]
     with pytest.raises(MalformedError, match="at most 4194304"):
-        write_task_set(tmp_path / "set", [NewPart("p", SORTING, [Task("t", (Message("user", "x" * 4_200_000),), {})])])
+        write_task_set(
+            tmp_path / "set", [NewPart("p", SORTING, [Task("t", (ChatMessage("user", "x" * 4_200_000),), {})])]
+        )
