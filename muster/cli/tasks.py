@@ -35,6 +35,7 @@ from muster.errors import CheckError, ConfigError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.evaluation.request import EvalRequest
+from muster.tasksets.build import check_replaceable
 from muster.tasksets.taskset import TaskSet
 
 if TYPE_CHECKING:
@@ -352,14 +353,10 @@ async def _right(session: Session, request: EvalRequest, journal: AnswerJournal)
 
 
 def _check_out(out: Path, tasks: Path) -> None:
+    """Refuse what could not be written in the end, before anything is asked."""
     if out.resolve() == tasks.resolve():
         raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another folder to write")
-    if out.is_file():
-        raise UsageError(f"{out} is a file", hint="name the folder to write")
-    if not out.parent.is_dir():
-        raise ConfigError(
-            f"there is no folder {out.parent}", hint=f"make it, or write OUT elsewhere than in {out.parent}"
-        )
+    check_replaceable(out)
 
 
 def _nothing_left(sifted: FilteredTasks, band: Band) -> CheckError:
