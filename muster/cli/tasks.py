@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from muster.environments.base import ScorerCall
     from muster.environments.manifest import EnvironmentManifest
     from muster.environments.task import Task
+    from muster.sandbox.scorer import Outcome
 
 app = typer.Typer()
 
@@ -108,12 +109,12 @@ def import_(
 
     Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold.
     """
-    from muster.tasksets.document import Source
+    from muster.tasksets.document import TaskSource
     from muster.tasksets.importing import ImportOptions, import_set
     from muster.tasksets.sources import MAPPED, ImportReport, format_of, mapped_format, require_licence
 
     # 1. The options.
-    origin_of = Source(require_licence(licence), origin or file.name, note)
+    origin_of = TaskSource(require_licence(licence), origin or file.name, note)
     given = [_environment(text) for text in environment or ()]
     if source == MAPPED:
         if len(given) != 1:
@@ -230,18 +231,22 @@ def check(
 
     Exit code 3 when a task fails. Also checks the Merkle roots, and that nothing held out is trained on.
     """
-    from muster.environments.registry import make_environment  # pyright: ignore[reportMissingImports]
-    from muster.sandbox.client import Sandbox  # pyright: ignore[reportMissingImports]
+    from muster.environments.registry import make_environment
+    from muster.sandbox.client import Sandbox
     from muster.tasksets.checking import PartReport, check_set, summary
 
     # 1. Check.
     task_set, begun = TaskSet.open(tasks), time.monotonic()
     document = task_set.document
     total = document.train_count + document.held_out_count
-    with Sandbox() as sandbox, progress(session, total, 0) as shown:
+    with Sandbox(tasks / "components") as sandbox, progress(session, total, 0) as shown:
 
         def call_of(manifest: EnvironmentManifest) -> ScorerCall:
-            return lambda payload: sandbox.call(manifest.scorer, payload)
+            def call(payload: Any) -> Outcome:
+                assert manifest.scorer is not None, f"{manifest.name} has no scorer to call"
+                return sandbox.call(manifest.scorer, payload)
+
+            return call
 
         counter = None if tokenizer is None else _token_counter(tokenizer)
         reports = check_set(task_set, make_environment, call_of, counter, shown)

@@ -17,9 +17,9 @@ from muster.tasksets.document import (
     MAX_SHARD_BYTES,
     SHARD_TASKS,
     ShardEntry,
-    Source,
     TaskSetDocument,
     TaskSetPart,
+    TaskSource,
 )
 from muster.tasksets.packs import pack_shard
 from muster.tasksets.taskset import DOCUMENT_NAME, SHARDS_NAME, TaskSet
@@ -33,7 +33,7 @@ class NewPart:
     environment: EnvironmentManifest
     tasks: Iterable[Task]
     weight: int = 1
-    sources: Sequence[Source] = ()
+    sources: Sequence[TaskSource] = ()
 
 
 def write_task_set(folder: Path, parts: Iterable[NewPart], held_out: Iterable[NewPart] = ()) -> TaskSet:

@@ -8,11 +8,11 @@ from pathlib import Path
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import ChatMessage, Task
-from muster.tasksets import NewPart, Source, TaskSet, write_task_set
+from muster.tasksets import NewPart, TaskSource, TaskSet, write_task_set
 
 SORTING = EnvironmentManifest("sorting", options={"thinking": "tags"}, weights={"correct": MICRO})
 ARITHMETIC = EnvironmentManifest("arithmetic", options={"thinking": "none"}, weights={"correct": MICRO})
-SOURCE = Source("MIT", "made for tests", "Ünïcode, too")
+SOURCE = TaskSource("MIT", "made for tests", "Ünïcode, too")
 
 
 def numbered(count: int, name: str = "q") -> list[Task]:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.environments.answers import (
+    MAX_ANSWER_CHARS,
     MAX_BOX_CHARS,
     after_thinking,
     balanced,
@@ -18,7 +19,6 @@ from muster.environments.answers import (
     last_letter,
     last_number,
 )
-from muster.tasks.rewards import answer_of
 
 HOSTILE = {
     "surrogates": "</think>\ud800\udfff\\boxed{\ud800}",
@@ -50,9 +50,20 @@ def test_hostile_texts_are_read_in_linear_time(text: str) -> None:
 
 
 @given(st.text(max_size=300) | st.text(alphabet="</think> \n1", max_size=60))
-def test_the_exact_answer_is_what_it_was_before_there_were_environments(text: str) -> None:
+def test_the_exact_answer_is_what_follows_the_only_end_of_the_thinking(text: str) -> None:
     for completion in (text, f"{text}</think>{text}", f"a</think>{text}"):
-        assert exact_answer(completion, "tags") == answer_of(completion)
+        _, *after = completion.split("</think>")
+        ended_once = len(after) == 1 and len(after[0]) <= MAX_ANSWER_CHARS
+        assert exact_answer(completion, "tags") == (after[0].strip(" \n") or None if ended_once else None)
+
+
+def test_spaces_and_newlines_around_an_answer_are_forgiven_and_nothing_else_is() -> None:
+    assert exact_answer("a</think> b c ", "tags") == "b c"
+    assert exact_answer("\n b c\n", "none") == "b c"
+    assert exact_answer("a</think>\tb", "tags") == "\tb"
+    assert exact_answer("a</think> \n ", "tags") is None
+    assert exact_answer("</think>" + "9" * MAX_ANSWER_CHARS, "tags") == "9" * MAX_ANSWER_CHARS
+    assert exact_answer("</think> " + "9" * MAX_ANSWER_CHARS, "tags") is None
 
 
 @given(st.text(max_size=300))

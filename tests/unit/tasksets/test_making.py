@@ -17,14 +17,14 @@ from muster.environments.base import Outcome
 from muster.environments.manifest import EnvironmentManifest, Score
 from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
-from muster.tasksets import NewPart, Source, TaskSet, checking, write_task_set
+from muster.tasksets import NewPart, TaskSet, TaskSource, checking, write_task_set
 from muster.tasksets.checking import check_set, summary
 from muster.tasksets.importing import ImportOptions, import_set
 from muster.tasksets.mixing import HELD_OUT_ELSEWHERE, IN_ANOTHER, mix_sets
 from muster.tasksets.sources import ImportReport, format_of
 from tests.support.task_samples import SORTING, SOURCE, numbered, write_numbered
 
-MIT = Source("MIT", "made up")
+MIT = TaskSource("MIT", "made up")
 
 
 def story(i: int, words: str = "") -> str:
@@ -129,7 +129,7 @@ def test_the_import_command(session: Session, tmp_path: Path, capsys: pytest.Cap
     assert (document["train"], document["held_out"], document["left_out"]) == (15, 5, {"question is no text": 1})
     assert "row 21: question is no text" in told.err
     assert made.manifest(0) == SORTING
-    assert made.document.parts[0].sources == (Source("MIT", "f.jsonl", "Thanks."),)
+    assert made.document.parts[0].sources == (TaskSource("MIT", "f.jsonl", "Thanks."),)
     commands.show(session, Path("out"))
     assert json.loads(capsys.readouterr().out)["train"] == 15
     commands.show(session, Path("out"), 3)

@@ -13,7 +13,7 @@ from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
 from muster.tasksets import NewPart, TaskSet, TaskSetDocument, taskset, write_task_set
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, MAX_SHARD_BYTES, ShardEntry, TaskSetPart
-from muster.tasksets.packs import Shard, pack_shard
+from muster.tasksets.packs import TaskShard, pack_shard
 from tests.support.task_samples import ARITHMETIC, SORTING, numbered, write_numbered
 
 
@@ -143,11 +143,11 @@ def test_few_shards_stay_in_memory(made: TaskSet, monkeypatch: pytest.MonkeyPatc
 
     class Counted:
         @staticmethod
-        def open(entry: ShardEntry, first: int, data: bytes) -> Shard:
+        def open(entry: ShardEntry, first: int, data: bytes) -> TaskShard:
             reads.append(entry.hash)
-            return Shard.open(entry, first, data)
+            return TaskShard.open(entry, first, data)
 
-    monkeypatch.setattr(taskset, "Shard", Counted)
+    monkeypatch.setattr(taskset, "TaskShard", Counted)
     monkeypatch.setattr(taskset, "CACHED_SHARDS", 2)
     shards = [shard.hash for part in made.document.parts for shard in part.shards]
     opened = TaskSet.open(made.folder)
