@@ -8,7 +8,7 @@ from pathlib import Path
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import ChatMessage, Task
-from muster.tasksets import NewPart, TaskSource, TaskSet, write_task_set
+from muster.tasksets import NewPart, TaskSet, TaskSource, write_task_set
 
 SORTING = EnvironmentManifest("sorting", options={"thinking": "tags"}, weights={"correct": MICRO})
 ARITHMETIC = EnvironmentManifest("arithmetic", options={"thinking": "none"}, weights={"correct": MICRO})

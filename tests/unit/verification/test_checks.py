@@ -14,11 +14,13 @@ from benchmarks.testbed.adversaries import claims
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
 from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.registry import default_manifest
 from muster.environments.scoring import Scorers
-from muster.environments.task import Task
-from muster.errors import ConfigError
+from muster.environments.task import Task, ask
+from muster.errors import ConfigError, UnreachableError
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout, one_span
+from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import LOGPROB_SLACK, REASONS, Finding, ModelFacts, check_file
 from tests.support.commitment_samples import LIMIT, committed, drawn, honest_rows, rules, tokens_of
 
@@ -243,6 +245,27 @@ def test_a_score_that_another_processor_could_have_come_to_is_not_judged() -> No
     finding = check_file(rows, committed(rows), drawn(), unsure)
     assert finding is not None
     assert (finding.reason, finding.position) == ("wrong_reward", STOPPED)
+
+
+def test_a_task_that_nobody_can_score_is_never_the_works_fault(tmp_path: Path) -> None:
+    """Its owner published it; a validator can tell nothing then, and rejects nobody."""
+    sorting = rules().task_set.manifest(0)
+    made = write_task_set(tmp_path / "tasks", [NewPart("sort", sorting, [ask("sort 21", wrong="12")])])
+    broken = replace(rules(), task_set=made)
+    with pytest.raises(UnreachableError, match="task 0 of the run's task set is of no use: task 'sort 21' has 'wrong'"):
+        broken.score(0, tokens_of("</think>12"))
+    rows = [replace(row, task=0) for row in honest_rows()]
+    draw = replace(drawn(), groups=tuple(replace(group, task=0) for group in drawn().groups))
+    with pytest.raises(UnreachableError):
+        check_file(rows, committed(rows), draw, broken)
+
+
+def test_a_scorer_that_is_not_here_is_never_the_works_fault(tmp_path: Path) -> None:
+    manifest = default_manifest("code", "0x" + "5c" * 32)
+    task = ask("Print 1.", kind="stdin", tests=[{"input": "", "output": "1"}])
+    made = write_task_set(tmp_path / "tasks", [NewPart("code", manifest, [task])])
+    with pytest.raises(UnreachableError, match="task 0 cannot be scored here: "):
+        replace(rules(), task_set=made).score(0, tokens_of("</think>```\nprint(1)\n```"))
 
 
 def test_an_answer_that_only_looks_right_is_worth_nothing() -> None:
