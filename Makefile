@@ -115,7 +115,8 @@ bench-peers: setup .peers/toploc/bin/built .peers/shardcast/bin/built .peers/trl
 # Triton, and Triton a GPU.
 .peers/trl/bin/built:
 	python -m venv .peers/trl
-	.peers/trl/bin/python -m pip install --quiet --constraint constraints.txt torch numpy transformers trl==1.16.0
+	.peers/trl/bin/python -m pip install --quiet --constraint constraints.txt torch numpy transformers trl==1.16.0 \
+	    pydantic eth-utils eth-hash pycryptodome multiproof pyarrow
 	@touch $@
 
 lint: setup

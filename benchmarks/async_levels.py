@@ -20,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,9 @@ from transformers import DynamicCache
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks.report import machine
+from benchmarks.testbed.task_sets import generated
+from muster.environments.rewards import length_reward
+from muster.environments.scoring import Scorers
 from muster.evaluation.greedy import greedy_score
 from muster.models.files import load_tokenizer
 from muster.models.init import WarmUp, init_model, load_model
@@ -41,7 +44,7 @@ from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout, one_span
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
-from muster.tasks import TaskSet, length_reward, make_task_set, verify
+from muster.tasksets.taskset import TaskSet
 from trainer.batches import BatchTerms, FileRef, WorkFile, batch_metrics, close_batch, samples_of
 from trainer.learner import Recipe, update_metrics
 from trainer.policy import Policy
@@ -82,12 +85,21 @@ class Sampler:
     tasks: TaskSet
     terms: Terms
     seed: int
+    scorers: Scorers = field(default_factory=Scorers)
 
     def files(self, step: int, indices: range) -> list[WorkFile]:
         """Return the commitments with these indices of the policy of `step`."""
         draws = [draw_commitment(self._base(step, index), self.terms, 0) for index in indices]
-        asked = [(self.tasks.task(group.task), group.budget) for draw in draws for group in draw.groups]
-        prompts = [prompt_tokens(self.tokenizer, task, budget) for task, budget in asked]
+        groups = [group for draw in draws for group in draw.groups]
+        prompts = [
+            prompt_tokens(
+                self.tokenizer,
+                self.tasks.task(group.task),
+                group.budget,
+                thinks=self.tasks.manifest(group.task).thinks,
+            )
+            for group in groups
+        ]
         completions = self._complete(prompts, [seed for draw in draws for seed in draw.seeds])
         size = self.terms.positions
         return [
@@ -111,6 +123,9 @@ class Sampler:
         for position, (tokens, logprobs) in enumerate(completions):
             group, sample = divmod(position, self.terms.group_size)
             drawn = draw.groups[group]
+            manifest = self.tasks.manifest(drawn.task)
+            text = completion_text(self.tokenizer, tokens)
+            score = self.scorers.score(manifest, self.tasks.task(drawn.task), text)
             rollout = Rollout(
                 run=1,
                 step=step,
@@ -124,11 +139,9 @@ class Sampler:
                 completion_tokens=tokens,
                 spans=one_span(len(tokens)),
                 logprobs=logprobs,
-                task_reward=verify(self.tasks.task(drawn.task), completion_text(self.tokenizer, tokens)),
-                parts=np.array(
-                    [verify(self.tasks.task(drawn.task), completion_text(self.tokenizer, tokens))], np.int64
-                ),
-                fuel=0,
+                task_reward=score.reward(manifest),
+                parts=np.array(score.parts, np.int64),
+                fuel=score.fuel,
                 length_reward=length_reward(drawn.budget, len(tokens)),
                 finish_reason="stop" if tokens[-1] == end_token(self.tokenizer) else "length",
                 proof=b"",
@@ -262,7 +275,8 @@ def train_step(
 
 def held_out(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tasks: TaskSet, terms: Terms) -> float:
     budgets, limit = terms.classes[0].budgets, terms.max_completion_tokens
-    return greedy_score(model, tokenizer, tasks.held_out, budgets=budgets, max_tokens=limit).reward
+    with Scorers() as scorers:
+        return greedy_score(model, tokenizer, tasks.held_out, scorers, budgets=budgets, max_tokens=limit).reward
 
 
 # --- Results
@@ -344,7 +358,7 @@ def main() -> None:
     settings, runs = settings_of(options.set), []
     with tempfile.TemporaryDirectory(prefix="muster-async-") as scratch:
         for seed in options.seeds:
-            tasks = make_task_set(seed)
+            tasks = generated(seed)
             folder = made_model(options.models or Path(scratch), tasks, seed, options.target)
             for level in options.levels:
                 terms = terms_of(tasks, level)

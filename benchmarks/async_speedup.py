@@ -46,12 +46,13 @@ from benchmarks.async_levels import (  # noqa: E402
     settings_of,
     terms_of,
 )
+from benchmarks.testbed.task_sets import generated  # noqa: E402
 from benchmarks.watched import expect, started, tell  # noqa: E402
 from muster.models.files import load_tokenizer  # noqa: E402
 from muster.models.init import WarmUp, load_model  # noqa: E402
 from muster.rollouts.parquet import read_rollouts, write_rollouts  # noqa: E402
 from muster.swarm import plan  # noqa: E402
-from muster.tasks import TaskSet, make_task_set  # noqa: E402
+from muster.tasksets.taskset import TaskSet  # noqa: E402
 from trainer.batches import FileRef, WorkFile, samples_of  # noqa: E402
 from trainer.learner import Recipe  # noqa: E402
 from trainer.policy import Policy  # noqa: E402
@@ -87,7 +88,7 @@ def sample() -> None:
     """`… sample MODEL SEED`: for each line {"weights", "step", "out"} a batch, in files."""
     model_dir, seed = Path(sys.argv[2]), int(sys.argv[3])
     take_core(1)
-    tasks = make_task_set(seed)
+    tasks = generated(seed)
     model = load_model(model_dir)
     sampler = Sampler(model, load_tokenizer(model_dir), tasks, terms_of(tasks, 0), seed)
     print("ready", flush=True)
@@ -310,7 +311,7 @@ def main() -> int:
     settings, curves = settings_of([]), []
     with tempfile.TemporaryDirectory(prefix="muster-async-models-") as scratch:
         for seed in options.seeds:
-            tasks = make_task_set(seed)
+            tasks = generated(seed)
             model_dir = made_model(options.models or Path(scratch), tasks, seed, WarmUp.target)
             for level in options.levels:
                 terms = terms_of(tasks, level)

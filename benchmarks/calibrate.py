@@ -30,8 +30,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import report
 from benchmarks.page import DOCS, rewrite, small, table
 from benchmarks.testbed.calibration import GRID, pairs, run_weights
+from benchmarks.testbed.task_sets import generated
 from muster.models.init import init_model
-from muster.tasks import make_task_set
 from muster.verification.calibration import pool_units
 from muster.verification.measured import MeasuredCell, read_cells
 from muster.verification.profiles import PROFILES, STATISTICS, PoolLimits, Profile
@@ -70,7 +70,7 @@ def calibrate(scale: float, save: Path) -> list[MeasuredCell]:
     save.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(PROCESSES) as pool:
         demo = Path(folder) / "demo"
-        init_model(demo, make_task_set(0), seed=0)
+        init_model(demo, generated(0), seed=0)
 
         def measure(pair: tuple[str, int]) -> None:
             command = [sys.executable, __file__, "--child", pair[0], str(pair[1]), str(demo)]

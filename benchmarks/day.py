@@ -33,7 +33,7 @@ from benchmarks.testbed.subtle import cheats
 from muster.models.arithmetic import HONEST, computing
 from muster.models.files import load_tokenizer
 from muster.protocol.prompts import end_token, prompt_tokens
-from muster.tasks import make_task_set
+from muster.tasksets.generated import sample_of
 from muster.verification.calibration import MarginError, beyond, calibrate
 from muster.verification.measured import MeasuredCell, count_distinct, read_cell, write_cell
 from muster.verification.pools import PooledRow, PooledWork, judge_pool
@@ -57,8 +57,8 @@ CHILD_SECONDS = 3600
 
 def requests_of(model: Path, count: int, seed: str) -> list[GenerationRequest]:
     """Return requests with a prompt of its own each."""
-    tasks, tokenizer, random = make_task_set(0), load_tokenizer(model), Random(seed)
-    prompts = [prompt_tokens(tokenizer, random.choice(tasks.train), random.choice((8, 12, 16))) for _ in range(count)]
+    tasks, tokenizer, random = sample_of(0), load_tokenizer(model), Random(seed)
+    prompts = [prompt_tokens(tokenizer, random.choice(tasks)[1], random.choice((8, 12, 16))) for _ in range(count)]
     return [GenerationRequest(prompt, random.getrandbits(63), TOKENS) for prompt in prompts]
 
 

@@ -31,8 +31,8 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks import report  # noqa: E402
 from benchmarks.async_levels import half_interval, made_model, settings_of, terms_of, train  # noqa: E402
+from benchmarks.testbed.task_sets import generated  # noqa: E402
 from muster.models.init import WarmUp  # noqa: E402
-from muster.tasks import make_task_set  # noqa: E402
 from trainer.learner import Recipe  # noqa: E402
 
 PEER = ROOT / ".peers" / "trl"
@@ -42,7 +42,7 @@ SIDE_SECONDS = 3600
 
 
 def ours(model: Path, seed: int, held_out: int, updates: int) -> float:
-    tasks = make_task_set(seed, held_out=held_out)
+    tasks = generated(seed, held_out=held_out)
     terms = terms_of(tasks, LEVEL)
     recipe = Recipe.from_settings(settings_of([]), terms)
     return train(model, tasks, seed, terms, recipe, [updates]).after(updates)
@@ -66,7 +66,7 @@ def figures(seeds: Sequence[int], models: Path, held_out: int, updates: int) -> 
         sys.exit("TRL is not here to compare with\n  next: make bench-peers")
     found: list[tuple[float, float]] = []
     for seed in seeds:
-        tasks = make_task_set(seed, held_out=held_out)
+        tasks = generated(seed, held_out=held_out)
         model = made_model(models, tasks, seed, WarmUp.target)
         with ThreadPoolExecutor(2) as threads:
             pair = [threads.submit(side, model, seed, held_out, updates) for side in (ours, trls)]

@@ -31,7 +31,6 @@ from muster.models.files import load_tokenizer
 from muster.models.init import load_model, save_model
 from muster.proofs.projection import PROJECTIONS
 from muster.rollouts.schema import Rollout
-from muster.tasks import make_task_set
 from muster.verification.profiles import CPU_FP32
 from trainer.packing import Sample
 from trainer.policy import Policy
@@ -54,15 +53,14 @@ def measure(folder: Path, rollouts: int) -> Iterator[dict[str, Any]]:
     Yields the share of rollouts that are rejected and the median distance of their proofs. Updates are the trainer's,
     their advantages noise.
     """
-    make_models(folder)
-    tasks, bytes_per_token = make_task_set(0), 2 * PROJECTIONS
+    tasks, bytes_per_token = make_models(folder), 2 * PROJECTIONS
     engines = []
     for name in MODELS:
         path, random = folder / name, Random(name)
         tokenizer, longest = load_tokenizer(path), 32 if name == TRAINED else max(LENGTHS)
         engines.append(Engine(path, CPU_FP32, EngineLimits(1.0, 64, longest, cache_bytes=64 << 20)))
         replayer = Replayer(path, CPU_FP32, 1.0)
-        requests = make_requests(tokenizer, tasks, rollouts, longest, random)
+        requests = make_requests(tokenizer, tasks.train, rollouts, longest, random)
         work = bare_rows(requests, engines[-1].generate(requests))[:BATCH]
         for rate in RATES:
             older, newer = train(path, folder, work, rate)

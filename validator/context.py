@@ -16,7 +16,7 @@ from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, 
 from muster.constants import SAMPLE_BLOCKS
 from muster.contracts import registry
 from muster.contracts.runs import WorkCommitted
-from muster.errors import UnreachableError
+from muster.errors import CheckError, UnreachableError
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import Upload
@@ -47,7 +47,7 @@ class RunVerificationContext:
         return self.client.domain
 
     async def draw(self, commitment: CommittedWork) -> Draw:
-        """Draw what the rows of a commitment must be, and have its tasks here.
+        """Draw what the rows of a commitment must be, and have its tasks here; UnreachableError when they are not.
 
         Not cached: after a reorg a step has another entropy.
         """
@@ -61,7 +61,10 @@ class RunVerificationContext:
             index=commitment.index,
             work_class=node.work_class,
         )
-        await self.tasks.ensure(draw)
+        try:
+            await self.tasks.ensure(draw)
+        except CheckError as error:
+            raise UnreachableError(f"the tasks of the draw cannot be fetched: {error}", hint=error.hint) from error
         return draw
 
     async def upload(self, commitment: CommittedWork) -> Upload:

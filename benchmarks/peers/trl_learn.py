@@ -40,10 +40,13 @@ from datasets import Dataset
 from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from benchmarks.testbed.task_sets import generated
 from muster.constants import MICRO
+from muster.environments.rewards import LENGTH_ALPHA, length_reward
+from muster.environments.scoring import Scorers
 from muster.evaluation.greedy import greedy_score
 from muster.protocol.prompts import completion_text, prompt_text
-from muster.tasks import LENGTH_ALPHA, TaskSet, length_reward, make_task_set, verify
+from muster.tasksets.taskset import TaskSet
 
 BUDGETS, LIMIT = (8, 12, 16), 32
 """The demo's thinking budgets and longest completion, in tokens."""
@@ -71,15 +74,19 @@ def questions(tasks: TaskSet, tokenizer: Any, count: int, seed: int) -> Dataset:
     """Prompts in the order of training; tasks and budgets drawn with replacement, as a swarm's are."""
     rng = Random(f"trl.{seed}")
     drawn = [(rng.randrange(len(tasks.train)), rng.choice(BUDGETS)) for _ in range(count)]
-    prompts = [prompt_text(tokenizer, tasks.train[task], budget) for task, budget in drawn]
+    prompts = [
+        prompt_text(tokenizer, tasks.task(task), budget, thinks=tasks.manifest(task).thinks) for task, budget in drawn
+    ]
     indices, budgets = zip(*drawn, strict=True)
     return Dataset.from_dict({"prompt": prompts, "task": indices, "budget": budgets})
 
 
-def rewards(tasks: TaskSet, tokenizer: Any, length_weight: float) -> list[Callable[..., list[float]]]:
+def rewards(tasks: TaskSet, tokenizer: Any, scorers: Scorers, length_weight: float) -> list[Callable[..., list[float]]]:
     def solved(completion_ids: Sequence[list[int]], task: Sequence[int], **_: Any) -> list[float]:
         texts = [completion_text(tokenizer, tokens) for tokens in completion_ids]
-        return [verify(tasks.train[i], text) / MICRO for i, text in zip(task, texts, strict=True)]
+        pairs = [(tasks.manifest(i), tasks.task(i)) for i in task]
+        scores = [scorers.score(*pair, text) for pair, text in zip(pairs, texts, strict=True)]
+        return [score.reward(manifest) / MICRO for score, (manifest, _) in zip(scores, pairs, strict=True)]
 
     def brief(completion_ids: Sequence[list[int]], budget: Sequence[int], **_: Any) -> list[float]:
         pairs = zip(budget, completion_ids, strict=True)
@@ -88,7 +95,7 @@ def rewards(tasks: TaskSet, tokenizer: Any, length_weight: float) -> list[Callab
     return [solved, brief] if length_weight else [solved]
 
 
-class Scored(TrainerCallback):
+class ScoreCallback(TrainerCallback):
     """Scores the model before the first update, after every tenth and after each of the last three."""
 
     def __init__(self, score: Callable[[Any], float], updates: int) -> None:
@@ -125,7 +132,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
-    tasks = make_task_set(options.seed, held_out=options.held_out)
+    tasks, scorers = generated(options.seed, held_out=options.held_out), Scorers()
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     chosen = {key: json.loads(value) for key, value in (pair.split("=", 1) for pair in options.settings)}
     settings = SETTINGS | {"seed": options.seed, "max_steps": options.updates} | chosen
@@ -133,13 +140,13 @@ def main() -> None:
     settings["gradient_accumulation_steps"] = rollouts // settings["per_device_train_batch_size"]
 
     def score(model: Any) -> float:
-        return greedy_score(model, tokenizer, tasks.held_out, budgets=BUDGETS, max_tokens=LIMIT).reward
+        return greedy_score(model, tokenizer, tasks.held_out, scorers, budgets=BUDGETS, max_tokens=LIMIT).reward
 
-    scored = Scored(score, options.updates)
+    scored = ScoreCallback(score, options.updates)
     with tempfile.TemporaryDirectory(prefix="muster-trl-") as scratch:
         trainer = GRPOTrainer(
             model=str(options.model),
-            reward_funcs=rewards(tasks, tokenizer, options.length_weight),
+            reward_funcs=rewards(tasks, tokenizer, scorers, options.length_weight),
             args=GRPOConfig(output_dir=scratch, num_generations=options.group_size, **settings),
             train_dataset=questions(tasks, tokenizer, options.groups * options.updates, options.seed),
             processing_class=tokenizer,

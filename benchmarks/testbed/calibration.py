@@ -19,12 +19,14 @@ import torch
 from transformers import PreTrainedModel
 
 from benchmarks.testbed.adversaries.lab import tempered
+from benchmarks.testbed.task_sets import generated
 from muster.models.files import load_tokenizer
 from muster.models.init import ModelShape, init_model, load_model, make_model, make_tokenizer, save_model
 from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.tasks import TaskSet, make_task_set
+from muster.tasksets.generated import sample_of
+from muster.tasksets.taskset import Scored, TaskSet
 from muster.verification.measured import MeasuredCell, count_distinct, write_cell
 from muster.verification.profiles import Profile
 from validator.replay import Replayer
@@ -203,18 +205,18 @@ GRID: Final = (
 
 def make_models(folder: Path) -> TaskSet:
     """Make the demo's trained model, and larger ones with random weights, each in a folder of its name."""
-    task_set = make_task_set(0)
+    task_set = generated(0)
     init_model(folder / TRAINED, task_set, seed=0)
     for name, shape in SHAPES.items():
         fresh(shape)(folder / TRAINED, folder / name)
     return task_set
 
 
-def make_requests(tokenizer, tasks: TaskSet, count: int, max_tokens: int, random: Random, prefix: int = 0):
+def make_requests(tokenizer, tasks: Sequence[Scored], count: int, max_tokens: int, random: Random, prefix: int = 0):
     """Real prompts, four samples each, after `prefix` tokens that they have in common."""
     before = np.random.default_rng(random.getrandbits(32)).integers(20, 100, prefix).astype(np.int32)
     prompts = [
-        np.concatenate([before, prompt_tokens(tokenizer, random.choice(tasks.train), random.choice((8, 12, 16)))])
+        np.concatenate([before, prompt_tokens(tokenizer, random.choice(tasks)[1], random.choice((8, 12, 16)))])
         for _ in range(-(-count // GROUP))
     ]
     return [GenerationRequest(prompts[i // GROUP], random.getrandbits(63), max_tokens) for i in range(count)]
@@ -247,7 +249,7 @@ def run_weights(profile: Profile, weights: Weights, path: Path, scale: float, sa
 
 def _generate(cell: Cell, longest: int, path: Path, engine: Engine, tokens: float) -> list[Rollout]:
     """Run whole calls until they come to about so many tokens: at least one."""
-    tasks, tokenizer, random = make_task_set(0), load_tokenizer(path), Random(f"{path.name} {cell.name}")
+    tasks, tokenizer, random = sample_of(0), load_tokenizer(path), Random(f"{path.name} {cell.name}")
     rows: list[Rollout] = []
     counted = last = 0
     while not rows or counted + last / 2 < tokens:

@@ -58,7 +58,7 @@ print(json.dumps({
 
 def measure(rows: int = ROWS, folder: Path | None = None) -> dict[str, Any]:
     """Write `rows` made-up rows, import them and open the set; return seconds, bytes and rates."""
-    from muster.tasksets.document import Source
+    from muster.tasksets.document import TaskSource
     from muster.tasksets.importing import ImportOptions, import_set
     from muster.tasksets.sources import ImportReport, format_of, import_tasks
 
@@ -76,7 +76,7 @@ def measure(rows: int = ROWS, folder: Path | None = None) -> dict[str, Any]:
             format_of("synthetic"),
             path,
             Path(name) / "set",
-            Source("CC0-1.0", "made up"),
+            TaskSource("CC0-1.0", "made up"),
             report,
             ImportOptions(held_out=rows // 100),
         )

@@ -35,11 +35,17 @@ from muster.errors import CheckError, ConfigError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.evaluation.request import EvalRequest
+<<<<<<< HEAD
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
+=======
+from muster.tasksets.build import check_replaceable
+from muster.tasksets.taskset import TaskSet
+>>>>>>> wt-tests
 
 if TYPE_CHECKING:
     from muster.environments.manifest import EnvironmentManifest
     from muster.environments.task import Task
+    from muster.sandbox.scorer import Outcome
 
 app = typer.Typer()
 
@@ -106,12 +112,12 @@ def import_(
 
     Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold.
     """
-    from muster.tasksets.document import Source
+    from muster.tasksets.document import TaskSource
     from muster.tasksets.importing import ImportOptions, import_set
     from muster.tasksets.sources import MAPPED, ImportReport, format_of, mapped_format, require_licence
 
     # 1. The options.
-    origin_of = Source(require_licence(licence), origin or file.name, note)
+    origin_of = TaskSource(require_licence(licence), origin or file.name, note)
     given = [_environment(text) for text in environment or ()]
     if source == MAPPED:
         if len(given) != 1:
@@ -228,14 +234,31 @@ def check(
 
     Exit code 3 when a task fails. Also checks the Merkle roots, and that nothing held out is trained on.
     """
+<<<<<<< HEAD
     from muster.environments.scoring import Scorers
+=======
+    from muster.environments.registry import make_environment
+    from muster.sandbox.client import Sandbox
+>>>>>>> wt-tests
     from muster.tasksets.checking import PartReport, check_set, summary
 
     # 1. Check.
     task_set, begun = TaskSet.open(tasks), time.monotonic()
     document = task_set.document
     total = document.train_count + document.held_out_count
+<<<<<<< HEAD
     with Scorers(tasks / COMPONENTS_NAME) as scorers, progress(session, total, 0) as shown:
+=======
+    with Sandbox(tasks / "components") as sandbox, progress(session, total, 0) as shown:
+
+        def call_of(manifest: EnvironmentManifest) -> ScorerCall:
+            def call(payload: Any) -> Outcome:
+                assert manifest.scorer is not None, f"{manifest.name} has no scorer to call"
+                return sandbox.call(manifest.scorer, payload)
+
+            return call
+
+>>>>>>> wt-tests
         counter = None if tokenizer is None else _token_counter(tokenizer)
         reports = check_set(task_set, scorers.environment, scorers.call_of, counter, shown)
 
@@ -346,14 +369,10 @@ async def _right(session: Session, request: EvalRequest, journal: AnswerJournal)
 
 
 def _check_out(out: Path, tasks: Path) -> None:
+    """Refuse what could not be written in the end, before anything is asked."""
     if out.resolve() == tasks.resolve():
         raise UsageError("OUT is TASKS: the whole set would be gone", hint="name another folder to write")
-    if out.is_file():
-        raise UsageError(f"{out} is a file", hint="name the folder to write")
-    if not out.parent.is_dir():
-        raise ConfigError(
-            f"there is no folder {out.parent}", hint=f"make it, or write OUT elsewhere than in {out.parent}"
-        )
+    check_replaceable(out)
 
 
 def _nothing_left(sifted: FilteredTasks, band: Band) -> CheckError:

@@ -16,7 +16,7 @@ from muster.errors import MalformedError
 LETTERS: Final = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 
-class Choice:
+class MultipleChoice:
     r"""Questions with lettered answers. Reference: `{"answer": "B", "choices": 4}`.
 
     Option `answer`: "letter" takes the last letter that stands alone, one in a box first; "exact" wants nothing but

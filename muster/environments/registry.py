@@ -8,7 +8,7 @@ from typing import Any, Final
 from muster.constants import MICRO
 from muster.environments.arithmetic import Arithmetic
 from muster.environments.base import Environment
-from muster.environments.choice import Choice
+from muster.environments.choice import MultipleChoice
 from muster.environments.code import Code
 from muster.environments.instruction import Instruction
 from muster.environments.manifest import EnvironmentManifest, ScorerManifest
@@ -19,7 +19,7 @@ from muster.errors import ConfigError
 
 ENVIRONMENTS: Final[Mapping[str, Any]] = {
     environment.NAME: environment
-    for environment in (Arithmetic, Choice, Code, Instruction, Math, ReasoningGym, Sorting)
+    for environment in (Arithmetic, MultipleChoice, Code, Instruction, Math, ReasoningGym, Sorting)
 }
 """Every environment's class by its name."""
 

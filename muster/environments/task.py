@@ -25,7 +25,7 @@ MAX_DEPTH: Final = 64
 
 
 @dataclass(frozen=True)
-class Message:
+class ChatMessage:
     """One message of the conversation that a completion goes on."""
 
     role: Role
@@ -38,7 +38,7 @@ class Task:
 
     id: str
     """Unique within its task set; the source's own name where it has one."""
-    messages: tuple[Message, ...]
+    messages: tuple[ChatMessage, ...]
     """The conversation so far; the last one is the user's."""
     reference: Mapping[str, Any]
     """What the environment scores by (JSON): an answer, tests, instructions. Never part of the prompt."""
@@ -90,7 +90,7 @@ class Task:
 
 def ask(question: str, **reference: Any) -> Task:
     """Return a task of one user message. Its id is the question, cut to fit."""
-    return Task(question[:MAX_ID_CHARS], (Message("user", question),), reference)
+    return Task(question[:MAX_ID_CHARS], (ChatMessage("user", question),), reference)
 
 
 def canonical_json(value: Any) -> bytes:
@@ -101,10 +101,10 @@ def canonical_json(value: Any) -> bytes:
         raise MalformedError(f"a value that canonical JSON cannot hold: {error}") from error
 
 
-def _message(value: object) -> Message:
+def _message(value: object) -> ChatMessage:
     match value:
         case [str(role), str(content)] if role in ROLES:
-            return Message(role, content)
+            return ChatMessage(role, content)
     raise MalformedError(f"a message that is not [role, content]: {str(value)[:80]!r}")
 
 

@@ -1,4 +1,4 @@
-"""GreedyScore a checkpoint by greedy answers to tasks that it never trained on, batched, with a key-value cache."""
+"""Score a checkpoint by greedy answers to tasks that it never trained on, batched, with a key-value cache."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def greedy_score(
     max_tokens: int,
     between: Callable[[], object] = lambda: None,
 ) -> GreedyScore:
-    """GreedyScore `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores.
+    """Score `tasks`, the i-th with budget i mod len(budgets). Equal models give equal scores.
 
     `between` is called after each token of a batch; what it raises ends the score.
     """

@@ -217,26 +217,30 @@ def warm_up(
     rng = Random(f"muster.warm_up.{seed}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=terms.learning_rate, weight_decay=0.01)
     accuracy, next_check = 0.0, terms.min_steps
+<<<<<<< HEAD
     scorers = Scorers(task_set.folder / COMPONENTS_NAME)
+=======
+>>>>>>> wt-tests
     train, held_out = list(task_set.train), list(task_set.held_out)
 
     def measure(tasks: Sequence[Scored]) -> float:
         return greedy_score(model, tokenizer, tasks, scorers, budgets=terms.budgets, max_tokens=terms.max_tokens).reward
 
-    for step in range(1, terms.max_steps + 1):
-        near = 0.5 if accuracy >= terms.target / 3 else 1.0
-        optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / terms.warmup_steps) * near
-        examples = [_example(tokenizer, scorers, rng.choice(train), terms, rng) for _ in range(terms.batch)]
-        _supervised_loss(model, tokenizer, examples).backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        if step < min(next_check, terms.max_steps):
-            continue
-        accuracy = measure(held_out[: terms.check_tasks])
-        if accuracy >= terms.target:
-            return measure(held_out), step
-        next_check = step + terms.steps_until_check(accuracy)
+    with Scorers(task_set.folder / "components") as scorers:
+        for step in range(1, terms.max_steps + 1):
+            near = 0.5 if accuracy >= terms.target / 3 else 1.0
+            optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / terms.warmup_steps) * near
+            examples = [_example(tokenizer, scorers, rng.choice(train), terms, rng) for _ in range(terms.batch)]
+            _supervised_loss(model, tokenizer, examples).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step < min(next_check, terms.max_steps):
+                continue
+            accuracy = measure(held_out[: terms.check_tasks])
+            if accuracy >= terms.target:
+                return measure(held_out), step
+            next_check = step + terms.steps_until_check(accuracy)
     raise ConfigError(
         f"the model reached {accuracy:.2f} of {terms.target:.2f} held-out accuracy in {terms.max_steps} steps",
         hint="choose easier tasks or a lower target",
@@ -246,13 +250,16 @@ def warm_up(
 def _example(
     tokenizer: PreTrainedTokenizerBase, scorers: Scorers, scored: Scored, terms: WarmUp, rng: Random
 ) -> tuple[list[int], list[int]]:
-    """Return prompt and completion: the model thinks in dots, about as many as the budget leaves room for."""
+    """Return prompt and completion: the model thinks in dots, about as many as the budget leaves room for.
+
+    Where no thinking is asked for, the completion is the answer.
+    """
     manifest, task = scored
     right = scorers.environment(manifest).reference_completion(task)
     if right is None:
         raise ConfigError(f"task {task.id!r} of {manifest.name} has no reference answer to warm up on")
     budget = rng.choice(terms.budgets)
-    length = budget + rng.randint(-terms.jitter, terms.jitter)
+    length = budget + rng.randint(-terms.jitter, terms.jitter) if manifest.thinks else 0
     ending = tokenizer(right + EOS, add_special_tokens=False)["input_ids"]
     dot = tokenizer(".", add_special_tokens=False)["input_ids"]
     prompt = prompt_tokens(tokenizer, task, budget, thinks=manifest.thinks).tolist()

@@ -4,8 +4,8 @@ May import `protocol` and below. Used by `evaluation`, `verification`, `clients`
 """
 
 from muster.tasksets.build import NewPart, write_task_set
-from muster.tasksets.document import Source, TaskSetDocument, TaskSetPart
+from muster.tasksets.document import TaskSetDocument, TaskSetPart, TaskSource
 from muster.tasksets.packs import TaskProof
 from muster.tasksets.taskset import TaskSet
 
-__all__ = ["NewPart", "Source", "TaskProof", "TaskSet", "TaskSetDocument", "TaskSetPart", "write_task_set"]
+__all__ = ["NewPart", "TaskProof", "TaskSet", "TaskSetDocument", "TaskSetPart", "TaskSource", "write_task_set"]

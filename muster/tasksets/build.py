@@ -17,9 +17,9 @@ from muster.tasksets.document import (
     MAX_SHARD_BYTES,
     SHARD_TASKS,
     ShardEntry,
-    Source,
     TaskSetDocument,
     TaskSetPart,
+    TaskSource,
 )
 from muster.tasksets.packs import pack_shard
 from muster.tasksets.taskset import DOCUMENT_NAME, SHARDS_NAME, TaskSet
@@ -33,7 +33,7 @@ class NewPart:
     environment: EnvironmentManifest
     tasks: Iterable[Task]
     weight: int = 1
-    sources: Sequence[Source] = ()
+    sources: Sequence[TaskSource] = ()
 
 
 def write_task_set(folder: Path, parts: Iterable[NewPart], held_out: Iterable[NewPart] = ()) -> TaskSet:
@@ -43,7 +43,7 @@ def write_task_set(folder: Path, parts: Iterable[NewPart], held_out: Iterable[Ne
     something else, MalformedError when a task cannot be one or two have one id, StorageError when the disk refuses.
     """
     # 1. Write into a folder beside it.
-    _check_replaceable(folder)
+    check_replaceable(folder)
     work = folder.with_name(f".{folder.name}.{os.getpid()}")
     try:
         shutil.rmtree(work, ignore_errors=True)
@@ -102,7 +102,7 @@ def _shards(tasks: Iterable[Task], ids: set[bytes]) -> Iterator[list[bytes]]:
         yield lines
 
 
-def _check_replaceable(folder: Path) -> None:
+def check_replaceable(folder: Path) -> None:
     """Raise ConfigError unless the folder is absent, empty, or a task set and nothing else."""
     if not folder.parent.is_dir():
         raise ConfigError(f"there is no folder {folder.parent}", hint="make it, or write elsewhere")

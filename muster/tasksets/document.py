@@ -51,7 +51,7 @@ _PART_NAME: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Source:
+class TaskSource:
     """Where tasks come from."""
 
     licence: str
@@ -84,7 +84,7 @@ class TaskSetPart:
     shards: tuple[ShardEntry, ...]
     weight: int = 1
     """How often the part is drawn, relative to the other ones. Means nothing for a held-out part."""
-    sources: tuple[Source, ...] = ()
+    sources: tuple[TaskSource, ...] = ()
 
     @cached_property
     def count(self) -> int:
@@ -274,12 +274,12 @@ def _shard(value: object, part: str) -> ShardEntry:
     )
 
 
-def _source(value: object, part: str) -> Source:
+def _source(value: object, part: str) -> TaskSource:
     fields = _keys(value, {"licence", "note", "origin"}, f"a source of {part}")
     licence, note, origin = (_text(fields[key], MAX_TEXT, f"{key} of {part}") for key in ("licence", "note", "origin"))
     if not licence or not origin:
         raise MalformedError(f"a source of {part} without a licence or an origin")
-    return Source(licence, origin, note)
+    return TaskSource(licence, origin, note)
 
 
 def _keys(value: object, names: set[str], what: str) -> Mapping[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from muster.environments.task import MAX_ID_CHARS, Message, Task
+from muster.environments.task import MAX_ID_CHARS, ChatMessage, Task
 from muster.errors import MalformedError
 from muster.tasksets.rows import Row
 
@@ -50,9 +50,9 @@ def make_task(
             label = f"{source}/{_digest(label)}"
     else:
         label = f"{source}/{_digest(question)}"
-    messages = (Message("user", question),)
+    messages = (ChatMessage("user", question),)
     if system:
-        messages = (Message("system", system), *messages)
+        messages = (ChatMessage("system", system), *messages)
     return Task(label, messages, dict(reference), level, source)
 
 

@@ -15,10 +15,10 @@ from typing import Final, Protocol
 
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
-from muster.environments.task import Message, Task
+from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError
 from muster.tasksets.build import NewPart, write_task_set
-from muster.tasksets.document import Source
+from muster.tasksets.document import TaskSource
 from muster.tasksets.taskset import Scored, TaskSet
 
 MAX_MISSES: Final = 10_000
@@ -44,7 +44,7 @@ class Family(Protocol):
         ...
 
 
-class Sorting:
+class SortingFamily:
     """`sort 5231` → `1235`; the level is the number of digits."""
 
     name = "sort"
@@ -63,7 +63,7 @@ class Sorting:
         return f"sort {_answer(task)}"
 
 
-class Arithmetic:
+class ArithmeticFamily:
     """`17+25=` → `42`, with `+`, `-` and `*`; the level is the number of digits of the larger operand."""
 
     name = "arithmetic"
@@ -91,7 +91,7 @@ class Arithmetic:
         return f"{min(a, b)}{sign}{max(a, b)}"
 
 
-class Sums:
+class SumsFamily:
     """`What is 7 + 5? Answer with only the number.` → `12`, in several wordings; the level is the largest summand.
 
     For language models that were trained on text: without thinking, and the answer is all that they write.
@@ -124,7 +124,9 @@ class Sums:
         raise MalformedError(f"not a sum: {task.text[:80]!r} → {_answer(task)!r}")
 
 
-FAMILIES: Final[dict[str, Family]] = {family.name: family for family in (Sorting(), Arithmetic(), Sums())}
+FAMILIES: Final[dict[str, Family]] = {
+    family.name: family for family in (SortingFamily(), ArithmeticFamily(), SumsFamily())
+}
 
 
 def family_of(name: str) -> Family:
@@ -174,7 +176,7 @@ def make_task_set(
     source = family_of(family)
     training, held = make_tasks(seed, family=family, levels=levels, train=train, held_out=held_out)
     words = f"muster tasks make --family {family} --seed {seed} --levels {','.join(map(str, levels))}"
-    origin = [Source(LICENCE, words[:1000], "made by a generator")]
+    origin = [TaskSource(LICENCE, words[:1000], "made by a generator")]
     return write_task_set(
         folder,
         [NewPart(source.name, source.environment, training, 1, origin)],
@@ -213,7 +215,7 @@ def _fill(
 
 
 def _task(prompt: str, answer: str, level: int) -> Task:
-    return Task(prompt, (Message("user", prompt),), {"answer": answer}, level, AUTHOR)
+    return Task(prompt, (ChatMessage("user", prompt),), {"answer": answer}, level, AUTHOR)
 
 
 def _answer(task: Task) -> str:

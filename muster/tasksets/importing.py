@@ -19,7 +19,7 @@ from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import Task
 from muster.errors import ConfigError
 from muster.tasksets.build import NewPart, write_task_set
-from muster.tasksets.document import Source
+from muster.tasksets.document import TaskSource
 from muster.tasksets.duplicates import (
     NEAR,
     Signatures,
@@ -85,7 +85,7 @@ class _Spool:
 
 
 def import_set(
-    source: Format, path: Path, folder: Path, origin: Source, report: ImportReport, options: ImportOptions
+    source: Format, path: Path, folder: Path, origin: TaskSource, report: ImportReport, options: ImportOptions
 ) -> TaskSet:
     """Write a task set of a file's rows to `folder`; the report says what was left out, and why.
 

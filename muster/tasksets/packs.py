@@ -62,7 +62,7 @@ def pack_shard(lines: Sequence[bytes], first: int) -> tuple[ShardEntry, bytes]:
 
 
 @dataclass(frozen=True, eq=False)
-class Shard:
+class TaskShard:
     """A decompressed shard. Lines are parsed one by one, when they are asked for."""
 
     entry: ShardEntry
@@ -73,7 +73,7 @@ class Shard:
     """Where each line ends: int64 [count]."""
 
     @classmethod
-    def open(cls, entry: ShardEntry, first: int, data: bytes) -> Shard:
+    def open(cls, entry: ShardEntry, first: int, data: bytes) -> TaskShard:
         """Check a shard's stored bytes and decompress them, to no more than the size that the document names.
 
         Raises MismatchError on another hash, MalformedError when size or number of lines are others.

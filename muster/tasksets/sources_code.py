@@ -72,7 +72,7 @@ def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
 
 
 @dataclass(frozen=True)
-class Call:
+class FunctionCall:
     """A call in a test, with literals for arguments."""
 
     name: str
@@ -82,7 +82,7 @@ class Call:
     known: bool = False
 
 
-def calls_in(tests: str, names: set[str]) -> list[Call]:
+def calls_in(tests: str, names: set[str]) -> list[FunctionCall]:
     """Return the asserted calls of these functions whose arguments are literals that JSON has."""
     found = []
     for node in ast.walk(_parse(tests)):
@@ -99,11 +99,11 @@ def calls_in(tests: str, names: set[str]) -> list[Call]:
             except MalformedError:
                 continue
             if not call.keywords:
-                found.append(Call(call.func.id, arguments, wanted, known))
+                found.append(FunctionCall(call.func.id, arguments, wanted, known))
     return found[:MAX_TESTS]
 
 
-def _reference(solution: str, entry: str, calls: list[Call], run_reference: RunReference) -> dict[str, Any]:
+def _reference(solution: str, entry: str, calls: list[FunctionCall], run_reference: RunReference) -> dict[str, Any]:
     """Return inputs and outputs, once the reference solution passes those tests that say what they expect."""
     if not calls:
         raise MalformedError("no test calls it on literals")

@@ -25,7 +25,7 @@ from muster.errors import ConfigError, MalformedError, MismatchError, StorageErr
 from muster.protocol.hashes import content_hash, is_hash
 from muster.runtime.files import write_durably
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument, TaskSetPart
-from muster.tasksets.packs import MAX_STORED_BYTES, Shard, TaskProof
+from muster.tasksets.packs import MAX_STORED_BYTES, TaskProof, TaskShard
 
 DOCUMENT_NAME: Final = "taskset.json"
 SHARDS_NAME: Final = "shards"
@@ -40,7 +40,7 @@ Scored = tuple[EnvironmentManifest, Task]
 
 
 @dataclass(frozen=True)
-class _Place:
+class _ShardPlace:
     """A shard's place in the set."""
 
     part: TaskSetPart
@@ -59,7 +59,7 @@ class TaskSet:
         self.folder = folder
         self.document = document
         self._lock = threading.Lock()
-        self._cache: OrderedDict[tuple[int, int], Shard] = OrderedDict()
+        self._cache: OrderedDict[tuple[int, int], TaskShard] = OrderedDict()
 
     @classmethod
     def open(cls, folder: Path, root: bytes | None = None) -> TaskSet:
@@ -120,7 +120,7 @@ class TaskSet:
         number, index = self.document.locate(slot)
         part = self.document.parts[number]
         shard, place = part.locate(index)
-        opened = self._shard(_Place(part, shard))
+        opened = self._shard(_ShardPlace(part, shard))
         path = (*opened.tree.proof(place), *part.tree.proof(shard))
         return TaskProof(opened.line(place), path)
 
@@ -139,14 +139,14 @@ class TaskSet:
     def tasks_of(self, part: TaskSetPart) -> Iterator[Task]:
         """Yield the tasks of one of the document's parts. Raises StorageError at the first absent shard."""
         for shard in range(len(part.shards)):
-            opened = self._shard(_Place(part, shard))
+            opened = self._shard(_ShardPlace(part, shard))
             for place in range(opened.entry.count):
                 yield opened.task(place)
 
     def check_roots(self, part: TaskSetPart) -> None:
         """Raise MismatchError unless the Merkle roots of a part's shards are those that the document names."""
         for shard in range(len(part.shards)):
-            _ = self._shard(_Place(part, shard)).tree
+            _ = self._shard(_ShardPlace(part, shard)).tree
 
     # Shards
 
@@ -158,7 +158,7 @@ class TaskSet:
         for slot in slots:
             number, index = self.document.locate(slot)
             part = self.document.parts[number]
-            place = _Place(part, part.locate(index)[0])
+            place = _ShardPlace(part, part.locate(index)[0])
             places[place.name] = place
         return self._absent(places.values())
 
@@ -179,16 +179,16 @@ class TaskSet:
         """
         path = self.shard_path(name)
         for place in self._by_hash[name]:
-            _ = Shard.open(place.part.shards[place.shard], place.part.firsts[place.shard], data).tree
+            _ = TaskShard.open(place.part.shards[place.shard], place.part.firsts[place.shard], data).tree
         with self._lock:
             write_durably(path, data)
 
     def task_of(self, part: TaskSetPart, index: int) -> Task:
         """Return the task at an index of one of the document's parts. Raises as `task`."""
         shard, place = part.locate(index)
-        return self._shard(_Place(part, shard)).task(place)
+        return self._shard(_ShardPlace(part, shard)).task(place)
 
-    def _shard(self, place: _Place) -> Shard:
+    def _shard(self, place: _ShardPlace) -> TaskShard:
         """Return an open shard, from memory or from the folder."""
         key = (id(place.part), place.shard)  # parts live as long as the document
         with self._lock:
@@ -201,7 +201,7 @@ class TaskSet:
             self._cache.move_to_end(key)
             return shard
 
-    def _open(self, place: _Place) -> Shard:
+    def _open(self, place: _ShardPlace) -> TaskShard:
         entry = place.part.shards[place.shard]
         path = self.shard_path(entry.hash)
         data = _read(path, MAX_STORED_BYTES)
@@ -211,17 +211,17 @@ class TaskSet:
                 hint="fetch the run's task set again",
             )
         try:
-            return Shard.open(entry, place.part.firsts[place.shard], data)
+            return TaskShard.open(entry, place.part.firsts[place.shard], data)
         except MismatchError as error:
             raise MismatchError(f"{path} is damaged: {error}", hint="delete the file and fetch it again") from error
 
-    def _absent(self, places: Iterable[_Place]) -> list[str]:
+    def _absent(self, places: Iterable[_ShardPlace]) -> list[str]:
         names = dict.fromkeys(place.name for place in places)
         return [name for name in names if not self.shard_path(name).is_file()]
 
     @cached_property
-    def _by_hash(self) -> dict[str, list[_Place]]:
-        found: dict[str, list[_Place]] = {}
+    def _by_hash(self) -> dict[str, list[_ShardPlace]]:
+        found: dict[str, list[_ShardPlace]] = {}
         for place in _places((*self.document.parts, *self.document.held_out)):
             found.setdefault(place.name, []).append(place)
         return found
@@ -292,10 +292,10 @@ def _locate(parts: Sequence[TaskSetPart], index: int) -> tuple[int, int]:
     raise IndexError(f"task {index} of {sum(part.count for part in parts)}")
 
 
-def _places(parts: Iterable[TaskSetPart]) -> Iterator[_Place]:
+def _places(parts: Iterable[TaskSetPart]) -> Iterator[_ShardPlace]:
     for part in parts:
         for shard in range(len(part.shards)):
-            yield _Place(part, shard)
+            yield _ShardPlace(part, shard)
 
 
 def _read(path: Path, limit: int) -> bytes | None:

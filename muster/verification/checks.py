@@ -22,7 +22,7 @@ from muster.environments.manifest import Score
 from muster.environments.rewards import length_reward
 from muster.environments.scoring import Scorers
 from muster.environments.task import Task
-from muster.errors import ConfigError
+from muster.errors import CheckError, ConfigError, UnreachableError
 from muster.protocol.draws import Draw, GroupDraw, draw_base, draw_commitment
 from muster.protocol.messages import Reason
 from muster.protocol.prompts import completion_text, prompt_tokens
@@ -111,15 +111,37 @@ class Rules:
     tokenizer: PreTrainedTokenizerBase
     model: ModelFacts
     _prompts: dict[tuple[int, int], np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    _checked: set[int] = field(default_factory=set, repr=False, compare=False)
+    """Slots whose tasks can be scored."""
 
     def task(self, slot: int) -> Task:
-        """Return a drawn task."""
-        return self.task_set.task(slot)
+        """Return a drawn task, once its environment can score it.
+
+        Raises UnreachableError when it is damaged or cannot be scored: that is never the work's fault.
+        """
+        try:
+            task = self.task_set.task(slot)
+            if slot not in self._checked:
+                self.scorers.environment(self.task_set.manifest(slot)).check(task)
+                if len(self._checked) >= _CACHED_PROMPTS:
+                    self._checked.clear()
+                self._checked.add(slot)
+        except CheckError as error:
+            raise UnreachableError(
+                f"task {slot} of the run's task set is of no use: {error}", hint=error.hint
+            ) from error
+        return task
 
     def score(self, slot: int, completion: np.ndarray) -> Score:
-        """Score a completion's tokens by the environment of a drawn task. Raises as `Scorers.score`."""
-        text = completion_text(self.tokenizer, completion, self.model.stop_tokens)
-        return self.scorers.score(self.task_set.manifest(slot), self.task(slot), text)
+        """Score a completion's tokens by the environment of a drawn task.
+
+        Raises UnreachableError when that cannot be done here, and as `make_environment`.
+        """
+        text, task = completion_text(self.tokenizer, completion, self.model.stop_tokens), self.task(slot)
+        try:
+            return self.scorers.score(self.task_set.manifest(slot), task, text)
+        except CheckError as error:
+            raise UnreachableError(f"task {slot} cannot be scored here: {error}", hint=error.hint) from error
 
     def prompt(self, task: int, budget: int) -> np.ndarray:
         """Return the prompt's tokens, int32. They are cached, since a group's samples share them."""

@@ -15,7 +15,7 @@ from benchmarks.testbed.adversaries.lab import LIMITS, AdversaryLab
 from muster.models.files import load_tokenizer
 from muster.protocol.prompts import prompt_tokens
 from muster.rollouts.schema import Rollout
-from muster.tasks import TaskSet
+from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import CPU_FP32
 from tests.support.engine_types import Requests, UsingWeights
 from validator.replay import Replayer
@@ -63,7 +63,7 @@ def requests_for(task_set: TaskSet, tokenizer: PreTrainedTokenizerBase) -> Reque
     def make(count: int, *, seed: int = 0, max_tokens: int = 32, prefix: np.ndarray | None = None):
         random = Random(seed)
         prompts = [
-            prompt_tokens(tokenizer, random.choice(task_set.train), random.choice((8, 12, 16)))
+            prompt_tokens(tokenizer, random.choice(task_set.train)[1], random.choice((8, 12, 16)))
             for _ in range(-(-count // GROUP))
         ]
         if prefix is not None:

@@ -6,12 +6,13 @@ What they find is compared with what the session's own engine finds, asked in th
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing, closing
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +24,8 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from benchmarks.testbed.adversaries.lab import tempered
-from muster.constants import MICRO
+from muster.environments.answers import exact_answer
+from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MusterError
 from muster.evaluation.client import ask
 from muster.evaluation.greedy import greedy_completions
@@ -31,7 +33,8 @@ from muster.evaluation.pass_at_k import mean_pass_at_k
 from muster.evaluation.request import EvalRequest, Sampling, TaskResult
 from muster.models.init import load_model
 from muster.protocol.prompts import completion_text, prompt_tokens
-from muster.tasks import Task, TaskSet, load_task_set, save_task_set, verify
+from muster.tasksets.build import NewPart, write_task_set
+from muster.tasksets.taskset import Scored, TaskSet
 from tests.support import fork_server
 from worker.answering import EvalSession
 from worker.engine import Engine
@@ -47,28 +50,31 @@ HELD_OUT = 48
 
 
 @pytest.fixture(scope="module")
-def some_tasks(task_set: TaskSet) -> TaskSet:
+def some_tasks(task_set: TaskSet, tmp_path_factory: pytest.TempPathFactory) -> TaskSet:
     """Part of the demo's tasks: ten rounds of the engine's for a filter, so that it can be interrupted."""
-    return TaskSet(task_set.train[:TRAIN], task_set.held_out[:HELD_OUT])
+    (part,), (held_out,) = task_set.document.parts, task_set.document.held_out
+    return write_task_set(
+        tmp_path_factory.mktemp("some") / "tasks",
+        [NewPart(part.name, part.environment, [task for _, task in task_set.train[:TRAIN]])],
+        [NewPart(held_out.name, held_out.environment, [task for _, task in task_set.held_out[:HELD_OUT]])],
+    )
 
 
 @pytest.fixture
-def tasks_file(some_tasks: TaskSet, tmp_path: Path) -> Path:
-    path = tmp_path / "tasks.jsonl"
-    save_task_set(some_tasks, path)
-    return path
+def tasks_folder(some_tasks: TaskSet, tmp_path: Path) -> Path:
+    return shutil.copytree(some_tasks.folder, tmp_path / "tasks")
 
 
-Examine = Callable[[tuple[Task, ...]], list[TaskResult]]
+Examine = Callable[[Sequence[Scored]], list[TaskResult]]
 
 
 @pytest.fixture(scope="module")
 def examine(engine: Engine, tokenizer: PreTrainedTokenizerBase, model_dir: Path) -> Examine:
     """The answers of the model, by an engine in this process."""
 
-    def examine(tasks: tuple[Task, ...]) -> list[TaskResult]:
+    def examine(tasks: Sequence[Scored]) -> list[TaskResult]:
         engine.load_weights(model_dir)
-        return list(EvalSession(engine, tokenizer, SAMPLING).answers(tasks))
+        return list(EvalSession(engine, tokenizer, SAMPLING, Scorers()).answers(tasks))
 
     return examine
 
@@ -92,14 +98,14 @@ def test_with_hardly_any_noise_the_answers_are_the_greedy_ones(
 ) -> None:
     """What transformers makes of the same prompts, without this engine: a near-tie apart, and no more."""
     engine.load_weights(model_dir)
-    examination = EvalSession(engine, tokenizer, SAMPLING)
+    examination = EvalSession(engine, tokenizer, SAMPLING, Scorers())
     with tempered(engine, 1e-4):
         answers = list(examination.answers(some_tasks.held_out))
-    asked = [(task, SAMPLING.draw(task, sample)[1]) for task in some_tasks.held_out for sample in range(4)]
+    asked = [(task, SAMPLING.draw(task, sample)[1]) for _, task in some_tasks.held_out for sample in range(4)]
     prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long() for task, budget in asked]
     greedy = greedy_completions(load_model(model_dir), tokenizer, prompts, max_tokens=32)
     scores = [
-        verify(task, completion_text(tokenizer, tokens)) // MICRO
+        exact_answer(completion_text(tokenizer, tokens), "tags") == task.reference["answer"]
         for (task, _), tokens in zip(asked, greedy, strict=True)
     ]
     differ = sum(
@@ -111,13 +117,13 @@ def test_with_hardly_any_noise_the_answers_are_the_greedy_ones(
 
 
 def test_eval_finds_what_the_engine_finds(
-    tasks_file: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
+    tasks_folder: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
 ) -> None:
     """In a folder with files that a careless process would import."""
     for name in ("random.py", "worker.py", "torch.py"):
-        (tasks_file.parent / name).write_text("raise SystemExit('imported from where somebody stands')\n")
-    hostile = tasks_file.with_name("-t asks;$(touch x).jsonl")
-    tasks_file.rename(hostile)
+        (tasks_folder.parent / name).write_text("raise SystemExit('imported from where somebody stands')\n")
+    hostile = tasks_folder.with_name("-t asks;$(touch x)")
+    tasks_folder.rename(hostile)
     command = [Path(sys.executable).with_name("muster"), "eval", *OPTIONS, "--k", "1,2,4", "--out", "result.json"]
     done = subprocess.run(
         [*command, "--json", "--", model_dir, hostile.name],
@@ -130,7 +136,7 @@ def test_eval_finds_what_the_engine_finds(
     told = json.loads(done.stdout)
     answers = examine(some_tasks.held_out)
     right = [one.right for one in answers]
-    assert json.loads((tasks_file.parent / "result.json").read_text()) == told | {"right": right}
+    assert json.loads((tasks_folder.parent / "result.json").read_text()) == told | {"right": right}
     expected = [mean_pass_at_k(right, 4, k) for k in (1, 2, 4)]
     assert [(row["k"], row["value"], row["low"], row["high"]) for row in told["pass_at_k"]] == [
         (k, of.value, of.low, of.high) for k, of in zip((1, 2, 4), expected, strict=True)
@@ -143,10 +149,10 @@ def test_eval_finds_what_the_engine_finds(
 
 
 def test_a_filter_that_is_interrupted_and_goes_on_keeps_what_one_in_one_go_keeps(
-    tasks_file: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
+    tasks_folder: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
 ) -> None:
-    folder, journal = tasks_file.parent, tasks_file.parent / "kept.jsonl.answers" / "answers.sqlite"
-    words = ("tasks", "filter", tasks_file, model_dir, "kept.jsonl", *OPTIONS)
+    folder, journal = tasks_folder.parent, tasks_folder.parent / "kept.answers" / "answers.sqlite"
+    words = ("tasks", "filter", tasks_folder, model_dir, "kept", *OPTIONS)
     process = start(folder, *words)
     deadline = time.monotonic() + SECONDS
     while not (0 < answered(journal) < TRAIN):
@@ -160,15 +166,15 @@ def test_a_filter_that_is_interrupted_and_goes_on_keeps_what_one_in_one_go_keeps
     assert "the same command goes on from there" in err
     assert len(engines) == 1
     assert not any(one.is_running() for one in engines)
-    assert not (folder / "kept.jsonl").exists()
+    assert not (folder / "kept").exists()
     before = answered(journal)
     assert 0 < before < TRAIN
 
     told = typed(folder, *words)
     right = [one.right for one in examine(some_tasks.train)]
-    wanted = tuple(task for task, count in zip(some_tasks.train, right, strict=True) if 0.1 <= count / 4 <= 0.8)
-    kept = load_task_set(folder / "kept.jsonl", bytes.fromhex(told["root"][2:]))
-    assert kept == TaskSet(wanted, some_tasks.held_out)
+    wanted = [one for one, count in zip(some_tasks.train, right, strict=True) if 0.1 <= count / 4 <= 0.8]
+    kept = TaskSet.open(folder / "kept", bytes.fromhex(told["root"][2:]))
+    assert (list(kept.train), list(kept.held_out)) == (wanted, list(some_tasks.held_out))
     assert told["histogram"] == [
         {"pass_rate": count / 4, "tasks": right.count(count), "kept": count in (1, 2, 3)} for count in range(5)
     ]
@@ -177,7 +183,7 @@ def test_a_filter_that_is_interrupted_and_goes_on_keeps_what_one_in_one_go_keeps
 
     # The terms of a run name the filtered set, and workers and validators load it by them.
     nobody = "0x" + "00" * 20
-    places = ("--tasks", "kept.jsonl", "--model", model_dir, "--trainer", nobody, "--storage-key", nobody)
+    places = ("--tasks", "kept", "--model", model_dir, "--trainer", nobody, "--storage-key", nobody)
     terms = typed(folder, "run", "template", *places)["terms"]
     assert f"task_count = {len(wanted)}\n" in terms
     assert told["root"] in terms
@@ -201,9 +207,9 @@ def engines_of(process: psutil.Process) -> list[psutil.Process]:
 
 
 async def test_an_engine_that_is_killed_is_an_error_and_nothing_it_said_is_lost(
-    tasks_file: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
+    tasks_folder: Path, some_tasks: TaskSet, model_dir: Path, examine: Examine
 ) -> None:
-    questions = EvalRequest(model_dir, tasks_file, some_tasks.root, "train", TRAIN, SAMPLING)
+    questions = EvalRequest(model_dir, tasks_folder, some_tasks.root, "train", TRAIN, SAMPLING)
     heard: list[TaskResult] = []
 
     async def listen() -> None:
@@ -220,18 +226,18 @@ async def test_an_engine_that_is_killed_is_an_error_and_nothing_it_said_is_lost(
     assert heard == examine(some_tasks.train[: len(heard)])
 
 
-def test_the_engine_that_answers_is_as_the_settings_have_it(tasks_file: Path, model_dir: Path) -> None:
-    (tasks_file.parent / "muster.toml").write_text("[worker]\ncache_bytes = 4096\n")
-    refused = typed(tasks_file.parent, "eval", model_dir, tasks_file, *OPTIONS, status=ConfigError.exit_code)
+def test_the_engine_that_answers_is_as_the_settings_have_it(tasks_folder: Path, model_dir: Path) -> None:
+    (tasks_folder.parent / "muster.toml").write_text("[worker]\ncache_bytes = 4096\n")
+    refused = typed(tasks_folder.parent, "eval", model_dir, tasks_folder, *OPTIONS, status=ConfigError.exit_code)
     assert "No available memory for the cache blocks" in refused["error"]
     assert refused["hint"] == "raise worker.cache_bytes"
 
 
 async def test_what_cannot_be_asked_is_refused_before_an_engine_starts(
-    tasks_file: Path, some_tasks: TaskSet, model_dir: Path
+    tasks_folder: Path, some_tasks: TaskSet, model_dir: Path
 ) -> None:
     sampling = replace(SAMPLING, budgets=(600,), max_tokens=600)
-    questions = EvalRequest(model_dir, tasks_file, some_tasks.root, "train", TRAIN, sampling)
+    questions = EvalRequest(model_dir, tasks_folder, some_tasks.root, "train", TRAIN, sampling)
     with pytest.raises(ConfigError, match="do not fit the model's context of 512") as caught:
         await anext(ask(questions))
     assert "lower --max-tokens" in caught.value.hint

@@ -32,7 +32,7 @@ def calibration_of(model: Path, temperature_micro: int = 1_000_000) -> Calibrati
 @pytest.fixture(scope="module")
 def desk(machine: Machine) -> Machine:
     """A machine with a task set, a small model, a large one, and a calibration of each."""
-    machine.json("tasks", "make", "tasks.jsonl", "--seed", "0")
+    machine.json("tasks", "make", "tasks", "--seed", "0")
     small_model(machine.folder / "small")
     large = machine.folder / "large"
     shutil.copytree(machine.folder / "small", large)
@@ -44,7 +44,7 @@ def desk(machine: Machine) -> Machine:
 
 
 def template(desk: Machine, out: str, *words: object, status: int = 0) -> dict:
-    places = ("--tasks", "tasks.jsonl", "--trainer", NODE, "--storage-key", NODE)
+    places = ("--tasks", "tasks", "--trainer", NODE, "--storage-key", NODE)
     return desk.json("run", "template", *places, *words, "--out", out, status=status)
 
 

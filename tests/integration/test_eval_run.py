@@ -13,7 +13,7 @@ from muster.contracts import runs
 from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.shardcast.publish import publish
-from muster.tasks import make_task_set, save_task_set
+from muster.tasksets.generated import make_task_set
 from muster.verification.profiles import profile_hash
 from tests.support.chain import Deployment
 from tests.support.weight_servers import odd_source
@@ -39,9 +39,8 @@ async def test_a_step_of_a_run_is_measured_as_its_workers_are_asked(deployment: 
     tokenizer, models = make_tokenizer(), [tmp_path / f"model-{step}" for step in (0, 1)]
     for step, folder in enumerate(models):
         save_model(make_model(tokenizer, SMALL, seed=step), tokenizer, folder)
-    task_set = make_task_set(4, train=30, held_out=12)
     (tmp_path / "run").mkdir()
-    save_task_set(task_set, tmp_path / "run" / "tasks.jsonl")
+    task_set = make_task_set(4, train=30, held_out=12, folder=tmp_path / "run" / "tasks")
     run_fixture = await RunFixture.build(
         tmp_path,
         deployment.settings,

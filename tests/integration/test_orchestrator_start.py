@@ -159,7 +159,9 @@ def serving(
     """An orchestrator that offers files to newcomers."""
     folder = tmp_path_factory.mktemp("run")
     (folder / "tokenizer").mkdir(parents=True)
-    (folder / "tasks.jsonl").write_bytes(b"tasks")
+    (folder / "tasks" / "shards").mkdir(parents=True)
+    (folder / "tasks" / "taskset.json").write_bytes(b"tasks")
+    (folder / "tasks" / "shards" / content_hash(b"shard")).write_bytes(b"shard")
     (folder / "tokenizer" / "vocab.json").write_bytes(b"{}")
     orchestrator = Orchestrator(
         run_fixture, tmp_path_factory.mktemp("up"), database_url=new_database_url(), extra=f'run_folder = "{folder}"'
@@ -173,8 +175,9 @@ def test_what_a_newcomer_needs(run_fixture, serving):
     assert info["addresses"]["runs"] == run_fixture.book.runs
     assert info["from_block"] == run_fixture.book.from_block
     assert info["relays"] == ["http://127.0.0.1:9"]
-    assert sorted(info["files"]) == ["tasks.jsonl", "tokenizer/vocab.json"]
-    assert serving.get(f"/v1/files/{info['files']['tasks.jsonl']}") == (200, b"tasks")
+    assert sorted(info["files"]) == ["tasks/taskset.json", "tokenizer/vocab.json"]
+    assert serving.get(f"/v1/files/{info['files']['tasks/taskset.json']}") == (200, b"tasks")
+    assert serving.get(f"/v1/files/{content_hash(b'shard')}") == (200, b"shard"), "by the hash in the task set"
     assert info["terms"]["pay"] == 2 * 10**18
     assert info["terms"]["classes"] == [{"weight_bps": 10_000, "budgets": [8, 16]}]
     assert info["terms"]["task_root"] == "0x" + "01" * 32

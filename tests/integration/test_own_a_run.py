@@ -37,7 +37,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     keys = ("--password-file", machine.password)
     owner = ("--operator", "owner", "--password-file", machine.password)
 
-    machine.json("tasks", "make", "tasks.jsonl", "--seed", "0", "--family", "sort", "--levels", "3,4,5,6")
+    machine.json("tasks", "make", "tasks", "--seed", "0", "--family", "sort", "--levels", "3,4,5,6")
     save_model(make_model(make_tokenizer(), ModelShape(), seed=0), make_tokenizer(), tmp_path / "model")
     address = {name: machine.json("wallet", "new", name, *keys)["address"] for name in ("owner", "trainer", "storage")}
     machine.json("config", "init", "--network", "base-sepolia")
@@ -56,7 +56,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     assert machine.json("faucet", "--wallet", "owner", *keys, "--yes")["account"] == address["owner"]
 
     places = ("--trainer", address["trainer"], "--storage-key", address["storage"])
-    machine.json("run", "template", "--tasks", "tasks.jsonl", "--model", "model", *places, "--out", "run.toml")
+    machine.json("run", "template", "--tasks", "tasks", "--model", "model", *places, "--out", "run.toml")
     create = ("run", "create", "run.toml", "--model", "model", *owner)
     assert machine.json(*create, "--dry-run")["dry_run"] is True
     created = machine.json(*create, "--yes")
@@ -98,7 +98,7 @@ def serve_and_train(machine: Machine) -> None:
     for name in ("storage", "trainer"):
         machine.secret(f"{name}.password", PASSWORD)
     (folder / "run").mkdir()
-    shutil.copy(folder / "tasks.jsonl", folder / "run" / "kept.jsonl")
+    shutil.copytree(folder / "tasks", folder / "run" / "kept")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     with ExitStack() as stack:
         processes = []

@@ -6,19 +6,22 @@ from functools import cache
 
 import numpy as np
 
+from benchmarks.testbed.task_sets import generated
 from muster.chain.keys import Signer
+from muster.constants import MICRO
+from muster.environments.rewards import length_reward
+from muster.environments.scoring import Scorers
 from muster.models.init import make_tokenizer
 from muster.protocol.draws import Draw
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import SignedRequest, Upload, UploadReceipt
-from muster.protocol.prompts import completion_text, end_token
+from muster.protocol.prompts import end_token
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import HEADER_BODY, HEADER_EXPIRY, HEADER_NONCE, HEADER_SIGNATURE, host_of, sign_request
 from muster.protocol.terms import Terms, WorkClass
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout, one_span
-from muster.tasks import length_reward, make_task_set, verify
 from muster.verification.checks import CommittedWork, ModelFacts, Rules
 
 RUNS = "0x" + "11" * 20
@@ -33,7 +36,7 @@ LIMIT = 24
 
 @cache
 def rules() -> Rules:
-    task_set = make_task_set(3, train=64, held_out=16)
+    task_set = generated(3, train=64, held_out=16)
     terms = Terms(
         trainer=RUNS,
         storage_key=STORAGE.address,
@@ -73,6 +76,7 @@ def rules() -> Rules:
         run=1,
         terms=terms,
         task_set=task_set,
+        scorers=Scorers(),
         tokenizer=tokenizer,
         model=ModelFacts(len(tokenizer), frozenset({end_token(tokenizer)})),
     )
@@ -97,8 +101,10 @@ def honest_row(position: int) -> Rollout:
     group = draw.groups[position // made.terms.group_size]
     if position % 2:
         completion = tokens_of("." * LIMIT)
+        reward = 0
     else:
-        completion = tokens_of("..</think>" + made.task(group.task).answer + made.tokenizer.eos_token)
+        reward = MICRO
+        completion = tokens_of("..</think>" + made.task(group.task).reference["answer"] + made.tokenizer.eos_token)
     rng = np.random.default_rng(position)
     return Rollout(
         run=1,
@@ -113,8 +119,8 @@ def honest_row(position: int) -> Rollout:
         completion_tokens=completion,
         spans=one_span(len(completion)),
         logprobs=-rng.random(len(completion)).astype(np.float32),
-        task_reward=verify(made.task(group.task), completion_text(made.tokenizer, completion)),
-        parts=np.array([verify(made.task(group.task), completion_text(made.tokenizer, completion))], np.int64),
+        task_reward=reward,
+        parts=np.array([reward], np.int64),
         fuel=0,
         length_reward=length_reward(group.budget, len(completion)),
         finish_reason="length" if position % 2 else "stop",

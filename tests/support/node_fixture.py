@@ -32,7 +32,7 @@ from muster.settings.schema import ChainSettings, Settings, ShardcastSettings
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml
 from muster.shardcast import Manifest, publish
-from muster.tasks import make_task_set, save_task_set
+from muster.tasksets.generated import make_task_set
 from muster.verification.profiles import profile_hash
 from tests.support.weight_servers import Server
 
@@ -60,8 +60,7 @@ class NodeFixture(RunFixture):
     async def open(cls, folder: Path, settings: ChainSettings, *, seed: str, workers: tuple[str, ...]) -> NodeFixture:
         """Make model and tasks, and a run that names them."""
         make_world(folder)
-        task_set = make_task_set(1, train=64, held_out=16)
-        save_task_set(task_set, folder / "run" / "tasks.jsonl")
+        task_set = make_task_set(1, train=64, held_out=16, folder=folder / "run" / "tasks")
         model = folder / "model"
         run_fixture = await cls.build(
             folder,

@@ -7,18 +7,19 @@ from pathlib import Path
 
 from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
-from muster.environments.task import Message, Task
-from muster.tasksets import NewPart, Source, TaskSet, write_task_set
+from muster.environments.task import ChatMessage, Task
+from muster.tasksets import NewPart, TaskSet, TaskSource, write_task_set
 
 SORTING = EnvironmentManifest("sorting", options={"thinking": "tags"}, weights={"correct": MICRO})
 ARITHMETIC = EnvironmentManifest("arithmetic", options={"thinking": "none"}, weights={"correct": MICRO})
-SOURCE = Source("MIT", "made for tests", "Ünïcode, too")
+SOURCE = TaskSource("MIT", "made for tests", "Ünïcode, too")
 
 
 def numbered(count: int, name: str = "q") -> list[Task]:
     """Return tasks that differ in all they hold."""
     return [
-        Task(f"{name}{i}", (Message("user", f"{name} number {i}?"),), {"answer": str(i)}, i % 7) for i in range(count)
+        Task(f"{name}{i}", (ChatMessage("user", f"{name} number {i}?"),), {"answer": str(i)}, i % 7)
+        for i in range(count)
     ]
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from benchmarks.testbed.task_sets import generated
 from muster.chain.keys import write_secret
 from muster.clients.run_data import task_set_path
 from muster.models.files import model_hash, tokenizer_hash
 from muster.settings.schema import ChainSettings
 from muster.swarm.plan import PROFILE
-from muster.tasks import make_task_set, save_task_set
 from muster.verification.profiles import profile_hash
 from tests.support.weight_servers import toml
 
@@ -26,7 +27,7 @@ END_SECONDS = 120
 
 async def build_training_run(settings: ChainSettings, model: Path, folder: Path) -> RunFixture:
     """Create a run of this model with a few tasks, and give its trainer a key and the task set in `folder`."""
-    tasks = make_task_set(1, levels=(3,), train=4, held_out=2)
+    tasks = generated(1, levels=(3,), train=4, held_out=2)
     terms = {
         "model_hash": model_hash(model),
         "tokenizer_hash": tokenizer_hash(model),
@@ -39,7 +40,7 @@ async def build_training_run(settings: ChainSettings, model: Path, folder: Path)
         built = await chain.terms(run_fixture.run)
     state = folder / "state"
     state.mkdir()
-    save_task_set(tasks, task_set_path(built, state))
+    shutil.copytree(tasks.folder, task_set_path(built, state))
     write_secret(folder / "trainer.key", run_fixture.secret("trainer"))
     return run_fixture
 

@@ -13,13 +13,13 @@ import numpy as np
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import Orchestrator
-from muster.clients.run_data import make_rules
+from muster.clients.run_data import RunTasks, make_rules
+from muster.environments.rewards import length_reward
 from muster.errors import MalformedError
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import read_rollouts
 from muster.rollouts.schema import Rollout, one_span
 from muster.settings.schema import Settings
-from muster.tasks import length_reward, load_task_set
 from tests.support.node_fixture import NodeFixture
 from tests.support.weight_servers import Server, ended
 from validator.service import serve
@@ -106,8 +106,10 @@ async def rows_of(
     run_fixture = world.run_fixture
     async with run_fixture.chain("stranger") as chain:
         terms, checkpoint = await chain.terms(run_fixture.run), await chain.checkpoint(run_fixture.run, step)
-        task_set = load_task_set(run_fixture.folder / "run" / "tasks.jsonl", terms.task_root)
-        rules = make_rules(chain, run_fixture.run, terms, task_set, run_fixture.folder / "checkpoint-0")
+        async with run_fixture.client(world.orchestrator.url, worker) as client:
+            tasks = await RunTasks.fetch(client, terms, run_fixture.folder / "fetched")
+            await tasks.ensure_all()
+        rules = make_rules(chain, run_fixture.run, terms, tasks, run_fixture.folder / "checkpoint-0")
     node = run_fixture.key(worker).address
     draw = rules.draw(step=step, entropy=checkpoint.entropy, node=node, index=0, work_class=0)
     rows = []

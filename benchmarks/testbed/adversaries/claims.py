@@ -37,6 +37,21 @@ def inflate_length_reward(rows: Sequence[Rollout]) -> list[Rollout]:
     return [row if row.length_reward == 0 else replace(row, length_reward=0) for row in rows]
 
 
+def other_parts(rows: Sequence[Rollout]) -> list[Rollout]:
+    """Claim that other parts of the score were met, and the true reward."""
+    return [replace(row, parts=MICRO - row.parts) for row in rows]
+
+
+def another_fuel(rows: Sequence[Rollout]) -> list[Rollout]:
+    """Claim that scoring took a little more than it did."""
+    return [replace(row, fuel=row.fuel + 1) for row in rows]
+
+
+def spans_that_leave_tokens_out(rows: Sequence[Rollout]) -> list[Rollout]:
+    """Claim that the last token of each completion was in no span, sampled or given."""
+    return [replace(row, spans=row.spans - np.int32(1)) for row in rows]
+
+
 def scale_logprobs(rows: Sequence[Rollout]) -> list[Rollout]:
     return [replace(row, logprobs=row.logprobs * np.float32(0.9)) for row in rows]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,12 +20,13 @@ import pyarrow.parquet as pq
 from benchmarks.testbed.adversaries import claims
 from benchmarks.testbed.adversaries.lab import OTHER_NODE, AdversaryLab, Job
 from benchmarks.testbed.adversaries.weights import save_smaller
+from muster.environments.answers import THINK_END
 from muster.models.variants import rounded_to, save_changed, with_noise
 from muster.protocol.messages import Reason
-from muster.protocol.prompts import end_token, prompt_tokens
+from muster.protocol.prompts import end_token
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import SCHEMA, Rollout
-from muster.tasks.rewards import THINK_END
+from muster.tasksets.taskset import TaskSet
 
 Lie = Callable[[AdversaryLab, Job], list[Rollout]]
 Pack = Callable[[Sequence[Rollout]], bytes]
@@ -144,7 +146,7 @@ def smaller_budget(shop: AdversaryLab, job: Job) -> list[Rollout]:
     """Asked to think less than was drawn, which is cheaper, and claimed as asked right."""
     asked = []
     for request, row in zip(job.requests, shop.honest(job), strict=True):
-        prompt = prompt_tokens(shop.rules.tokenizer, shop.rules.task(row.task), row.budget // 2)
+        prompt = shop.rules.prompt(row.task, row.budget // 2)
         asked.append(replace(request, prompt_tokens=prompt))
     return claimed(shop, job, shop.generate(job, requests=asked))
 
@@ -171,7 +173,9 @@ def solved(shop: AdversaryLab, rows: Sequence[Rollout]) -> list[Rollout]:
     close = tokenizer(THINK_END, add_special_tokens=False)["input_ids"][0]
     found = []
     for row in rows:
-        answer = tokenizer(f"{shop.rules.task(row.task).answer}{tokenizer.eos_token}", add_special_tokens=False)
+        answer = tokenizer(
+            f"{shop.rules.task(row.task).reference['answer']}{tokenizer.eos_token}", add_special_tokens=False
+        )
         ends = np.flatnonzero(row.completion_tokens == close)
         thinking = row.completion_tokens[: ends[0] + 1] if len(ends) else np.array([close], np.int32)
         tokens = np.append(thinking, answer["input_ids"]).astype(np.int32)
@@ -218,8 +222,7 @@ def another_draw(change: Callable[[AdversaryLab, Rollout], dict[str, int]]) -> L
         rules, rows = shop.rules, []
         for row in shop.honest(job):
             changed = replace(row, **change(shop, row))
-            prompt = prompt_tokens(rules.tokenizer, rules.task(changed.task), changed.budget)
-            rows.append(replace(changed, prompt_tokens=prompt))
+            rows.append(replace(changed, prompt_tokens=rules.prompt(changed.task, changed.budget)))
         asked = [
             replace(request, prompt_tokens=row.prompt_tokens, seed=row.seed)
             for request, row in zip(job.requests, rows, strict=True)
@@ -236,9 +239,15 @@ def another_draw(change: Callable[[AdversaryLab, Rollout], dict[str, int]]) -> L
 
 def an_easier_task(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
     """Return the shortest task of the task set that is not the drawn one."""
-    tasks = shop.rules.task_set.train
-    shortest = sorted(range(len(tasks)), key=lambda index: len(tasks[index].prompt))[:2]
+    shortest = _shortest(shop.rules.task_set)
     return {"task": shortest[0] if shortest[0] != row.task else shortest[1]}
+
+
+@cache
+def _shortest(task_set: TaskSet) -> list[int]:
+    """Return the slots of the two shortest tasks, of a set with a slot per task."""
+    texts = [task.text for _, task in task_set.train]
+    return sorted(range(len(texts)), key=lambda slot: len(texts[slot]))[:2]
 
 
 def another_budget(shop: AdversaryLab, row: Rollout) -> dict[str, int]:
@@ -338,6 +347,9 @@ ADVERSARIES: tuple[Adversary, ...] = (
     a("own completions replayed", own_replayed, SAMPLING, "gap_worst"),
     a("inflated task rewards", claiming(claims.inflate_task_reward), ("wrong_reward",)),
     a("inflated length rewards", claiming(claims.inflate_length_reward), ("wrong_reward",)),
+    a("other parts", claiming(claims.other_parts), ("wrong_reward",)),
+    a("another fuel", claiming(claims.another_fuel), ("wrong_reward",)),
+    a("spans that leave tokens out", claiming(claims.spans_that_leave_tokens_out), ("out_of_bounds",)),
     a("log-probabilities scaled by 0.9", claiming(claims.scale_logprobs), ("wrong_logprobs",), "logprob_worst"),
     a("one log-probability off by 0.01", claiming(claims.shift_one_logprob), ("wrong_logprobs",), "logprob_worst"),
     a("proofs of zeros", claiming(claims.zero_proofs), PROOFS, "activation"),

@@ -16,16 +16,18 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from benchmarks.testbed.task_sets import generated
+from muster.environments.rewards import length_reward
+from muster.environments.scoring import Scorers
 from muster.models.files import load_tokenizer
 from muster.models.init import init_model, load_model, save_model
 from muster.proofs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
 from muster.protocol.draws import Draw
-from muster.protocol.prompts import completion_text
 from muster.protocol.terms import Terms
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
 from muster.swarm.plan import LOCAL_TERMS
-from muster.tasks import TaskSet, length_reward, make_task_set, verify
+from muster.tasksets.taskset import TaskSet
 from muster.verification.checks import CommittedWork, ModelFacts, Rules
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
 from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
@@ -50,7 +52,7 @@ BLOCK = 10
 def open_lab(folder: Path, profile: Profile = CPU_FP32) -> Iterator[AdversaryLab]:
     """Make the demo's model after `HISTORY` updates in `folder`; under another profile than the demo's if asked."""
     torch.set_num_threads(1)
-    task_set, model = make_task_set(0), folder / "step-0"
+    task_set, model = generated(0), folder / "step-0"
     init_model(model, task_set, seed=0)
     rules = demo_rules(model, task_set, profile)
     engine = Engine(model, profile, LIMITS)
@@ -81,6 +83,7 @@ def demo_rules(model_dir: Path, task_set: TaskSet, profile: Profile) -> Rules:
         run=1,
         terms=replace(terms, profile=profile_hash(profile.name)),
         task_set=task_set,
+        scorers=Scorers(),
         tokenizer=load_tokenizer(model_dir),
         model=ModelFacts.read(model_dir),
     )
@@ -173,13 +176,21 @@ class AdversaryLab:
     # Claiming
 
     def reward(self, rows: Sequence[Rollout]) -> list[Rollout]:
-        """Return the rows with the rewards that their completions really earn."""
+        """Return the rows with the spans and rewards that their completions really have."""
         rules, rewarded = self.rules, []
         for row in rows:
-            text = completion_text(rules.tokenizer, row.completion_tokens, rules.model.stop_tokens)
-            task = verify(rules.task(row.task), text)
-            length = length_reward(row.budget, len(row.completion_tokens))
-            rewarded.append(replace(row, task_reward=task, length_reward=length))
+            tokens = row.completion_tokens
+            score, length = rules.score(row.task, tokens), length_reward(row.budget, len(tokens))
+            rewarded.append(
+                replace(
+                    row,
+                    spans=one_span(len(tokens)),
+                    task_reward=score.reward(rules.task_set.manifest(row.task)),
+                    parts=np.array(score.parts, np.int64),
+                    fuel=score.fuel,
+                    length_reward=length,
+                )
+            )
         return rewarded
 
     @torch.inference_mode()

@@ -9,7 +9,7 @@ import torch
 
 from muster.models.files import load_tokenizer
 from muster.models.init import WarmUp, load_model, save_model, warm_up
-from muster.tasks import TaskSet
+from muster.tasksets.taskset import TaskSet
 
 
 def save_smaller(source: Path, target: Path, task_set: TaskSet, *, steps: int = 20) -> Path:

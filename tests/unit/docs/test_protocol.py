@@ -16,6 +16,8 @@ from eth_account.messages import encode_typed_data
 from eth_utils.crypto import keccak
 
 from muster.chain.client import vote_hash
+from muster.environments.manifest import EnvironmentManifest
+from muster.environments.task import Task
 from muster.protocol.draws import chain_preimages, draw_base, draw_pool, draw_rows, group_draw, position_seed
 from muster.protocol.eip712 import Domain
 from muster.protocol.hashes import content_hash
@@ -28,8 +30,8 @@ from muster.rollouts.leaves import Leaf, leaf_hash, leaf_of
 from muster.rollouts.schema import Rollout
 from muster.shardcast.delta.codec import TypedSpan, apply, encode
 from muster.shardcast.format.manifest import parse_manifest
-from muster.tasks.families import Task
-from muster.tasks.task_set import TaskSet
+from muster.tasksets.document import ShardEntry, TaskSetDocument, TaskSetPart, TaskSource
+from muster.tasksets.packs import TaskShard, task_leaf
 from muster.verification.checks import CommittedWork
 from muster.verification.evidence import EvidenceBundle
 from muster.verification.profiles import profile_hash
@@ -218,9 +220,25 @@ def the_evidence(given: Values) -> Values:
 
 
 def the_task_set(given: Values) -> Values:
-    tasks = [Task(*line) for line in given["tasks"]]
-    data = TaskSet(tuple(tasks[: given["train"]]), tuple(tasks[given["train"] :])).canonical_bytes()
-    return {"file": data.decode(), "root": "0x" + hashlib.sha256(data).hexdigest()}
+    """As a reader: the shard is given, since its bytes depend on the version of zstd."""
+    lines, stored = [line.encode() for line in given["lines"]], raw(given["shard"])
+    assert [Task.from_line(line).to_line() for line in lines] == lines
+    tree = LeafTree.from_hashes([task_leaf(index, line) for index, line in enumerate(lines)])
+    entry = ShardEntry(content_hash(stored), tree.root, len(lines), len(b"\n".join(lines)))
+    shard = TaskShard.open(entry, 0, stored)
+    assert [shard.line(place) for place in range(len(lines))] == lines
+    environment = EnvironmentManifest.from_document(given["environment"])
+    sources = (TaskSource(given["licence"], given["origin"]),)
+    document = TaskSetDocument((TaskSetPart(given["part"], environment, (entry,), given["weight"], sources),))
+    data = document.canonical_bytes()
+    return {
+        "leaves": [hexed(task_leaf(index, line)) for index, line in enumerate(lines)],
+        "shard root": hexed(shard.tree.root),
+        "proof of task 0": [hexed(node) for node in shard.tree.proof(0)],
+        "document": data.decode(),
+        "task_root": "0x" + hashlib.sha256(data).hexdigest(),
+        "task_count": document.slots,
+    }
 
 
 def the_terms(given: Values) -> Values:

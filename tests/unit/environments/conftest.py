@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,12 +18,12 @@ CallFactory = Callable[..., ScorerCall]
 
 
 @pytest.fixture(scope="session")
-def scorer_call() -> CallFactory:
-    """Returns calls of a function of the component that this checkout builds, with a limit on fuel and memory."""
+def scorer_call() -> Iterator[CallFactory]:
+    """Yields calls of a function of the component that this checkout builds, with a limit on fuel and memory."""
     from muster.sandbox.client import Sandbox
     from muster.sandbox.component import local_component
 
-    sandbox, component = Sandbox(), local_component()
+    component = local_component()
 
     def make(function: str, fuel: int = FUEL, memory: int = MEMORY) -> ScorerCall:
         scorer = ScorerManifest(component.hash, function, fuel, memory)
@@ -33,7 +33,8 @@ def scorer_call() -> CallFactory:
 
         return call
 
-    return make
+    with Sandbox() as sandbox:
+        yield make
 
 
 @pytest.fixture(scope="session")

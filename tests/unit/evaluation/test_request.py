@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.testbed.task_sets import generated
 from muster.cli import eval, tasks
 from muster.cli.sampling import SamplingDefaults, make_sampling, model_hashes, progress
 from muster.cli.session import Options, Session
-from muster.environments.task import Message, Task
+from muster.environments.task import ask as question
 from muster.errors import CheckError, ConfigError, MismatchError, MusterError, StorageError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.client import ask, refusal_line
@@ -26,8 +27,8 @@ from muster.evaluation.request import EvalRequest, Sampling, TaskResult
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
 from muster.protocol.terms import Terms
 from muster.swarm.plan import LOCAL_TERMS
-from muster.tasksets import TaskSet
-from muster.tasksets.generated import make_task_set, make_tasks
+from muster.tasksets.generated import sample_of
+from muster.tasksets.taskset import TaskSet
 from worker.answering import check_context, longest_prompt
 
 SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
@@ -38,13 +39,13 @@ NOBODY = "0x" + "00" * 20
 
 
 @pytest.fixture(scope="module")
-def task_set(tmp_path_factory: pytest.TempPathFactory) -> TaskSet:
-    return make_task_set(3, train=40, held_out=20, folder=tmp_path_factory.mktemp("sets") / "tasks")
+def task_set() -> TaskSet:
+    return generated(3, train=40, held_out=20)
 
 
 @pytest.fixture
-def tasks_file(task_set: TaskSet, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(task_set.folder, tmp_path / "tasks"))
+def tasks_folder(task_set: TaskSet, tmp_path: Path) -> Path:
+    return shutil.copytree(task_set.folder, tmp_path / "tasks")
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_answer_has_its_own_seed_and_a_budget_of_the_list() -> None:
-    draws = [SAMPLING.draw(task, sample) for task in make_tasks(3)[0][:500] for sample in range(8)]
+    draws = [SAMPLING.draw(task, sample) for _, task in sample_of(3)[:500] for sample in range(8)]
     assert len({seed for seed, _ in draws}) == len(draws)
     assert all(0 <= seed < 1 << 63 for seed, _ in draws)
     counts = Counter(budget for _, budget in draws)
@@ -67,10 +68,11 @@ def test_every_answer_has_its_own_seed_and_a_budget_of_the_list() -> None:
 
 
 def test_a_task_is_asked_the_same_whichever_set_and_place_it_stands_in() -> None:
-    task = Task("sort 21", (Message("user", "sort 21"),), {"answer": "12"}, 2)
+    task = question("sort 21", answer="12")
     # Pinned: a change here makes yesterday's figures and half-done filters incomparable.
     assert SAMPLING.draw(task, 0) == (6153800721923714719, 8)
-    assert SAMPLING.draw(replace(task, level=3), 0) == SAMPLING.draw(task, 0)
+    other = replace(task, id="7", level=3, author="somebody", reference={"answer": "21"})
+    assert SAMPLING.draw(other, 0) == SAMPLING.draw(task, 0)
     assert SAMPLING.draw(task, 1) != SAMPLING.draw(task, 0)
     assert replace(SAMPLING, seed=1).draw(task, 0) != SAMPLING.draw(task, 0)
 
@@ -124,9 +126,7 @@ def test_options_are_completed_by_what_is_usual_in_the_run() -> None:
 # --- What goes over the pipe
 
 
-@pytest.mark.parametrize(
-    "name", ["tasks.jsonl", "--json", "a\nb", "a b'\"$(x)", "t\u00e4sks", os.fsdecode(b"caf\xe9"), "{}"]
-)
+@pytest.mark.parametrize("name", ["tasks", "--json", "a\nb", "a b'\"$(x)", "t\u00e4sks", os.fsdecode(b"caf\xe9"), "{}"])
 def test_questions_travel_whatever_the_files_are_called(name: str) -> None:
     questions = EvalRequest(Path(name) / "model", Path(name), b"\x01" * 32, "train", 10, SAMPLING, 2, 1 << 30, 4)
     line = questions.to_line()
@@ -135,8 +135,8 @@ def test_questions_travel_whatever_the_files_are_called(name: str) -> None:
     assert EvalRequest.from_line(line) == questions
 
 
-def test_questions_are_the_tasks_that_are_left_of_the_right_file(tasks_file: Path, task_set: TaskSet) -> None:
-    questions = EvalRequest(Path("model"), tasks_file, task_set.root, "train", 30, SAMPLING)
+def test_questions_are_the_tasks_that_are_left_of_the_right_set(tasks_folder: Path, task_set: TaskSet) -> None:
+    questions = EvalRequest(Path("model"), tasks_folder, task_set.root, "train", 30, SAMPLING)
     assert questions.load() == task_set.train[:30]
     assert replace(questions, first=28).load() == task_set.train[28:30]
     assert replace(questions, part="held-out", count=5).load() == task_set.held_out[:5]
@@ -149,9 +149,9 @@ async def test_where_everything_is_answered_nothing_is_started(monkeypatch: pyte
     assert [one async for one in ask(EvalRequest(Path("m"), Path("t"), bytes(32), "train", 3, SAMPLING, first=3))] == []
 
 
-async def test_what_the_answering_process_finds_wrong_is_raised_here(tasks_file: Path, model_dir: Path) -> None:
+async def test_what_the_answering_process_finds_wrong_is_raised_here(tasks_folder: Path, model_dir: Path) -> None:
     """The real process, up to where it would start an engine."""
-    questions = EvalRequest(model_dir, tasks_file, bytes(32), "train", 3, SAMPLING)
+    questions = EvalRequest(model_dir, tasks_folder, bytes(32), "train", 3, SAMPLING)
     with pytest.raises(MismatchError, match="has the root") as caught:
         await anext(ask(questions))
     assert caught.value.hint == "fetch the run's task set again"
@@ -159,11 +159,11 @@ async def test_what_the_answering_process_finds_wrong_is_raised_here(tasks_file:
 
 
 async def test_a_process_that_ends_without_a_word_is_an_error_with_a_next_step(
-    tasks_file: Path, monkeypatch: pytest.MonkeyPatch
+    tasks_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sys.executable", "/bin/false")
     with pytest.raises(MusterError, match="ended with status 1 after 0 of 3 tasks") as caught:
-        await anext(ask(EvalRequest(Path("m"), tasks_file, bytes(32), "train", 3, SAMPLING)))
+        await anext(ask(EvalRequest(Path("m"), tasks_folder, bytes(32), "train", 3, SAMPLING)))
     assert "out of memory" in caught.value.hint
 
 
@@ -284,7 +284,7 @@ def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
 
 async def test_a_filtered_set_is_a_task_set_like_any_other(
     session: Session,
-    tasks_file: Path,
+    tasks_folder: Path,
     task_set: TaskSet,
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -293,9 +293,9 @@ async def test_a_filtered_set_is_a_task_set_like_any_other(
     right = [index % 9 for index in range(40)]
     monkeypatch.setattr(tasks, "sample_tasks", Oracle(right))
     out = Path("kept")
-    await tasks.filter_(session, tasks_file, model_dir, out)
+    await tasks.filter_(session, tasks_folder, model_dir, out)
     told = json.loads(capsys.readouterr().out)
-    wanted = [task for task, count in zip(task_set.train, right, strict=True) if 0.1 <= count / 8 <= 0.8]
+    wanted = [one for one, count in zip(task_set.train, right, strict=True) if 0.1 <= count / 8 <= 0.8]
     kept = TaskSet.open(out, bytes.fromhex(told["root"][2:]))
     assert list(kept.train) == wanted
     assert list(kept.held_out) == list(task_set.held_out)
@@ -308,7 +308,7 @@ async def test_a_filtered_set_is_a_task_set_like_any_other(
 
 async def test_an_interrupted_filter_goes_on_where_it_was(
     session: Session,
-    tasks_file: Path,
+    tasks_folder: Path,
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -316,20 +316,20 @@ async def test_an_interrupted_filter_goes_on_where_it_was(
     right = [4] * 20 + [0] * 20
     monkeypatch.setattr(tasks, "sample_tasks", Oracle(right, breaks_after=13))
     with pytest.raises(MusterError, match="killed"):
-        await tasks.filter_(session, tasks_file, model_dir, Path("kept"))
+        await tasks.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert "13 of 40 tasks are answered; the same command goes on from there" in capsys.readouterr().err
     assert not Path("kept").exists()
     second = Oracle(right)
     monkeypatch.setattr(tasks, "sample_tasks", second)
-    await tasks.filter_(session, tasks_file, model_dir, Path("kept"))
+    await tasks.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert second.asked == list(range(13, 40))
     third = Oracle(right)
     monkeypatch.setattr(tasks, "sample_tasks", third)
-    await tasks.filter_(session, tasks_file, model_dir, Path("kept"), low=0, high=0)
+    await tasks.filter_(session, tasks_folder, model_dir, Path("kept"), low=0, high=0)
     assert third.asked == []
     assert TaskSet.open(Path("kept")).size == 20
     with pytest.raises(ConfigError, match="answers to other questions: temperature differ"):
-        await tasks.filter_(session, tasks_file, model_dir, Path("kept"), temperature=0.7)
+        await tasks.filter_(session, tasks_folder, model_dir, Path("kept"), temperature=0.7)
 
 
 @pytest.mark.parametrize(
@@ -341,32 +341,36 @@ async def test_a_filter_that_leaves_nothing_says_what_to_change(
     what: str,
     hint: str,
     session: Session,
-    tasks_file: Path,
+    tasks_folder: Path,
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tasks, "sample_tasks", Oracle(right))
     with pytest.raises(CheckError, match=what) as caught:
-        await tasks.filter_(session, tasks_file, model_dir, Path("kept"))
+        await tasks.filter_(session, tasks_folder, model_dir, Path("kept"))
     assert hint in caught.value.hint
     assert not Path("kept").exists()
 
 
-async def test_a_filter_never_writes_over_what_it_reads(session: Session, tasks_file: Path, model_dir: Path) -> None:
-    before = (tasks_file / "taskset.json").read_bytes()
-    (tasks_file.parent / "file").touch()
+async def test_a_filter_never_writes_over_what_it_reads(
+    session: Session, tasks_folder: Path, model_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {path: path.read_bytes() for path in tasks_folder.rglob("*") if path.is_file()}
+    monkeypatch.setattr(tasks, "sample_tasks", None)  # nothing is asked before it is refused
     with pytest.raises(UsageError, match="OUT is TASKS"):
-        await tasks.filter_(session, tasks_file, model_dir, Path("sub/../tasks"))
-    with pytest.raises(UsageError, match="is a file"):
-        await tasks.filter_(session, tasks_file, model_dir, tasks_file.parent / "file")
+        await tasks.filter_(session, tasks_folder, model_dir, Path("sub/../tasks"))
+    with pytest.raises(ConfigError, match="holds something that is no task set"):
+        await tasks.filter_(session, tasks_folder, model_dir, tasks_folder.parent)
+    with pytest.raises(ConfigError, match="is a file"):
+        await tasks.filter_(session, tasks_folder, model_dir, tasks_folder / "taskset.json")
     with pytest.raises(ConfigError, match="there is no folder"):
-        await tasks.filter_(session, tasks_file, model_dir, Path("absent/kept"))
-    assert (tasks_file / "taskset.json").read_bytes() == before
+        await tasks.filter_(session, tasks_folder, model_dir, Path("absent/kept"))
+    assert {path: path.read_bytes() for path in tasks_folder.rglob("*") if path.is_file()} == before
 
 
 async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
     session: Session,
-    tasks_file: Path,
+    tasks_folder: Path,
     task_set: TaskSet,
     model_dir: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -374,7 +378,7 @@ async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
 ) -> None:
     right = [index % 5 for index in range(20)]
     monkeypatch.setattr(eval, "sample_tasks", Oracle(right))
-    await eval.evaluate(session, model_dir, tasks_file, samples=4, k="1,2,4", limit=10, out=Path("result.json"))
+    await eval.evaluate(session, model_dir, tasks_folder, samples=4, k="1,2,4", limit=10, out=Path("result.json"))
     told = json.loads(capsys.readouterr().out)
     expected = [mean_pass_at_k(right[:10], 4, k) for k in (1, 2, 4)]
     assert told["pass_at_k"] == [
@@ -387,20 +391,20 @@ async def test_a_measurement_says_what_was_asked_and_what_it_came_to(
 
 
 async def test_a_measurement_of_nothing_or_of_two_things_is_refused(
-    session: Session, tasks_file: Path, model_dir: Path
+    session: Session, tasks_folder: Path, model_dir: Path
 ) -> None:
     with pytest.raises(UsageError, match="nothing to evaluate"):
         await eval.evaluate(session, model_dir)
     with pytest.raises(UsageError, match="--step names a step of a run"):
-        await eval.evaluate(session, model_dir, tasks_file, step=3)
+        await eval.evaluate(session, model_dir, tasks_folder, step=3)
     with pytest.raises(UsageError, match="--run has a model"):
-        await eval.evaluate(session, model_dir, tasks_file, run=1)
+        await eval.evaluate(session, model_dir, tasks_folder, run=1)
     with pytest.raises(UsageError, match="is a folder"):
-        await eval.evaluate(session, model_dir, tasks_file, out=tasks_file.parent)
+        await eval.evaluate(session, model_dir, tasks_folder, out=tasks_folder.parent)
     with pytest.raises(UsageError, match="in no folder that is there"):
-        await eval.evaluate(session, model_dir, tasks_file, out=tasks_file.parent / "absent" / "result.json")
+        await eval.evaluate(session, model_dir, tasks_folder, out=tasks_folder.parent / "absent" / "result.json")
     with pytest.raises(ConfigError, match="no task set"):
-        await eval.evaluate(session, model_dir, Path("absent.jsonl"))
+        await eval.evaluate(session, model_dir, Path("absent"))
 
 
 def test_progress_is_a_line_now_and_then_where_stderr_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:

@@ -17,6 +17,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from muster.environments.task import ask as question
 from muster.errors import ConfigError, MalformedError, MismatchError, MusterError, UnreachableError, UsageError
 from muster.models.fetch import (
     INDEX,
@@ -39,7 +40,6 @@ from muster.models.files import load_tokenizer, parameter_count
 from muster.models.from_gguf import write_checkpoint
 from muster.models.init import ModelShape, load_model, make_model, make_tokenizer, save_model
 from muster.protocol.prompts import end_token, prompt_text
-from muster.tasks import Task
 from tests.support.gguf_models import LICENCE, make_llama, write_gguf, write_wheel
 
 SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
@@ -88,7 +88,7 @@ def test_a_converted_tokenizer_spells_any_text_and_numbers_digit_by_digit(tmp_pa
     assert tokenizer.decode(ids) == text
     assert tokenizer.convert_ids_to_tokens(ids)[:4] == ["the", "Ġ", "1", "1"], "no merge crosses a digit"
     assert ids[-1] == end_token(tokenizer) == 2
-    prompt = prompt_text(tokenizer, Task("What is 2 + 3?", "5", "sum", 1), 8)
+    prompt = prompt_text(tokenizer, question("What is 2 + 3?"), 8)
     assert prompt.startswith("<|im_start|>user\nWhat is 2 + 3?")
     assert prompt.endswith("<|im_end|>\n<|im_start|>assistant\n")
 

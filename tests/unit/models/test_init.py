@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
+from benchmarks.testbed.task_sets import generated
+from muster.environments.scoring import Scorers
 from muster.errors import ConfigError
 from muster.evaluation.greedy import greedy_completions, greedy_score
+from muster.models import init
 from muster.models.files import load_tokenizer, model_hash, parameter_count, tokenizer_hash, vocabulary_of
 from muster.models.init import (
     ModelShape,
@@ -23,7 +28,7 @@ from muster.models.init import (
     warm_up,
 )
 from muster.protocol.prompts import prompt_tokens
-from muster.tasks import TaskSet, make_task_set
+from muster.tasksets.taskset import TaskSet
 from tests.support.byte_pairs import byte_pair_tokenizer
 
 SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
@@ -31,20 +36,20 @@ SMALL = ModelShape(hidden=32, layers=1, heads=1, intermediate=32)
 
 @pytest.fixture(scope="module")
 def task_set() -> TaskSet:
-    return make_task_set(5, levels=(1, 2), train=60, held_out=20)
+    return generated(5, levels=(1, 2), train=60, held_out=20)
 
 
 @pytest.mark.parametrize("kind", ["character", "byte_pair"])
 def test_a_loaded_tokenizer_gives_the_prompts_that_the_made_one_gave(
     kind: str, task_set: TaskSet, tmp_path: Path
 ) -> None:
-    prompts = [task.prompt for task in task_set.train]
+    prompts = [task.text for _, task in task_set.train]
     made = byte_pair_tokenizer(prompts) if kind == "byte_pair" else make_tokenizer()
     # With a Qwen2 config.json beside it, AutoTokenizer chooses the class itself.
     save_model(make_model(made, SMALL, seed=0), made, tmp_path)
     loaded = load_tokenizer(tmp_path)
     assert loaded.get_vocab() == made.get_vocab()
-    for task in task_set.train:
+    for _, task in task_set.train:
         assert prompt_tokens(loaded, task, 12).tolist() == prompt_tokens(made, task, 12).tolist()
     text = " 12\n don't..... </think>12345<|end|>"
     ids = made(text, add_special_tokens=False)["input_ids"]
@@ -95,7 +100,7 @@ def test_hashes_name_the_model_and_the_tokenizer(tmp_path: Path) -> None:
 
 
 def test_init_reaches_its_target_and_equal_seeds_give_equal_bytes(tmp_path: Path) -> None:
-    easy = make_task_set(1, levels=(1, 2), train=60, held_out=20)
+    easy = generated(1, levels=(1, 2), train=60, held_out=20)
     shape = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
     reports = [init_model(tmp_path / n, easy, seed=4, target=0.05, budgets=(4,), shape=shape) for n in ("a", "b")]
     assert reports[0].accuracy == reports[1].accuracy >= 0.05
@@ -103,7 +108,33 @@ def test_init_reaches_its_target_and_equal_seeds_give_equal_bytes(tmp_path: Path
     assert model_hash(tmp_path / "a") == model_hash(tmp_path / "b")
     # What was measured in memory is what the folder scores.
     model, tokenizer = load_model(tmp_path / "a"), load_tokenizer(tmp_path / "a")
-    assert greedy_score(model, tokenizer, easy.held_out, budgets=(4,), max_tokens=8).reward == reports[0].accuracy
+    score = greedy_score(model, tokenizer, easy.held_out, Scorers(), budgets=(4,), max_tokens=8)
+    assert score.reward == reports[0].accuracy
+
+
+@pytest.mark.parametrize(("family", "dots"), [("sums", False), ("arithmetic", True)])
+def test_a_model_is_warmed_up_by_completions_that_score(
+    family: str, dots: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Thinking is part of them only where the environment asks for it."""
+    tasks, tokenizer = generated(1, family=family, levels=(2,), train=12, held_out=1), make_tokenizer()
+    seen: list[str] = []
+
+    def loss(model: PreTrainedModel, *rest: Any) -> torch.Tensor:
+        examples = rest[-1]
+        seen.extend(tokenizer.decode(completion) for _, completion in examples)
+        return supervised_loss(model, *rest)
+
+    supervised_loss = init._supervised_loss
+    monkeypatch.setattr(init, "_supervised_loss", loss)
+    warm_up(make_model(tokenizer, SMALL, 0), tokenizer, tasks, WarmUp(target=0.0, min_steps=1), seed=0)
+    answers = {task.reference["answer"] for _, task in tasks.train}
+    assert len(seen) == 64
+    for text in seen:
+        thought, mark, answer = text.removesuffix("<|end|>").rpartition("</think>")
+        assert answer in answers
+        assert (bool(thought), bool(mark)) == (dots, dots)
+        assert thought == "." * len(thought)
 
 
 def test_a_target_out_of_reach_is_an_error(task_set: TaskSet) -> None:
@@ -117,7 +148,7 @@ def test_greedy_decoding_does_not_depend_on_neighbours_or_padding(task_set: Task
     model = make_model(tokenizer, SMALL, seed=6)
     prompts = [
         torch.from_numpy(prompt_tokens(tokenizer, task, budget)).long()
-        for task, budget in zip(task_set.train[:8], (1, 1000, 8, 12) * 2, strict=True)
+        for (_, task), budget in zip(task_set.train[:8], (1, 1000, 8, 12) * 2, strict=True)
     ]
     assert len({len(prompt) for prompt in prompts}) > 2
     together = greedy_completions(model, tokenizer, prompts, max_tokens=6)
@@ -133,7 +164,7 @@ def test_greedy_decoding_does_not_depend_on_neighbours_or_padding(task_set: Task
 def test_a_score_is_decoded_in_parts_that_a_cache_can_hold(task_set: TaskSet, monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = make_tokenizer()
     model = make_model(tokenizer, SMALL, seed=6)
-    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, 8)).long() for task in task_set.train[:5]]
+    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, 8)).long() for _, task in task_set.train[:5]]
     together = greedy_completions(model, tokenizer, prompts, max_tokens=6)
     sizes: list[int] = []
     generate = model.generate
@@ -156,7 +187,7 @@ def test_what_a_checkpoint_says_about_sampling_does_not_change_its_greedy_score(
 ) -> None:
     tokenizer = make_tokenizer()
     save_model(make_model(tokenizer, SMALL, seed=6), tokenizer, tmp_path)
-    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, 8)).long() for task in task_set.train[:4]]
+    prompts = [torch.from_numpy(prompt_tokens(tokenizer, task, 8)).long() for _, task in task_set.train[:4]]
     plain = greedy_completions(load_model(tmp_path), tokenizer, prompts, max_tokens=6)
     asked = {"repetition_penalty": 100.0, "temperature": 0.3, "top_k": 1, "suppress_tokens": plain[0]}
     (tmp_path / "generation_config.json").write_text(json.dumps(asked))

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from muster.environments.task import ChatMessage, Task, ask
 from muster.errors import ConfigError
 from muster.models.init import make_tokenizer
 from muster.protocol.prompts import completion_text, prompt_text, prompt_tokens
-from muster.tasks import Task
 from tests.support.byte_pairs import byte_pair_tokenizer
 
-TASK = Task("sort 5231", "1235", "sort", 4)
+TASK = ask("sort 5231", answer="1235")
 CORPUS = ["sort 5231", "sort 8287", "1235", "2788", "12+34="]
 CHARACTER = make_tokenizer()
 
@@ -32,7 +32,7 @@ def test_prompt_announces_the_budget_where_the_template_wants_it(tokenizer) -> N
 
 
 def test_character_tokens_by_hand() -> None:
-    tokens = prompt_tokens(CHARACTER, Task("1+1=", "2", "arithmetic", 1), 9)
+    tokens = prompt_tokens(CHARACTER, ask("1+1=", answer="2"), 9)
     special = 9  # seven special tokens and the two of thinking come first, then newline and the printable characters
     space = special + 1
     characters = [space + ord(c) - 32 for c in "1+1="]
@@ -43,9 +43,23 @@ def test_a_template_without_a_budget_gets_a_sentence() -> None:
     tokenizer = make_tokenizer()
     tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     assert prompt_text(tokenizer, TASK, 40).startswith("sort 5231\n\nThink for about 40 tokens")
+    assert prompt_text(tokenizer, TASK, 40, thinks=False) == "sort 5231"
     tokenizer.chat_template = None
     with pytest.raises(ConfigError, match="chat template"):
         prompt_text(tokenizer, TASK, 40)
+
+
+def test_every_message_of_a_conversation_is_in_the_prompt_and_the_reference_is_not() -> None:
+    said = (ChatMessage("system", "Be brief."), ChatMessage("user", "sort 21"), ChatMessage("assistant", "12"))
+    task = Task("talk", (*said, ChatMessage("user", "sort 87")), {"answer": "SECRET"}, level=9, author="SECRET")
+    assert prompt_text(CHARACTER, task, 8) == (
+        "<|system|>Be brief.<|user|>sort 21<|assistant|>12<|user|>sort 87<|budget|>8<|assistant|><think>"
+    )
+    tokenizer = make_tokenizer()
+    tokenizer.chat_template = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}\n{% endfor %}"
+    lines = prompt_text(tokenizer, task, 8).splitlines()
+    assert lines[:4] == ["system: Be brief.", "user: sort 21", "assistant: 12", "user: sort 87"]
+    assert lines[5].startswith("Think for about 8 tokens"), "the sentence is at the end of the last message"
 
 
 def test_a_template_that_asks_for_the_date_gets_the_same_one_everywhere() -> None:

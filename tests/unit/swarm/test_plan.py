@@ -173,7 +173,8 @@ def test_of_an_interrupted_swarm_logs_and_settings_stay(tmp_path: Path) -> None:
         *kept,
         "worker-1/state/weights/model.safetensors",
         "worker-1/state/log.jsonl",
-        "tasks.jsonl",
+        "tasks/taskset.json",
+        "tasks/shards/0x00",
         "keys/w",
     ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

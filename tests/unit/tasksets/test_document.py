@@ -16,9 +16,9 @@ from muster.tasksets.document import (
     MAX_DOCUMENT_BYTES,
     MAX_SLOTS,
     ShardEntry,
-    Source,
     TaskSetDocument,
     TaskSetPart,
+    TaskSource,
 )
 from tests.support.paths import ROOT
 from tests.support.task_samples import ARITHMETIC, SORTING, SOURCE
@@ -56,7 +56,7 @@ entries = st.builds(
     st.integers(1, 1024),
     st.integers(1, 16 * 1024**2),
 )
-sources = st.builds(Source, texts.filter(bool), texts.filter(bool), texts)
+sources = st.builds(TaskSource, texts.filter(bool), texts.filter(bool), texts)
 parts = st.builds(
     TaskSetPart,
     st.from_regex(r"[a-z0-9][a-z0-9._-]{0,20}", fullmatch=True),

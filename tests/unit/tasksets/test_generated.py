@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError
 from muster.tasksets import TaskSet
-from muster.tasksets.generated import FAMILIES, Sums, make_task_set, make_tasks
+from muster.tasksets.generated import FAMILIES, SumsFamily, make_task_set, make_tasks
 
 
 @pytest.mark.parametrize(
@@ -48,18 +48,18 @@ def test_no_held_out_problem_is_trained_on_in_other_clothes(family: str, levels:
 def test_sums_are_right_in_every_wording(level: int, seed: int) -> None:
     from random import Random
 
-    task = Sums().make(Random(seed), level)
-    assert Sums().key(task)
+    task = SumsFamily().make(Random(seed), level)
+    assert SumsFamily().key(task)
     with pytest.raises(MalformedError):
-        Sums().key(replace(task, reference={"answer": str(int(task.reference["answer"]) + 1)}))
+        SumsFamily().key(replace(task, reference={"answer": str(int(task.reference["answer"]) + 1)}))
     with pytest.raises(MalformedError):
-        Sums().key(replace(task, level=int(max(Sums().key(task).split("+"), key=int)) - 1))
+        SumsFamily().key(replace(task, level=int(max(SumsFamily().key(task).split("+"), key=int)) - 1))
 
 
 def test_sums_are_asked_in_all_wordings_about_equally() -> None:
     tasks, _ = make_tasks(0, family="sums", levels=(50,), train=1000, held_out=24)
     heads = Counter(re.sub("[0-9]+", "N", task.text) for task in tasks)
-    assert len(heads) == len(Sums.WORDINGS)
+    assert len(heads) == len(SumsFamily.WORDINGS)
     assert all(150 <= count <= 250 for count in heads.values())
     assert FAMILIES["sums"].environment.options == {"thinking": "none"}
     assert FAMILIES["sums"].environment.name == "arithmetic"

@@ -15,16 +15,16 @@ from muster.cli.session import Options, Session
 from muster.constants import MICRO
 from muster.environments.base import Outcome
 from muster.environments.manifest import EnvironmentManifest, Score
-from muster.environments.task import Message, Task
+from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, UnreachableError, UsageError
-from muster.tasksets import NewPart, Source, TaskSet, checking, write_task_set
+from muster.tasksets import NewPart, TaskSet, TaskSource, checking, write_task_set
 from muster.tasksets.checking import check_set, summary
 from muster.tasksets.importing import ImportOptions, import_set
 from muster.tasksets.mixing import HELD_OUT_ELSEWHERE, IN_ANOTHER, mix_sets
 from muster.tasksets.sources import ImportReport, format_of
 from tests.support.task_samples import SORTING, SOURCE, numbered, write_numbered
 
-MIT = Source("MIT", "made up")
+MIT = TaskSource("MIT", "made up")
 
 
 def story(i: int, words: str = "") -> str:
@@ -129,7 +129,7 @@ def test_the_import_command(session: Session, tmp_path: Path, capsys: pytest.Cap
     assert (document["train"], document["held_out"], document["left_out"]) == (15, 5, {"question is no text": 1})
     assert "row 21: question is no text" in told.err
     assert made.manifest(0) == SORTING
-    assert made.document.parts[0].sources == (Source("MIT", "f.jsonl", "Thanks."),)
+    assert made.document.parts[0].sources == (TaskSource("MIT", "f.jsonl", "Thanks."),)
     commands.show(session, Path("out"))
     assert json.loads(capsys.readouterr().out)["train"] == 15
     commands.show(session, Path("out"), 3)
@@ -165,7 +165,7 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any], says: s
 
 def stories(name: str, folder: Path, train: list[str], held: list[str], weight: int = 1) -> TaskSet:
     def tasks(texts: list[str]) -> list[Task]:
-        return [Task(text[:20], (Message("user", text),), {"answer": "1"}) for text in texts]
+        return [Task(text[:20], (ChatMessage("user", text),), {"answer": "1"}) for text in texts]
 
     parts = [NewPart(name, SORTING, tasks(train), weight, [SOURCE])]
     return write_task_set(folder, parts, [NewPart(name, SORTING, tasks(held), 1, [SOURCE])])
@@ -185,7 +185,7 @@ def test_a_mixture_has_weights_and_nothing_that_is_held_out_elsewhere(tmp_path: 
 
 def test_ids_that_two_sets_share_are_told_apart(tmp_path: Path) -> None:
     first, second = (
-        write_task_set(tmp_path / name, [NewPart(name, SORTING, [Task("1", (Message("user", story(i)),), {})])])
+        write_task_set(tmp_path / name, [NewPart(name, SORTING, [Task("1", (ChatMessage("user", story(i)),), {})])])
         for i, name in enumerate("ab")
     )
     mixed, _ = mix_sets(tmp_path / "mixed", [(first, 1), (second, 1)])
@@ -238,8 +238,8 @@ def test_each_task_is_scored_by_its_environment(tmp_path: Path) -> None:
         {"answer": "5", "gold": None},
         {"answer": "down"},
     ]
-    tasks = [Task(f"t{i}", (Message("user", f"{i}?"),), one) for i, one in enumerate(references)]
-    held = [Task("h", (Message("user", " 1? "),), {"answer": "1"})]
+    tasks = [Task(f"t{i}", (ChatMessage("user", f"{i}?"),), one) for i, one in enumerate(references)]
+    held = [Task("h", (ChatMessage("user", " 1? "),), {"answer": "1"})]
     made = write_task_set(tmp_path / "set", [NewPart("p", SORTING, tasks)], [NewPart("p", SORTING, held)])
 
     def call(*, payload: Any) -> Outcome:

@@ -12,11 +12,11 @@ from eth_utils.crypto import keccak
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from muster.environments.task import MAX_DEPTH, Message, Task
+from muster.environments.task import MAX_DEPTH, ChatMessage, Task
 from muster.errors import MalformedError, MismatchError
 from muster.protocol.hashes import content_hash
 from muster.tasksets.document import MAX_SHARD_BYTES, ShardEntry, TaskSetDocument
-from muster.tasksets.packs import MAX_STORED_BYTES, Shard, TaskProof, pack_shard, task_leaf
+from muster.tasksets.packs import MAX_STORED_BYTES, TaskProof, TaskShard, pack_shard, task_leaf
 from tests.support.paths import ROOT
 from tests.support.task_samples import numbered
 
@@ -34,9 +34,9 @@ values = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=8,
 )
-messages = st.builds(Message, st.sampled_from(["system", "user", "assistant"]), texts)
+messages = st.builds(ChatMessage, st.sampled_from(["system", "user", "assistant"]), texts)
 tasks = st.builds(
-    lambda name, talk, last, reference, level: Task(name, (*talk, Message("user", last)), reference, level),
+    lambda name, talk, last, reference, level: Task(name, (*talk, ChatMessage("user", last)), reference, level),
     texts.filter(bool),
     st.lists(messages, max_size=4),
     texts,
@@ -50,7 +50,7 @@ tasks = st.builds(
 
 def test_leaves_shards_and_proofs_are_the_committed_ones() -> None:
     firsts, stored = PART.firsts, [bytes.fromhex(data) for data in VECTOR["shards"]["first"]]
-    shards = [Shard.open(PART.shards[i], firsts[i], stored[i]) for i in range(2)]
+    shards = [TaskShard.open(PART.shards[i], firsts[i], stored[i]) for i in range(2)]
     assert firsts == (0, 2)
     for i, line in enumerate(LINES):
         number, place = PART.locate(i)
@@ -73,7 +73,7 @@ def test_a_leaf_is_the_index_and_the_hash_of_the_line_hashed_twice() -> None:
 @settings(max_examples=60)
 def test_any_unicode_and_several_messages_come_back(some: list[Task], first: int) -> None:
     entry, data = pack_shard([task.to_line() for task in some], first)
-    shard = Shard.open(entry, first, data)
+    shard = TaskShard.open(entry, first, data)
     assert [shard.task(i) for i in range(len(some))] == some
     for i, task in enumerate(some):
         proof = TaskProof(shard.line(i), tuple(shard.tree.proof(i)))
@@ -100,11 +100,11 @@ def test_what_can_be_written_can_be_read_whatever_its_depth() -> None:
             value = {"a": value}
         return value
 
-    deepest = Task("deep", (Message("user", "?"),), nested(MAX_DEPTH - 1))
+    deepest = Task("deep", (ChatMessage("user", "?"),), nested(MAX_DEPTH - 1))
     assert Task.from_line(deepest.to_line()) == deepest
     for depth in (MAX_DEPTH, 150, 5000):
         with pytest.raises(MalformedError):
-            Task("deep", (Message("user", "?"),), nested(depth)).to_line()
+            Task("deep", (ChatMessage("user", "?"),), nested(depth)).to_line()
 
 
 # --- Proofs
@@ -115,7 +115,7 @@ def test_one_bit_flipped_anywhere_is_refused(count: int, data: st.DataObject) ->
     lines = [task.to_line() for task in numbered(count)]
     entry, stored = pack_shard(lines, 0)
     index = data.draw(st.integers(0, count - 1))
-    proof = TaskProof(lines[index], tuple(Shard.open(entry, 0, stored).tree.proof(index)))
+    proof = TaskProof(lines[index], tuple(TaskShard.open(entry, 0, stored).tree.proof(index)))
     proof.verify(entry.root, index)
     whole = [proof.line, *proof.path, entry.root]
     at = data.draw(st.integers(0, len(whole) - 1))
@@ -132,7 +132,7 @@ def test_a_task_is_shown_under_its_own_index_only(count: int, data: st.DataObjec
     lines = [task.to_line() for task in numbered(count)]
     entry, stored = pack_shard(lines, 0)
     index, other = data.draw(st.lists(st.integers(0, count - 1), min_size=2, max_size=2, unique=True))
-    path = tuple(Shard.open(entry, 0, stored).tree.proof(index))
+    path = tuple(TaskShard.open(entry, 0, stored).tree.proof(index))
     for wrong in (other, -1, 2**32, 2**300):
         with pytest.raises(MismatchError):
             TaskProof(lines[index], path).verify(entry.root, wrong)
@@ -144,7 +144,7 @@ def test_a_task_is_shown_under_its_own_index_only(count: int, data: st.DataObjec
 
 def test_a_proven_line_that_is_no_task_is_malformed() -> None:
     entry, stored = pack_shard([b'{"not":"a task"}'], 0)
-    proof = TaskProof(b'{"not":"a task"}', tuple(Shard.open(entry, 0, stored).tree.proof(0)))
+    proof = TaskProof(b'{"not":"a task"}', tuple(TaskShard.open(entry, 0, stored).tree.proof(0)))
     with pytest.raises(MalformedError):
         proof.verify(entry.root, 0)
 
@@ -202,7 +202,7 @@ def hostile(text: bytes, *, count: int, size: int | None = None) -> tuple[ShardE
 def test_shards_that_are_not_what_they_say_are_malformed(text: bytes, count: int, size: int | None) -> None:
     entry, data = hostile(text, count=count, size=size)
     with pytest.raises(MalformedError):
-        Shard.open(entry, 0, data)
+        TaskShard.open(entry, 0, data)
 
 
 def test_a_bomb_costs_no_more_than_the_size_it_names() -> None:
@@ -210,7 +210,7 @@ def test_a_bomb_costs_no_more_than_the_size_it_names() -> None:
     entry, data = hostile(b"\0" * 100_000_000, count=1, size=1000)
     peak = pyarrow.default_memory_pool().max_memory()
     with pytest.raises(MalformedError):
-        Shard.open(entry, 0, data)
+        TaskShard.open(entry, 0, data)
     assert pyarrow.total_allocated_bytes() == before
     assert (pyarrow.default_memory_pool().max_memory() or 0) == peak
 
@@ -219,27 +219,27 @@ def test_a_bomb_costs_no_more_than_the_size_it_names() -> None:
 def test_bytes_that_are_no_zstd_are_malformed(data: bytes) -> None:
     entry = ShardEntry(content_hash(data), bytes(32), 1, 100)
     with pytest.raises(MalformedError):
-        Shard.open(entry, 0, data)
+        TaskShard.open(entry, 0, data)
 
 
 def test_other_bytes_than_the_named_ones_are_a_mismatch() -> None:
     entry, data = pack_shard([b"a"], 0)
     with pytest.raises(MismatchError):
-        Shard.open(entry, 0, data + b"\0")
+        TaskShard.open(entry, 0, data + b"\0")
     with pytest.raises(MalformedError, match="at most"):
-        Shard.open(entry, 0, bytes(MAX_STORED_BYTES + 1))
+        TaskShard.open(entry, 0, bytes(MAX_STORED_BYTES + 1))
 
 
 def test_a_shard_with_another_merkle_root_is_a_mismatch() -> None:
     entry, data = pack_shard([b"a", b"b"], 0)
     for wrong, first in ((replace(entry, root=bytes(32)), 0), (entry, 2)):
         with pytest.raises(MismatchError, match="Merkle root"):
-            _ = Shard.open(wrong, first, data).tree
+            _ = TaskShard.open(wrong, first, data).tree
 
 
 def test_a_line_that_is_no_task_is_malformed_when_it_is_asked_for() -> None:
     entry, data = pack_shard([numbered(1)[0].to_line(), b"{}"], 0)
-    shard = Shard.open(entry, 0, data)
+    shard = TaskShard.open(entry, 0, data)
     assert shard.task(0) == numbered(1)[0]
     with pytest.raises(MalformedError):
         shard.task(1)

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from muster.environments.task import Message, Task
+from muster.environments.task import ChatMessage, Task
 from muster.errors import ConfigError, MalformedError, MismatchError, StorageError
 from muster.tasksets import NewPart, TaskSet, TaskSetDocument, taskset, write_task_set
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, MAX_SHARD_BYTES, ShardEntry, TaskSetPart
-from muster.tasksets.packs import Shard, pack_shard
+from muster.tasksets.packs import TaskShard, pack_shard
 from tests.support.task_samples import ARITHMETIC, SORTING, numbered, write_numbered
 
 
@@ -143,11 +143,11 @@ def test_few_shards_stay_in_memory(made: TaskSet, monkeypatch: pytest.MonkeyPatc
 
     class Counted:
         @staticmethod
-        def open(entry: ShardEntry, first: int, data: bytes) -> Shard:
+        def open(entry: ShardEntry, first: int, data: bytes) -> TaskShard:
             reads.append(entry.hash)
-            return Shard.open(entry, first, data)
+            return TaskShard.open(entry, first, data)
 
-    monkeypatch.setattr(taskset, "Shard", Counted)
+    monkeypatch.setattr(taskset, "TaskShard", Counted)
     monkeypatch.setattr(taskset, "CACHED_SHARDS", 2)
     shards = [shard.hash for part in made.document.parts for shard in part.shards]
     opened = TaskSet.open(made.folder)
@@ -226,10 +226,12 @@ def test_two_tasks_of_one_id_are_refused(tmp_path: Path) -> None:
 
 
 def test_large_tasks_make_more_shards(tmp_path: Path) -> None:
-    large = [Task(f"t{i}", (Message("user", "x" * 3_000_000),), {}) for i in range(11)]
+    large = [Task(f"t{i}", (ChatMessage("user", "x" * 3_000_000),), {}) for i in range(11)]
     made = write_task_set(tmp_path / "set", [NewPart("p", SORTING, large)])
     assert [shard.count for shard in made.document.parts[0].shards] == [5, 5, 1]
     assert all(shard.bytes <= MAX_SHARD_BYTES for shard in made.document.parts[0].shards)
     assert made.task(10) == large[10]
     with pytest.raises(MalformedError, match="at most 4194304"):
-        write_task_set(tmp_path / "set", [NewPart("p", SORTING, [Task("t", (Message("user", "x" * 4_200_000),), {})])])
+        write_task_set(
+            tmp_path / "set", [NewPart("p", SORTING, [Task("t", (ChatMessage("user", "x" * 4_200_000),), {})])]
+        )

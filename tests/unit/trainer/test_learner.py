@@ -15,12 +15,13 @@ import torch
 from safetensors.torch import load_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from benchmarks.testbed.task_sets import generated
+from muster.environments.scoring import Scorers
 from muster.errors import ConfigError, MismatchError, StorageError
 from muster.models.files import model_hash, tokenizer_hash
 from muster.models.init import load_model, make_tokenizer, save_model
 from muster.models.numerics import numerics_pinned, pin_numerics
 from muster.settings.schema import Settings, TrainerSettings
-from muster.tasks import make_task_set
 from tests.support.numerics import unpin
 from tests.support.trainer_samples import batch_of, learner_at, terms_of, tiny_checkpoint
 from trainer.advantages import AdvantageTerms
@@ -130,16 +131,17 @@ def test_while_a_score_is_taken_the_other_ranks_hear_of_it_and_it_can_be_left(
 ):
     monkeypatch.setattr("muster.evaluation.greedy.BATCH_SIZE", 2)
     learner = learner_at(initial, tmp_path)
-    tasks = make_task_set(1, levels=(3,), train=1, held_out=6).held_out
+    tasks = generated(1, levels=(3,), train=1, held_out=6).held_out
+    scorers = Scorers()
     heard: list[int] = []
     monkeypatch.setattr(learner.replica, "heartbeat", lambda: heard.append(len(heard)))
-    assert (learner.evaluate(tasks, [4], 3)["held_out/tasks"], heard) == (6.0, []), "once a minute is enough"
+    assert (learner.evaluate(tasks, scorers, [4], 3)["held_out/tasks"], heard) == (6.0, []), "once a minute is enough"
     monkeypatch.setattr("trainer.learner.HEARTBEAT_SECONDS", 0.0)
-    scored = learner.evaluate(tasks, [4], 3)
+    scored = learner.evaluate(tasks, scorers, [4], 3)
     assert (scored["held_out/tasks"], len(heard)) == (6.0, 9), "three batches, three tokens each"
     monkeypatch.setattr(learner.replica, "heartbeat", learner.cancel_evaluation)
     with pytest.raises(CancelledError):
-        learner.evaluate(tasks[:2], [4], 3)
+        learner.evaluate(tasks[:2], scorers, [4], 3)
 
 
 def test_used_files_are_remembered_as_long_as_they_could_come_again(initial: Path, tmp_path: Path):

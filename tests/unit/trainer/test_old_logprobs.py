@@ -13,13 +13,13 @@ from torch import nn
 from transformers.models.gemma.modeling_gemma import GemmaRMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 
+from benchmarks.testbed.task_sets import generated
 from muster.errors import ConfigError
 from muster.models.init import ModelShape, init_model, load_model, make_model, make_tokenizer
 from muster.protocol.terms import Terms
 from muster.settings.recipes import RECIPES
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
-from muster.tasks import make_task_set
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, profile_hash
 from muster.verification.tolerance import ModelSizes, ToleratedError, tolerated_error
 from tests.support.trainer_samples import ragged, terms_of, tiny_checkpoint
@@ -60,7 +60,7 @@ def terms_under(profile: str) -> Terms:
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("demo") / "model"
-    init_model(folder, make_task_set(0), seed=0)
+    init_model(folder, generated(0), seed=0)
     return folder
 
 

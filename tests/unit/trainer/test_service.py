@@ -12,9 +12,8 @@ from muster.protocol.terms import Terms, check_context
 from muster.protocol.terms_file import PUBLIC_DEFAULTS, fit_context
 from muster.settings.schema import TrainerSettings
 from muster.swarm import plan
-from muster.tasks import TaskSet, make_task_set
 from tests.support.work_samples import NODE
-from trainer.service import check_tasks, check_terms
+from trainer.service import check_terms
 
 
 def terms(**changes: object) -> Terms:
@@ -35,7 +34,6 @@ def test_the_demos_own_settings_are_fit() -> None:
     local = terms()
     files = plan.GROUPS_PER_BATCH // local.groups_per_commitment
     check_terms(local, TrainerSettings(batch_groups=plan.GROUPS_PER_BATCH, max_files=files))
-    check_tasks(make_task_set(0, train=2, held_out=1))
     check_context(local, 512)
 
 
@@ -54,11 +52,6 @@ def test_more_optimiser_steps_than_rollouts_are_refused() -> None:
     options = TrainerSettings(batch_groups=1, max_files=1, optimiser_steps=1000)
     with pytest.raises(ConfigError, match="cannot be cut into 1000 optimiser steps"):
         check_terms(terms(), options)
-
-
-def test_an_empty_task_set_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no training tasks"):
-        check_tasks(TaskSet((), ()))
 
 
 def test_rollouts_beyond_the_context_are_refused() -> None:

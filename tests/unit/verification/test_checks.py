@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -10,11 +10,17 @@ from typing import get_args
 import numpy as np
 import pytest
 
+from benchmarks.testbed.adversaries import claims
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind
-from muster.errors import ConfigError
+from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.registry import default_manifest
+from muster.environments.scoring import Scorers
+from muster.environments.task import Task, ask
+from muster.errors import ConfigError, UnreachableError
 from muster.protocol.messages import Reason
-from muster.rollouts.schema import Rollout
+from muster.rollouts.schema import Rollout, one_span
+from muster.tasksets.build import NewPart, write_task_set
 from muster.verification.checks import LOGPROB_SLACK, REASONS, Finding, ModelFacts, check_file
 from tests.support.commitment_samples import LIMIT, committed, drawn, honest_rows, rules, tokens_of
 
@@ -38,6 +44,7 @@ def completion(position: int, tokens: np.ndarray) -> dict[str, object]:
     row = honest_rows()[position]
     return {
         "completion_tokens": tokens.astype(np.int32),
+        "spans": one_span(len(tokens)),
         "logprobs": np.full(len(tokens), -0.5, dtype=np.float32),
         "length_reward": row.length_reward,
     }
@@ -88,7 +95,16 @@ def test_swapped_data() -> None:
 
 
 def test_the_root_binds_every_column() -> None:
-    rows, changes = honest_rows(), {"logprobs": honest_rows()[2].logprobs + np.float32(1e-6), "length_reward": -1}
+    rows, changes = (
+        honest_rows(),
+        {
+            "logprobs": honest_rows()[2].logprobs + np.float32(1e-6),
+            "length_reward": -1,
+            "spans": honest_rows()[2].spans + np.int32(1),
+            "parts": honest_rows()[2].parts + 1,
+            "fuel": 1,
+        },
+    )
     for name, value in changes.items():
         finding = check_file(with_row(2, **{name: value}), committed(rows), drawn(), rules())
         assert finding is not None
@@ -126,6 +142,10 @@ def test_out_of_bounds() -> None:
         "longer than the limit": completion(LIMITED, tokens_of("." * (LIMIT + 1))),
         "a token beyond the vocabulary": completion(LIMITED, edited(row.completion_tokens, 3, vocabulary)),
         "a negative token": completion(LIMITED, edited(row.completion_tokens, 3, -1)),
+        "spans that leave tokens out": {"spans": row.spans - np.int32(1)},
+        "spans beyond the end": {"spans": row.spans + np.int32(1)},
+        "no span": {"spans": row.spans[:0]},
+        "tokens that were given": {"spans": np.array([3, 5, LIMIT], np.int32)},
         "too few log-probabilities": {"logprobs": row.logprobs[:-1]},
         "not a number": {"logprobs": edited(row.logprobs, 0, np.nan)},
         "minus infinity": {"logprobs": edited(row.logprobs, 0, -np.inf)},
@@ -172,9 +192,85 @@ def test_inflated_rewards() -> None:
     assert (finding.reason, finding.measured, finding.threshold) == ("wrong_reward", 0, row.length_reward)
 
 
+@pytest.mark.parametrize(
+    ("changes", "measured", "threshold"),
+    [
+        ({"parts": np.array([0], np.int64)}, None, None),
+        ({"parts": np.array([1_000_000, 0], np.int64)}, None, None),
+        ({"parts": np.array([], np.int64)}, None, None),
+        ({"fuel": 1}, 1, 0),
+    ],
+    ids=["other parts", "a part too many", "no parts", "another fuel"],
+)
+def test_a_true_reward_with_other_parts_or_another_fuel(
+    changes: dict[str, object], measured: float | None, threshold: float | None
+) -> None:
+    finding = inspect(with_row(STOPPED, **changes))
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.accuse) == ("wrong_reward", STOPPED, True)
+    assert (finding.measured, finding.threshold) == (measured, threshold)
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [
+        (claims.other_parts, "wrong_reward"),
+        (claims.another_fuel, "wrong_reward"),
+        (claims.spans_that_leave_tokens_out, "out_of_bounds"),
+    ],
+)
+def test_an_adversary_that_claims_it_of_every_row(
+    claim: Callable[[Sequence[Rollout]], list[Rollout]], reason: str
+) -> None:
+    honest, finding = honest_rows(), inspect(claim(honest_rows()))
+    assert finding is not None
+    assert (finding.reason, finding.position, finding.accuse) == (reason, 0, True)
+    for position, row in enumerate(honest):
+        finding = inspect([*honest[:position], *claim([row]), *honest[position + 1 :]])
+        assert finding is not None
+        assert (finding.reason, finding.position) == (reason, position)
+
+
+def test_a_score_that_another_processor_could_have_come_to_is_not_judged() -> None:
+    """A program that went to the end of its stack: how deep that is differs between processors."""
+
+    class Unsure(Scorers):
+        def score(self, manifest: EnvironmentManifest, task: Task, completion: str) -> Score:
+            return replace(super().score(manifest, task, completion), unsure=True)
+
+    unsure = replace(rules(), scorers=Unsure())
+    rows = with_row(STOPPED, task_reward=0, parts=np.array([0], np.int64), fuel=7)
+    assert check_file(rows, committed(rows), drawn(), unsure) is None
+    rows = with_row(STOPPED, length_reward=0)
+    finding = check_file(rows, committed(rows), drawn(), unsure)
+    assert finding is not None
+    assert (finding.reason, finding.position) == ("wrong_reward", STOPPED)
+
+
+def test_a_task_that_nobody_can_score_is_never_the_works_fault(tmp_path: Path) -> None:
+    """Its owner published it; a validator can tell nothing then, and rejects nobody."""
+    sorting = rules().task_set.manifest(0)
+    made = write_task_set(tmp_path / "tasks", [NewPart("sort", sorting, [ask("sort 21", wrong="12")])])
+    broken = replace(rules(), task_set=made)
+    with pytest.raises(UnreachableError, match="task 0 of the run's task set is of no use: task 'sort 21' has 'wrong'"):
+        broken.score(0, tokens_of("</think>12"))
+    rows = [replace(row, task=0) for row in honest_rows()]
+    draw = replace(drawn(), groups=tuple(replace(group, task=0) for group in drawn().groups))
+    with pytest.raises(UnreachableError):
+        check_file(rows, committed(rows), draw, broken)
+
+
+def test_a_scorer_that_is_not_here_is_never_the_works_fault(tmp_path: Path) -> None:
+    manifest = default_manifest("code", "0x" + "5c" * 32)
+    task = ask("Print 1.", kind="stdin", tests=[{"input": "", "output": "1"}])
+    made = write_task_set(tmp_path / "tasks", [NewPart("code", manifest, [task])])
+    with pytest.raises(UnreachableError, match="task 0 cannot be scored here: "):
+        replace(rules(), task_set=made).score(0, tokens_of("</think>```\nprint(1)\n```"))
+
+
 def test_an_answer_that_only_looks_right_is_worth_nothing() -> None:
     """The answer without its `</think>`: a verifier that searched the text would pay for it."""
-    answer = rules().task(honest_rows()[STOPPED].task).answer
+    answer = rules().task(honest_rows()[STOPPED].task).reference["answer"]
     tokens = tokens_of(answer + "." * (LIMIT - len(answer)))
     finding = inspect(with_row(LIMITED, **completion(LIMITED, tokens), task_reward=1_000_000))
     assert finding is not None
