@@ -35,17 +35,12 @@ from muster.errors import CheckError, ConfigError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.evaluation.request import EvalRequest
-<<<<<<< HEAD
-from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
-=======
 from muster.tasksets.build import check_replaceable
-from muster.tasksets.taskset import TaskSet
->>>>>>> wt-tests
+from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 
 if TYPE_CHECKING:
     from muster.environments.manifest import EnvironmentManifest
     from muster.environments.task import Task
-    from muster.sandbox.scorer import Outcome
 
 app = typer.Typer()
 
@@ -234,31 +229,14 @@ def check(
 
     Exit code 3 when a task fails. Also checks the Merkle roots, and that nothing held out is trained on.
     """
-<<<<<<< HEAD
     from muster.environments.scoring import Scorers
-=======
-    from muster.environments.registry import make_environment
-    from muster.sandbox.client import Sandbox
->>>>>>> wt-tests
     from muster.tasksets.checking import PartReport, check_set, summary
 
     # 1. Check.
     task_set, begun = TaskSet.open(tasks), time.monotonic()
     document = task_set.document
     total = document.train_count + document.held_out_count
-<<<<<<< HEAD
     with Scorers(tasks / COMPONENTS_NAME) as scorers, progress(session, total, 0) as shown:
-=======
-    with Sandbox(tasks / "components") as sandbox, progress(session, total, 0) as shown:
-
-        def call_of(manifest: EnvironmentManifest) -> ScorerCall:
-            def call(payload: Any) -> Outcome:
-                assert manifest.scorer is not None, f"{manifest.name} has no scorer to call"
-                return sandbox.call(manifest.scorer, payload)
-
-            return call
-
->>>>>>> wt-tests
         counter = None if tokenizer is None else _token_counter(tokenizer)
         reports = check_set(task_set, scorers.environment, scorers.call_of, counter, shown)
 

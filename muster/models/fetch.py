@@ -54,11 +54,7 @@ PAPERS: Final = re.compile(r"(LICEN[CS]E|NOTICE|README)([.-].*)?", re.IGNORECASE
 HUB_NAME: Final = re.compile(r"[\w.-]+/[\w.-]+")
 HUB_FILES: Final = (*FIXED_FILES, "*.safetensors", INDEX, "LICEN[CS]E*", "NOTICE*", "README*")
 
-<<<<<<< HEAD
-PROBE: Final = ask("What is 2 + 3? Answer with only the number.", answer="5")
-=======
 PROBE: Final = ask("What is 2 + 3? Answer with only the number.")
->>>>>>> wt-tests
 
 
 @dataclass(frozen=True)

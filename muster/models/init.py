@@ -217,16 +217,12 @@ def warm_up(
     rng = Random(f"muster.warm_up.{seed}")
     optimizer = torch.optim.AdamW(model.parameters(), lr=terms.learning_rate, weight_decay=0.01)
     accuracy, next_check = 0.0, terms.min_steps
-<<<<<<< HEAD
-    scorers = Scorers(task_set.folder / COMPONENTS_NAME)
-=======
->>>>>>> wt-tests
     train, held_out = list(task_set.train), list(task_set.held_out)
 
     def measure(tasks: Sequence[Scored]) -> float:
         return greedy_score(model, tokenizer, tasks, scorers, budgets=terms.budgets, max_tokens=terms.max_tokens).reward
 
-    with Scorers(task_set.folder / "components") as scorers:
+    with Scorers(task_set.folder / COMPONENTS_NAME) as scorers:
         for step in range(1, terms.max_steps + 1):
             near = 0.5 if accuracy >= terms.target / 3 else 1.0
             optimizer.param_groups[0]["lr"] = terms.learning_rate * min(1.0, step / terms.warmup_steps) * near

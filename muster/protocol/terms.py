@@ -99,11 +99,7 @@ class Terms:
     task_count: int
     """Training tasks in the task set; draws are modulo this."""
     task_root: bytes
-<<<<<<< HEAD
     """SHA-256 of the task set's document: `muster.tasksets.document.TaskSetDocument.root`."""
-=======
-    """SHA-256 of the task set's file: `muster.tasksets.TaskSet.root`."""
->>>>>>> wt-tests
     model_hash: bytes
     """`muster.models.files.model_hash` of the model the run begins with."""
     tokenizer_hash: bytes

@@ -50,13 +50,6 @@ def test_hostile_texts_are_read_in_linear_time(text: str) -> None:
 
 
 @given(st.text(max_size=300) | st.text(alphabet="</think> \n1", max_size=60))
-<<<<<<< HEAD
-def test_the_exact_answer_follows_the_only_end_of_the_thinking(text: str) -> None:
-    for completion in (text, f"{text}</think>{text}", f"a</think>{text}"):
-        parts = completion.split("</think>")
-        given = parts[1].strip(" \n") if len(parts) == 2 and len(parts[1]) <= 256 else None
-        assert exact_answer(completion, "tags") == (given or None)
-=======
 def test_the_exact_answer_is_what_follows_the_only_end_of_the_thinking(text: str) -> None:
     for completion in (text, f"{text}</think>{text}", f"a</think>{text}"):
         _, *after = completion.split("</think>")
@@ -71,7 +64,6 @@ def test_spaces_and_newlines_around_an_answer_are_forgiven_and_nothing_else_is()
     assert exact_answer("a</think> \n ", "tags") is None
     assert exact_answer("</think>" + "9" * MAX_ANSWER_CHARS, "tags") == "9" * MAX_ANSWER_CHARS
     assert exact_answer("</think> " + "9" * MAX_ANSWER_CHARS, "tags") is None
->>>>>>> wt-tests
 
 
 @given(st.text(max_size=300))

@@ -1,23 +1,15 @@
-<<<<<<< HEAD
 """Sorting, arithmetic and choices: one answer scores, and everything else does not."""
-=======
-"""Sorting and arithmetic: the right answer scores one, in exactly one form, and anything else scores nothing."""
->>>>>>> wt-tests
 
 from __future__ import annotations
 
 from collections.abc import Callable
-<<<<<<< HEAD
 from typing import Any
-=======
->>>>>>> wt-tests
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.constants import MICRO
-<<<<<<< HEAD
 from muster.environments.base import Environment, Outcome, ScorerCall
 from muster.environments.manifest import Score
 from muster.environments.registry import default_manifest, make_environment
@@ -37,39 +29,6 @@ def test_the_reference_scores_one_and_nothing_scores_nothing(
     environment.check(SORT)
     assert environment.score(SORT, environment.reference_completion(SORT) or "", no_call) == Score((MICRO,))
     assert environment.score(SORT, "", no_call) == Score((0,), 0, "no answer")
-=======
-from muster.environments.answers import MAX_ANSWER_CHARS
-from muster.environments.base import Environment, ScorerCall
-from muster.environments.registry import default_manifest, make_environment
-from muster.environments.task import Task, ask
-from muster.errors import MalformedError
-from muster.tasksets.generated import FAMILIES, make_tasks
-
-SORT = ask("sort 5231", answer="1235")
-SORTING = make_environment(default_manifest("sorting"))
-
-
-def score(environment: Environment, task: Task, completion: str, no_call: ScorerCall) -> int:
-    found = environment.score(task, completion, no_call)
-    assert (found.fuel, found.unsure) == (0, False), "no component is needed"
-    return found.reward(environment.manifest)
-
-
-@pytest.mark.parametrize(
-    ("family", "levels"), [("sort", (3, 4, 5, 6)), ("arithmetic", (1, 2, 3)), ("sums", (9, 40, 90))]
-)
-def test_the_reference_answer_of_every_task_scores_one(
-    family: str, levels: tuple[int, ...], no_call: ScorerCall
-) -> None:
-    environment = make_environment(FAMILIES[family].environment)
-    tasks, held_out = make_tasks(3, family=family, levels=levels, train=1000, held_out=60)
-    thought = "...</think>" if environment.manifest.thinks else ""
-    for task in tasks + held_out:
-        environment.check(task)
-        assert score(environment, task, f"{thought}{task.reference['answer']}", no_call) == MICRO
-        assert score(environment, task, str(environment.reference_completion(task)), no_call) == MICRO
-        assert score(environment, task, "", no_call) == 0
->>>>>>> wt-tests
 
 
 @pytest.mark.parametrize(
@@ -97,7 +56,6 @@ def test_the_reference_answer_of_every_task_scores_one(
         "</think>" * 100_000 + "1235",
     ],
 )
-<<<<<<< HEAD
 def test_anything_else_scores_nothing(
     environment_of: Callable[..., Environment], no_call: ScorerCall, text: str
 ) -> None:
@@ -139,39 +97,10 @@ def test_the_letter_of_a_choice(
     assert environment.score(QUESTION, f"so</think>{text}", no_call).parts == (MICRO if right else 0,)
     assert environment.score(QUESTION, environment.reference_completion(QUESTION) or "", no_call) == Score((MICRO,))
     assert environment.score(QUESTION, "", no_call).parts == (0,)
-=======
-def test_anything_else_scores_nothing(text: str, no_call: ScorerCall) -> None:
-    assert score(SORTING, SORT, text, no_call) == 0
-
-
-def test_spaces_and_newlines_around_the_answer_are_forgiven(no_call: ScorerCall) -> None:
-    assert score(SORTING, SORT, "any thought, 1234 say</think>\n 1235 \n", no_call) == MICRO
-
-
-@given(st.text(max_size=300))
-def test_scoring_is_total_and_exact(text: str) -> None:
-    def call(payload: object) -> None:
-        raise AssertionError("called the component")
-
-    right = text.count("</think>") == 1 and text.split("</think>")[1].strip(" \n") == "1235"
-    assert SORTING.score(SORT, text, call).parts == (MICRO if right else 0,)  # pyright: ignore[reportArgumentType]
-
-
-def test_without_thinking_the_answer_is_all_that_is_written(
-    environment_of: Callable[..., Environment], no_call: ScorerCall
-) -> None:
-    sums = environment_of("arithmetic", thinking="none")
-    task = ask("What is 7 + 5?", answer="12")
-    assert score(sums, task, " 12\n", no_call) == MICRO
-    assert score(sums, task, "...</think>12", no_call) == 0
-    assert score(sums, task, "The answer is 12", no_call) == 0
-    assert sums.reference_completion(task) == "12"
->>>>>>> wt-tests
 
 
 @pytest.mark.parametrize(
     "reference",
-<<<<<<< HEAD
     [{"answer": "E", "choices": 4}, {"answer": "B"}, {"answer": "AB", "choices": 4}, {"answer": "A", "choices": 1}],
 )
 def test_choices_that_cannot_be_made_are_refused(
@@ -179,19 +108,3 @@ def test_choices_that_cannot_be_made_are_refused(
 ) -> None:
     with pytest.raises(MalformedError):
         environment_of("choice").check(ask("?", **reference))
-=======
-    [
-        {},
-        {"answer": ""},
-        {"answer": 12},
-        {"answer": " 12"},
-        {"answer": "12\n"},
-        {"answer": "1</think>2"},
-        {"answer": "9" * (MAX_ANSWER_CHARS + 1)},
-        {"answer": "12", "choices": 4},
-    ],
-)
-def test_a_task_whose_answer_nobody_could_give_is_refused(reference: dict[str, object]) -> None:
-    with pytest.raises(MalformedError):
-        SORTING.check(ask("sort 21", **reference))
->>>>>>> wt-tests
