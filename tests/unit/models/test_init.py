@@ -125,7 +125,7 @@ def test_a_model_is_warmed_up_by_completions_that_score(
         seen.extend(tokenizer.decode(completion) for _, completion in examples)
         return supervised_loss(model, *rest)
 
-    supervised_loss = init._supervised_loss
+    supervised_loss = init._supervised_loss  # noqa: SLF001
     monkeypatch.setattr(init, "_supervised_loss", loss)
     warm_up(make_model(tokenizer, SMALL, 0), tokenizer, tasks, WarmUp(target=0.0, min_steps=1), seed=0)
     answers = {task.reference["answer"] for _, task in tasks.train}
