@@ -31,7 +31,7 @@ from muster.cli.sampling import (
     sampling_document,
 )
 from muster.cli.session import Session, as_table, command, parse_numbers
-from muster.errors import CheckError, ConfigError, UsageError
+from muster.errors import CheckError, ConfigError, MalformedError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.evaluation.request import EvalRequest
@@ -84,7 +84,7 @@ def import_(
     origin: Annotated[str | None, typer.Option(help="Where the data set is from; else the file's name.")] = None,
     note: Annotated[str, typer.Option(help="What its authors want to be said.")] = "",
     environment: Annotated[
-        list[str] | None, typer.Option(help="What scores the tasks: a name, or a JSON file with a manifest.")
+        list[str] | None, typer.Option(help="What scores them: NAME, NAME:OPTION=VALUE,…, or a JSON file.")
     ] = None,
     field: Annotated[
         list[str] | None, typer.Option(help="Of mapped: NAME=COLUMN, e.g. prompt=question, answer=solution.")
@@ -415,18 +415,38 @@ def _set_for_people(document: dict[str, Any]) -> Group:
 
 
 def _environment(text: str) -> EnvironmentManifest:
-    """Return the manifest that an option names: of a JSON file, or one without options."""
+    """Return the manifest that an option names: NAME, NAME:OPTION=VALUE,…, or a JSON file with one.
+
+    Raises ConfigError, and UsageError for options that the environment lacks.
+    """
     import json
 
-    from muster.constants import MICRO
     from muster.environments.manifest import EnvironmentManifest
+    from muster.environments.registry import own_manifest
 
     if not text.endswith(".json"):
-        return EnvironmentManifest(text, weights={"correct": MICRO})
+        name, _, options = text.partition(":")
+        try:
+            return own_manifest(name, dict(_option(one) for one in options.split(",") if one))
+        except MalformedError as error:
+            raise UsageError(str(error), hint="docs/environments.md has each environment's options") from error
     try:
         return EnvironmentManifest.from_document(json.loads(Path(text).read_bytes()))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"no environment manifest in {text}: {error}", hint="write it as JSON") from error
+
+
+def _option(text: str) -> tuple[str, Any]:
+    """Read OPTION=VALUE: true and false, numbers, else a text."""
+    from pydantic_core import from_json
+
+    name, mark, value = text.partition("=")
+    if not mark:
+        raise UsageError(f"{text!r} is not OPTION=VALUE", hint="for example --environment math:answer=number")
+    try:
+        return name, from_json(value)
+    except ValueError:
+        return name, value
 
 
 def _manifests(given: list[EnvironmentManifest], names: tuple[str, ...]) -> dict[str, EnvironmentManifest]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, Final
 
 from muster.constants import MICRO
@@ -16,6 +18,7 @@ from muster.environments.math import Math
 from muster.environments.reasoning_gym import ReasoningGym
 from muster.environments.sorting import Sorting
 from muster.errors import ConfigError
+from muster.sandbox.component import local_component
 
 ENVIRONMENTS: Final[Mapping[str, Any]] = {
     environment.NAME: environment
@@ -48,6 +51,18 @@ def default_manifest(name: str, component_hash: str = "") -> EnvironmentManifest
         {part: MICRO // len(cls.PARTS) for part in cls.PARTS},
         ScorerManifest(component_hash, cls.FUNCTION) if cls.FUNCTION else None,
     )
+
+
+def own_manifest(name: str, options: Mapping[str, Any] = MappingProxyType({})) -> EnvironmentManifest:
+    """Return an environment's manifest with these options, scored by the component that was built on this machine.
+
+    Raises ConfigError for a name that is none or without that component, MalformedError for an option that it lacks.
+    """
+    component = local_component().hash if _class_of(name).FUNCTION else ""
+    default = default_manifest(name, component)
+    manifest = replace(default, options={**default.options, **options})
+    make_environment(manifest)
+    return manifest
 
 
 def _class_of(name: str) -> Any:

@@ -11,8 +11,8 @@ from muster.errors import MalformedError
 RUNTIME: Final = "wasmtime-50"
 """What counts fuel: another major version may count otherwise. Changing this makes nodes refuse older manifests."""
 
-MAX_FUEL: Final = 10**12
-"""Of one call: about two minutes of a core. A manifest with more is refused."""
+MAX_FUEL: Final = 10**11
+"""Of one call: some ten seconds of a core. A manifest with more is refused."""
 MAX_MEMORY: Final = 2 * 1024**3
 
 MAX_PAYLOAD_BYTES: Final = 16 * 1024 * 1024

@@ -6,13 +6,15 @@ import hashlib
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import Task
-from muster.errors import ConfigError, MalformedError, StorageError
+from muster.errors import CheckError, ConfigError, MalformedError, StorageError
 from muster.runtime.files import sync, write_durably
+from muster.sandbox.component import find_component
 from muster.tasksets.document import (
     MAX_SHARD_BYTES,
     SHARD_TASKS,
@@ -22,7 +24,7 @@ from muster.tasksets.document import (
     TaskSource,
 )
 from muster.tasksets.packs import pack_shard
-from muster.tasksets.taskset import DOCUMENT_NAME, SHARDS_NAME, TaskSet
+from muster.tasksets.taskset import COMPONENTS_NAME, DOCUMENT_NAME, SHARDS_NAME, TaskSet
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,11 @@ def write_task_set(folder: Path, parts: Iterable[NewPart], held_out: Iterable[Ne
         write_durably(work / DOCUMENT_NAME, data)
         sync(work / SHARDS_NAME)
 
-        # 3. Put it in place.
+        # 3. The components that it is scored by, as far as this machine built them.
+        for part in (*document.parts, *document.held_out):
+            _keep_component(part.environment, work / COMPONENTS_NAME)
+
+        # 4. Put it in place.
         _replace(work, folder)
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror}", hint="is the disk full?") from error
@@ -81,6 +87,16 @@ def _write_part(part: NewPart, folder: Path, ids: set[bytes]) -> TaskSetPart:
         entries.append(entry)
         first += entry.count
     return TaskSetPart(part.name, part.environment, tuple(entries), part.weight, tuple(part.sources))
+
+
+def _keep_component(manifest: EnvironmentManifest, folder: Path) -> None:
+    if manifest.scorer is None or (folder / manifest.scorer.component).exists():
+        return
+    with suppress(CheckError):  # another machine's: an orchestrator says so where nobody has it
+        component = find_component(manifest.scorer.component, folder)
+        folder.mkdir(exist_ok=True)
+        shutil.copyfile(component.path, folder / component.hash)
+        sync(folder / component.hash)
 
 
 def _shards(tasks: Iterable[Task], ids: set[bytes]) -> Iterator[list[bytes]]:
@@ -108,7 +124,7 @@ def check_replaceable(folder: Path) -> None:
         raise ConfigError(f"there is no folder {folder.parent}", hint="make it, or write elsewhere")
     if folder.is_dir():
         names = {path.name for path in folder.iterdir()}
-        if names - {DOCUMENT_NAME, SHARDS_NAME} or (names and DOCUMENT_NAME not in names):
+        if names - {DOCUMENT_NAME, SHARDS_NAME, COMPONENTS_NAME} or (names and DOCUMENT_NAME not in names):
             raise ConfigError(f"{folder} holds something that is no task set", hint="name another folder")
     elif folder.exists() or folder.is_symlink():
         raise ConfigError(f"{folder} is a file; a task set is a folder", hint="name another folder")

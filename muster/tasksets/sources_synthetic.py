@@ -66,7 +66,8 @@ def code_reference(inputs: list[Any], outputs: list[Any], *, entry: str = "", so
     if entry and not all(isinstance(one, list) for one in inputs):
         raise MalformedError("a test whose input is no list of arguments")
     tests = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
-    reference: dict[str, Any] = {"entry": entry, "tests": tests}
+    reference: dict[str, Any] = {"kind": "function", "entry": entry} if entry else {"kind": "stdin"}
+    reference["tests"] = tests
     return reference | {"solution": solution} if solution else reference
 
 

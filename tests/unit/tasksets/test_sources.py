@@ -81,10 +81,10 @@ def test_synthetic(tmp_path: Path) -> None:
         synthetic({"ground_truth": 7}),
     ]
     tasks, report = take("synthetic", write_lines(tmp_path / "f", rows_))
-    tests = {"entry": "f", "tests": [{"input": [1], "output": 2}]}
+    tests = {"kind": "function", "entry": "f", "tests": [{"input": [1], "output": 2}]}
     assert [(environment, task.reference) for environment, task in tasks] == [
         ("math", {"answer": "42"}),
-        ("code", {"entry": "", "tests": [{"input": "1\n", "output": "2\n"}]}),
+        ("code", {"kind": "stdin", "tests": [{"input": "1\n", "output": "2\n"}]}),
         ("code", tests),
         ("code", tests),
         ("math", {"answer": "7"}),
@@ -148,7 +148,7 @@ def test_humaneval_and_mbpp_tests_become_inputs_and_outputs(tmp_path: Path) -> N
     )
     tests = [{"input": [1, 2], "output": 3}, {"input": [5, -5], "output": 0}]
     assert (environment, task.id) == ("code", "humaneval/HumanEval/0")
-    assert task.reference == {"entry": "add", "tests": tests, "solution": prompt + solution}
+    assert task.reference == {"kind": "function", "entry": "add", "tests": tests, "solution": prompt + solution}
     assert dict(report.left_out) == {
         "the reference solution fails a test of its own": 1,
         "code that does not parse": 1,
