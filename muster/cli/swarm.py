@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -13,12 +14,19 @@ from muster.cli.session import EXIT_CHECK, Session, command
 from muster.swarm.plan import Ports, SwarmRequest
 from muster.swarm.processes import is_alive, session_members
 from muster.swarm.report import terminal_summary
+from muster.swarm.scenarios import SCENARIOS
 from muster.swarm.state import end_swarm, read_state
 from muster.swarm.summary import problems
 from muster.swarm.supervisor import free_ports, interruptible
 from muster.swarm.watch import watcher
 
 app = typer.Typer()
+
+
+class ScenarioChoice(StrEnum):
+    DIGITS = "digits"
+    LANGUAGE = "language"
+
 
 FolderOption = Annotated[Path, typer.Option("--folder", help="Where the swarm keeps everything.")]
 SeedOption = Annotated[int, typer.Option("--seed", help="Fixes model and tasks; draws follow the chain.")]
@@ -41,7 +49,10 @@ def _ports(first: int) -> Ports:
 def demo(
     session: Session,
     seed: SeedOption = 0,
-    steps: StepsOption = 50,
+    steps: Annotated[int | None, typer.Option("--steps", help="Policy updates.", min=1)] = None,
+    scenario: Annotated[
+        ScenarioChoice, typer.Option("--scenario", help="What it trains: sorting digits, or sums asked in English.")
+    ] = ScenarioChoice.DIGITS,
     port: PortOption = 0,
     folder: FolderOption = DEFAULT_FOLDER,
     report: Annotated[Path, typer.Option("--report", help="Page to write at the end.")] = Path("report.html"),
@@ -58,7 +69,11 @@ def demo(
     Starts Anvil, deploys, and runs orchestrator, relays, trainer, validators and workers as processes of their own.
     Exit code 3 when something did not go as it must.
     """
-    request = SwarmRequest(folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators)
+    trained = SCENARIOS[scenario.value]
+    steps = trained.steps if steps is None else steps
+    request = SwarmRequest(
+        folder.absolute(), _ports(port), steps, seed, workers, cheaters, validators, scenario=trained
+    )
     view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
     from muster.swarm.demo import run_demo  # imports the chain's libraries, which `status` and `down` do without
 

@@ -33,9 +33,6 @@ from muster.swarm.summary import Participant, SwarmFacts, summarise
 from muster.swarm.supervisor import ProcessEvent, Supervisor, check_ports
 from muster.swarm.watch import PlainView
 
-QUIET_SECONDS: Final = 180.0
-"""Longest time without progress before the demo ends with an error."""
-
 CASE_SECONDS: Final = 180.0
 """Longest wait, after the trainer has finished, for every cheater to be convicted."""
 
@@ -161,7 +158,9 @@ class Swarm:
         """Wait until the trainer has done its steps, and every cheater is convicted or CASE_SECONDS have passed."""
         self.view.stage(f"training for {self.request.steps} steps")
         with self.measure("train"):
-            await self.watch(chain, lambda document: bool(document.get("finished")), QUIET_SECONDS)
+            await self.watch(
+                chain, lambda document: bool(document.get("finished")), self.request.scenario.quiet_seconds
+            )
         self.view.stage("waiting for cases to end")
         with self.measure("judge"):
             return await self._judged(chain)

@@ -18,6 +18,7 @@ from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
 from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.process import STOP_SECONDS
+from muster.swarm.scenarios import DIGITS, Scenario
 from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessSpec
 from muster.verification.profiles import profile_hash
@@ -26,9 +27,9 @@ ESCROW: Final = 9_000 * TOKEN
 """The owner's deposit in the run; a faucet gives 10,000 tokens."""
 
 BLOCK_SECONDS: Final = 1
-BUDGETS: Final = (8, 12, 16)
-GROUPS_PER_BATCH: Final = 64
-PROFILE: Final = "cpu-fp32-projection-v2"
+BUDGETS: Final = DIGITS.budgets
+GROUPS_PER_BATCH: Final = DIGITS.groups_per_batch
+PROFILE: Final = DIGITS.profile
 
 LOCAL_TERMS: Final[Mapping[str, Any]] = {
     **LOCAL_DEFAULTS,
@@ -79,6 +80,7 @@ class SwarmRequest:
     workers: int = 2
     cheaters: int = 1
     validators: int = 4
+    scenario: Scenario = DIGITS
     lasting: bool = False
     """Runs for days (`swarm up`) instead of some minutes (`swarm demo`)."""
 
@@ -88,11 +90,11 @@ class SwarmRequest:
 
     @property
     def groups_per_commitment(self) -> int:
-        return LASTING_GROUPS if self.lasting else LOCAL_DEFAULTS["groups_per_commitment"]
+        return LASTING_GROUPS if self.lasting else self.scenario.groups_per_commitment
 
     @property
     def files_per_batch(self) -> int:
-        return GROUPS_PER_BATCH // self.groups_per_commitment
+        return self.scenario.groups_per_batch // self.groups_per_commitment
 
 
 class Layout:
@@ -142,10 +144,17 @@ def step_interval(request: SwarmRequest) -> int:
 
 def local_terms(request: SwarmRequest) -> dict[str, Any]:
     """Return the owner's choices for this swarm's run, by field of `Terms`."""
-    chosen = dict(LOCAL_TERMS)
+    scenario = request.scenario
+    chosen = {
+        **LOCAL_TERMS,
+        "profile": profile_hash(scenario.profile),
+        "classes": (WorkClass(10_000, scenario.budgets),),
+        "groups_per_commitment": request.groups_per_commitment,
+        **scenario.terms,
+    }
     if request.lasting:
         chosen |= {"pay": LASTING_PAY, "seal_pay": LASTING_PAY}
-        chosen |= {"groups_per_commitment": LASTING_GROUPS, "min_step_interval": step_interval(request)}
+        chosen |= {"min_step_interval": step_interval(request)}
     return chosen
 
 
@@ -208,8 +217,9 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
                 "trainer.state_dir": state,
                 "trainer.model": layout.model,
                 "trainer.max_steps": request.steps,
-                "trainer.batch_groups": GROUPS_PER_BATCH,
+                "trainer.batch_groups": request.scenario.groups_per_batch,
                 "trainer.max_files": request.files_per_batch,
+                **{f"trainer.{name}": value for name, value in request.scenario.trainer.items()},
                 "shardcast.dir": layout.shards,
                 **({"shardcast.kept_hours": LASTING_KEPT_HOURS} if request.lasting else every),
             }
@@ -220,7 +230,7 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
                 "orchestrator.database_url": f"sqlite:///{state}/orchestrator.db",
                 "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
                 "orchestrator.run_folder": layout.run_folder,
-                "orchestrator.batch_groups": GROUPS_PER_BATCH,
+                "orchestrator.batch_groups": request.scenario.groups_per_batch,
                 "orchestrator.demand_batches": LASTING_DEMAND if request.lasting else 2,
                 "shardcast.relays": relay_urls(request),
             }
@@ -267,12 +277,17 @@ def process(request: SwarmRequest, name: str) -> ProcessSpec:
 
 
 def model_process(request: SwarmRequest) -> ProcessSpec:
-    """Return how the model is made and warmed up, in a process of its own because torch is large."""
-    layout, budgets = request.layout, ",".join(map(str, BUDGETS))
-    command = (sys.executable, "-m", "muster", "model", "init", str(layout.model), "--tasks", str(layout.tasks))
+    """Return how the model is fetched, or made and warmed up, in a process of its own because torch is large."""
+    layout, scenario = request.layout, request.scenario
+    command: tuple[str, ...] = (sys.executable, "-m", "muster", "model")
+    if scenario.fetched_model:
+        command += ("fetch", scenario.fetched_model, str(layout.model))
+    else:
+        command += ("init", str(layout.model), "--tasks", str(layout.tasks), "--seed", str(request.seed))
+        command += ("--budgets", ",".join(map(str, scenario.budgets)))
     return ProcessSpec(
         name="make-model",
-        command=(*command, "--seed", str(request.seed), "--budgets", budgets),
+        command=command,
         log=layout.output("make-model"),
         environment=CHILD_ENVIRONMENT,
         ready_seconds=300,

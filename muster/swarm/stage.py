@@ -85,7 +85,15 @@ def operator_of(node: str) -> str:
 
 def make_tasks(request: SwarmRequest) -> TaskSet:
     """Make the run's tasks from the seed."""
-    return make_task_set(request.seed, folder=request.layout.tasks)
+    scenario = request.scenario
+    return make_task_set(
+        request.seed,
+        folder=request.layout.tasks,
+        family=scenario.family,
+        levels=scenario.levels,
+        train=scenario.train,
+        held_out=scenario.held_out,
+    )
 
 
 def fill_run_folder(layout: Layout) -> None:
