@@ -16,6 +16,7 @@ from muster.environments.math import Math
 from muster.environments.reasoning_gym import ReasoningGym
 from muster.environments.sorting import Sorting
 from muster.errors import ConfigError
+from muster.sandbox.component import local_component
 
 ENVIRONMENTS: Final[Mapping[str, Any]] = {
     environment.NAME: environment
@@ -48,6 +49,14 @@ def default_manifest(name: str, component_hash: str = "") -> EnvironmentManifest
         {part: MICRO // len(cls.PARTS) for part in cls.PARTS},
         ScorerManifest(component_hash, cls.FUNCTION) if cls.FUNCTION else None,
     )
+
+
+def own_manifest(name: str) -> EnvironmentManifest:
+    """Return an environment's default manifest, scored by the component that this machine built where it needs one.
+
+    Raises ConfigError when there is no such environment, or no component.
+    """
+    return default_manifest(name, local_component().hash if _class_of(name).FUNCTION else "")
 
 
 def _class_of(name: str) -> Any:

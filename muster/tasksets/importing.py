@@ -14,8 +14,8 @@ from typing import BinaryIO, Final
 
 import numpy as np
 
-from muster.constants import MICRO
 from muster.environments.manifest import EnvironmentManifest
+from muster.environments.registry import own_manifest
 from muster.environments.task import Task
 from muster.errors import ConfigError
 from muster.tasksets.build import NewPart, write_task_set
@@ -57,7 +57,7 @@ class ImportOptions:
     count_tokens: Callable[[EnvironmentManifest, Task], int] | None = None
     max_rows: int = MAX_ROWS
     manifests: Mapping[str, EnvironmentManifest] = field(default_factory=dict)
-    """By the names of environments that the source gives; others have no options."""
+    """By the names of environments that the source gives; others have their defaults."""
 
 
 @dataclass
@@ -126,8 +126,8 @@ def import_set(
 
 
 def manifest_of(name: str, manifests: Mapping[str, EnvironmentManifest]) -> EnvironmentManifest:
-    """Return the manifest given for an environment, or one without options."""
-    return manifests.get(name) or EnvironmentManifest(name, weights={"correct": MICRO})
+    """Return the manifest given for an environment, or its default one. Raises ConfigError as `own_manifest`."""
+    return manifests.get(name) or own_manifest(name)
 
 
 def weighed(parts: Sequence[tuple[int, NewPart]], largest: int = 20) -> list[NewPart]:

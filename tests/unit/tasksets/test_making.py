@@ -149,7 +149,8 @@ def test_the_import_command(session: Session, tmp_path: Path, capsys: pytest.Cap
         ({"source": "mapped", "environment": ["math"], "field": ["prompt"]}, "--field 'prompt'"),
         ({"field": ["prompt=question"]}, "columns of its own"),
         ({"max_prompt_tokens": 5}, "go together"),
-        ({"source": "synthetic", "environment": ["poetry"]}, "no tasks for the environment poetry"),
+        ({"source": "synthetic", "environment": ["sorting"]}, "no tasks for the environment sorting"),
+        ({"environment": ["poetry"]}, "no environment .poetry"),
         ({"environment": ["absent.json"]}, "no environment manifest in absent.json"),
     ],
 )
