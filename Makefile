@@ -2,6 +2,7 @@
 #
 #   make setup              what the others begin with; a second run takes a second
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
+#   make demo-language      the same with a pretrained model that learns sums asked in English; most of an hour
 #   make test               lint, contracts, unit and integration tests, side by side; ARGS go to pytest
 #   make test-all           the longer suites as well: three whole demos, more fuzzing
 #   make test-contracts     the contracts' tests, and their gas against the snapshot
@@ -29,7 +30,7 @@ PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reord
 # Lint and contracts take what pytest leaves of the machine.
 AFTER := nice -n 5
 
-.PHONY: setup demo test test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
+.PHONY: setup demo demo-language test test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
 .PHONY: pytest-beside lint-beside test-contracts-beside
 
 setup:
@@ -37,6 +38,9 @@ setup:
 
 demo: setup
 	@muster swarm demo $(ARGS)
+
+demo-language: setup
+	@muster swarm demo --scenario language $(ARGS)
 
 test: setup
 	@$(MAKE) --no-print-directory --jobs 3 --keep-going lint-beside test-contracts-beside pytest-beside

@@ -41,6 +41,8 @@ from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 if TYPE_CHECKING:
     from muster.environments.manifest import EnvironmentManifest
     from muster.environments.task import Task
+    from muster.sandbox.client import Sandbox
+    from muster.tasksets.sources_code import RunReference
 
 app = typer.Typer()
 
@@ -107,13 +109,15 @@ def import_(
 
     Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold.
     """
+    from muster.sandbox.client import Sandbox
     from muster.tasksets.document import TaskSource
     from muster.tasksets.importing import ImportOptions, import_set
-    from muster.tasksets.sources import MAPPED, ImportReport, format_of, mapped_format, require_licence
+    from muster.tasksets.sources import EXECUTING, MAPPED, ImportReport, format_of, mapped_format, require_licence
 
     # 1. The options.
     origin_of = TaskSource(require_licence(licence), origin or file.name, note)
     given = [_environment(text) for text in environment or ()]
+    sandbox = Sandbox()
     if source == MAPPED:
         if len(given) != 1:
             raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
@@ -121,7 +125,7 @@ def import_(
     elif field or name:
         raise UsageError(f"{source} has columns of its own", hint="--field and --name go with the source mapped")
     else:
-        format_ = format_of(source)
+        format_ = format_of(source, _run_reference(sandbox) if source in EXECUTING else None)
     if (max_prompt_tokens is None) != (tokenizer is None):
         raise UsageError("--max-prompt-tokens and --tokenizer go together", hint="give both, or neither")
     options = ImportOptions(
@@ -138,7 +142,8 @@ def import_(
 
     # 2. Read, leave out, split and write.
     report, begun = ImportReport(), time.monotonic()
-    task_set = import_set(format_, file, out, origin_of, report, options)
+    with sandbox:
+        task_set = import_set(format_, file, out, origin_of, report, options)
 
     # 3. Say what became of the rows.
     for number, reason in report.examples:
@@ -447,6 +452,16 @@ def _option(text: str) -> tuple[str, Any]:
         return name, from_json(value)
     except ValueError:
         return name, value
+
+
+def _run_reference(sandbox: Sandbox) -> RunReference:
+    """Return what runs reference solutions. Raises ConfigError when this machine has no component."""
+    from muster.sandbox.component import local_component
+    from muster.sandbox.scorer import ScorerManifest
+    from muster.tasksets.sources_code import run_in_sandbox
+
+    scorer = ScorerManifest(local_component().hash, "code")
+    return run_in_sandbox(lambda payload: sandbox.call(scorer, payload))
 
 
 def _manifests(given: list[EnvironmentManifest], names: tuple[str, ...]) -> dict[str, EnvironmentManifest]:

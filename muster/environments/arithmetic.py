@@ -1,13 +1,46 @@
-"""`17+25=` is answered by `42`, exactly."""
+"""Arithmetic: the answer is a number."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
+from muster.constants import MICRO
+from muster.environments.answers import after_thinking, last_number
+from muster.environments.base import ScorerCall
 from muster.environments.exact import ExactAnswer
+from muster.environments.manifest import EnvironmentManifest, Score
+from muster.environments.options import THINKING, OneOf, Option, failed, read_options
+from muster.environments.task import Task
+from muster.errors import MalformedError
 
 
 class Arithmetic(ExactAnswer):
-    """Sums, differences and products. Reference: `{"answer": "42"}`."""
+    """Sums, differences and products. Reference: `{"answer": "42"}`.
+
+    Option `answer`: "exact" wants nothing but the number; "number" takes the last number of the answer, for models that
+    answer in sentences.
+    """
 
     NAME: ClassVar[str] = "arithmetic"
+    OPTIONS: ClassVar[Mapping[str, Option]] = {"answer": OneOf(("exact", "number")), "thinking": THINKING}
+
+    def __init__(self, manifest: EnvironmentManifest) -> None:
+        super().__init__(manifest)
+        self._exact = read_options(manifest, type(self))["answer"] == "exact"
+
+    def check(self, task: Task) -> None:
+        """Raise MalformedError unless the reference's answer can be given, and found."""
+        super().check(task)
+        if not self._exact and last_number(task.reference["answer"]) != task.reference["answer"]:
+            raise MalformedError(f"task {task.id[:80]!r} has an answer that is no number")
+
+    def score(self, task: Task, completion: str, call: ScorerCall) -> Score:
+        """Return 1 when the answer, or its last number, is exactly the reference's, else 0."""
+        if self._exact:
+            return super().score(task, completion, call)
+        answer = after_thinking(completion, self._thinking)
+        number = None if answer is None else last_number(answer)
+        if number is None:
+            return failed("no number")
+        return Score((MICRO,)) if number == task.reference["answer"] else failed("another number")

@@ -47,13 +47,18 @@ _NEEDED: Final[dict[str, tuple[int, int]]] = {
 }
 """What a process needs that only computes, reads its requests and writes its answers."""
 
-_NO_CODE: Final[dict[str, tuple[int, int]]] = {"mmap": (9, 222), "mprotect": (10, 226)}
-"""Allowed unless the memory is to be executable: no code comes in after the walls stand."""
-
 _ARCHITECTURES: Final = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
-_PROT_EXEC: Final = 4
+_PROT_EXEC, _MAP_SHARED = 4, 1
 _LOAD, _EQUAL, _ANY_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _KILL, _REFUSE = 0x7FFF0000, 0x80000000, 0x00050000 | 1  # EPERM
+_MEMORY: Final = {
+    # name: its numbers, and which bits of which of its arguments are refused
+    "mmap": ((9, 222), ((2, _PROT_EXEC), (3, _MAP_SHARED))),
+    "mprotect": ((10, 226), ((2, _PROT_EXEC),)),
+}
+"""Memory that is not to be executable, for no code comes in after the walls stand, and not shared: RLIMIT_DATA does not
+count what is."""
+
 _PR_SET_NO_NEW_PRIVS, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER = 38, 22, 2
 
 DATA_BYTES: Final = 6 * 1024**3
@@ -94,15 +99,12 @@ def seccomp_program(machine: str) -> bytes:
     # 2. One comparison and one return per allowed call.
     for numbers in _NEEDED.values():
         program += [(_EQUAL, 0, 1, numbers[column]), (_RETURN, 0, 0, _ALLOW)]
-    # 3. Memory: the third argument's low word says what for.
-    for numbers in _NO_CODE.values():
-        program += [
-            (_EQUAL, 0, 4, numbers[column]),
-            (_LOAD, 0, 0, 32),
-            (_ANY_BIT, 0, 1, _PROT_EXEC),
-            (_RETURN, 0, 0, _REFUSE),
-            (_RETURN, 0, 0, _ALLOW),
-        ]
+    # 3. Memory: the low word of an argument says what for.
+    for numbers, refused in _MEMORY.values():
+        program.append((_EQUAL, 0, 3 * len(refused) + 1, numbers[column]))
+        for argument, bit in refused:
+            program += [(_LOAD, 0, 0, 16 + 8 * argument), (_ANY_BIT, 0, 1, bit), (_RETURN, 0, 0, _REFUSE)]
+        program.append((_RETURN, 0, 0, _ALLOW))
     program.append((_RETURN, 0, 0, _REFUSE))
     return b"".join(struct.pack("<HBBI", *one) for one in program)
 

@@ -94,12 +94,14 @@ class ArithmeticFamily:
 class SumsFamily:
     """`What is 7 + 5? Answer with only the number.` → `12`, in several wordings; the level is the largest summand.
 
-    For language models that were trained on text: without thinking, and the answer is all that they write.
+    For language models that were trained on text: without thinking, and the last number that they write is the answer.
     """
 
     name = "sums"
     max_level = 10**6
-    environment = EnvironmentManifest("arithmetic", options={"thinking": "none"}, weights={"correct": MICRO})
+    environment = EnvironmentManifest(
+        "arithmetic", options={"answer": "number", "thinking": "none"}, weights={"correct": MICRO}
+    )
     WORDINGS: Final = (
         "What is {a} + {b}? Answer with only the number.",
         "Add {a} and {b}. Reply with just the number.",

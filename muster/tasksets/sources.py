@@ -65,7 +65,7 @@ def format_of(name: str, run_reference: RunReference | None = None) -> Format:
     if name in EXECUTING:
         raise ConfigError(
             f"{name} has tests that are understood only by running its reference solutions",
-            hint="that takes a sandbox, and none is connected to this command",
+            hint="that takes a sandbox: muster tasks import has one",
         )
     known = ", ".join((*formats, *(one for one in EXECUTING if one not in formats), MAPPED))
     raise UsageError(f"no source {name!r}", hint=f"known sources: {known}")

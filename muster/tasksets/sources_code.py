@@ -1,33 +1,92 @@
 """HumanEval and MBPP: functions to write, with tests in the style of `assert f(2) == 3`.
 
 Such a test runs beside the answer, which could change what `assert` or `==` mean. So it is turned into what goes in and
-what comes out: the arguments are read from the test's syntax tree, and the reference solution is run on them, by
-whatever `RunReference` the caller gives. That executes code from the file; it belongs into the sandbox.
+what comes out: the test runs once, in the sandbox, with the reference solution, and every call that it makes is written
+down. A reference that fails its own test is left out. Of MBPP's tests those that forgive an order are left out too, for
+what was written down would not; HumanEval's forgive rounding alone (`tolerance` of the environment `code`), and in
+HumanEval/32 which root is found.
 """
 
 from __future__ import annotations
 
 import ast
 import json
-import math
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any, Final
 
+from muster.environments.base import ScorerCall
+from muster.environments.code import MAX_TESTS
 from muster.environments.task import Task
 from muster.errors import MalformedError
 from muster.tasksets.formats import Format, make_task, text_of
 from muster.tasksets.rows import Row
-from muster.tasksets.sources_synthetic import MAX_TESTS, code_reference
+from muster.tasksets.sources_synthetic import code_reference
 
 RunReference = Callable[[str, str, list[list[Any]]], list[Any]]
-"""(code, name of its function, arguments of each call) → what each call returns, as JSON values.
+"""(code, name of its function, arguments of each call) → what each call returns, both as typed JSON.
 
 Raises MalformedError when the code fails. It must run in a sandbox: the code is a stranger's."""
 
 MAX_CODE: Final = 200_000
+UNORDERED: Final = frozenset(("set", "frozenset", "sorted", "Counter", "len", "sum", "any", "all"))
+"""What a test compares by when it forgives an order, or more."""
+
+_RECORDER: Final = """
+def recorded_calls_():
+    import copy
+    calls = []
+    def recorder(*arguments):
+        given = copy.deepcopy(arguments)
+        value = names[ENTRY_](*arguments)
+        calls.append([list(given), copy.deepcopy(value)])
+        return value
+    names = globals()
+    apart = {**names, ENTRY_: recorder}  # the solution's own recursion does not come by here
+    exec(compile(TEST_, "<test>", "exec", dont_inherit=True), apart)
+    if "check" in apart:
+        apart["check"](recorder)
+    return calls
+"""
+
+
+def run_in_sandbox(call: ScorerCall) -> RunReference:
+    """Return what runs reference solutions by a component's function `code`."""
+
+    def run(code: str, entry: str, inputs: list[list[Any]]) -> list[Any]:
+        outputs = []
+        for given in inputs:
+            outcome = call({"code": code, "entry": entry, "input": given, "kind": "function"})
+            match outcome.value:
+                case {"value": value}:
+                    outputs.append(value)
+                case {"error": str(error)}:
+                    raise MalformedError(f"the reference solution fails: {error[:100]}")
+                case _:
+                    raise MalformedError(f"the reference solution is stopped: {outcome.stopped}")
+        return outputs
+
+    return run
+
+
+def recorded_tests(solution: str, entry: str, test: str, run_reference: RunReference) -> list[tuple[list[Any], Any]]:
+    """Return the arguments and the result of every call that a test makes, no two alike, at most `MAX_TESTS`.
+
+    `test` is code that asserts, by the function's name or in a function `check` that is given the candidate. Raises
+    MalformedError when the solution fails it.
+    """
+    code = f"{solution}\n\nENTRY_, TEST_ = {entry!r}, {test!r}\n{_RECORDER}"
+    (calls,) = run_reference(code, "recorded_calls_", [[]])
+    if not isinstance(calls, list) or not calls:
+        raise MalformedError("its tests never call it")
+    found = {}
+    for one in calls:
+        match one:
+            case [list(arguments), output]:
+                found.setdefault(json.dumps(arguments, sort_keys=True), (arguments, output))
+            case _:
+                raise MalformedError("its tests cannot be written down")
+    return list(found.values())[:MAX_TESTS]
 
 
 def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
@@ -36,9 +95,8 @@ def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
     def humaneval(row: Row) -> tuple[str, Task]:
         prompt, entry = text_of(row, "prompt", MAX_CODE), text_of(row, "entry_point", 200)
         solution = prompt + text_of(row, "canonical_solution", MAX_CODE)
-        calls = calls_in(text_of(row, "test", MAX_CODE), {"candidate", entry})
+        reference = _reference(solution, entry, text_of(row, "test", MAX_CODE), run_reference)
         question = f"Complete this Python function. Answer with the whole function.\n\n```python\n{prompt}\n```"
-        reference = _reference(solution, entry, calls, run_reference)
         return "code", make_task("humaneval", question, reference, name=row["task_id"])
 
     def mbpp(row: Row) -> tuple[str, Task]:
@@ -51,16 +109,18 @@ def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
         solution, tests = text_of(row, "code", MAX_CODE), row["test_list"]
         if not isinstance(tests, list) or not tests or not all(isinstance(test, str) for test in tests):
             raise MalformedError("test_list is no list of tests")
-        if isinstance(row.get("test_setup_code"), str) and row["test_setup_code"].strip():
-            raise MalformedError("its tests need code of their own")
-        defined = {node.name for node in _parse(solution).body if isinstance(node, ast.FunctionDef)}
-        calls = calls_in("\n".join(tests), defined)
-        names = {call.name for call in calls}
+        setup = row.get("test_setup_code")
+        setup = setup if isinstance(setup, str) else ""
+        defined = {node.name for node in parse(solution).body if isinstance(node, ast.FunctionDef)}
+        names = {name for test in tests for name in _called(test) & defined}
         if len(names) != 1:
-            raise MalformedError("its tests call none or several of its functions on literals")
+            raise MalformedError("its tests call none or several of its functions")
+        exact = [test for test in tests if not _called(test) & UNORDERED]
+        if not exact:
+            raise MalformedError("all of its tests forgive an order")
 
         # 3. What that returns.
-        reference = _reference(solution, names.pop(), calls, run_reference)
+        reference = _reference(solution, names.pop(), "\n".join((setup, *exact)), run_reference)
         question = f"{text}\n\nAnswer with Python code. It is tested like this:\n\n```python\n{tests[0]}\n```"
         return "code", make_task("mbpp", question, reference, name=row["task_id"])
 
@@ -71,67 +131,8 @@ def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
     )
 
 
-@dataclass(frozen=True)
-class FunctionCall:
-    """A call in a test, with literals for arguments."""
-
-    name: str
-    arguments: list[Any]
-    wanted: Any = None
-    """What it must return, where `known`."""
-    known: bool = False
-
-
-def calls_in(tests: str, names: set[str]) -> list[FunctionCall]:
-    """Return the asserted calls of these functions whose arguments are literals that JSON has."""
-    found = []
-    for node in ast.walk(_parse(tests)):
-        if not isinstance(node, ast.Assert):
-            continue
-        call, wanted, known = node.test, None, False
-        if isinstance(call, ast.Compare) and len(call.ops) == 1 and isinstance(call.ops[0], (ast.Eq, ast.Is)):
-            with suppress(MalformedError):  # compared with something computed: what the reference returns decides
-                wanted, known = _literal(call.comparators[0]), True
-            call = call.left
-        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id in names:
-            try:
-                arguments = [_literal(argument) for argument in call.args]
-            except MalformedError:
-                continue
-            if not call.keywords:
-                found.append(FunctionCall(call.func.id, arguments, wanted, known))
-    return found[:MAX_TESTS]
-
-
-def _reference(solution: str, entry: str, calls: list[FunctionCall], run_reference: RunReference) -> dict[str, Any]:
-    """Return inputs and outputs, once the reference solution passes those tests that say what they expect."""
-    if not calls:
-        raise MalformedError("no test calls it on literals")
-    inputs = [call.arguments for call in calls]
-    outputs = run_reference(solution, entry, inputs)
-    if len(outputs) != len(calls):
-        raise MalformedError("the reference solution did not answer every test")
-    for call, output in zip(calls, outputs, strict=True):
-        if call.known and not _equal(call.wanted, output):
-            raise MalformedError("the reference solution fails a test of its own")
-    return code_reference(inputs, list(outputs), entry=entry, solution=solution)
-
-
-def _equal(wanted: Any, output: Any) -> bool:
-    if isinstance(wanted, float) and isinstance(output, (int, float)):
-        return math.isclose(wanted, output, rel_tol=1e-6, abs_tol=1e-6)
-    return wanted == output
-
-
-def _literal(node: ast.expr) -> Any:
-    """Return the value of a literal as JSON has it, tuples as lists. Raises MalformedError for anything else."""
-    try:
-        return json.loads(json.dumps(ast.literal_eval(node), allow_nan=False))
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
-        raise MalformedError("an argument that is no literal of JSON") from error
-
-
-def _parse(code: str) -> ast.Module:
+def parse(code: str) -> ast.Module:
+    """Return a stranger's code as a tree. Raises MalformedError."""
     if len(code) > MAX_CODE:
         raise MalformedError("code that is too long")
     try:
@@ -140,3 +141,17 @@ def _parse(code: str) -> ast.Module:
             return ast.parse(code)
     except (ValueError, SyntaxError, RecursionError, MemoryError) as error:
         raise MalformedError("code that does not parse") from error
+
+
+def _reference(solution: str, entry: str, test: str, run_reference: RunReference) -> dict[str, Any]:
+    """Return inputs and outputs, once the reference solution passes its test."""
+    parse(test)
+    recorded = recorded_tests(solution, entry, test, run_reference)
+    inputs, outputs = [arguments for arguments, _ in recorded], [output for _, output in recorded]
+    return code_reference(inputs, outputs, entry=entry, solution=solution)
+
+
+def _called(test: str) -> set[str]:
+    """Return the names that a test calls."""
+    nodes = [node for node in ast.walk(parse(test)) if isinstance(node, ast.Call)]
+    return {node.func.id for node in nodes if isinstance(node.func, ast.Name)}

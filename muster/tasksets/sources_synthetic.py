@@ -65,10 +65,23 @@ def code_reference(inputs: list[Any], outputs: list[Any], *, entry: str = "", so
         raise MalformedError("a test whose input or output is no text")
     if entry and not all(isinstance(one, list) for one in inputs):
         raise MalformedError("a test whose input is no list of arguments")
+    if entry:
+        inputs = [_ordered(one) for one in inputs]
     tests = [{"input": given, "output": wanted} for given, wanted in zip(inputs, outputs, strict=True)]
     reference: dict[str, Any] = {"kind": "function", "entry": entry} if entry else {"kind": "stdin"}
-    reference["tests"] = tests
-    return reference | {"solution": solution} if solution else reference
+    return reference | {"tests": tests} | ({"solution": solution} if solution else {})
+
+
+def _ordered(value: Any) -> Any:
+    """Return a typed value whose mappings keep their order: a task's own form sorts keys, and programs may notice."""
+    if isinstance(value, list):
+        return [_ordered(one) for one in value]
+    if not isinstance(value, dict):
+        return value
+    pairs = {key: _ordered(one) for key, one in value.items()}
+    if list(pairs) == sorted(pairs):
+        return pairs
+    return {"$dict": [[key, one] for key, one in pairs.items()]}
 
 
 def _object(value: object, what: str) -> dict[str, Any]:

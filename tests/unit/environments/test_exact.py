@@ -108,3 +108,28 @@ def test_choices_that_cannot_be_made_are_refused(
 ) -> None:
     with pytest.raises(MalformedError):
         environment_of("choice").check(ask("?", **reference))
+
+
+@pytest.mark.parametrize(
+    ("text", "right"),
+    [
+        ("12", True),
+        ("7 + 5 = 12.", True),
+        ("It is 13, no: 12", True),
+        ("12 is more than 5", False),
+        ("1,2", True),
+        ("12.0", False),
+        ("-12", False),
+        ("twelve", False),
+        ("", False),
+    ],
+)
+def test_the_last_number_of_a_sentence(
+    environment_of: Callable[..., Environment], no_call: ScorerCall, text: str, right: bool
+) -> None:
+    environment, task = environment_of("arithmetic", answer="number", thinking="none"), ask("7 + 5?", answer="12")
+    environment.check(task)
+    assert environment.score(task, text, no_call).parts == (MICRO if right else 0,)
+    assert environment.score(task, environment.reference_completion(task) or "", no_call).parts == (MICRO,)
+    with pytest.raises(MalformedError, match="no number"):
+        environment.check(ask("7 + 5?", answer="twelve"))

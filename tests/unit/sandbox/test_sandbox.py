@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+from benchmarks.testbed.native_attempts import ATTEMPTS, CONTROLS, DONE, REFUSED, run_in_process
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
 from muster.sandbox.client import Sandbox
 from muster.sandbox.component import (
@@ -87,48 +85,23 @@ def test_the_outer_walls_stand(sandbox: Sandbox):
     assert {"rlimits", "seccomp"} <= set(walls)
 
 
-ATTEMPTS = {
-    "open a file": "open('/etc/passwd')",
-    "list a folder": "os.listdir('/')",
-    "make a socket": "socket.socket()",
-    "fork": "os.fork()",
-    "start a program": "subprocess.run(['true'])",
-    "signal another process": "os.kill(os.getppid(), 0)",
-    "start a thread": "threading.Thread(target=print).start()",
-    "map executable memory": "mmap.mmap(-1, 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC)",
-    "trace": "check(libc.ptrace(0, 0, 0, 0))",
-    "io_uring": "check(libc.syscall(425, 8, 0))",
-    "bpf": "check(libc.syscall(321, 0, 0, 0))",
-    "keyctl": "check(libc.syscall(250, 0, 0, 0))",
-    "mount": "check(libc.mount(b'/', b'/mnt', None, 4096, None))",
-    "new namespace": "check(libc.unshare(0x10000000))",
-    "read another's memory": "check(libc.process_vm_readv(1, 0, 0, 0, 0, 0))",
-    "change the time": "check(libc.clock_settime(0, ctypes.create_string_buffer(16)))",
-}
+@pytest.fixture(scope="module")
+def attempted(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, str], dict[str, str]]:
+    folder = tmp_path_factory.mktemp("canary")
+    (folder / "canary").write_bytes(b"canary")
+    told = run_in_process(folder, 9)
+    assert [(path.name, path.read_bytes()) for path in folder.iterdir()] == [("canary", b"canary")]
+    return told
 
 
 @pytest.mark.parametrize("attempt", ATTEMPTS)
-def test_a_process_behind_the_walls_cannot(attempt: str):
-    program = textwrap.dedent(
-        f"""
-        import ctypes, mmap, os, socket, subprocess, sys, threading
-        from muster.sandbox.walls import close_behind
-        libc = ctypes.CDLL(None, use_errno=True)
-        def check(result):
-            if result == -1:
-                raise OSError(ctypes.get_errno(), "refused")
-        assert "seccomp" in close_behind()
-        try:
-            {ATTEMPTS[attempt]}
-        except (OSError, RuntimeError) as error:
-            os.write(1, b"refused")
-            os._exit(0)
-        os.write(1, b"done")
-        os._exit(1)
-        """
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=60)
-    assert (done.stdout, done.returncode) == (b"refused", 0), done.stderr
+def test_a_process_behind_the_walls_cannot(attempt: str, attempted: tuple[dict[str, str], dict[str, str]]):
+    assert attempted[0][attempt] == REFUSED
+
+
+@pytest.mark.parametrize("attempt", CONTROLS)
+def test_it_can_without_the_walls(attempt: str, attempted: tuple[dict[str, str], dict[str, str]]):
+    assert attempted[1][attempt] == DONE
 
 
 def test_the_filter_refuses_machines_without_a_list():

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from muster.errors import ConfigError, UsageError
-from muster.protocol.terms import Terms
+from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.settings.sources import load_settings
 from muster.settings.toml import to_toml, toml_value
@@ -20,12 +20,16 @@ from muster.swarm.plan import (
     Ports,
     SwarmRequest,
     local_terms,
+    model_process,
     nodes,
     process,
     relay_urls,
     settings_of,
 )
+from muster.swarm.scenarios import LANGUAGE, SCENARIOS, Scenario
 from muster.swarm.stage import MARKER, SERVICES, fresh_folder, keep_logs, make_keys, operator_of, write_settings
+from muster.tasksets.generated import make_task_set
+from muster.verification.profiles import profile_hash
 
 
 @pytest.fixture
@@ -138,6 +142,37 @@ def test_a_demo_is_short_and_keeps_every_step(request_: SwarmRequest) -> None:
     assert {name: LOCAL_TERMS[name] for name in LOCAL_DEFAULTS} == LOCAL_DEFAULTS
     trainer = settings_of(request_, "trainer", 1)
     assert (trainer["trainer.max_files"], trainer["shardcast.whole_versions"]) == (8, 47)
+
+
+def test_a_swarm_of_language_fetches_its_model_and_fits_its_tasks(request_: SwarmRequest, tmp_path: Path) -> None:
+    language = replace(request_, scenario=LANGUAGE)
+    chosen = local_terms(language)
+    assert (chosen["group_size"], chosen["groups_per_commitment"], chosen["max_completion_tokens"]) == (8, 4, 16)
+    assert chosen["profile"] == profile_hash("bf16-projection-v2")
+    assert chosen["classes"] == (WorkClass(10_000, (4,)),)
+    trainer = settings_of(language, "trainer", 1)
+    assert (trainer["trainer.batch_groups"], trainer["trainer.max_files"]) == (16, 4)
+    assert (trainer["trainer.learning_rate"], trainer["trainer.length_weight"]) == (4e-5, 0.0)
+    assert settings_of(language, "orchestrator", 1)["orchestrator.batch_groups"] == 16
+    assert model_process(language).command[-3:] == ("fetch", "smollm2-135m", str(language.layout.model))
+    path = tmp_path / "trainer.toml"
+    path.write_text(to_toml(trainer))
+    assert load_settings(path).trainer.learning_rate == 4e-5, "each of its settings is one"
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS.values(), ids=list(SCENARIOS))
+def test_every_scenario_has_tasks_enough_and_prompts_that_fit(scenario: Scenario, tmp_path: Path) -> None:
+    task_set = make_task_set(
+        0,
+        folder=tmp_path / "tasks",
+        family=scenario.family,
+        levels=scenario.levels,
+        train=scenario.train,
+        held_out=scenario.held_out,
+    )
+    assert (task_set.size, len(task_set.held_out)) == (scenario.train, scenario.held_out)
+    assert max(len(task.text) for _, task in task_set.train) <= 64
+    assert scenario.groups_per_batch % scenario.groups_per_commitment == 0
 
 
 def test_toml_says_what_was_meant(tmp_path: Path) -> None:

@@ -61,7 +61,7 @@ def test_sums_are_asked_in_all_wordings_about_equally() -> None:
     heads = Counter(re.sub("[0-9]+", "N", task.text) for task in tasks)
     assert len(heads) == len(SumsFamily.WORDINGS)
     assert all(150 <= count <= 250 for count in heads.values())
-    assert FAMILIES["sums"].environment.options == {"thinking": "none"}
+    assert FAMILIES["sums"].environment.options == {"answer": "number", "thinking": "none"}
     assert FAMILIES["sums"].environment.name == "arithmetic"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from muster.environments.registry import default_manifest, make_environment
 from muster.environments.task import Task
 from muster.errors import ConfigError, MalformedError, UsageError
-from muster.tasksets import rows, sources_code
+from muster.sandbox.client import Sandbox
+from muster.sandbox.component import local_component
+from muster.sandbox.scorer import ScorerManifest
+from muster.tasksets import rows
 from muster.tasksets.rows import BadRow, read_rows
 from muster.tasksets.sources import (
     ImportReport,
@@ -25,6 +29,7 @@ from muster.tasksets.sources import (
     mapped_format,
     require_licence,
 )
+from muster.tasksets.sources_code import RunReference, recorded_tests, run_in_sandbox
 
 
 def write_lines(path: Path, some: Iterable[object]) -> Path:
@@ -122,72 +127,114 @@ def test_synthetic_rows_that_nothing_verifies_are_left_out(info: object, tmp_pat
     assert (tasks, report.taken, sum(report.left_out.values())) == ([], 0, 1)
 
 
-def run(code: str, entry: str, inputs: list[list[Any]]) -> list[Any]:
-    """Stands for the sandbox: knows what `add` does."""
-    assert "def add" in code
-    assert entry == "add"
-    return [sum(one) for one in inputs]
+@pytest.fixture(scope="module")
+def run() -> Iterator[RunReference]:
+    with Sandbox() as sandbox:
+        scorer = ScorerManifest(local_component().hash, "code")
+        yield run_in_sandbox(lambda payload: sandbox.call(scorer, payload))
 
 
-def test_humaneval_and_mbpp_tests_become_inputs_and_outputs(tmp_path: Path) -> None:
-    prompt, solution = 'def add(a, b):\n    """Add."""\n', "    return a + b\n"
-    test = (
-        "def check(candidate):\n    assert candidate(1, 2) == 3\n"
-        "    assert candidate(x, 2) == 3\n    assert candidate(5, -5) == 0, 'no'\n"
-    )
-    row = {
+FACTORIAL = 'def fact(n):\n    """Factorial."""\n'
+BODY = "    return 1 if n < 2 else n * fact(n - 1)\n"
+
+
+def humaneval(test: str, body: str = BODY) -> dict[str, Any]:
+    return {
         "task_id": "HumanEval/0",
-        "prompt": prompt,
-        "canonical_solution": solution,
+        "prompt": FACTORIAL,
+        "canonical_solution": body,
         "test": test,
-        "entry_point": "add",
+        "entry_point": "fact",
     }
-    wrong = row | {"task_id": "HumanEval/1", "test": "assert add(1, 2) == 4"}
-    ((environment, task),), report = take(
-        "humaneval", write_lines(tmp_path / "h", [row, wrong, row | {"test": "(" * 5000}]), run_reference=run
+
+
+def test_humaneval_tests_become_what_goes_in_and_comes_out(tmp_path: Path, run: RunReference) -> None:
+    test = (
+        "METADATA = {}\ndef check(candidate):\n    assert candidate(3) == 6\n    assert candidate(3) == 6, 'again'\n"
+        "    for n in range(2):\n        assert candidate(n) == fact(n)\n    assert abs(candidate(True) - 1.0) < 1e-6\n"
     )
-    tests = [{"input": [1, 2], "output": 3}, {"input": [5, -5], "output": 0}]
+    path = write_lines(
+        tmp_path / "h",
+        [
+            humaneval(test),
+            humaneval(test, "    return 6\n"),
+            humaneval("(" * 5000),
+            humaneval("def check(candidate):\n    pass\n"),
+            humaneval("def check(candidate):\n    while True: pass\n"),
+        ],
+    )
+    ((environment, task),), report = take("humaneval", path, run_reference=run)
     assert (environment, task.id) == ("code", "humaneval/HumanEval/0")
-    assert task.reference == {"kind": "function", "entry": "add", "tests": tests, "solution": prompt + solution}
+    assert task.reference == {
+        "kind": "function",
+        "entry": "fact",
+        "tests": [
+            {"input": [3], "output": 6},
+            {"input": [0], "output": 1},
+            {"input": [1], "output": 1},
+            {"input": [True], "output": 1},
+        ],
+        "solution": FACTORIAL + BODY,
+    }
+    make_environment(default_manifest("code", local_component().hash)).check(task)
     assert dict(report.left_out) == {
-        "the reference solution fails a test of its own": 1,
+        "the reference solution fails: AssertionError": 1,
         "code that does not parse": 1,
+        "its tests never call it": 1,
+        "the reference solution is stopped: fuel": 1,
     }
 
-    mbpp = {
-        "task_id": 11,
-        "text": "Add.",
-        "code": prompt + solution,
-        "test_list": ["assert add(1, 2) == 3"],
-        "test_setup_code": "",
+
+def test_arguments_are_written_down_as_they_were_before_the_call(run: RunReference) -> None:
+    solution = "def last(xs, seen):\n    seen.add(xs[-1])\n    return xs, xs.pop()\n"
+    test = "assert last([(1,), 2], set()) == ([(1,)], 2)"
+    (arguments, output), *more = recorded_tests(solution, "last", test, run)
+    assert not more
+    assert arguments == [[{"$tuple": [1]}, 2], {"$set": []}]
+    assert output == {"$tuple": [[{"$tuple": [1]}], 2]}
+
+
+def test_the_order_of_a_mapping_given_to_a_function_stays(tmp_path: Path, run: RunReference) -> None:
+    row = {
+        "task_id": 1,
+        "text": "First key.",
+        "code": "def first(m):\n    return next(iter(m))\n",
+        "test_list": ["assert first({'b': {'d': 1, 'c': 2}, 'a': 2}) == 'b'", "assert first({'a': 1, 'b': 2}) == 'a'"],
     }
-    ((_, task),), report = take(
-        "mbpp",
-        write_lines(
-            tmp_path / "m",
-            [mbpp, mbpp | {"test_list": ["assert sub(1, 2) == 3"]}, mbpp | {"test_setup_code": "import os"}],
-        ),
-        run_reference=run,
-    )
-    assert task.id == "mbpp/11"
-    assert task.reference["tests"] == tests[:1]
-    assert sum(report.left_out.values()) == 2
-
-
-def test_arguments_are_read_as_json_has_them_and_never_run() -> None:
-    calls = sources_code.calls_in(
-        "assert f((1, 2), {'a': [None]}) == (3,)\nassert f(__import__('os').getcwd()) == 1\nassert not f(1)\n"
-        "assert f(1, key=2) == 3\nassert f({1, 2}) == 1\nassert f(b'') == 1\nassert f(float('nan')) == 1\n"
-        "assert f(2) == g(2)",
-        {"f"},
-    )
-    assert [(call.arguments, call.wanted, call.known) for call in calls] == [
-        ([[1, 2], {"a": [None]}], [3], True),
-        ([2], None, False),
+    ((_, task),), _ = take("mbpp", write_lines(tmp_path / "m", [row]), run_reference=run)
+    assert [test["input"] for test in Task.from_line(task.to_line()).reference["tests"]] == [
+        [{"$dict": [["b", {"$dict": [["d", 1], ["c", 2]]}], ["a", 2]]}],
+        [{"a": 1, "b": 2}],
     ]
 
 
-def test_sources_that_run_code_are_refused_without_a_sandbox() -> None:
+def test_mbpp_tests_that_forgive_an_order_are_left_out(tmp_path: Path, run: RunReference) -> None:
+    mbpp = {
+        "task_id": 11,
+        "text": "Factorial.",
+        "code": FACTORIAL + BODY,
+        "test_list": ["assert fact(2) == 2", "assert fact(4) == 24", "assert set([fact(1)]) == {1}"],
+        "test_setup_code": "import math",
+    }
+    bad = [
+        {"test_list": ["assert other(1) == 3"]},
+        {"test_list": ["assert set([fact(1)]) == {1}"]},
+        {"test_setup_code": "import nothing"},
+        {"text": ""},
+    ]
+    path = write_lines(tmp_path / "m", [mbpp, *(mbpp | one for one in bad)])
+    ((_, task),), report = take("mbpp", path, run_reference=run)
+    assert task.id == "mbpp/11"
+    assert task.reference["tests"] == [{"input": [2], "output": 2}, {"input": [4], "output": 24}]
+    assert dict(report.left_out) == {
+        "its tests call none or several of its functions": 1,
+        "all of its tests forgive an order": 1,
+        "the reference solution fails: ModuleNotFoundError": 1,
+        "neither text nor prompt is a text": 1,
+    }
+
+
+def test_sources_that_run_code_are_refused_without_a_sandbox(run: RunReference) -> None:
     for name in ("humaneval", "mbpp"):
         with pytest.raises(ConfigError, match="running its reference solutions"):
             format_of(name)
