@@ -1,0 +1,77 @@
+"""The benchmark of environments: tiny versions of its attacks and scorings, and that it notices what it looks for."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from benchmarks import environments
+from benchmarks.testbed import determinism, escapes
+from benchmarks.testbed.attacks import ATTACKS, REACHED, Attack
+from benchmarks.testbed.humaneval import HACKS
+from benchmarks.testbed.math_pairs import pairs
+from benchmarks.testbed.native_attempts import ATTEMPTS
+from muster.sandbox.scorer import Outcome
+
+
+def test_there_are_as_many_attacks_as_the_target_asks_for() -> None:
+    assert len({attack.kind for attack in ATTACKS}) == len(ATTACKS) >= 40
+    assert len(ATTEMPTS) >= 40
+    assert len(HACKS) >= 30
+
+
+def test_some_attacks_of_each_kind_gain_nothing() -> None:
+    some = {attack.gain: attack for attack in ATTACKS}
+    report = escapes.attack_component(list(some.values()), payloads=False)
+    assert report.escapes == []
+    assert len(report.tried) == 1 + len(some)
+
+
+def test_an_attack_that_gains_something_is_noticed() -> None:
+    attacks = [
+        Attack("says so", "", "return REACHED"),
+        Attack("connects", "", "return REACHED + 'no'"),
+    ]
+    report = escapes.attack_component(attacks, payloads=False)
+    assert report.escapes == ["says so: it reached what it wanted"]
+
+
+def test_canaries_notice_what_is_done_to_them() -> None:
+    with escapes.canaries() as guarded:
+        assert guarded.touched() == []
+        guarded.file.write_text("other")
+        socket.create_connection(("127.0.0.1", guarded.port)).close()
+        assert guarded.touched() == ["it connected to the listener", "it changed a file"]
+        assert guarded.told_by(Outcome([guarded.secret], 1)) == ["it read the canary file"]
+        assert guarded.told_by(Outcome(REACHED, 1)) == []
+
+
+def test_a_few_scorings_are_the_same_in_unlike_processes() -> None:
+    told = determinism.measure(host_rounds=2, call_rounds=1, step=25)
+    assert (told["different"], told["which"]) == (0, [])
+    assert {"code", "instruction", "math", "reasoning_gym"} <= set(told["by_environment"])
+    assert told["total"] >= 4 * len(determinism.cases()[::25])
+
+
+def test_a_score_that_differs_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = next(iter(determinism.cases()))
+    fuel = iter(range(100))
+    monkeypatch.setattr(determinism, "_told", lambda score: str(next(fuel) // 3))
+    assert determinism.score_all([case], 5, 1, 1) == {"total": 5, "different": [2], "first": ["0"]}
+
+
+def test_pairs_are_many_unlike_and_the_same_each_time() -> None:
+    some = pairs(500)
+    assert some == pairs(500)
+    assert len(set(some)) == len(some) >= 500
+    assert all(gold != answer for gold, answer in some)
+
+
+def test_the_whole_measures_what_the_targets_ask_for() -> None:
+    full, some = environments.FULL, determinism.cases()
+    host = sum(case.manifest.name in determinism.HOST for case in some)
+    rounds = full.host_rounds * host + full.call_rounds * (len(some) - host)
+    assert len(determinism.SETTINGS) * rounds >= 100_000
+    assert full.pairs >= 5000
+    assert (full.problems, full.tasks) == (1, 285_000)
