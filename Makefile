@@ -92,6 +92,7 @@ bench: bench-peers
 	python benchmarks/broadcast.py --json > cache/bench/broadcast.json || test $$? -eq 3
 	python benchmarks/verification.py --json --write > cache/bench/verification.json || test $$? -eq 3
 	python benchmarks/stale_weights.py --write
+	python benchmarks/environments.py --json > cache/bench/environments.json || test $$? -eq 3
 	python benchmarks/trainer.py --json > cache/bench/trainer.json || test $$? -eq 3
 	python benchmarks/async_speedup.py --json > cache/bench/async_speedup.json || test $$? -eq 3
 	python benchmarks/learning.py --json > cache/bench/learning.json || test $$? -eq 3
