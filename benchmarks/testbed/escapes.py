@@ -17,6 +17,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -179,7 +180,7 @@ class _Assailant:
                 environment.score(
                     task,
                     f"</think>{text.replace('FILE', str(self._guarded.file))}",
-                    lambda payload, box=sandbox: box.call(scorer, payload),
+                    partial(sandbox.call, scorer),
                 )
                 for text in (answer, entry["answer"])
                 for sandbox in self._sandboxes

@@ -55,7 +55,7 @@ class Rates:
         """Return the rate of answers that math-verify has to read, no two alike."""
         return self._rate(
             count,
-            ("math", ask("?", answer="\\frac{7}{12}"), lambda i: f"</think>\\boxed{{\\frac{{{7 * (i + 1)}}}{{{12 * (i + 1)}}}}}"),
+            ("math", ask("?", answer="\\frac{7}{12}"), lambda i: f"hm</think>\\boxed{{{7 * i + 7}/{12 * i + 12}}}"),
             ("math", ask("?", answer="x^2-5x+6"), lambda i: f"hm</think>\\boxed{{(x-2)(x-{i})}}"),
             ("math", ask("?", answer="\\{1,2,3\\}"), lambda i: f"hm</think>\\boxed{{\\{{3, {i}, 1\\}}}}"),
             ("math", ask("?", answer="2\\sqrt{3}"), lambda i: f"hm</think>\\boxed{{\\sqrt{{{i}}}}}"),

@@ -71,23 +71,33 @@ def _wrapped(text: str, form: str) -> str:
     return f"\\boxed{{{text}}}" if form == "latex" else text
 
 
+WARM_UP = (
+    *(("\\frac{1}{2}", "0.5"), ("x^2+2x+1", "(x+1)^2"), ("x^2-7x+12", "(x-4)(x-9)"), ("2\\sqrt{5}", "\\sqrt{11}")),
+    *(("\\{1,2\\}", "\\{2,5,1\\}"), ("(1,2)", "(1, 3)"), ("[0,1)", "(-\\infty,3]\\cup[4,\\infty)"), ("50\\%", "1/2")),
+    *(
+        ("x=3", "y=2x+1"),
+        ("\\pi r^2", "\\frac{\\pi}{3}"),
+        ("\\sqrt{8}", "\\frac{\\sqrt{3}}{2}"),
+        ("-\\frac{3}{4}", "-0.7"),
+    ),
+    *(
+        ("1,000", "10^{3}"),
+        ("3+4i", "e^{2}"),
+        ("\\log_2 8", "5!"),
+        ("90^\\circ", "\\text{Monday}"),
+        ("7/9", "2 \\cdot 3"),
+    ),
+    ("\\begin{pmatrix}1\\\\2\\end{pmatrix}", "\\begin{pmatrix}1\\\\3\\end{pmatrix}"),
+)
+"""Answers of the usual shapes, and others that they are compared with."""
+
+
 def _warm_up() -> None:
     """Fill the caches of regular expressions, of the parser and of sympy: each call begins with what is here."""
-    texts = (
-        "\\frac{1}{2}",
-        "0.5",
-        "x^2+2x+1",
-        "(x+1)^2",
-        "\\{1,2\\}",
-        "(1,2)",
-        "\\sqrt{8}",
-        "50\\%",
-        "x=3",
-        "\\pi r^2",
-    )
-    for gold in texts:
+    for gold, other in WARM_UP:
         for form in ("latex", "text"):
-            equal({"gold": gold, "answer": "\\sin(x)", "gold_format": form, "answer_format": form})
+            for answer in (other, "\\sin(x)"):
+                equal({"gold": gold, "answer": answer, "gold_format": form, "answer_format": form})
 
 
 _warm_up()
