@@ -113,7 +113,8 @@ class Validator:
             folder = self.settings.validator.state_dir
             prepare = partial(make_context, self.settings, self.chain, self.client, self.reader, folder)
             context = await PollLoop(log, "preparation", poll).until_done(prepare)
-            await self._loops(context)
+            with context.rules.scorers:
+                await self._loops(context)
         finally:
             self.journal.close()
 

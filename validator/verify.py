@@ -98,7 +98,9 @@ async def _context(settings: Settings) -> AsyncIterator[RunVerificationContext]:
         RolloutReader() as reader,
     ):
         _log.info("fetching the run's tasks and newest weights", run=settings.run)
-        yield await make_context(settings, chain, client, reader, settings.validator.state_dir / "verify")
+        context = await make_context(settings, chain, client, reader, settings.validator.state_dir / "verify")
+        with context.rules.scorers:
+            yield context
 
 
 def _parse(name: str) -> tuple[str, int]:
