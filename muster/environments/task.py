@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Final, Literal, get_args
 
 from pydantic_core import from_json
@@ -57,6 +58,10 @@ class Task:
 
         Raises MalformedError when the task cannot be one: see `from_line`.
         """
+        return self._line
+
+    @cached_property
+    def _line(self) -> bytes:
         document = {
             "author": self.author,
             "id": self.id,

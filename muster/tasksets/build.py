@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic_core import from_json
+
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, StorageError
@@ -29,11 +31,12 @@ from muster.tasksets.taskset import COMPONENTS_NAME, DOCUMENT_NAME, SHARDS_NAME,
 
 @dataclass(frozen=True)
 class NewPart:
-    """A part to write. `tasks` is gone through once."""
+    """A part to write."""
 
     name: str
     environment: EnvironmentManifest
-    tasks: Iterable[Task]
+    tasks: Iterable[Task | bytes]
+    """Gone through once. Lines that `Task.to_line` gave are taken as they are."""
     weight: int = 1
     sources: Sequence[TaskSource] = ()
 
@@ -99,15 +102,15 @@ def _keep_component(manifest: EnvironmentManifest, folder: Path) -> None:
         sync(folder / component.hash)
 
 
-def _shards(tasks: Iterable[Task], ids: set[bytes]) -> Iterator[list[bytes]]:
+def _shards(tasks: Iterable[Task | bytes], ids: set[bytes]) -> Iterator[list[bytes]]:
     """Yield the lines of each shard: as many tasks as it may have, and as fit."""
     lines: list[bytes] = []
     size = -1
     for task in tasks:
-        line = task.to_line()
-        name = hashlib.sha256(task.id.encode()).digest()[:12]
+        line, own = (task, from_json(task)["id"]) if isinstance(task, bytes) else (task.to_line(), task.id)
+        name = hashlib.sha256(own.encode()).digest()[:12]
         if name in ids:
-            raise MalformedError(f"two tasks have the id {task.id[:80]!r}", hint="is one of the sources in twice?")
+            raise MalformedError(f"two tasks have the id {own[:80]!r}", hint="is one of the sources in twice?")
         ids.add(name)
         if len(lines) == SHARD_TASKS or (lines and size + 1 + len(line) > MAX_SHARD_BYTES):
             yield lines

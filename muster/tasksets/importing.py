@@ -76,12 +76,12 @@ class _Spool:
         self.rows.append(row)
         self.signatures.add(task.text)
 
-    def tasks(self, wanted: np.ndarray) -> Iterator[Task]:
-        """Yield the wanted ones, bool [tasks]."""
+    def lines(self, wanted: np.ndarray) -> Iterator[bytes]:
+        """Yield the canonical lines of the wanted ones, bool [tasks]."""
         self.file.seek(0)
         for line, want in zip(self.file, wanted, strict=True):
             if want:
-                yield Task.from_line(line[:-1])
+                yield line[:-1]
 
 
 def import_set(
@@ -120,8 +120,8 @@ def import_set(
             label = source.name if len(source.environments) == 1 else f"{source.name}-{name}"
             own = used & (environments == name)
             count = max(1, int((own & ~held).sum()))
-            training.append((count, NewPart(label, manifest, spool.tasks(own & ~held), 1, [origin])))
-            kept.append(NewPart(label, manifest, spool.tasks(own & held), 1, [origin]))
+            training.append((count, NewPart(label, manifest, spool.lines(own & ~held), 1, [origin])))
+            kept.append(NewPart(label, manifest, spool.lines(own & held), 1, [origin]))
         return write_task_set(folder, weighed(training), kept)
 
 
