@@ -10,7 +10,7 @@ from typing import Final
 from muster.chain.types import AddressBook
 from muster.clients.storage import ContentStore
 from muster.constants import MAX_FILE_BYTES
-from muster.errors import ConfigError
+from muster.errors import CheckError, ConfigError
 from muster.protocol.messages import RunDescription
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import terms_document
@@ -62,14 +62,8 @@ async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore
             task_root=terms.task_root,
             hint="put its folder into another and set orchestrator.run_folder to that",
         )
-    elif lacking := await _lacking(terms, files):
-        log.warning(
-            "no node can work: storage lacks files that the run's task set names",
-            task_root=terms.task_root,
-            lacking=len(lacking),
-            first=lacking[0],
-            hint="put the whole folder of the task set, and the component that scores, into orchestrator.run_folder",
-        )
+    else:
+        await _warn_of_task_set(terms, files)
     if known_profile(terms.profile) is None and not await files.exists("0x" + terms.profile.hex()):
         log.warning(
             "no node can begin: storage does not hold the calibration that the run's terms name as their profile",
@@ -83,13 +77,24 @@ async def warn_of_lacks(terms: Terms, relays: Sequence[str], files: ContentStore
         )
 
 
-async def _lacking(terms: Terms, files: ContentStore) -> list[str]:
-    """Return the shards and components of the run's task set that storage does not hold."""
-    document = TaskSetDocument.from_bytes(await files.get("0x" + terms.task_root.hex(), MAX_DOCUMENT_BYTES))
+async def _warn_of_task_set(terms: Terms, files: ContentStore) -> None:
+    """Warn where storage holds no readable task set, or not all shards and components that it names."""
+    try:
+        document = TaskSetDocument.from_bytes(await files.get("0x" + terms.task_root.hex(), MAX_DOCUMENT_BYTES))
+    except CheckError as error:
+        log.warning("no node can begin: the task set in storage cannot be read", error=str(error))
+        return
     parts = (*document.parts, *document.held_out)
     names = [shard.hash for part in parts for shard in part.shards]
     names += [part.environment.scorer.component for part in parts if part.environment.scorer is not None]
-    return [name for name in dict.fromkeys(names) if not await files.exists(name)]
+    if lacking := [name for name in dict.fromkeys(names) if not await files.exists(name)]:
+        log.warning(
+            "no node can work: storage lacks files that the run's task set names",
+            task_root=terms.task_root,
+            lacking=len(lacking),
+            first=lacking[0],
+            hint="put the whole folder of the task set, and the component that scores, into orchestrator.run_folder",
+        )
 
 
 def _listed(folder: Path) -> list[Path]:

@@ -200,7 +200,7 @@ def test_what_no_node_could_begin_without_is_said_at_the_start(run_fixture, data
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(b"the task set and the calibration, as far as their names go")
     orchestrator.start().stop()
-    assert warnings_of(orchestrator) == []
+    assert warnings_of(orchestrator) == ["no node can begin: the task set in storage cannot be read"]
 
 
 def warnings_of(orchestrator: Orchestrator) -> list[str]:
