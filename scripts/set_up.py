@@ -2,7 +2,8 @@
 
 Run by `make setup` through scripts/setup, with the standard library only. Each step keeps a stamp in .stamps/ with
 a hash of what it depends on and is skipped while that hash is the same, so a second run ends at once. Nothing is
-written outside this folder but the package managers' caches, and compiled components in the user's. Everything said goes to stderr.
+written outside this folder but the package managers' caches, and compiled components in the user's. Everything said
+goes to stderr.
 """
 
 from __future__ import annotations
