@@ -74,7 +74,7 @@ class LossTerms:
 
     @property
     def weighs_by_claims(self) -> bool:
-        """Whether IcePop's mask is on."""
+        """Return whether IcePop's mask is on."""
         return self.mask_ratio_low is not None or self.mask_ratio_high is not None
 
     @property

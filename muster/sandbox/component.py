@@ -67,16 +67,17 @@ def local_component(folder: Path = BUILT) -> Component:
 def find_component(name: str, folder: Path) -> Component:
     """Return the component of that hash: this machine's own, or the one kept in `folder`.
 
-    Raises CheckError when neither is here, MismatchError when the file is damaged.
+    Raises CheckError when neither is here, MismatchError when what is here is damaged.
     """
     candidates = [component_path(name, folder)]
     if (BUILT / HASH_NAME).exists() and (built := local_component()).hash == name:
         candidates.insert(0, built.path)
-    for path in candidates:
-        if path.exists():
-            if hash_file(path) == name:
-                return Component(name, path)
-            raise MismatchError(f"{path} is not the component {name}", hint="delete it: it will be fetched again")
+    present = [path for path in candidates if path.exists()]
+    for path in present:
+        if hash_file(path) == name:
+            return Component(name, path)
+    if present:
+        raise MismatchError(f"{present[0]} is not the component {name}", hint="delete it: it will be fetched again")
     raise CheckError(f"the scorer component {name} is not on this machine", hint="fetch it from the run's storage")
 
 

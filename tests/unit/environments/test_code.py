@@ -249,6 +249,26 @@ def test_the_reference_scores_one(code: Environment, call: ScorerCall, task: Tas
 @pytest.mark.parametrize(
     "program",
     [
+        "import time\na = time.time(); time.sleep(5); print(5 <= time.time() - a < 6)",
+        "from datetime import datetime, date\nprint((datetime.now().year, date.today().month) == (2024, 7))",
+        "import time\nprint(time.strftime('%Y') == '2024' == str(time.localtime().tm_year))",
+        "import random\nrandom.seed()\nprint(0 <= random.random() < 1 and 0 <= random.Random().random() < 1)",
+        "import secrets, uuid\nprint((len(secrets.token_hex(8)), len(str(uuid.uuid4()))) == (16, 36))",
+        "try:\n    open('/etc/passwd')\nexcept OSError:\n    print(True)",
+    ],
+)
+def test_clock_randomness_and_files_are_answered_the_same_each_time(
+    code: Environment, call: ScorerCall, program: str
+) -> None:
+    task = ask("?", kind="stdin", tests=[{"input": "", "output": "True\n"}])
+    first = code.score(task, block(program), call)
+    assert (first.parts, first.reason) == ((MICRO,), "")
+    assert code.score(task, block(program), call) == first, "its fuel too"
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
         "import sys\nprint(sum(map(int, sys.stdin.read().split())))",
         "import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())))",
         "print(sum(map(int, open(0).read().split())))",

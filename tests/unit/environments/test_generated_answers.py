@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from muster.constants import MICRO
 from muster.environments.answers import MAX_ANSWER_CHARS
@@ -42,46 +40,8 @@ def test_the_reference_answer_of_every_task_scores_one(
         assert score(environment, task, "", no_call) == 0
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "1235",
-        "...</think>",
-        "...</think>5231",
-        "...</think>1235 1235",
-        "...</think>01235",
-        "...</think>+1235",
-        "...</think>1235.0",
-        "...</think>1235</think>",
-        "</think>0</think>1235",
-        "...</think>1235<|user|>",
-        "...</think>１２３５",
-        "...</think>1235\x00",
-        "...</think>12\u200b35",
-        "...</think>\u00a01235",
-        "...</think>\ud800",
-        "...</think>__import__('os')",
-        "...</think>" + "9" * 1_000_000,
-        "...</think>" + " " * 1_000_000 + "1235",
-        "</think>" * 100_000 + "1235",
-    ],
-)
-def test_anything_else_scores_nothing(text: str, no_call: ScorerCall) -> None:
-    assert score(SORTING, SORT, text, no_call) == 0
-
-
 def test_spaces_and_newlines_around_the_answer_are_forgiven(no_call: ScorerCall) -> None:
     assert score(SORTING, SORT, "any thought, 1234 say</think>\n 1235 \n", no_call) == MICRO
-
-
-@given(st.text(max_size=300))
-def test_scoring_is_total_and_exact(text: str) -> None:
-    def call(payload: object) -> None:
-        raise AssertionError("called the component")
-
-    right = text.count("</think>") == 1 and text.split("</think>")[1].strip(" \n") == "1235"
-    assert SORTING.score(SORT, text, call).parts == (MICRO if right else 0,)  # pyright: ignore[reportArgumentType]
 
 
 def test_without_thinking_the_answer_is_all_that_is_written(

@@ -11,8 +11,11 @@ import pytest
 
 from benchmarks.testbed.native_attempts import ATTEMPTS, CONTROLS, DONE, REFUSED, run_in_process
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UnreachableError
+from muster.sandbox import component
 from muster.sandbox.client import Sandbox
 from muster.sandbox.component import (
+    BUILT_NAME,
+    HASH_NAME,
     Component,
     compiled,
     component_path,
@@ -124,6 +127,20 @@ def test_a_component_is_what_its_hash_names_or_refused(tmp_path: Path):
     with pytest.raises(MismatchError, match="is not the component"):
         find_component(name, tmp_path)
     assert find_component(local_component().hash, tmp_path).path == local_component().path
+
+
+def test_a_damaged_build_does_not_hide_the_component_that_was_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    data = b"the run's component"
+    name = "0x" + hashlib.sha256(data).hexdigest()
+    built = tmp_path / "built"
+    built.mkdir()
+    (built / HASH_NAME).write_text(name)
+    (built / BUILT_NAME).write_bytes(b"damaged")
+    monkeypatch.setattr(component, "BUILT", built)
+    monkeypatch.setattr(component, "local_component", lambda: Component(name, built / BUILT_NAME))
+    with pytest.raises(MismatchError, match="is not the component"):
+        find_component(name, tmp_path)
+    assert keep_component(name, data, tmp_path) == find_component(name, tmp_path)
 
 
 def test_a_fetched_component_is_kept_and_found(tmp_path: Path):
