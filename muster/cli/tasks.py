@@ -31,7 +31,7 @@ from muster.cli.sampling import (
     sampling_document,
 )
 from muster.cli.session import Session, as_table, command, parse_numbers
-from muster.errors import CheckError, ConfigError, MalformedError, UsageError
+from muster.errors import CheckError, ConfigError, UsageError
 from muster.evaluation.cache import AnswerJournal
 from muster.evaluation.pass_at_k import Band, FilteredTasks, sift
 from muster.evaluation.request import EvalRequest
@@ -41,8 +41,6 @@ from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 if TYPE_CHECKING:
     from muster.environments.manifest import EnvironmentManifest
     from muster.environments.task import Task
-    from muster.sandbox.client import Sandbox
-    from muster.tasksets.sources_code import RunReference
 
 app = typer.Typer()
 
@@ -109,6 +107,7 @@ def import_(
 
     Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold.
     """
+    from muster.cli.import_options import environment_of, fields_of, manifests_of, run_reference
     from muster.sandbox.client import Sandbox
     from muster.tasksets.document import TaskSource
     from muster.tasksets.importing import ImportOptions, import_set
@@ -116,16 +115,16 @@ def import_(
 
     # 1. The options.
     origin_of = TaskSource(require_licence(licence), origin or file.name, note)
-    given = [_environment(text) for text in environment or ()]
+    given = [environment_of(text) for text in environment or ()]
     sandbox = Sandbox()
     if source == MAPPED:
         if len(given) != 1:
             raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
-        format_ = mapped_format(given[0].name, _fields(field or []), name or MAPPED)
+        format_ = mapped_format(given[0].name, fields_of(field or []), name or MAPPED)
     elif field or name:
         raise UsageError(f"{source} has columns of its own", hint="--field and --name go with the source mapped")
     else:
-        format_ = format_of(source, _run_reference(sandbox) if source in EXECUTING else None)
+        format_ = format_of(source, run_reference(sandbox) if source in EXECUTING else None)
     if (max_prompt_tokens is None) != (tokenizer is None):
         raise UsageError("--max-prompt-tokens and --tokenizer go together", hint="give both, or neither")
     options = ImportOptions(
@@ -137,7 +136,7 @@ def import_(
         max_prompt_tokens=max_prompt_tokens,
         count_tokens=None if tokenizer is None else _token_counter(tokenizer),
         max_rows=max_rows,
-        manifests=_manifests(given, format_.environments),
+        manifests=manifests_of(given, format_.environments),
     )
 
     # 2. Read, leave out, split and write.
@@ -417,73 +416,6 @@ def _about(task_set: TaskSet) -> dict[str, Any]:
 def _set_for_people(document: dict[str, Any]) -> Group:
     totals = {name: value for name, value in document.items() if name != "parts"}
     return Group(as_table(totals), "", as_table(document["parts"]))
-
-
-def _environment(text: str) -> EnvironmentManifest:
-    """Return the manifest that an option names: NAME, NAME:OPTION=VALUE,…, or a JSON file with one.
-
-    Raises ConfigError, and UsageError for options that the environment lacks.
-    """
-    import json
-
-    from muster.environments.manifest import EnvironmentManifest
-    from muster.environments.registry import own_manifest
-
-    if not text.endswith(".json"):
-        name, _, options = text.partition(":")
-        try:
-            return own_manifest(name, dict(_option(one) for one in options.split(",") if one))
-        except MalformedError as error:
-            raise UsageError(str(error), hint="docs/environments.md has each environment's options") from error
-    try:
-        return EnvironmentManifest.from_document(json.loads(Path(text).read_bytes()))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"no environment manifest in {text}: {error}", hint="write it as JSON") from error
-
-
-def _option(text: str) -> tuple[str, Any]:
-    """Read OPTION=VALUE: true and false, numbers, else a text."""
-    from pydantic_core import from_json
-
-    name, mark, value = text.partition("=")
-    if not mark:
-        raise UsageError(f"{text!r} is not OPTION=VALUE", hint="for example --environment math:answer=number")
-    try:
-        return name, from_json(value)
-    except ValueError:
-        return name, value
-
-
-def _run_reference(sandbox: Sandbox) -> RunReference:
-    """Return what runs reference solutions. Raises ConfigError when this machine has no component."""
-    from muster.sandbox.component import local_component
-    from muster.sandbox.scorer import ScorerManifest
-    from muster.tasksets.sources_code import run_in_sandbox
-
-    scorer = ScorerManifest(local_component().hash, "code")
-    return run_in_sandbox(lambda payload: sandbox.call(scorer, payload))
-
-
-def _manifests(given: list[EnvironmentManifest], names: tuple[str, ...]) -> dict[str, EnvironmentManifest]:
-    """Return which manifest scores which of a source's environments. One for one may have any name."""
-    if len(given) == len(names) == 1:
-        return {names[0]: given[0]}
-    unknown = [manifest.name for manifest in given if manifest.name not in names]
-    if unknown:
-        raise UsageError(
-            f"the source has no tasks for the environment {', '.join(unknown)}", hint=f"it has: {', '.join(names)}"
-        )
-    return {manifest.name: manifest for manifest in given}
-
-
-def _fields(texts: list[str]) -> dict[str, str]:
-    fields = {}
-    for text in texts:
-        name, mark, column = text.partition("=")
-        if not mark or not name or not column:
-            raise UsageError(f"--field {text!r}", hint="write it like prompt=question")
-        fields[name] = column
-    return fields
 
 
 def _token_counter(folder: Path) -> Callable[[EnvironmentManifest, Task], int]:
