@@ -13,10 +13,8 @@ from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore
 from muster.errors import MismatchError
-from muster.grading.grades import grades_hash, parse_grades
+from muster.grading.shown import read_committed
 from muster.protocol.eip712 import Domain
-from muster.protocol.hashes import hex_hash
-from muster.protocol.masters import check_grade
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime import telemetry
 from orchestrator import problems
@@ -48,14 +46,13 @@ class Grades:
         caller.active_validator()
         if statement.validator != caller.address:
             raise problems.not_allowed(f"the grades are {statement.validator}'s, the request {caller.address}'s")
-        parse_grades(shown.text)
 
         # 2. They open what the verdict committed to, and enough others are committed.
         verdict, accepts, known = await self._database.read(lambda connection: self._known(connection, shown))
         if verdict is None:
             raise problems.not_found(f"there is no verdict of {statement.validator} on this commitment")
         try:
-            check_shown(self._where, shown, verdict)
+            read_committed(self._where, shown, verdict)
         except MismatchError as error:
             raise problems.not_allowed(str(error)) from error
         required = self._queries.terms.accepts_required
@@ -106,10 +103,3 @@ class Grades:
             SHOWN.inc()
             log.info("grades", node=statement.node, index=statement.index, status=found and found.state)
         return new
-
-
-def check_shown(where: Domain, shown: ShownGrades, verdict: Verdict) -> None:
-    """Raise MismatchError unless grades are their validator's own, and what its verdict committed to."""
-    check_grade(where, shown.statement, verdict)
-    if shown.statement.grades != hex_hash(grades_hash(shown.text)):
-        raise MismatchError(f"the grades shown are not those that {shown.statement.validator} signed")

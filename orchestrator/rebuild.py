@@ -16,13 +16,14 @@ from sqlalchemy import select
 from muster.clients.storage import ContentStore
 from muster.contributions.pack import MAX_PACK_BYTES, Pack, read_pack
 from muster.errors import CheckError, MismatchError, StorageError
+from muster.grading.shown import read_committed
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import EnvironmentDecision, ShownGrades, Upload, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
 from muster.runtime import telemetry
 from orchestrator.database import Database, upsert
 from orchestrator.environments import Environments
-from orchestrator.grades import Grades, check_shown
+from orchestrator.grades import Grades
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import meta
 from orchestrator.uploads import Uploads
@@ -68,7 +69,7 @@ async def rebuild(
         verdict = by_work.get((one.validator, one.node, one.index, one.root))
         if verdict is None:
             raise MismatchError("grades without a verdict")
-        check_shown(where, shown, verdict)
+        read_committed(where, shown, verdict)
 
     kept_grades = await _documents(grades.copies, ShownGrades, check_grades)
     for shown in sorted(kept_grades, key=lambda g: (g.statement.step, g.statement.node, g.statement.index)):

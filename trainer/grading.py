@@ -9,11 +9,11 @@ import numpy as np
 from eth_utils.address import to_checksum_address
 
 from muster.errors import MismatchError
-from muster.grading.grades import grades_hash, parse_grades
+from muster.grading.grades import parse_grades
+from muster.grading.shown import read_committed
 from muster.protocol.eip712 import Domain
-from muster.protocol.hashes import hex_hash
-from muster.protocol.masters import check_grade, epoch_of
-from muster.protocol.messages import AcceptedCommitment
+from muster.protocol.masters import epoch_of
+from muster.protocol.messages import AcceptedCommitment, ShownGrades
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
 from muster.tasksets.taskset import TaskSet
@@ -24,16 +24,13 @@ def graders_of(where: Domain, work: AcceptedCommitment) -> set[str]:
 
     Raises CheckError when a statement is not its validator's, opens no verdict, or is of other grades.
     """
-    named = hex_hash(grades_hash(work.grades))
     verdicts = {verdict.validator: verdict for verdict in work.verdicts if verdict.accepted}
     found = set()
     for statement in work.statements:
         verdict = verdicts.get(statement.validator)
         if verdict is None:
             raise MismatchError(f"{statement.validator} shows grades without an accepting verdict")
-        check_grade(where, statement, verdict)
-        if statement.grades != named:
-            raise MismatchError(f"{statement.validator} signed other grades than those that came with the work")
+        read_committed(where, ShownGrades(statement=statement, text=work.grades), verdict)
         found.add(to_checksum_address(statement.validator))
     return found
 

@@ -16,9 +16,10 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts.registry import Status
 from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, UnreachableError, UsageError
-from muster.grading.grades import RowGrade, grades_hash, parse_grades
-from muster.protocol.hashes import hash_bytes, hex_hash
-from muster.protocol.masters import check_grade, epoch_of
+from muster.grading.grades import RowGrade
+from muster.grading.shown import read_committed
+from muster.protocol.hashes import hex_hash
+from muster.protocol.masters import epoch_of
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
@@ -140,10 +141,7 @@ def _compare(
     try:
         if verdict is None:
             raise CheckError("there is no verdict that it opens")
-        check_grade(context.domain, said, verdict)
-        if grades_hash(shown.text) != hash_bytes(said.grades):
-            raise CheckError("it is of other grades")
-        theirs = {grade.position: grade for grade in parse_grades(shown.text)}
+        theirs = {grade.position: grade for grade in read_committed(context.domain, shown, verdict)}
     except CheckError as error:
         _log.warning("a statement does not count", validator=said.validator, index=said.index, reason=str(error))
         report.unchecked += 1

@@ -8,9 +8,8 @@ from typing import Final
 
 from muster.chain.client import Chain
 from muster.errors import TRANSIENT, CheckError, MalformedError, RefusedError
-from muster.grading.grades import first_difference, grades_hash, parse_grades
-from muster.protocol.eip712 import recover_signer
-from muster.protocol.hashes import hash_bytes
+from muster.grading.grades import first_difference, parse_grades
+from muster.grading.shown import read_signed
 from muster.protocol.messages import ShownGrades
 from muster.runtime import telemetry
 from validator.context import RunVerificationContext
@@ -97,14 +96,9 @@ class Grader:
 
     def _check(self, shown: ShownGrades) -> None:
         """Raise CheckError unless these grades are signed by their validator, for this run."""
-        said = shown.statement
-        if said.run != self.context.rules.run:
-            raise MalformedError(f"they are of run {said.run}")
-        if recover_signer(self.context.domain, said) != said.validator:
-            raise MalformedError("their validator has not signed them")
-        if grades_hash(shown.text) != hash_bytes(said.grades):
-            raise MalformedError("the statement is of other grades")
-        parse_grades(shown.text)
+        if shown.statement.run != self.context.rules.run:
+            raise MalformedError(f"they are of run {shown.statement.run}")
+        read_signed(self.context.domain, shown)
 
     async def _compare(self) -> bool:
         """Compare what both have graded. What differs for sure goes to court, in turns."""

@@ -57,6 +57,12 @@ class Sampling:
                 hint="give --temperature above 0: at 0 every sample of a task would be the same",
             )
 
+    @classmethod
+    def from_document(cls, document: dict[str, Any]) -> Sampling:
+        """Read what `asdict` wrote."""
+        read: dict[str, Any] = document | {"budgets": tuple(document["budgets"])}
+        return cls(**read)
+
     def draw(self, task: Task, sample: int) -> tuple[int, int]:
         """Seed (0 ≤ seed < 2^63) and thinking budget of one answer."""
         text = f"{TAG}\0{self.seed}\0{sample}\0{task.text}"
@@ -99,14 +105,13 @@ class EvalRequest:
     @classmethod
     def from_line(cls, line: str) -> EvalRequest:
         document: dict[str, Any] = json.loads(line)
-        sampling = document["sampling"]
         return cls(
             **document
             | {
                 "model": Path(document["model"]),
                 "tasks": Path(document["tasks"]),
                 "root": bytes.fromhex(document["root"]),
-                "sampling": Sampling(**sampling | {"budgets": tuple(sampling["budgets"])}),
+                "sampling": Sampling.from_document(document["sampling"]),
             }
         )
 
@@ -148,14 +153,13 @@ class CompletionRequest:
     @classmethod
     def from_line(cls, line: str) -> CompletionRequest:
         document: dict[str, Any] = json.loads(line)
-        sampling = document["sampling"]
         return cls(
             **document
             | {
                 "model": Path(document["model"]),
                 "prompts": Path(document["prompts"]),
                 "digest": bytes.fromhex(document["digest"]),
-                "sampling": Sampling(**sampling | {"budgets": tuple(sampling["budgets"])}),
+                "sampling": Sampling.from_document(document["sampling"]),
             }
         )
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import asyncio
 
 from muster.errors import CheckError, MalformedError, UnreachableError
-from muster.grading.grades import RowGrade, first_difference, grades_hash, parse_grades
-from muster.protocol.eip712 import recover_signer
-from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.grading.grades import RowGrade, first_difference
+from muster.grading.shown import read_signed
+from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import ShownGrades
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import EvidenceBundle, Inspection, is_about, name_of, parse_bundle, show_rows
@@ -66,8 +66,8 @@ async def verify_grade_evidence(
             return Inspection(why="the evidence is about another commitment")
         if bundle.reason != "wrong_grade" or bundle.shown is None:
             return Inspection(why="the evidence shows no grades")
-        check_statement(bundle.shown, commitment, validator, grades, context)
-        stated = parse_grades(bundle.shown.text)
+        check_named(bundle.shown, commitment, validator, grades)
+        stated = read_signed(context.domain, bundle.shown)
         if stated and stated[-1].position >= context.rules.terms.positions:
             return _invented(stated[-1])
         rows = await read_rows(bundle, context)
@@ -107,19 +107,13 @@ async def verify_grade_evidence(
     return Inspection(found, f"wrong_grade: {detail}", (row.position,))
 
 
-def check_statement(
-    shown: ShownGrades, commitment: CommittedWork, validator: str, grades: bytes, context: VerificationContext
-) -> None:
-    """Raise CheckError unless these grades of a commitment are what a validator signed."""
+def check_named(shown: ShownGrades, commitment: CommittedWork, validator: str, grades: bytes) -> None:
+    """Raise MalformedError unless a statement names this commitment, this validator and these grades."""
     said, c = shown.statement, commitment
     named = (said.run, said.step, said.node.lower(), said.index, said.root, said.validator.lower(), said.grades)
     meant = (c.run, c.step, c.node.lower(), c.index, hex_hash(c.root), validator.lower(), hex_hash(grades))
     if named != meant:
         raise MalformedError("the statement is not the one that the case is about")
-    if recover_signer(context.domain, said).lower() != validator.lower():
-        raise MalformedError("the statement is not signed by its validator")
-    if grades_hash(shown.text) != hash_bytes(said.grades):
-        raise MalformedError("the grades are not those that the statement is of")
 
 
 def _invented(grade: RowGrade) -> Inspection:

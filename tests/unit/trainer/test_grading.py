@@ -50,7 +50,7 @@ UNCOMMITTED = show(right_text(), FIRST, salt="0x" + "06" * 32)
         (accept(MINE, FIRST, accepted=False, reason="wrong_reward"), MINE.statement, None, "without an accepting"),
         (accept(MINE, FIRST), UNCOMMITTED.statement, None, "does not open"),
         (accept(MINE, FIRST, grades=None), MINE.statement, None, "does not open"),
-        (accept(MINE, FIRST), MINE.statement, "[]", "signed other grades"),
+        (accept(MINE, FIRST), MINE.statement, "[]", "not those that"),
         (accept(MINE, FIRST), FORGED, None, "signed by"),
         (accept(SHOWN[SECOND.address], SECOND, grades=COPIED), SHOWN[SECOND.address].statement, None, "does not open"),
     ],
