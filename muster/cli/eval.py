@@ -136,17 +136,28 @@ async def evaluate(
     given.check_unused(named)
 
     # 2. Find the model and its tasks.
-    samples, part = samples or DEFAULT_SAMPLES, part or PartChoice.HELD_OUT
-    ks = parse_ks(k, samples)
+    answers = samples or DEFAULT_SAMPLES
+    ks = parse_ks(k, answers)
     if run is None:
         subject = await asyncio.to_thread(_of_files, model, tasks, step)
     else:
         if model is not None:
             raise UsageError("--run has a model and tasks of its own", hint="leave out MODEL and TASKS, or --run")
         subject = await _of_run(session, run, step)
+    sampling = make_sampling(answers, budgets, temperature, max_tokens, seed, profile, subject.defaults)
 
-    # 3. Ask.
-    sampling = make_sampling(samples, budgets, temperature, max_tokens, seed, profile, subject.defaults)
+    # 3. Ask; print, and write, what it came to.
+    document, results = await _of_task_set(session, subject, sampling, ks, part or PartChoice.HELD_OUT, limit)
+    session.result(document, _for_people(document))
+    if out is not None:
+        right = [one.right for one in results]
+        write_durably(out, (to_json(document | {"right": right}) + "\n").encode())
+
+
+async def _of_task_set(
+    session: Session, subject: Subject, sampling: Sampling, ks: Sequence[int], part: PartChoice, limit: int | None
+) -> tuple[dict[str, Any], list[TaskResult]]:
+    """Evaluate a model on a part of a task set; return what is printed, and what became of each task."""
     hashes = await asyncio.to_thread(model_hashes, subject.model)
     count = len(part_of(subject.task_set, part.value))
     request = EvalRequest(
@@ -158,9 +169,7 @@ async def evaluate(
         sampling=sampling,
     )
     begun = time.monotonic()
-    answers = [one async for one in sample_tasks(session, request)]
-
-    # 4. Print, and write, what it came to.
+    results = [one async for one in sample_tasks(session, request)]
     document = {
         "model": str(subject.model),
         **hashes,
@@ -168,15 +177,12 @@ async def evaluate(
         "task_set": str(subject.tasks),
         "task_root": subject.task_set.root,
         "part": part.value,
-        "tasks": len(answers),
+        "tasks": len(results),
         **sampling_document(sampling),
-        **measured(answers, sampling, ks),
+        **measured(results, sampling, ks),
         "seconds": round(time.monotonic() - begun, 1),
     }
-    session.result(document, _for_people(document))
-    if out is not None:
-        document["right"] = [one.right for one in answers]
-        write_durably(out, (to_json(document) + "\n").encode())
+    return document, results
 
 
 def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int]) -> dict[str, Any]:

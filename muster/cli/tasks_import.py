@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +14,13 @@ from muster.cli.session import Session
 from muster.cli.token_counter import TokenizerOption, token_counter
 from muster.errors import UsageError
 from muster.tasksets.build import check_replaceable
+
+if TYPE_CHECKING:
+    from muster.environments.manifest import EnvironmentManifest
+    from muster.sandbox.client import Sandbox
+    from muster.tasksets.formats import Format
+    from muster.tasksets.sources import ImportReport
+    from muster.tasksets.taskset import TaskSet
 
 
 def import_(
@@ -68,28 +76,19 @@ def import_(
     Rows that cannot be tasks are counted and named, and so are duplicates and those that benchmarks hold. Packages run
     in a virtual environment of their own, which uv makes.
     """
-    from muster.cli.import_exports import NEAR, PACKAGES, REASONING_GYM, exported_source
-    from muster.cli.import_options import environment_of, fields_of, manifests_of, run_reference
+    from muster.cli.import_exports import NEAR, REASONING_GYM, exported_source
+    from muster.cli.import_options import environment_of, manifests_of
     from muster.sandbox.client import Sandbox
     from muster.tasksets.document import TaskSource
     from muster.tasksets.duplicates import NEAR as LIKENESS
     from muster.tasksets.importing import ImportOptions, import_set
-    from muster.tasksets.sources import EXECUTING, MAPPED, ImportReport, format_of, mapped_format, require_licence
+    from muster.tasksets.sources import ImportReport, require_licence
 
     # 1. The options.
     allowed = require_licence(licence)
     given = [environment_of(text) for text in environment or ()]
-    sandbox, format_ = Sandbox(), None
-    if (field or name) and source != MAPPED:
-        raise UsageError(f"{source} has columns of its own", hint="--field and --name go with the source mapped")
-    if (count is not None or setting) and source not in PACKAGES:
-        raise UsageError(f"{source} is a file", hint=f"--count and --setting go with {' and '.join(PACKAGES)}")
-    if source == MAPPED:
-        if len(given) != 1:
-            raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
-        format_ = mapped_format(given[0].name, fields_of(field or []), name or MAPPED)
-    elif source not in PACKAGES:
-        format_ = format_of(source, run_reference(sandbox) if source in EXECUTING else None)
+    sandbox = Sandbox()
+    format_ = _format(source, given, field, name, count, setting, sandbox)
     if (max_prompt_tokens is None) != (tokenizer is None):
         raise UsageError("--max-prompt-tokens and --tokenizer go together", hint="give both, or neither")
     options = ImportOptions(
@@ -117,6 +116,38 @@ def import_(
             task_set = import_set(made.format, made.rows, out, told, report, options)
 
     # 3. Say what became of the rows.
+    _tell(session, out, task_set, report, round(time.monotonic() - begun, 1))
+
+
+def _format(
+    source: str,
+    given: Sequence[EnvironmentManifest],
+    field: list[str] | None,
+    name: str | None,
+    count: int | None,
+    setting: list[str] | None,
+    sandbox: Sandbox,
+) -> Format | None:
+    """Return how the rows of a file become tasks; None for a package's. Raises UsageError for options of another."""
+    from muster.cli.import_exports import PACKAGES
+    from muster.cli.import_options import fields_of, run_reference
+    from muster.tasksets.sources import EXECUTING, MAPPED, format_of, mapped_format
+
+    if (field or name) and source != MAPPED:
+        raise UsageError(f"{source} has columns of its own", hint="--field and --name go with the source mapped")
+    if source in PACKAGES:
+        return None
+    if count is not None or setting:
+        raise UsageError(f"{source} is a file", hint=f"--count and --setting go with {' and '.join(PACKAGES)}")
+    if source != MAPPED:
+        return format_of(source, run_reference(sandbox) if source in EXECUTING else None)
+    if len(given) != 1:
+        raise UsageError("a mapped source needs one --environment", hint="for example --environment math")
+    return mapped_format(given[0].name, fields_of(field or []), name or MAPPED)
+
+
+def _tell(session: Session, out: Path, task_set: TaskSet, report: ImportReport, seconds: float) -> None:
+    """Print the new set, and why rows were left out."""
     for number, reason in report.examples:
         session.note(f"row {number}: {reason}")
     if sum(report.left_out.values()) > len(report.examples):
@@ -130,6 +161,6 @@ def import_(
             "held_out": task_set.document.held_out_count,
             "rows": report.rows,
             "left_out": dict(report.left_out.most_common()),
-            "seconds": round(time.monotonic() - begun, 1),
+            "seconds": seconds,
         }
     )
