@@ -1,8 +1,8 @@
 """python -m adversary --config FILE: work as an honest worker does in everything but the weights.
 
 To every tensor it adds Gaussian noise, as if it ran a cheaper copy of the model: 2 % of the tensor's standard deviation
-where the run computes in float32, 5 % where it computes in bfloat16. Its answers are still good, its files well-formed,
-its rewards correct: only a replay shows what it did.
+where the run computes in float32, 10 % where it computes in bfloat16. Its answers are still good, its files are
+well-formed and its rewards correct: only a replay shows what it did.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from muster.verification.profiles import Profile
 from worker.engine import Engine, EngineLimits
 from worker.service import serve
 
-NOISE: Final = {"float32": 0.02, "bfloat16": 0.05}
-"""By a profile's dtype. Under bfloat16's limits single rows with 2 % are rejected, and only a long pool accuses; at 5 %
-a single row does."""
+NOISE: Final = {"float32": 0.02, "bfloat16": 0.1}
+"""By a profile's dtype. Under bfloat16's limits single rows with 2 % or 5 % are rejected, and only a long pool accuses;
+at 10 % a single row does, however short."""
 
 
 class NoisyEngine(Engine):

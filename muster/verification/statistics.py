@@ -37,8 +37,9 @@ CLIP: Final = 8.0
 PRIOR_TOKENS: Final = 8
 """Tokens without any error that stand beside each row's: a mean over very few tokens says little."""
 
-PRIOR_STATES: Final = 32
-"""The same for the distance of states, where two outliers in a row of four tokens are honest."""
+PRIOR_OUTLIERS: Final = 32
+"""The same for gaps and for distances of states, of which two outliers in a short row are honest: a trained model that
+wavers between two digits amplifies rounding where it decides, and decides by it twice."""
 
 DRIFT: Final = 0.1
 """Signed mean, in expected errors, that honest rows may have: sampling favours tokens whose logits rounding lifted."""
@@ -140,14 +141,14 @@ class ScaledErrors:
 
     def statistics(self) -> RowStatistics:
         """Return the row's statistics."""
-        tokens, states = len(self.gaps) + PRIOR_TOKENS, len(self.states) + PRIOR_STATES
+        tokens, outliers = len(self.gaps) + PRIOR_TOKENS, len(self.gaps) + PRIOR_OUTLIERS
         sound = bool(np.isfinite(self.logprobs).all())
         clipped = np.clip(self.logprobs, -CLIP, CLIP)
         drift = max(0.0, abs(_sum(clipped)) - DRIFT * len(clipped)) / math.sqrt(tokens) if sound else math.inf
         return RowStatistics(
-            gap_mean=_sum(np.minimum(self.gaps, CLIP)) / tokens,
+            gap_mean=_sum(np.minimum(self.gaps, CLIP)) / outliers,
             gap_worst=float(self.gaps.max()),
-            activation=math.sqrt(_sum(self.states) / states) if self.distance is None else self.distance,
+            activation=math.sqrt(_sum(self.states) / outliers) if self.distance is None else self.distance,
             logprob_rms=math.sqrt(_sum(np.square(clipped)) / tokens) if sound else math.inf,
             logprob_worst=float(np.abs(self.logprobs).max()) if sound else math.inf,
             logprob_drift=drift,

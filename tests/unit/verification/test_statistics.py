@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.verification.profiles import BF16, CPU_FP32, PROFILES, STATISTICS, Profile
-from muster.verification.statistics import CLIP, PRIOR_STATES, PRIOR_TOKENS, TokenErrors, log_odds, row_statistics
+from muster.verification.statistics import CLIP, PRIOR_OUTLIERS, PRIOR_TOKENS, TokenErrors, log_odds, row_statistics
 
 LEAST = np.full(1, 1e-5)
 
@@ -54,7 +54,7 @@ def test_one_gap_is_measured_in_the_error_that_state_and_rounding_let_expect() -
     found = row_statistics(replace(row(3), gaps=np.array([0, 0.3, 0], dtype=np.float32)), BF16)
     assert found.gap_worst == pytest.approx(0.3 / expected)
     assert found.gap_worst == pytest.approx(4.73, abs=0.01)
-    assert found.gap_mean == pytest.approx(found.gap_worst / (3 + PRIOR_TOKENS))
+    assert found.gap_mean == pytest.approx(found.gap_worst / (3 + PRIOR_OUTLIERS))
 
 
 def test_one_log_probability_is_measured_by_its_log_odds() -> None:
@@ -113,11 +113,23 @@ def test_one_outlier_among_the_states_accuses_nobody() -> None:
         errors = row(tokens)
         one = row_statistics(replace(errors, states=at(errors.states, 0, 0.6**2)), BF16).activation
         assert one < BF16.activation.accuse
-        assert one == pytest.approx(math.sqrt(BF16.activation_cap**2 / (tokens + PRIOR_STATES)))
+        assert one == pytest.approx(math.sqrt(BF16.activation_cap**2 / (tokens + PRIOR_OUTLIERS)))
     two = replace(row(4), states=np.array([0.6**2, 0, 0.6**2, 0], dtype=np.float32))
     assert row_statistics(two, BF16).activation < BF16.activation.accuse / 2
     everywhere = row_statistics(replace(errors, states=errors.states + 0.15**2), BF16).activation
     assert everywhere > BF16.activation.accuse
+
+
+def test_an_answer_that_wavers_at_two_digits_is_honest_and_another_sampling_is_not() -> None:
+    """Two such gaps stood in 16 tokens of SmolLM2-135M as a swarm had trained it, honestly made and replayed."""
+    expected = math.hypot(BF16.state_error * 5, BF16.logit_rounding * 20) + 1e-5
+    errors = row(16)
+    wavering = at(at(errors.gaps, 10, 4.62 * expected), 11, 5.03 * expected)
+    found = row_statistics(replace(errors, gaps=wavering), BF16)
+    assert found.gap_mean == pytest.approx(9.65 / 48, rel=1e-5)
+    assert found.gap_mean < BF16.gap_mean.reject / 1.9
+    every_other = np.where(np.arange(16) % 2, 5 * expected, 0).astype(np.float32)
+    assert rejected_by(replace(errors, gaps=every_other), BF16) == {"gap_mean"}
 
 
 def test_a_small_lie_on_every_token_shows_in_the_signed_sum() -> None:
@@ -136,7 +148,7 @@ def test_one_huge_error_counts_in_the_worst_and_not_much_in_the_means() -> None:
     errors = replace(row(1000), gaps=at(np.zeros(1000, dtype=np.float32), 5, 1e6))
     found = row_statistics(errors, BF16)
     assert found.gap_worst > 1e6
-    assert found.gap_mean == pytest.approx(CLIP / (1000 + PRIOR_TOKENS))
+    assert found.gap_mean == pytest.approx(CLIP / (1000 + PRIOR_OUTLIERS))
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
