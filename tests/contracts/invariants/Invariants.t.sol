@@ -8,6 +8,7 @@ import { Vm } from "../Vm.sol";
 import { Forks } from "./Forks.sol";
 import { Graders } from "./Graders.sol";
 import { Provers } from "./Provers.sol";
+import { Jurors } from "./Jurors.sol";
 import { Swarm } from "./Swarm.sol";
 
 /// @title What must hold whatever anybody does, in whatever order.
@@ -67,20 +68,20 @@ contract InvariantsTest {
             Swarm.claim.selector,
             Provers.seal.selector,
             Provers.seal.selector,
-            Swarm.accuse.selector,
-            Swarm.accuse.selector,
-            Swarm.vote.selector,
-            Swarm.vote.selector,
-            Swarm.vote.selector,
-            Swarm.vote.selector,
-            Swarm.voteAgain.selector,
-            Swarm.reveal.selector,
-            Swarm.reveal.selector,
-            Swarm.reveal.selector,
-            Swarm.reveal.selector,
-            Swarm.resolve.selector,
-            Swarm.dismiss.selector,
-            Swarm.collect.selector,
+            Jurors.accuse.selector,
+            Jurors.accuse.selector,
+            Jurors.vote.selector,
+            Jurors.vote.selector,
+            Jurors.vote.selector,
+            Jurors.vote.selector,
+            Jurors.voteAgain.selector,
+            Jurors.reveal.selector,
+            Jurors.reveal.selector,
+            Jurors.reveal.selector,
+            Jurors.reveal.selector,
+            Jurors.resolve.selector,
+            Jurors.dismiss.selector,
+            Jurors.collect.selector,
             Provers.proveWrongDraw.selector,
             Provers.proveOutOfBounds.selector,
             Provers.proveMalformed.selector,

@@ -5,12 +5,13 @@ import { IMusterToken } from "../../../contracts/interfaces/IMusterToken.sol";
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
-import { Forks } from "./Forks.sol";
+import { Jurors } from "./Jurors.sol";
 
 /// @title Everything that everybody does, in any order: the handler of the invariant tests.
-/// @dev Each is about one run; two of them act on one deployment. Each action does nothing when its precondition does not hold, and must not revert when it does. What the
-/// actions saw is in Books; sealing hours and proving commitments and seals wrong is in Provers.
-contract Swarm is Forks {
+/// @dev Each is about one run; two of them act on one deployment. Each action does nothing when its precondition does
+/// not hold, and must not revert when it does. What the actions saw is in Books; sealing hours and proving commitments
+/// and seals wrong is in Provers; cases are in Jurors.
+contract Swarm is Jurors {
     uint256 internal constant FIRST_NEWCOMER = 10;
     uint256 internal constant MOST_NEWCOMERS = 40;
 
@@ -21,7 +22,6 @@ contract Swarm is Forks {
     /// @dev Whether this run has a list of validators and private tests, and may be closed.
     bool internal listed;
 
-    mapping(uint256 caseId => mapping(uint256 validator => bool)) internal _votedGuilty;
     uint256 public announced;
     uint256 public pausableAt;
 
@@ -348,104 +348,6 @@ contract Swarm is Forks {
         if (step < w.lastStep) step = w.lastStep;
     }
 
-    // ---------------------------------------------------------------------------------------------------- validators
-
-    function accuse(uint256 pick, uint256 against, uint256 kind) external {
-        uint256 i = _pick(workers, against);
-        uint256 challenger = _pick(validators, pick);
-        uint32 next = runs.work(node(i)).next;
-        if (next == 0) return;
-        uint32 index = uint32(against % next);
-        if (!_mayAccuse(challenger, i, index)) return;
-        Made memory made = _made[i][index];
-        ISlashCourt.Kind about = kind % 4 == 0 ? ISlashCourt.Kind.DataMissing : ISlashCourt.Kind(kind % 12);
-        vm.prank(node(challenger));
-        court.openCase(node(i), index, made.step, made.root, about, made.position, bytes32(kind));
-        done["accuse"]++;
-    }
-
-    /// @dev One to three judges vote; three in four find the accused guilty, so that some juries agree.
-    function vote(uint256 whichCase, uint256 pick, uint256 votes) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || block.timestamp >= c.commitEnds) return;
-        for (uint256 k = 0; k <= pick % 3; k++) {
-            (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.None);
-            if (!found || registry.freeBalance(operator(judge)) < c.deposit) return;
-            _votedGuilty[caseId][judge] = (votes >> (2 * k)) % 4 != 0;
-            _vote(caseId, judge, _votedGuilty[caseId][judge]);
-            done["vote"]++;
-        }
-    }
-
-    /// @dev About missing data a judge looks again, for no further deposit.
-    function voteAgain(uint256 whichCase, uint256 pick, uint256 votes) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        for (uint256 k = 0; k < RECENT && caseId != 0 && c.kind != ISlashCourt.Kind.DataMissing; k++) {
-            (caseId, c) = _openCase(whichCase % RECENT + k);
-        }
-        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || block.timestamp >= c.commitEnds) return;
-        (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
-        if (!found) return;
-        uint256 free = registry.freeBalance(operator(judge));
-        _votedGuilty[caseId][judge] = votes % 2 == 0;
-        _vote(caseId, judge, votes % 2 == 0);
-        vm.assertEq(registry.freeBalance(operator(judge)), free);
-        vm.assertEq(court.caseOf(caseId).commits, c.commits);
-        done["vote again"]++;
-    }
-
-    /// @dev One to three judges reveal.
-    function reveal(uint256 whichCase, uint256 pick) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || block.timestamp >= c.revealEnds) return;
-        bool all = c.commits == c.jury && c.kind != ISlashCourt.Kind.DataMissing;
-        if (block.timestamp < c.commitEnds && !all) return;
-        for (uint256 k = 0; k <= pick % 3; k++) {
-            (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.Committed);
-            if (!found) return;
-            _reveal(caseId, judge, _votedGuilty[caseId][judge]);
-            done["reveal"]++;
-        }
-    }
-
-    // -------------------------------------------------------------------------------------------------------- anyone
-
-    function resolve(uint256 whichCase) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || !court.isResolvable(caseId)) return;
-        uint256 i = _numberOf(c.node);
-        uint256 owed = _unsettled(i);
-        ISlashCourt.Outcome outcome = court.resolve(caseId);
-        if (outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
-        done[["open", "guilty", "not guilty", "no quorum", "moot"][uint256(outcome)]]++;
-    }
-
-    /// @dev The storage's receipt ends an open case about missing data.
-    function dismiss(uint256 whichCase, uint256 pick) external {
-        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || pick % 2 == 0) return;
-        if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
-        Made memory made = _made[_numberOf(c.node)][c.index];
-        ISlashCourt.Receipt memory receipt = ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1);
-        (uint8 v, bytes32 r, bytes32 s) = vm.sign(STORAGE, court.receiptDigest(run, c.node, c.index, receipt));
-        court.dismiss(caseId, receipt, abi.encodePacked(r, s, v));
-        vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Dismissed);
-        done["dismiss"]++;
-    }
-
-    function collect(uint256 whichCase, uint256 pick) external {
-        uint256 count = court.caseCount();
-        if (count == 0) return;
-        uint256 caseId = count - whichCase % (count < RECENT ? count : RECENT);
-        for (uint256 k = 0; k < validators.length; k++) {
-            uint256 judge = _pick(validators, pick % validators.length + k);
-            if (court.collectable(caseId, node(judge)) == 0) continue;
-            court.collect(caseId, node(judge));
-            done["collect"]++;
-            return;
-        }
-    }
-
     // ----------------------------------------------------------------------------------------------------- the end
 
     /// @dev Everything that is over is collected and claimed, and everybody who is still there retires. No case is open.
@@ -489,17 +391,5 @@ contract Swarm is Forks {
         uint256 free = registry.freeBalance(operator(i));
         vm.prank(operator(i));
         registry.withdrawFree(free);
-    }
-
-    // ----------------------------------------------------------------------------------------------------- internal
-
-    function _numberOf(address key) private view returns (uint256) {
-        for (uint256 k = 0; k < workers.length; k++) {
-            if (node(workers[k]) == key) return workers[k];
-        }
-        for (uint256 k = 0; k < validators.length; k++) {
-            if (node(validators[k]) == key) return validators[k];
-        }
-        revert("no node of ours");
     }
 }
