@@ -99,6 +99,7 @@ bench: bench-peers
 	python benchmarks/language.py --json > cache/bench/language.json || test $$? -eq 3
 	python benchmarks/orchestrator_idle.py --json > cache/bench/orchestrator.json || test $$? -eq 3
 	for part in gas broadcast verification orchestrator; do python benchmarks/tables.py $$part cache/bench/$$part.json || exit 1; done
+	python benchmarks/tables.py environments $(addprefix cache/bench/,environments.json language.json)
 	python benchmarks/tables.py async cache/bench/async_speedup.json
 	python benchmarks/tables.py trainer $(addprefix cache/bench/,trainer.json async_speedup.json learning.json)
 
