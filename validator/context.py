@@ -29,9 +29,9 @@ from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
 from muster.verification.bundles import ReplayedRow
-from muster.verification.checks import CommittedWork, Rules
 from muster.verification.evidence import check_signatures
 from muster.verification.profiles import Profile
+from muster.verification.rules import CommittedWork, Rules
 from validator.model import Model
 
 

@@ -25,7 +25,8 @@ from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
-from muster.verification.checks import CommittedWork, grade_rows
+from muster.verification.checks import grade_rows
+from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext
 from validator.verify import BadWorkError, show_document, verification_context
 

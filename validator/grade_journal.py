@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from muster.protocol.messages import ShownGrades
-from muster.verification.checks import CommittedWork
-
-if TYPE_CHECKING:
-    from validator.journal import ValidatorJournal
+from muster.runtime.journal import Journal
+from muster.verification.rules import CommittedWork
 
 GRADE_SCHEMA: Final = (
     # state: unsent, sent, or refused.
@@ -63,8 +61,9 @@ class OtherGrades:
 class GradeJournal:
     """The grades in a validator's journal."""
 
-    def __init__(self, journal: ValidatorJournal) -> None:
+    def __init__(self, journal: Journal, run: int) -> None:
         self._journal = journal
+        self._run = run
 
     # Showing one's own
 
@@ -163,7 +162,7 @@ class GradeJournal:
 
     def _commitment(self, row: sqlite3.Row) -> CommittedWork:
         return CommittedWork(
-            self._journal.run, row["step"], row["node"], row["idx"], row["root"], hour=row["hour"], block=row["block"]
+            self._run, row["step"], row["node"], row["idx"], row["root"], hour=row["hour"], block=row["block"]
         )
 
 

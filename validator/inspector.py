@@ -25,9 +25,10 @@ from muster.rollouts.schema import Rollout
 from muster.runtime import telemetry
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection, PoolMember, check_members, finite, make_bundle, make_member
-from muster.verification.checks import REASONS, CommittedWork, Finding, check_file, grade_rows
+from muster.verification.checks import REASONS, Finding, check_file, grade_rows
 from muster.verification.evidence import VerificationContext, pool_verdict
 from muster.verification.pools import ACCUSE, REJECT, judge_pool, pooled_work
+from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import sample_size
 from validator.context import RunVerificationContext
 from validator.records import PooledCommitment

@@ -24,8 +24,8 @@ from muster.contracts.registry import Convicted
 from muster.contracts.runs import WorkCommitted
 from muster.protocol.messages import ShownGrades, Verdict
 from muster.runtime.journal import Journal
-from muster.verification.checks import CommittedWork
 from muster.verification.pools import WINDOW, PooledWork, pooled_from_json, pooled_to_json
+from muster.verification.rules import CommittedWork
 from validator.grade_journal import GradeJournal
 from validator.records import SCHEMA, Ballot, CaseRecord, Pending, PooledCommitment, StoredVerdict
 
@@ -47,7 +47,7 @@ class ValidatorJournal(Journal):
         super().__init__(folder / "journal.sqlite", SCHEMA, owner=identity, setting="validator.state_dir")
         self.run = run
         self.validator = validator
-        self.grades = GradeJournal(self)
+        self.grades = GradeJournal(self, run)
         self.first_hour = 0
         """The hour in which this validator registered. Work of earlier hours is left to those who served in them: it
         cannot seal these, and a link of its hash chain for each would use that up."""

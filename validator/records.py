@@ -8,8 +8,8 @@ from typing import Final, Literal
 from muster.chain.types import kind_of
 from muster.contracts.court import Kind, Outcome
 from muster.protocol.messages import Verdict
-from muster.verification.checks import CommittedWork
 from muster.verification.pools import PooledWork
+from muster.verification.rules import CommittedWork
 from validator.grade_journal import GRADE_SCHEMA
 
 SCHEMA: Final = (

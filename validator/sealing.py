@@ -17,7 +17,7 @@ from muster.contracts import runs
 from muster.errors import RevertError
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.runtime import telemetry
-from muster.verification.checks import CommittedWork
+from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
 
 EMPTY_ROOT: bytes = bytes(32)

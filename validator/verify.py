@@ -23,9 +23,10 @@ from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
 from muster.verification.bundles import Inspection, finite
-from muster.verification.checks import CommittedWork, Finding
+from muster.verification.checks import Finding
 from muster.verification.evidence import CannotVerifyError, verify_evidence
 from muster.verification.grade_evidence import verify_grade_evidence
+from muster.verification.rules import CommittedWork
 from validator.context import RunVerificationContext, make_context
 from validator.inspector import inspect_commitment
 

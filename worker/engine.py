@@ -27,9 +27,9 @@ import torch
 from muster.errors import ConfigError, MusterError
 from muster.models.numerics import device_kind
 from muster.protocol.terms import Terms
-from muster.verification.checks import ModelFacts
 from muster.verification.devices import check_device
 from muster.verification.profiles import Profile
+from muster.verification.rules import ModelFacts
 
 if TYPE_CHECKING:
     from vllm import CompletionOutput, RequestOutput, SamplingParams

@@ -11,7 +11,7 @@ from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.verification.checks import Rules
+from muster.verification.rules import Rules
 from worker.context import WorkerContext
 from worker.decisions import NodeState, next_to_make, waiting_reason
 from worker.engine import Engine, EngineLimits

@@ -11,7 +11,7 @@ from muster.environments.manifest import Score
 from muster.environments.rewards import length_reward
 from muster.protocol.draws import Draw
 from muster.rollouts.schema import Rollout, one_span
-from muster.verification.checks import Rules
+from muster.verification.rules import Rules
 from worker.engine import Generation, GenerationRequest
 
 

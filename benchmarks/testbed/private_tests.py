@@ -54,7 +54,8 @@ from muster.tasksets.generated import make_task_set
 from muster.tasksets.sealing import seal_set
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import Inspection
-from muster.verification.checks import CommittedWork, ModelFacts, Rules, check_file
+from muster.verification.checks import check_file
+from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from trainer.accepted_work import AcceptedWork
 from trainer.batches import WorkFile
 from validator.context import RunVerificationContext

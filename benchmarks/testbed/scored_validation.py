@@ -43,8 +43,9 @@ from muster.rollouts.parquet import read_rollouts, write_rollouts
 from muster.settings.schema import ValidatorSettings
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import TaskSet
-from muster.verification.checks import CommittedWork, ModelFacts, Rules, check_file
+from muster.verification.checks import check_file
 from muster.verification.profiles import BF16, profile_hash
+from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from muster.verification.sample_policy import sample_size
 from validator.replay import Replayer
 from worker.engine import Engine, EngineLimits, GenerationRequest

@@ -17,8 +17,8 @@ from muster.evaluation.client import ask
 from muster.evaluation.request import EvalRequest, Sampling, TaskResult
 from muster.models.files import model_hash, tokenizer_hash
 from muster.protocol.terms import Terms
-from muster.verification.checks import ModelFacts
 from muster.verification.profiles import profile_hash
+from muster.verification.rules import ModelFacts
 
 SamplesOption = Annotated[int, typer.Option(min=1, help="Answers to each task.")]
 BudgetsOption = Annotated[str | None, typer.Option(help="Thinking budgets in tokens, comma-separated.")]

@@ -36,8 +36,8 @@ from muster.tasksets.document import MAX_DOCUMENT_BYTES
 from muster.tasksets.packs import MAX_STORED_BYTES
 from muster.tasksets.taskset import COMPONENTS_NAME, DOCUMENT_NAME, TaskSet
 from muster.verification.calibration import MAX_DOCUMENT, check_calibration, parse_calibration, read_document
-from muster.verification.checks import ModelFacts, Rules
 from muster.verification.profiles import Profile, known_profile
+from muster.verification.rules import ModelFacts, Rules
 
 NEWEST: Final = 2
 """Newest steps that are not deleted for an older one: the current one, and what the next is made of."""

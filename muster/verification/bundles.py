@@ -26,8 +26,9 @@ from muster.protocol.messages import Address, Hash, Message, Reason, ShownGrades
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.parquet import write_rollouts
 from muster.rollouts.schema import Rollout
-from muster.verification.checks import CommittedWork, Finding, Rules
+from muster.verification.checks import Finding
 from muster.verification.pools import WINDOW, PooledWork
+from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import MAX_TASKS_BYTES, ShownTask, show_tasks, size_of
 from muster.verification.statistics import RowSums
 

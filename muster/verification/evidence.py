@@ -38,19 +38,10 @@ from muster.verification.bundles import (
     is_about,
     parse_bundle,
 )
-from muster.verification.checks import (
-    CheckedRow,
-    CommittedWork,
-    Finding,
-    Rules,
-    check_draw,
-    check_place,
-    check_root,
-    check_rows,
-    check_shape,
-)
+from muster.verification.checks import CheckedRow, Finding, check_draw, check_place, check_root, check_rows, check_shape
 from muster.verification.pools import CONVICT, PoolFinding, pool_findings, pooled_work
 from muster.verification.profiles import Profile
+from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import read_tasks
 
 REPLAYED: Final[frozenset[Reason]] = frozenset({"sampling_mismatch", "activation_mismatch", "wrong_logprobs"})

@@ -22,8 +22,8 @@ from muster.protocol.messages import Many, Message, Reason, UInt32
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
 from muster.runtime.files import write_durably
-from muster.verification.checks import Rules
 from muster.verification.profiles import PROFILES, STATISTICS, Limit, Profile
+from muster.verification.rules import Rules
 
 MAX_FILE_BYTES: Final = 256 << 20
 """Largest spec or report that is read."""

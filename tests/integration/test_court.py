@@ -27,8 +27,8 @@ from muster.protocol.merkle import LeafTree
 from muster.protocol.messages import UploadReceipt
 from muster.rollouts.leaves import Leaf, leaf_hash
 from muster.settings.schema import Settings
-from muster.verification.checks import CommittedWork
 from muster.verification.profiles import CPU_FP32
+from muster.verification.rules import CommittedWork
 from tests.support.chain import Deployment, deploy_on, funded_on
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree

@@ -30,7 +30,8 @@ from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
 from muster.verification.bundles import Inspection, make_bundle
-from muster.verification.checks import CommittedWork, Finding
+from muster.verification.checks import Finding
+from muster.verification.rules import CommittedWork
 from tests.support.chain import Deployment
 from tests.support.commitment_samples import upload_of
 from validator.challenger import Challenger

@@ -22,7 +22,7 @@ from muster.protocol.requests import HEADER_BODY, HEADER_EXPIRY, HEADER_NONCE, H
 from muster.protocol.terms import Terms, WorkClass
 from muster.rollouts.leaves import rollout_tree
 from muster.rollouts.schema import Rollout, one_span
-from muster.verification.checks import CommittedWork, ModelFacts, Rules
+from muster.verification.rules import CommittedWork, ModelFacts, Rules
 
 RUNS = "0x" + "11" * 20
 REGISTRY = "0x" + "22" * 20

@@ -15,7 +15,8 @@ from muster.protocol.hashes import content_hash, hash_bytes
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import Inspection, make_bundle
-from muster.verification.checks import CommittedWork, Finding, check_file
+from muster.verification.checks import Finding, check_file
+from muster.verification.rules import CommittedWork
 from tests.support import commitment_samples as samples
 from tests.support.validator_samples import ME, opened, receive, refusal, verdict, work
 from tests.support.verification_context import without_shards

@@ -20,7 +20,8 @@ from muster.protocol.messages import Grade, ShownGrades, Verdict
 from muster.rollouts.schema import Rollout
 from muster.tasksets import TaskSet
 from muster.tasksets.sealing import seal_set
-from muster.verification.checks import CommittedWork, Rules, grade_rows
+from muster.verification.checks import grade_rows
+from muster.verification.rules import CommittedWork, Rules
 from tests.support.commitment_samples import WHERE, committed, drawn, honest_rows, rules
 from tests.support.verification_context import Context
 

@@ -11,7 +11,7 @@ from muster.contracts.runs import WorkCommitted
 from muster.errors import RefusedError
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.messages import Verdict
-from muster.verification.checks import CommittedWork
+from muster.verification.rules import CommittedWork
 from validator.journal import ValidatorJournal
 
 ME, NODE, OTHER = ("0x" + letter * 40 for letter in "aB1")

@@ -18,9 +18,10 @@ from muster.rollouts.parquet import FileLimits, read_rollouts, write_rollouts
 from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import EvidenceBundle, Inspection, PoolMember, ReplayedRow, make_bundle, make_member
-from muster.verification.checks import CommittedWork, Finding, Rules
+from muster.verification.checks import Finding
 from muster.verification.pools import ACCUSE, UNIT_TOKENS
 from muster.verification.profiles import CPU_FP32
+from muster.verification.rules import CommittedWork, Rules
 from muster.verification.statistics import RowSums
 from tests.support.commitment_samples import (
     ACCUSER,

@@ -28,8 +28,8 @@ from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout, one_span
 from muster.swarm.plan import LOCAL_TERMS
 from muster.tasksets.taskset import TaskSet
-from muster.verification.checks import CommittedWork, ModelFacts, Rules
 from muster.verification.profiles import CPU_FP32, Profile, profile_by_hash, profile_hash
+from muster.verification.rules import CommittedWork, ModelFacts, Rules
 from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
 from trainer.packing import Sample
 from trainer.policy import Policy

@@ -31,9 +31,10 @@ from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import ValidatorSettings
 from muster.verification.bundles import Inspection, ReplayedRow
-from muster.verification.checks import CommittedWork, Finding, check_rows
+from muster.verification.checks import Finding, check_rows
 from muster.verification.evidence import VerificationContext
 from muster.verification.profiles import Limit
+from muster.verification.rules import CommittedWork
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
 from validator.inspector import from_replay, from_static, inspect_file
 from validator.model import Model

@@ -41,8 +41,8 @@ from muster.shardcast.format.manifest import parse_manifest
 from muster.tasksets.document import ShardEntry, TaskSetDocument, TaskSetPart, TaskSource
 from muster.tasksets.packs import TaskShard, task_leaf
 from muster.verification.bundles import EvidenceBundle
-from muster.verification.checks import CommittedWork
 from muster.verification.profiles import profile_hash
+from muster.verification.rules import CommittedWork
 from scripts.contract_vectors import terms_with
 from tests.support.hash_chain import opens_chain
 from tests.support.paths import ROOT

@@ -10,9 +10,10 @@ from muster.chain.keys import Signer
 from muster.contracts.court import Kind
 from muster.errors import UnreachableError
 from muster.settings.schema import ValidatorSettings
-from muster.verification.checks import CommittedWork, Finding
+from muster.verification.checks import Finding
 from muster.verification.evidence import verify_evidence
 from muster.verification.pools import ACCUSE
+from muster.verification.rules import CommittedWork
 from tests.support import commitment_samples as samples
 from tests.support.validator_samples import NODE, ROOT
 from tests.support.verification_context import LEANING, STRAIGHT, Context, thinking_rows

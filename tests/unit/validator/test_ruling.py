@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from muster.contracts.court import BallotState, Kind, Outcome
-from muster.verification.checks import CommittedWork
+from muster.verification.rules import CommittedWork
 from tests.support.validator_samples import ME, NODE, OTHER, ROOT
 from validator.records import Ballot, CaseRecord
 from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_of

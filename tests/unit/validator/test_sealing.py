@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from muster.protocol.merkle import LeafTree
-from muster.verification.checks import CommittedWork
+from muster.verification.rules import CommittedWork
 from tests.support.validator_samples import NODE
 from validator.sealing import EMPTY_ROOT, vouch_leaf, vouch_root
 

@@ -21,7 +21,8 @@ from muster.errors import ConfigError, UnreachableError
 from muster.protocol.messages import Reason
 from muster.rollouts.schema import Rollout, one_span
 from muster.tasksets.build import NewPart, write_task_set
-from muster.verification.checks import LOGPROB_SLACK, REASONS, Finding, ModelFacts, check_file
+from muster.verification.checks import LOGPROB_SLACK, REASONS, Finding, check_file
+from muster.verification.rules import ModelFacts
 from tests.support.commitment_samples import LIMIT, committed, drawn, honest_rows, rules, tokens_of
 
 STOPPED, LIMITED = 4, 5

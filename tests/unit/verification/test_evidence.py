@@ -26,9 +26,10 @@ from muster.verification.bundles import (
     make_bundle,
     make_member,
 )
-from muster.verification.checks import MAX_ROW_BYTES, CommittedWork, Finding, check_file
+from muster.verification.checks import MAX_ROW_BYTES, Finding, check_file
 from muster.verification.evidence import CannotVerifyError, verify_evidence
 from muster.verification.pools import CONVICT
+from muster.verification.rules import CommittedWork
 from muster.verification.shown_tasks import ShownTask, show_tasks
 from tests.support.commitment_samples import (
     ACCUSER,

@@ -11,9 +11,9 @@ import pytest
 from muster.grading.grades import UNSURE_FUEL, RowGrade, first_difference, grades_hash, grades_text, parse_grades
 from muster.protocol.messages import ShownGrades
 from muster.verification.bundles import Inspection, parse_bundle
-from muster.verification.checks import CommittedWork
 from muster.verification.evidence import CannotVerifyError
 from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
+from muster.verification.rules import CommittedWork
 from tests.support.commitment_samples import ACCUSER, committed
 from tests.support.grading_samples import GRADERS, GradingContext, right_text, sealed_rows, sealed_rules, show
 

@@ -16,7 +16,8 @@ from muster.grading.masters import Masters
 from muster.grading.sealing import seal_task
 from muster.tasksets import NewPart, write_task_set
 from muster.tasksets.sealing import seal_set
-from muster.verification.checks import Rules, check_rows, grade_rows
+from muster.verification.checks import check_rows, grade_rows
+from muster.verification.rules import Rules
 from tests.support.commitment_samples import drawn, honest_rows, rules, tokens_of
 from tests.support.grading_samples import MASTERS, sealed_rows, sealed_rules, with_set
 from trainer.grading import with_grades

@@ -21,8 +21,9 @@ from muster.sandbox.component import local_component
 from muster.tasksets.build import NewPart, write_task_set
 from muster.tasksets.taskset import COMPONENTS_NAME, TaskSet
 from muster.verification.bundles import Inspection, make_bundle
-from muster.verification.checks import ROW_CHECKS, CheckedRow, CommittedWork, Finding, Rules, check_rows
+from muster.verification.checks import ROW_CHECKS, CheckedRow, Finding, check_rows
 from muster.verification.evidence import verify_evidence
+from muster.verification.rules import CommittedWork, Rules
 from tests.support.commitment_samples import ACCUSER, committed, drawn, honest_rows, rules, tokens_of
 from tests.support.mixture import manifest_of, poisoned_parts, task
 from tests.support.verification_context import Context
