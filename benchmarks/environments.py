@@ -213,7 +213,7 @@ def measure_private(size: Size) -> list[Figure]:
     punished = told.wrong_grader_punished and told.honest_free
     case = {"convicted": told.convicted, "lock_lost": str(told.lock_lost)}
     return [
-        _count("test_bytes_found", told.test_bytes_found, "found", searched),
+        _count("private_bytes_found", told.test_bytes_found, "found", searched),
         _least("grades_reproduced", [share], 1.0, "of grades", **graded),
         figure("wrong_grader_punished", [punished], ratio=int(punished), target=1, unit="of one", **case),
     ]

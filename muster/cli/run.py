@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import MappingProxyType
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from muster.chain.client import Chain, event_of
+from muster.chain.client import event_of
 from muster.chain.deploy import verify_deployment
 from muster.chain.provider import connected
-from muster.chain.types import AddressBook, TxReceipt
+from muster.chain.types import AddressBook
 from muster.cli.calibrate import (
     LengthOption,
     ModelArgument,
@@ -25,18 +23,17 @@ from muster.cli.calibrate import (
     derive,
     grid_of,
 )
-from muster.cli.session import Session, as_table, command, parse_numbers, parse_tokens
-from muster.cli.wallet import require_tokens
+from muster.cli.run_escrow import close, fund, reveal_master, withdraw
+from muster.cli.run_show import admits, list_, show
+from muster.cli.session import RunArgument, Session, as_table, command, parse_numbers
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
-from muster.contracts import court, runs, token
+from muster.contracts import runs
 from muster.contracts.abi import CONTRACTS
-from muster.contracts.codec import Transaction
-from muster.contracts.runs import EscrowWithdrawn, RunCreated
-from muster.errors import ConfigError, MismatchError, UsageError
+from muster.contracts.runs import RunCreated
+from muster.errors import ConfigError, MismatchError
 from muster.models.files import context_of, model_hash, parameter_count, tokenizer_hash
 from muster.protocol.hashes import hex_hash
-from muster.protocol.masters import epochs_begun, epochs_over
 from muster.protocol.terms import Terms, WorkClass, check_context
 from muster.protocol.terms_file import (
     LOCAL_DEFAULTS,
@@ -44,11 +41,10 @@ from muster.protocol.terms_file import (
     PUBLIC_DEFAULTS,
     fit_context,
     read_terms,
-    terms_document,
     write_terms,
 )
 from muster.runtime.files import write_durably
-from muster.runtime.units import Duration, Moment, Tokens
+from muster.runtime.units import Tokens
 from muster.tasksets.taskset import TaskSet
 from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document
 from muster.verification.profiles import known_profile, profile_hash
@@ -57,8 +53,6 @@ app = typer.Typer()
 
 UNCALIBRATED_PARAMETERS: Final = 20_000_000
 """Of the largest model that a run in bfloat16 trains without a calibration of its own."""
-
-RunArgument = Annotated[int | None, typer.Argument(help="Number of the run; else that of the settings.")]
 
 
 @command(app, "template")
@@ -186,7 +180,7 @@ async def create(
         await session.spend(
             chain,
             "Create a run",
-            {"owner": chain.signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": _admits(terms)},
+            {"owner": chain.signer.address, "pay": f"{Tokens(terms.pay)} per commitment", "admits": admits(terms)},
             runs.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
@@ -237,164 +231,10 @@ def _check_model(terms: Terms, model: Path) -> None:
     check_context(terms, context_of(model))
 
 
-@command(app, "fund", operator=True)
-async def fund(
-    session: Session,
-    amount: Annotated[str, typer.Argument(help="Tokens to add to the escrow.")],
-    run: RunArgument = None,
-) -> None:
-    """Add tokens to a run's escrow. Work is paid from it; what is reserved for work cannot be taken back."""
-    wei, number = parse_tokens(amount), run or session.settings.run
-    async with session.operator() as chain:
-        await require_tokens(chain, wei)
-
-        async def act(chain: Chain) -> TxReceipt:
-            # A dry run does not see the allowance of a dry run, so it ends after that.
-            if await chain.call(token.allowance(chain.signer.address, chain.addresses.runs)) < wei:
-                approval = await chain.send(token.approve(chain.addresses.runs, wei))
-                if not approval.hash:
-                    return approval
-            return await chain.send(runs.fund(number, wei))
-
-        title = f"Add {Tokens(wei)} to the escrow of run {number}"
-        await session.spend(chain, title, {"amount": Tokens(wei)}, act, {"run": number, "amount": Tokens(wei)})
-
-
-@command(app, "withdraw", operator=True)
-async def withdraw(
-    session: Session,
-    amount: Annotated[str, typer.Argument(help="Tokens to take out of the escrow.")],
-    run: RunArgument = None,
-) -> None:
-    """Take tokens out of a run's escrow: announce it first, type it again once the notice has passed."""
-    wei, number = parse_tokens(amount), run or session.settings.run
-    async with session.operator() as chain:
-        info = await chain.call(runs.run_info(number))
-        ready = await _noticed(
-            session,
-            chain,
-            f"Announce that {Tokens(wei)} will be withdrawn from run {number}",
-            runs.announce_withdrawal(number, wei),
-            {"run": number, "withdrawn": False},
-            info.withdrawal_at if info.withdrawal == wei else 0,
-            again=f"muster run withdraw {amount} {number}",
-            stake={"instead of": f"{Tokens(info.withdrawal)}"} if info.withdrawal else {},
-        )
-        if ready:
-            back = min(wei, await chain.call(runs.withdrawable(number)))
-            await session.spend(
-                chain,
-                f"Withdraw from the escrow of run {number}",
-                {"back": f"{Tokens(back)}"},
-                runs.withdraw_escrow(number),
-                {"run": number, "withdrawn": True},
-                outcome=lambda receipt: {"amount": Tokens(event_of(receipt, EscrowWithdrawn).amount)},
-            )
-
-
-@command(app, "close", operator=True)
-async def close(session: Session, run: RunArgument = None) -> None:
-    """Close a run to new work: announce it first, type it again once the notice has passed."""
-    number = run or session.settings.run
-    async with session.operator() as chain:
-        close_at = (await chain.call(runs.run_info(number))).close_at
-        ready = await _noticed(
-            session,
-            chain,
-            f"Announce that run {number} will close",
-            runs.announce_close(number),
-            {"run": number, "closed": False},
-            close_at,
-            again=f"muster run close {number}",
-            waits={"close_at": Moment(close_at)},
-        )
-        if ready:
-            back = Tokens(await chain.call(runs.withdrawable(number)))
-            title, document = f"Close run {number}", {"run": number, "closed": True}
-            await session.spend(chain, title, {"back": back}, runs.close(number), document)
-
-
-@command(app, "reveal-master", operator=True)
-async def reveal_master(
-    session: Session,
-    masters: Annotated[Path, typer.Argument(help="Secret file that muster tasks seal wrote.")],
-    run: RunArgument = None,
-    epoch: Annotated[
-        int | None, typer.Option(min=1, help="Reveal up to this epoch; else the epochs that are over.")
-    ] = None,
-) -> None:
-    """Reveal the masters of private tests whose epoch is over: from then on anybody can check all grades.
-
-    Until the masters of all epochs that have begun are revealed, you can neither withdraw nor close. The last epoch
-    goes on for ever: name it by --epoch when you end the run. What is revealed too early is private no more.
-    """
-    from muster.chain.masters_file import read_masters
-
-    secret, number = read_masters(masters), run or session.settings.run
-    async with session.operator() as chain:
-        # 1. Which are due.
-        terms, state = await chain.terms(number), await chain.call(runs.run_state(number))
-        if secret.tip != terms.grade_tip:
-            raise MismatchError(f"{masters} holds the masters of another run than {number}", hint="muster run list")
-        shown = (await chain.call(court.masters(number))).epochs
-        last = epochs_over(terms, state.steps) if epoch is None else epoch
-        if last <= shown:
-            session.result(
-                {"run": number, "revealed": [], "epochs": shown},
-                f"nothing is due: {shown} of {terms.grade_epochs} masters are revealed; the last with --epoch",
-            )
-            return
-        begun = epochs_begun(terms, state.steps)
-        if last > begun:
-            raise UsageError(
-                f"epoch {last} has not begun; the run is in epoch {begun}", hint="reveal it when it is over"
-            )
-
-        # 2. In order.
-        async def act(chain: Chain) -> TxReceipt:
-            # A dry run does not see the master that a dry run revealed, so it ends after one.
-            receipt = await chain.send(court.reveal_master(number, secret.of(shown + 1)))
-            for later in range(shown + 2, last + 1):
-                if not receipt.hash:
-                    break
-                receipt = await chain.send(court.reveal_master(number, secret.of(later)))
-            return receipt
-
-        revealed = list(range(shown + 1, last + 1))
-        title = f"Reveal the master of epoch {', '.join(map(str, revealed))} of run {number}"
-        stake = {"private no more": "the tests of these epochs"}
-        await session.spend(chain, title, stake, act, {"run": number, "revealed": revealed, "epochs": last})
-
-
-async def _noticed(
-    session: Session,
-    chain: Chain,
-    title: str,
-    announce: Transaction,
-    document: Mapping[str, Any],
-    announced: int,
-    *,
-    again: str,
-    stake: Mapping[str, object] = MappingProxyType({}),
-    waits: Mapping[str, object] = MappingProxyType({}),
-) -> bool:
-    """Return whether the notice of what was announced is over; else print how long it runs still, or announce it.
-
-    announced: the second that the act was announced for, 0 where it was not. As in `Escrow._requireNoticed`, a notice
-    starts over after a pause, and lapses some time after its end. again: the command that acts.
-    """
-    calls = [runs.notice_period(document["run"]), runs.notice_lapses(), runs.paused_until()]
-    seconds, lapses, paused = await chain.call_all(calls)
-    now, ready_at = (await chain.head()).timestamp, max(announced, paused + seconds)
-    if not announced or now >= ready_at + lapses:
-        notice = f"{Duration(seconds)}, in which work goes on; then, within {Duration(lapses)}: {again}"
-        document = {**document, "notice_seconds": Duration(seconds)}
-        await session.spend(chain, title, {**stake, "notice": notice}, announce, document)
-    elif now < ready_at:
-        session.result({**document, **waits, "wait_seconds": Duration(ready_at - now)})
-    else:
-        return True
-    return False
+command(app, "fund", operator=True)(fund)
+command(app, "withdraw", operator=True)(withdraw)
+command(app, "close", operator=True)(close)
+command(app, "reveal-master", operator=True)(reveal_master)
 
 
 @command(app, "admit", operator=True)
@@ -416,68 +256,5 @@ async def admit(
         )
 
 
-@command(app, "show")
-async def show(
-    session: Session,
-    run: RunArgument = None,
-    terms: Annotated[bool, typer.Option("--terms", help="Print the terms as a TOML file instead.")] = False,
-) -> None:
-    """Show terms, escrow, steps and validators of a run, from the chain."""
-    number = run or session.settings.run
-    async with session.chain() as chain:
-        agreed = await chain.terms(number)
-        if terms:
-            session.result({"run": number, "terms": terms_document(agreed)}, write_terms(agreed).rstrip())
-            return
-        session.result(await run_document(chain, number, session.options.json))
-
-
-@command(app, "list")
-async def list_(session: Session) -> None:
-    """List the runs of this deployment."""
-    async with session.chain() as chain:
-        rows = [await _row(chain, run) for run in range(1, await chain.call(runs.run_count()) + 1)]
-        session.result(rows)
-
-
-async def _row(chain: Chain, run: int) -> dict[str, Any]:
-    state, info = await chain.call(runs.run_state(run)), await chain.call(runs.run_info(run))
-    agreed = await chain.terms(run)
-    return {
-        "run": run,
-        "owner": info.owner,
-        "pay": Tokens(agreed.pay),
-        "escrow": Tokens(state.balance),
-        "steps": state.steps,
-        "validators": state.validators,
-        "closed": state.closed,
-    }
-
-
-async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
-    """Return what `muster run show` prints; with `exact`, all terms too."""
-    agreed, info = await chain.terms(run), await chain.call(runs.run_info(run))
-    latest = await chain.latest_checkpoint(run)
-    return {
-        **await _row(chain, run),
-        "reserved": Tokens((await chain.call(runs.run_state(run))).reserved),
-        "withdrawable": Tokens(await chain.call(runs.withdrawable(run))),
-        "kept": Tokens(info.kept),
-        "trainer": agreed.trainer,
-        "admits": _admits(agreed),
-        "worker_stake": Tokens(agreed.worker_stake),
-        "validator_stake": Tokens(agreed.validator_stake),
-        "slash": f"{agreed.slash_bps / 100:g}%",
-        "rollouts_per_commitment": agreed.positions,
-        "async_level": agreed.async_level,
-        "classes": [f"{c.weight_bps} bps for {', '.join(map(str, c.budgets))} tokens" for c in agreed.classes],
-        "latest_step": latest.step if latest else None,
-        "manifest_root": latest.manifest_root if latest else None,
-        "withdrawal": Tokens(info.withdrawal),
-        "withdrawal_at": Moment(info.withdrawal_at) if info.withdrawal_at else None,
-        "close_at": Moment(info.close_at) if info.close_at else None,
-    } | ({"terms": terms_document(agreed)} if exact else {})
-
-
-def _admits(terms: Terms) -> str:
-    return "anyone who locks a stake" if terms.admitter == NOBODY else f"whom {terms.admitter} lists"
+command(app, "show")(show)
+command(app, "list")(list_)

@@ -50,6 +50,7 @@ ConfigOption = Annotated[
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+RunArgument = Annotated[int | None, typer.Argument(help="Number of the run; else that of the settings.")]
 OperatorOption = Annotated[
     str | None,
     typer.Option("--operator", help="Wallet of the cold operator key: a path or a name. Else the key of the settings."),
