@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -150,6 +151,14 @@ def test_what_a_killed_process_left_is_deleted(tmp_path: Path):
     root = unpack(tmp_path, tar(file("lib/new")))
     assert [path.name for path in (root / "lib").iterdir()] == ["new"]
     assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [root.name, "lock"]
+
+
+def test_an_image_has_its_name_once_its_files_are_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    # After a power failure its files might be empty otherwise, and programs fail that are right.
+    there: list[list[str]] = []
+    monkeypatch.setattr(os, "sync", lambda: there.append(sorted(path.name for path in (tmp_path / "cache").iterdir())))
+    unpack(tmp_path, tar(file("lib/a")))
+    assert there == [["image.part", "lock"]]
 
 
 def test_several_that_want_it_at_once_unpack_it_once(tmp_path: Path):
