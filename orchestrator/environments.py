@@ -7,7 +7,7 @@ The rules:
 2. A pack is read before it is kept (`muster.contributions.pack`), never run. Whether it scores as it says is checked by
    whoever admits it.
 3. A name and version of an author is one pack, for ever. So many of an author's packs may wait for the owner, so many
-   of all, and so many are listed.
+   of all, and so many may be listed that the owner has not refused: what it refuses takes nobody's place.
 4. The run's owner decides by a signed message, the later one counts. Everybody can check both signatures.
 5. Packs and decisions are copied to storage, from which a new database is filled.
 """
@@ -41,6 +41,7 @@ MAX_OF_AUTHOR: Final = 8
 MAX_WAITING: Final = 128
 """Environments that may wait for the owner: a gibibyte."""
 MAX_LISTED: Final = 1_000
+"""Environments that wait or are admitted."""
 STRANGERS_SHARE: Final = 2
 """Members of the run and its owner find room until all of it is taken, others until one part in so many is: keys cost
 nothing."""
@@ -232,7 +233,8 @@ def _counts(connection: Connection, author: str) -> Counts:
     own = func.sum(case((environments.c.author == author, 1), else_=0))
     rows = connection.execute(select(environments.c.state, func.count(), own).group_by(environments.c.state)).all()
     waiting = [(count, int(of_author)) for state, count, of_author in rows if state == "waiting"]
-    return Counts(sum(row[1] for row in rows), *(waiting[0] if waiting else (0, 0)))
+    listed = sum(count for state, count, _ in rows if state != "refused")
+    return Counts(listed, *(waiting[0] if waiting else (0, 0)))
 
 
 def refusal_of(author: str, counts: Counts, submissions: str, *, member: bool) -> Exception | None:

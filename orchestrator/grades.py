@@ -1,7 +1,7 @@
 """Receive grades of private tests: each what its validator's verdict committed to, and none before enough did.
 
 A validator shows its grades once the run's required number of validators have accepted, so each of these graded
-without having seen the others' grades.
+without having seen the others' grades. It shows them while there is time to accuse it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import Final
 from sqlalchemy import Connection, select
 
 from muster.clients.storage import ContentStore
+from muster.constants import HOUR_SECONDS
 from muster.errors import MismatchError
 from muster.grading.shown import read_committed
 from muster.protocol.eip712 import Domain
@@ -22,7 +23,11 @@ from orchestrator.auth import Caller
 from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database, insert_once
 from orchestrator.queries import Queries, opinions_of
-from orchestrator.tables import grades, verdicts
+from orchestrator.tables import commitments, grades, verdicts
+
+SHOW_HOURS: Final = 48
+"""Full hours after a commitment's hour in which its grades are taken. For 72 a case can be opened
+(Runs.UNSEALED_WINDOW_HOURS), and who shows wrong ones in the last of them could not be taken to court any more."""
 
 SHOWN: Final = telemetry.counter("grades", "Grades of private tests received")
 log = telemetry.logger("orchestrator")
@@ -48,7 +53,7 @@ class Grades:
             raise problems.not_allowed(f"the grades are {statement.validator}'s, the request {caller.address}'s")
 
         # 2. They open what the verdict committed to, and enough others are committed.
-        verdict, accepts, known = await self._database.read(lambda connection: self._known(connection, shown))
+        verdict, accepts, known, hour = await self._database.read(lambda connection: self._known(connection, shown))
         if verdict is None:
             raise problems.not_found(f"there is no verdict of {statement.validator} on this commitment")
         try:
@@ -58,6 +63,12 @@ class Grades:
         required = self._queries.terms.accepts_required
         if accepts < required:
             raise problems.too_early(f"{accepts} validators have accepted it; grades are shown once {required} have")
+        if not known and hour is not None and self._queries.chain.now > (hour + 1 + SHOW_HOURS) * HOUR_SECONDS:
+            raise problems.conflict(
+                f"commitment {statement.index} of {statement.node} is older than {SHOW_HOURS} hours: there would be no "
+                "time to accuse anybody of its grades",
+                "grades are shown as soon as enough validators have accepted",
+            )
 
         # 3. Storage, then the database. Signed anew they are the same grades, and are not stored again.
         if known:
@@ -65,8 +76,8 @@ class Grades:
         await self.copies.put(shown.model_dump_json().encode())
         return await self.record(shown, time.time())
 
-    def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int, bool]:
-        """Return the validator's verdict, how many trusted validators accept, and whether it has shown its grades."""
+    def _known(self, connection: Connection, shown: ShownGrades) -> tuple[Verdict | None, int, bool, int | None]:
+        """Return the verdict, how many trusted validators accept, if its grades are known, the commitment's hour."""
         statement = shown.statement
         query = select(verdicts.c.document).where(
             verdicts.c.validator == statement.validator,
@@ -78,7 +89,13 @@ class Grades:
         opinions = opinions_of(connection, statement.node, statement.index, statement.root)
         accepts = {opinion.validator for opinion in opinions if opinion.trusted and opinion.accepted}
         known = any(one.validator == statement.validator and one.grades for one in opinions)
-        return Verdict.model_validate_json(document) if document else None, len(accepts), known
+        made = select(commitments.c.hour).where(
+            commitments.c.node == statement.node,
+            commitments.c.index == statement.index,
+            commitments.c.root == statement.root,
+        )
+        hour = connection.execute(made).scalar_one_or_none()
+        return Verdict.model_validate_json(document) if document else None, len(accepts), known, hour
 
     async def record(self, shown: ShownGrades, received: float) -> bool:
         """Record grades and their effect. Return False when they are known."""

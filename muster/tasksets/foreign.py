@@ -12,13 +12,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import selectors
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
-import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +27,7 @@ from typing import Any, Final
 from pydantic_core import from_json
 
 from muster.errors import ConfigError, MalformedError, StorageError, UnreachableError
+from muster.sandbox.component import locked
 
 EXPORTERS: Final = Path(__file__).resolve().parent / "exporters"
 
@@ -62,15 +64,18 @@ def own_environment(requirements: Sequence[str], cache: Path) -> Path:
     uv = shutil.which("uv", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}")
     if uv is None:
         raise ConfigError("uv is not here, which makes the package's environment", hint="pip install uv")
+    python = folder / "bin" / "python"
     try:
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        _uv([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], requirements)
-        python = folder / "bin" / "python"
-        with tempfile.TemporaryDirectory(prefix="muster-package-") as copies:
-            install = [uv, "pip", "install", "--quiet", "--python", str(python)]
-            _uv([*install, *(_copied(one, Path(copies)) for one in requirements)], requirements)
-        (folder / "ready").touch()
+        cache.mkdir(parents=True, exist_ok=True)
+        with locked(cache / f"{key}.lock"):
+            if (folder / "ready").exists():
+                return python  # another process has made it meanwhile
+            shutil.rmtree(folder, ignore_errors=True)
+            _uv([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], requirements)
+            with tempfile.TemporaryDirectory(prefix="muster-package-") as copies:
+                install = [uv, "pip", "install", "--quiet", "--python", str(python)]
+                _uv([*install, *(_copied(one, Path(copies)) for one in requirements)], requirements)
+            (folder / "ready").touch()
     except OSError as error:
         raise StorageError(f"{folder} cannot be written: {error.strerror}") from error
     return python
@@ -96,14 +101,13 @@ def _copied(requirement: str, copies: Path) -> str:
 
 def _uv(command: list[str], requirements: Sequence[str]) -> None:
     try:
-        subprocess.run(command, check=True, capture_output=True, env=_variables(), timeout=INSTALL_SECONDS)
-    except subprocess.CalledProcessError as error:
-        said = error.stderr.decode(errors="replace")[-_TAIL:].strip()
+        code, said = _follow(command, INSTALL_SECONDS, lambda _: None)
+    except TimeoutError as error:
+        raise UnreachableError(f"uv takes longer than {INSTALL_SECONDS} seconds", hint="try again") from error
+    if code != 0:
         raise UnreachableError(
             f"uv cannot install {', '.join(requirements)}: {said}", hint="is the name right, and the index reachable?"
-        ) from error
-    except subprocess.TimeoutExpired as error:
-        raise UnreachableError(f"uv takes longer than {INSTALL_SECONDS} seconds", hint="try again") from error
+        )
 
 
 @contextmanager
@@ -126,43 +130,75 @@ def exported(python: Path, program: str, order: Mapping[str, Any]) -> Iterator[t
 
 def _run(command: list[str], folder: Path, rows: Path) -> bytes:
     """Run a command, write its stdout after the first line to `rows`, and return that line."""
-    errors, late = folder / "errors", threading.Event()
-    with errors.open("wb") as stderr, rows.open("wb") as file:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, cwd=folder, env=_variables(),
-            start_new_session=True,
-        )  # fmt: skip
-        assert process.stdout is not None
+    first, size = bytearray(), 0
+    with rows.open("wb") as file:
 
-        def end() -> None:
-            late.set()
-            _kill(process)
+        def take(chunk: bytes) -> None:
+            nonlocal size
+            if not first.endswith(b"\n"):
+                line, mark, chunk = chunk.partition(b"\n")
+                first.extend(line + mark)
+                if len(first) > MAX_ABOUT_BYTES:
+                    raise MalformedError(f"the first line of the export has more than {MAX_ABOUT_BYTES} bytes")
+            # What reads rows knows other files by their beginning: Parquet, gzip and lists, which are for our own.
+            if not size and chunk and not chunk.startswith(b"{"):
+                raise MalformedError(f"the export goes on with something else than JSON objects: {chunk[:80]!r}")
+            size += len(chunk)
+            if size > MAX_EXPORT_BYTES:
+                raise MalformedError(f"the export has more than {MAX_EXPORT_BYTES} bytes", hint="give --count")
+            file.write(chunk)
 
-        timer = threading.Timer(EXPORT_SECONDS, end)
-        timer.start()
         try:
-            first, size = process.stdout.readline(MAX_ABOUT_BYTES + 1), 0
-            while chunk := process.stdout.read(_CHUNK):
-                size += len(chunk)
-                if size > MAX_EXPORT_BYTES:
-                    raise MalformedError(f"the export has more than {MAX_EXPORT_BYTES} bytes", hint="give --count")
-                file.write(chunk)
-            code = process.wait()
-        finally:
-            timer.cancel()
-            _kill(process)
-            process.stdout.close()
-            process.wait()
-    if late.is_set():
-        raise MalformedError(f"the export took longer than {EXPORT_SECONDS} seconds", hint="give a smaller --count")
+            code, said = _follow(command, EXPORT_SECONDS, take, folder)
+        except TimeoutError as error:
+            raise MalformedError(
+                f"the export took longer than {EXPORT_SECONDS} seconds", hint="give a smaller --count"
+            ) from error
     if code != 0:
-        with errors.open("rb") as said:
-            said.seek(max(0, errors.stat().st_size - _TAIL))
-            tail = said.read(_TAIL).decode(errors="replace").strip()
-        raise MalformedError(f"the export ended with {code}: {tail or 'it said nothing'}")
-    if len(first) > MAX_ABOUT_BYTES:
-        raise MalformedError(f"the first line of the export has more than {MAX_ABOUT_BYTES} bytes")
-    return first
+        raise MalformedError(f"the export ended with {code}: {said or 'it said nothing'}")
+    return bytes(first)
+
+
+def _follow(
+    command: list[str], seconds: float, take: Callable[[bytes], None], folder: Path | None = None
+) -> tuple[int, str]:
+    """Run a command and hand over what it prints, until nobody can print any more.
+
+    Return its exit status and the end of what it wrote to stderr, of which no more is kept. Raises TimeoutError,
+    whoever holds its output then: a process that it has started may have left its session.
+    """
+    deadline, said = time.monotonic() + seconds, b""
+    with (
+        subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder,
+            env=_variables(), start_new_session=True, bufsize=0,
+        ) as process,
+        selectors.DefaultSelector() as selector,
+    ):  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        selector.register(process.stdout, selectors.EVENT_READ)
+        selector.register(process.stderr, selectors.EVENT_READ)
+        try:
+            while selector.get_map():
+                ready = selector.select(max(0.0, deadline - time.monotonic()))
+                if time.monotonic() >= deadline:
+                    raise TimeoutError
+                for key, _ in ready:
+                    chunk = os.read(key.fd, _CHUNK)
+                    if not chunk:
+                        selector.unregister(key.fileobj)
+                    elif key.fd == process.stdout.fileno():
+                        take(chunk)
+                    else:
+                        said = (said + chunk)[-_TAIL:]
+            try:
+                code = process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired as error:
+                raise TimeoutError from error
+        finally:
+            _kill(process)
+    return code, said.decode(errors="replace").strip()
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:

@@ -38,12 +38,24 @@ from muster.verification.bundles import (
     is_about,
     parse_bundle,
 )
-from muster.verification.checks import CheckedRow, Finding, check_draw, check_place, check_root, check_rows, check_shape
+from muster.verification.checks import (
+    MAX_ROW_BYTES,
+    CheckedRow,
+    Finding,
+    check_draw,
+    check_place,
+    check_root,
+    check_rows,
+    check_shape,
+)
 from muster.verification.pools import CONVICT, PoolFinding, pool_findings, pooled_work
 from muster.verification.profiles import Profile
 from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import read_tasks
 
+MAX_SHOWN_BYTES: Final = 2 * MAX_ROWS * MAX_ROW_BYTES
+"""Room for the rows of a bundle, decoded. No row is larger where the whole file is not the evidence, and the terms make
+room for a whole file: gigabytes, out of a few packed kilobytes."""
 REPLAYED: Final[frozenset[Reason]] = frozenset({"sampling_mismatch", "activation_mismatch", "wrong_logprobs"})
 """Reasons that take a forward pass to check."""
 
@@ -261,7 +273,7 @@ async def read_rows(bundle: EvidenceBundle | PoolMember, context: VerificationCo
         data = base64.b64decode(bundle.rows, validate=True)
     except ValueError as error:  # binascii.Error, and what is not even ASCII
         raise MalformedError("the rows are not base64") from error
-    most = FileLimits.from_terms(context.rules.terms).decoded_bytes
+    most = min(FileLimits.from_terms(context.rules.terms).decoded_bytes, MAX_SHOWN_BYTES)
     rows = await context.read(data, FileLimits(rows=MAX_ROWS, decoded_bytes=most))
     if len(rows) != len(bundle.proofs):
         raise MismatchError(f"{len(rows)} rows and {len(bundle.proofs)} proofs")

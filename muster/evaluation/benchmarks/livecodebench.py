@@ -54,6 +54,9 @@ except SystemExit:
     pass
 """
 
+MAX_VALUES: Final = 10_000_000
+"""In what the functions of one problem are given and return: an empty list takes 64 bytes of memory."""
+
 FORM_PROGRAM: Final = "Write a program that reads standard input and prints to standard output."
 FORM_STARTER: Final = "Complete this code:"
 
@@ -67,6 +70,8 @@ def _item(row: Row, number: int, _: RunReference) -> BenchmarkItem:
     inputs: list[Any] = [_text_in(test, "input") for test in tests]
     outputs: list[Any] = [_text_in(test, "output") for test in tests]
     if entry:
+        if sum(text.count(mark) for text in (*inputs, *outputs) for mark in "[{,\n") > MAX_VALUES:
+            raise MalformedError(f"the inputs and outputs of its tests hold more than {MAX_VALUES} values")
         inputs = [[_json(line, "an input") for line in one.split("\n")] for one in inputs]
         outputs = [_json(one, "an output") for one in outputs]
     reference = code_reference(inputs, outputs, entry=str(entry or ""))

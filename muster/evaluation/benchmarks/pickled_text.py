@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import binascii
 import io
+import itertools
 import pickletools
+import re
 import zlib
 from base64 import b64decode
 from typing import Any, Final
@@ -19,16 +21,27 @@ from muster.errors import MalformedError
 
 MAX_TEXT_BYTES: Final = 256 * 1024**2
 """Of the tests of one problem, unpacked."""
+MAX_OPCODES: Final = 16
+"""Of a pickle that is one text: pickle itself writes five. Reading each takes time, and they compress well."""
+MAX_VALUES: Final = 100_000
+"""Of tests as JSON: a problem has some dozens, of a few texts each. An empty object takes 64 bytes of memory for three
+of the file."""
 
 BEFORE: Final = frozenset({"PROTO", "FRAME"})
 TEXTS: Final = frozenset({"UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8"})
 NOTES: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
 
 
+_TOKEN: Final = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{,]', re.DOTALL)
+"""A text of JSON, or what another value follows. It never goes back, so hostile JSON takes it no longer."""
+
+
 def read_tests(text: str) -> list[dict[str, Any]]:
     """Return tests that are JSON, or JSON packed. Raises MalformedError for anything else."""
     if not text.lstrip().startswith("["):
         text = unpacked(text)
+    if _has_many_values(text):
+        raise MalformedError(f"its tests hold more than {MAX_VALUES} values")
     try:
         tests = from_json(text, allow_inf_nan=False)
     except ValueError as error:
@@ -36,6 +49,12 @@ def read_tests(text: str) -> list[dict[str, Any]]:
     if not isinstance(tests, list) or not all(isinstance(test, dict) for test in tests):
         raise MalformedError("its tests are no list of objects")
     return tests
+
+
+def _has_many_values(text: str) -> bool:
+    """Return whether JSON holds more than MAX_VALUES, of which each has at most two texts before the next."""
+    tokens = itertools.islice(_TOKEN.finditer(text), 3 * (MAX_VALUES + 1))
+    return sum(one[0] in "[{," for one in tokens) > MAX_VALUES
 
 
 def unpacked(text: str) -> str:
@@ -61,7 +80,7 @@ def pickled_text(data: bytes) -> str:
     found: str | None = None
     stream = io.BytesIO(data)
     try:
-        for opcode, argument, _ in pickletools.genops(stream):
+        for opcode, argument, _ in itertools.islice(pickletools.genops(stream), MAX_OPCODES):
             if opcode.name in BEFORE and found is None:
                 continue
             if opcode.name in TEXTS and found is None:

@@ -17,6 +17,8 @@ from hypothesis import strategies as st
 
 from muster.errors import MalformedError
 from muster.evaluation.benchmarks import pickled_text
+from muster.evaluation.benchmarks.definitions import BenchmarkItem
+from muster.evaluation.benchmarks.livecodebench import LIVECODEBENCH, MAX_VALUES
 from muster.evaluation.benchmarks.pickled_text import read_tests, unpacked
 
 TESTS = [{"input": "1\n", "output": "2\n", "testtype": "stdin"}]
@@ -103,6 +105,47 @@ def test_what_unpacks_to_too_much_is_refused_before_it_is_there(monkeypatch: pyt
     bomb = zlib.compress(zlib.compress(b"\0" * 200_000_000))
     with pytest.raises(MalformedError):
         unpacked(base64.b64encode(bomb).decode())
+
+
+@pytest.mark.parametrize("repeated", [b"\x80\x04", b"\x95" + b"\0" * 8, b"\x94", b"q\0", b"r\xff\xff\xff\x7f", b"p0\n"])
+def test_no_opcode_is_read_without_end(repeated: bytes) -> None:
+    """A hundred of them are as little admitted as millions, which a few kilobytes hold and which take minutes."""
+    text = b"\x8c\x02[]"
+    data = repeated * 100 + text if repeated[0] in b"\x80\x95" else text + repeated * 100
+    with pytest.raises(MalformedError, match="a pickle without an end"):
+        unpacked(packed(data + b"."))
+    few = repeated * 3 + text if repeated[0] in b"\x80\x95" else text + repeated * 3
+    assert unpacked(packed(few + b".")) == "[]"
+
+
+def test_tests_hold_a_bounded_number_of_values() -> None:
+    """Thousands of empty objects are a few bytes packed, and take sixty-four each."""
+    most = pickled_text.MAX_VALUES // 2
+    for bomb in ("{}", "[]", "0", '{"a":"b"}', '"a"'):
+        text = "[" + ",".join([bomb] * (2 * most + 1)) + "]"
+        with pytest.raises(MalformedError, match=f"more than {2 * most} values"):
+            read_tests(packed(pickle.dumps(text)))
+    test = {"input": '[{,"\\' * most, "output": "", "testtype": "stdin"}
+    assert read_tests(json.dumps([test] * 3)) == [test] * 3
+
+
+def test_what_functions_are_given_holds_a_bounded_number_of_values() -> None:
+    def converted(text: str, output: str = "0") -> BenchmarkItem:
+        row = {"question_content": "?", "starter_code": "", "metadata": '{"func_name": "f"}', "private_test_cases": []}
+        tests = [{"input": text, "output": output}]
+        return LIVECODEBENCH.convert({**row, "public_test_cases": tests}, 1, lambda *_: [])
+
+    assert converted("[1, 2]\n3").reference["tests"] == [{"input": [[1, 2], 3], "output": 0}]
+    bomb = ",".join(["[]"] * (MAX_VALUES // 2))
+    for text, output in ((f"[{bomb}]", "[]"), ("0", f"[{bomb},0]"), ("\n" * (MAX_VALUES + 1), "0")):
+        with pytest.raises(MalformedError, match=f"more than {MAX_VALUES} values"):
+            converted(text, output)
+
+
+def test_counting_values_takes_time_once() -> None:
+    for text in ('["' + '\\"' * 2_000_000, "[" + '"' * 2_000_001, "[" + "\\" * 2_000_000):
+        with pytest.raises(MalformedError, match="no JSON"):
+            read_tests(text)
 
 
 @pytest.mark.parametrize(

@@ -99,8 +99,21 @@ async def test_what_waits_is_bounded_per_author_and_in_all(
     assert await refusal(packed(2, OTHER)) == "3 environments wait for the owner already"
     await listed.decide(7, decision(packed(1)))  # decided ones no longer wait
     assert await refusal(packed(3)) == ""
-    await listed.decide(7, decision(packed(2), admitted=False))
+    await listed.decide(7, decision(packed(2)))
     assert await refusal(packed(4)) == "4 environments are listed: there is no room"
+
+
+async def test_what_is_refused_takes_nobodys_place(listed: Environments, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stranger used to fill the list for ever with what the owner had refused, and keys cost nothing."""
+    monkeypatch.setattr(room, "MAX_LISTED", 4)
+    for version in range(1, 6):
+        assert await listed.record(packed(version), 1.0) is None
+        await listed.decide(7, decision(packed(version), admitted=False))
+    assert await listed.record(packed(1, OTHER), 1.0) is None
+    await listed.decide(7, decision(packed(1), NOW + 1))  # admitted after all
+    refusal = await listed.record(packed(2, OTHER), 1.0)
+    assert str(refusal) == "2 environments are listed: there is no room"
+    assert [one.state for one in (await listed.page(0)).environments] == ["admitted", *["refused"] * 4, "waiting"]
 
 
 def test_strangers_leave_room_for_members() -> None:

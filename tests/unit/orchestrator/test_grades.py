@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-import pytest
+from collections.abc import AsyncIterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
+import pytest
+from sqlalchemy import Connection
+
+from muster.constants import HOUR_SECONDS
+from muster.errors import RefusedError
 from muster.protocol.messages import Verdict
+from orchestrator.auth import Caller
 from orchestrator.commitment_status import CaseState, Opinion, agreed_grades, commitment_status
+from orchestrator.database import Database, insert_once
+from orchestrator.grades import SHOW_HOURS, Grades
+from orchestrator.queries import ChainState, NodeRecord, Queries
+from orchestrator.tables import commitments, nodes, verdicts
 from orchestrator.verdicts import Known, refuse_verdict
+from tests.support.commitment_samples import NODE, WHERE
+from tests.support.grading_samples import GRADERS, accept, right_text, sealed_rules, show
 
 A, B = "0x" + "aa" * 32, "0x" + "bb" * 32
 
@@ -92,3 +107,56 @@ KNOWN = Known(None, None, None, None)
 def test_an_acceptance_commits_to_grades_and_nothing_else_does(change: dict, graded: bool, refused: bool) -> None:
     error = refuse_verdict(VERDICT.model_copy(update=change), KNOWN, graded=graded)
     assert (getattr(error, "status", None) == 422) == refused
+
+
+HOUR = 100
+
+
+@pytest.fixture
+async def database(tmp_path: Path) -> AsyncIterator[Database]:
+    opened = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", "a test")
+    yield opened
+    await opened.close()
+
+
+async def accepted_by_all(database: Database) -> None:
+    """Write down a commitment, its node, and two validators that have accepted it."""
+    shown = [show(right_text(), grader) for grader in GRADERS[:2]]
+    said = shown[0].statement
+    node: dict[str, Any] = {"operator": said.node, "work_class": 0, "status": "active", "draw_tip": A}
+    node |= {"block": 1, "first_step": 0}
+
+    def write(connection: Connection) -> None:
+        insert_once(connection, nodes, {**node, "address": NODE.address, "role": "worker"})
+        work = {"node": said.node, "index": said.index, "root": said.root, "step": said.step}
+        insert_once(connection, commitments, {**work, "hour": HOUR, "block": 1, "status": "pending"})
+        del work["step"]
+        for number, (one, grader) in enumerate(zip(shown, GRADERS, strict=False)):
+            verdict = accept(one, grader)
+            insert_once(connection, nodes, {**node, "address": grader.address, "role": "validator"})
+            said_so = {"accepted": True, "draw_index": number, "preimage": A, "document": verdict.model_dump_json()}
+            insert_once(connection, verdicts, {**work, **said_so, "validator": grader.address, "received": 1.0})
+
+    await database.write(write)
+
+
+async def test_grades_are_shown_while_their_validator_can_be_accused(database: Database, tmp_path: Path) -> None:
+    await accepted_by_all(database)
+    queries = Queries(database, 1, sealed_rules().terms, batch_groups=8, demand_batches=2)
+    grades = Grades(WHERE, queries, database, storage_url=f"file:{tmp_path}")
+
+    async def receive(number: int) -> bool:
+        address = GRADERS[number].address
+        record = NodeRecord(address, address, "validator", "active", A)
+        caller = Caller(address, cast(Any, SimpleNamespace()), record, is_trainer=False)
+        return await grades.receive(caller, show(right_text(), GRADERS[number]))
+
+    end = (HOUR + 1 + SHOW_HOURS) * HOUR_SECONDS
+    queries.chain = ChainState(now=end)
+    assert await receive(0)
+    queries.chain = ChainState(now=end + 1)
+    assert not await receive(0), "the same again changes nothing"
+    with pytest.raises(RefusedError, match=f"older than {SHOW_HOURS} hours") as refused:
+        await receive(1)
+    assert refused.value.status == 409
+    assert len((await queries.grade_page(None)).grades) == 1

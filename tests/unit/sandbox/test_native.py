@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
-import pyarrow
 import pytest
 
 from benchmarks.testbed.native_escapes import attack, build_image
@@ -18,8 +15,6 @@ from muster.environments.scoring import Scorers
 from muster.environments.task import ask
 from muster.errors import ConfigError, MalformedError
 from muster.sandbox import native_walls
-from muster.sandbox.component import Component
-from muster.sandbox.images import unpacked
 from muster.sandbox.native import Native
 from muster.sandbox.native_walls import missing_walls
 from muster.sandbox.scorer import MAX_SECONDS, NATIVE, NativeManifest, Outcome
@@ -109,15 +104,3 @@ def test_a_native_manifest_out_of_bounds_is_refused(change: dict):
     assert NativeManifest.from_document(document).seconds == 1
     with pytest.raises(MalformedError):
         NativeManifest.from_document(document | change)
-
-
-@pytest.mark.parametrize("name", ["../out", "/etc/x", "work/x"])
-def test_an_image_unpacks_into_its_folder_alone(tmp_path: Path, name: str):
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w") as tar:
-        tar.addfile(tarfile.TarInfo(name), io.BytesIO())
-    path = tmp_path / "image"
-    path.write_bytes(pyarrow.Codec("zstd").compress(buffer.getvalue(), asbytes=True))
-    with pytest.raises(MalformedError, match="outside of it"):
-        unpacked(Component(HASH, path), tmp_path / "cache")
-    assert not (tmp_path / "out").exists()

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -45,8 +50,13 @@ def test_the_first_line_and_the_rows_come_back(program: Path, monkeypatch: pytes
         ("print('[1]')", "no JSON object"),
         ("print('{' * 100_000)", "no JSON"),
         ("print('x' * (1 << 20))", "more than 1048576 bytes"),
-        ("print('{}'); print('x' * 5000)", "more than 4096 bytes"),
+        ("print('{}'); print('{' * 5000)", "more than 4096 bytes"),
         ("print('{}', flush=True); import time; time.sleep(60)", "longer than 2 seconds"),
+        ("import os, time; print('{}', flush=True); os.close(1); os.close(2); time.sleep(60)", "longer than 2 s"),
+        ("import sys\nprint('{}')\nwhile True: sys.stderr.write('it never sleeps')", "longer than 2 seconds"),
+        ("print('{}'); print('[{}]')", "something else than JSON objects: b'\\[{}]"),
+        ("print('{}'); print('PAR1')", "something else than JSON objects: b'PAR1"),
+        ("print('{}'); print(chr(31) + chr(139))", "something else than JSON objects"),
     ],
 )
 def test_what_an_export_may_not_do_is_named(
@@ -56,6 +66,40 @@ def test_what_an_export_may_not_do_is_named(
     if "sleep" in code:
         monkeypatch.setattr(foreign, "EXPORT_SECONDS", 2)
     program.write_text(code)
+    with pytest.raises(MalformedError, match=says), exported(PYTHON, "program.py", {}):
+        raise AssertionError("it was read")
+
+
+@pytest.mark.parametrize("session", ["setsid", "getpid"])
+def test_a_process_that_stays_behind_holds_nobody_up(
+    program: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, session: str
+) -> None:
+    """It holds the export's output; out of the session it is not ended with it."""
+    monkeypatch.setattr(foreign, "EXPORT_SECONDS", 2)
+    program.write_text(
+        "import os, time\n"
+        "print('{}', flush=True)\n"
+        "if os.fork() == 0:\n"
+        f"    os.{session}()\n"
+        f"    open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid()))\n"
+        "    time.sleep(60)\n"
+    )
+    start = time.monotonic()
+    with pytest.raises(MalformedError, match="longer than 2 seconds"), exported(PYTHON, "program.py", {}):
+        raise AssertionError("it was read")
+    assert time.monotonic() - start < 30
+    with suppress(ProcessLookupError):
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+
+def test_what_an_export_says_besides_is_not_kept(program: Path) -> None:
+    program.write_text(
+        "import os, sys\n"
+        "print('{}', flush=True)\n"
+        "for _ in range(64): sys.stderr.write('x' * (1 << 20))\n"
+        "sys.exit(f' {sum(os.path.getsize(name) for name in os.listdir())} bytes on disk')\n"
+    )
+    says = r"ended with 1: x{1900,} 0 bytes on disk$"
     with pytest.raises(MalformedError, match=says), exported(PYTHON, "program.py", {}):
         raise AssertionError("it was read")
 
@@ -83,6 +127,22 @@ def test_an_environment_is_made_once_and_again_when_the_package_changes(
     (package / "a.py").write_text("2")
     assert own_environment(["verifiers==0.4.0", str(package)], tmp_path / "cache") != first
     assert own_environment(["verifiers==0.4.0"], tmp_path / "cache") != first
+
+
+def test_two_that_want_an_environment_at_once_make_it_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def slow(command: list[str], _: object) -> None:
+        made.append(command[1])
+        if command[1] == "venv":
+            Path(command[-1]).mkdir(parents=True)
+        time.sleep(0.2)
+
+    monkeypatch.setattr(foreign, "_uv", slow)
+    with ThreadPoolExecutor(4) as pool:
+        found = set(pool.map(lambda _: own_environment(["verifiers==0.4.0"], tmp_path / "cache"), range(4)))
+    assert made == ["venv", "pip"]
+    assert len(found) == 1
 
 
 def test_a_package_that_cannot_be_installed_says_so(tmp_path: Path) -> None:

@@ -21,15 +21,16 @@ from muster.protocol.messages import Reason
 from muster.rollouts.parquet import FileLimits, write_rollouts
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import (
+    MAX_ROWS,
     EvidenceBundle,
     Inspection,
     make_bundle,
     make_member,
 )
 from muster.verification.checks import MAX_ROW_BYTES, Finding, check_file
-from muster.verification.evidence import CannotVerifyError, verify_evidence
+from muster.verification.evidence import MAX_SHOWN_BYTES, CannotVerifyError, verify_evidence
 from muster.verification.pools import CONVICT
-from muster.verification.rules import CommittedWork
+from muster.verification.rules import CommittedWork, Rules
 from muster.verification.shown_tasks import ShownTask, show_tasks
 from tests.support.commitment_samples import (
     ACCUSER,
@@ -358,6 +359,28 @@ async def test_a_row_that_is_not_of_the_draw_needs_no_task() -> None:
     inspection = await verified(bundle.model_copy(update={"reason": "wrong_prompt"}), commitment)
     assert inspection.finding is not None
     assert (inspection.guilty, inspection.finding.reason) == (True, "wrong_draw")
+
+
+class LargeFiles(Context):
+    """A run whose files may be large."""
+
+    @property
+    def rules(self) -> Rules:
+        return replace(rules(), terms=replace(rules().terms, max_completion_tokens=1 << 20, max_prompt_tokens=1 << 20))
+
+
+async def test_rows_have_no_room_for_a_whole_file() -> None:
+    """What an accuser packs into kilobytes takes no more of a juror than the largest rows that can be shown."""
+    size = MAX_SHOWN_BYTES // MAX_ROWS
+    bundle, commitment = accuse(
+        [replace(row, proof=bytes(size)) for row in honest_rows()], sampling_mismatch(0), *range(MAX_ROWS)
+    )
+    assert len(bundle.proofs) == MAX_ROWS
+    assert len(bundle.rows) < size // 1000
+    assert FileLimits.from_terms(LargeFiles().rules.terms).decoded_bytes > 4 * MAX_SHOWN_BYTES
+    inspection = await verify_evidence(bundle.to_bytes(), kind_of(bundle.reason), commitment, LargeFiles())
+    assert not inspection.guilty
+    assert f"at most {MAX_SHOWN_BYTES}" in inspection.why
 
 
 async def test_a_file_is_judged_without_tasks() -> None:
