@@ -462,6 +462,7 @@ async def prepare(folder: Path, anvil: Anvil) -> PrivateStory:
         grade_epoch_steps=1,
         **TERMS,
     )
+    run.mine_every_second(anvil)
     extra = f'run_folder = "{folder / "run"}"\nmasters = "{folder / "secret" / "masters.json"}"'
     orchestrator = Orchestrator(run, folder / "orchestrator", extra=extra)
     return PrivateStory(folder, run, orchestrator, plain, masters)
@@ -471,7 +472,6 @@ def play(folder: Path) -> Told:
     """Play the story in a folder, on a chain of its own, with a block a second once everybody has joined."""
     with Anvil.start() as anvil:
         story = asyncio.run(prepare(folder, anvil))
-        anvil.request("evm_setIntervalMining", 1)
         story.orchestrator.start()
         try:
             return asyncio.run(story.tell())

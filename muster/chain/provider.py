@@ -20,6 +20,7 @@ from web3.types import RPCEndpoint, RPCResponse
 
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry
+from muster.runtime.tls import tls_context
 from muster.settings.schema import ChainSettings
 from muster.settings.sources import mask
 
@@ -56,10 +57,12 @@ class BoundedProvider(AsyncJSONBaseProvider):
         super().__init__()
         self.url = url
         self.timeout = timeout
+        trust_env = httpx2.URL(url).host not in ("127.0.0.1", "localhost", "::1")
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
             limits=httpx2.Limits(max_connections=16, max_keepalive_connections=8, keepalive_expiry=15),
-            trust_env=httpx2.URL(url).host not in ("127.0.0.1", "localhost", "::1"),
+            trust_env=trust_env,
+            verify=tls_context(trust_env=trust_env),
         )
 
     async def __aenter__(self) -> Self:

@@ -47,6 +47,7 @@ from muster.protocol.messages import (
 from muster.protocol.receipts import upload_target
 from muster.protocol.requests import sign_request
 from muster.runtime.retries import TRY_AGAIN_STATUSES, TryAgainError, retry, retry_after
+from muster.runtime.tls import tls_context
 
 if TYPE_CHECKING:
     from muster.chain.reads import ChainReader
@@ -96,10 +97,12 @@ class OrchestratorClient:
         self._last_signed = float("-inf")
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError(f"orchestrator url {url!r} is not http:// or https://", hint="set orchestrator.url")
+        trust_env = urlsplit(url).hostname not in _LOOPBACK
         self._client = httpx2.AsyncClient(
             timeout=httpx2.Timeout(timeout, connect=min(CONNECT_SECONDS, timeout)),
             limits=httpx2.Limits(max_connections=8, max_keepalive_connections=4, keepalive_expiry=15),
-            trust_env=urlsplit(url).hostname not in _LOOPBACK,
+            trust_env=trust_env,
+            verify=tls_context(trust_env=trust_env),
         )
 
     @classmethod

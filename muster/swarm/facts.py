@@ -21,6 +21,7 @@ from muster.contracts.registry import Convicted, Registered
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
+from muster.runtime.tls import tls_context
 from muster.shardcast.format.store import verify_folder, version_path
 from muster.swarm.summary import CaseResult, Payment, Update
 
@@ -168,7 +169,7 @@ def weight_fetches(logs: Mapping[str, Path]) -> list[dict[str, Any]]:
 async def bytes_served(urls: Sequence[str]) -> int:
     """Return the bytes of weights that these sources count as sent; sources that have left do not count."""
     total = 0
-    async with httpx2.AsyncClient(timeout=5, trust_env=False) as client:
+    async with httpx2.AsyncClient(timeout=5, trust_env=False, verify=tls_context(trust_env=False)) as client:
         for url in urls:
             with suppress(httpx2.TransportError):
                 total += (await client.get(f"{url}/v1/stats")).json()["served_bytes"]

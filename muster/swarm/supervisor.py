@@ -22,6 +22,7 @@ import httpx2
 
 from muster.errors import ConfigError, MusterError, UnreachableError
 from muster.runtime.process import run_together
+from muster.runtime.tls import tls_context
 from muster.swarm.processes import Child, leader
 from muster.swarm.state import SwarmState, check_free, remove_state
 
@@ -272,7 +273,7 @@ async def _is_ready(spec: ProcessSpec) -> bool:
     if not spec.ready_url:
         return await _accepts(spec.ready_port)
     try:
-        async with httpx2.AsyncClient(timeout=2, trust_env=False) as client:
+        async with httpx2.AsyncClient(timeout=2, trust_env=False, verify=tls_context(trust_env=False)) as client:
             return (await client.get(spec.ready_url)).status_code == 200
     except httpx2.TransportError:
         return False

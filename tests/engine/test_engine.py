@@ -29,9 +29,7 @@ from tests.support.engine_types import Requests, UsingWeights
 from tests.support.numerics import unpin
 from validator.replay import Replayer, judge
 from worker.engine import Engine, EngineError, EngineLimits, Generation, GenerationRequest, plain_arguments
-from worker.engine_extension import rows_of_tokens
 from worker.rollouts import bare_rows
-from worker.sampler import Capture
 
 TIGHT = EngineLimits(
     temperature=0.7,
@@ -361,6 +359,10 @@ def test_a_model_that_vllm_cannot_serve_is_a_configuration_error(tmp_path: Path)
 
 def test_of_two_rows_for_one_token_the_later_counts() -> None:
     """Slot 1 is prefilled in two chunks: its first row, recorded under token 0, is not a sample."""
+    # Here, and not above: both import vLLM, and every process of pytest imports this module.
+    from worker.engine_extension import rows_of_tokens
+    from worker.sampler import Capture
+
     capture = Capture(
         slots=[np.array([0, 1]), np.array([0, 1]), np.array([1, 0])],
         positions=[np.array([0, 0]), np.array([1, 0]), np.array([1, 2])],

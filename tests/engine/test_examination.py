@@ -45,13 +45,13 @@ SAMPLING = Sampling(
     samples=4, budgets=(8, 12, 16), max_tokens=32, temperature=1.0, seed=3, profile="cpu-fp32-projection-v2"
 )
 OPTIONS = ("--samples", "4", "--seed", "3")
-TRAIN = 640
+TRAIN = 320
 HELD_OUT = 48
 
 
 @pytest.fixture(scope="module")
 def some_tasks(task_set: TaskSet, tmp_path_factory: pytest.TempPathFactory) -> TaskSet:
-    """Part of the demo's tasks: ten rounds of the engine's for a filter, so that it can be interrupted."""
+    """Part of the demo's tasks: five rounds of the engine's for a filter, so that it can be interrupted."""
     (part,), (held_out,) = task_set.document.parts, task_set.document.held_out
     return write_task_set(
         tmp_path_factory.mktemp("some") / "tasks",

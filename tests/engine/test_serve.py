@@ -26,11 +26,14 @@ KEY = "a-key-of-this-test"
 
 
 @contextmanager
-def serving(folder: Path, *words: str) -> Iterator[dict[str, Any]]:
-    """`muster serve WORDS` in a folder: what it prints once the model can be asked. Interrupted, it ends with 0."""
+def serving(folder: Path, *words: str, forked: bool) -> Iterator[dict[str, Any]]:
+    """`muster serve WORDS` in a folder: what it prints once the model can be asked. Interrupted, it ends with 0.
+
+    Not `forked` (tests/support/fork_server.py): exactly as from a shell, and everybody can read its commands.
+    """
     command = [sys.executable, "-m", "muster", "serve", *words, "--port", "0", "--json"]
-    # Not forked (tests/support/fork_server.py): it imports little, and vLLM's server is a process of its own.
-    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONWARNINGS": "ignore", "MUSTER_TEST_FORKS": "0"}
+    environment = {**os.environ, "VLLM_CPU_KVCACHE_SPACE": "1", "PYTHONWARNINGS": "ignore"}
+    environment |= {} if forked else {"MUSTER_TEST_FORKS": "0"}
     with (folder / "log").open("w") as log:
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=log)
     assert process.stdout is not None
@@ -64,7 +67,7 @@ def test_a_checkpoint_is_served_to_who_has_the_key_until_interrupted(tmp_path: P
     save_model(make_model(make_tokenizer(), ModelShape(), seed=1), make_tokenizer(), model)
     (tmp_path / "key").write_text(KEY)
     (tmp_path / "key").chmod(0o600)
-    with serving(tmp_path, "small", "--api-key-file", "key") as document:
+    with serving(tmp_path, "small", "--api-key-file", "key", forked=False) as document:
         assert document["model_hash"] == "0x" + model_hash(model).hex()
         url, question = document["base_url"], {"model": "small", "messages": [{"role": "user", "content": "2+3"}]}
         assert url.startswith("http://127.0.0.1:")
@@ -83,7 +86,7 @@ async def test_a_step_of_a_run_is_served_once_it_is_checked_against_the_chain(
     async with published_run(deployment, tmp_path, "served") as made:
 
         def ask() -> tuple[dict[str, Any], httpx2.Response]:
-            with serving(tmp_path, "0", "--run", str(made.run)) as document:
+            with serving(tmp_path, "0", "--run", str(made.run), forked=True) as document:
                 question = {"messages": [{"role": "user", "content": "sort 21"}], "max_tokens": 3, "temperature": 0}
                 url = f"{document['base_url']}/chat/completions"
                 with httpx2.Client(timeout=60, trust_env=False) as client:

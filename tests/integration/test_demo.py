@@ -132,7 +132,7 @@ def test_nothing_is_left_behind(finished: tuple[Path, dict[str, Any], str]) -> N
 @pytest.mark.parametrize("moment", ["chain started", "deploying the contracts", "training for"])
 @pytest.mark.timeout(400)
 def test_ctrl_c_ends_everything_and_says_so(tmp_path: Path, moment: str) -> None:
-    with start(tmp_path, forked=moment != "deploying the contracts") as process:
+    with start(tmp_path, "--workers", "1", forked=moment != "deploying the contracts") as process:
         wait_for(process, moment)
         assert processes_of(tmp_path)
         process.send_signal(signal.SIGINT)

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from muster.contracts.runs import WorkCommitted
 from tests.support.machine import PASSWORD, Machine
 from tests.support.node_fixture import until
 from tests.support.paths import ROOT
@@ -84,7 +85,7 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
         async with run_fixture.local_chain() as clock:
             await clock.advance(MIN_STEP_SECONDS)
         await run_fixture.publish_model(step)
-    await works_and_is_told_of_it(machine, say)
+    await works_and_is_told_of_it(world, hot, machine, say)
 
     retired = await say("worker", "retire", *operator, "--yes")
     assert retired["withdrawable_at"] > 0
@@ -109,7 +110,7 @@ def set_up(machine: Machine, world: World) -> None:
     path.write_text(text + f'[shardcast]\nrelays = ["{world.origin.url}"]\n')  # this orchestrator lists none
 
 
-async def works_and_is_told_of_it(machine: Volunteer, say: Any) -> None:
+async def works_and_is_told_of_it(world: World, node: str, machine: Volunteer, say: Any) -> None:
     """`worker run` until two commitments are on chain; then Ctrl-C."""
     worker = machine.start("worker", "run")
     said = ""
@@ -117,9 +118,10 @@ async def works_and_is_told_of_it(machine: Volunteer, say: Any) -> None:
 
         async def committed() -> bool:
             assert worker.poll() is None, worker.communicate()[0][-3000:]
-            return (await say("worker", "status"))["commitments"] >= 2
+            return len([event for event in await world.events(WorkCommitted) if event.node == node]) >= 2
 
         await until("two commitments", committed, 240)
+        assert (await say("worker", "status"))["commitments"] >= 2
     finally:
         worker.terminate()
         said, _ = await asyncio.to_thread(worker.communicate, timeout=30)

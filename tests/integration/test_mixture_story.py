@@ -50,7 +50,7 @@ def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Pa
         "classes": (WorkClass(10_000, mixture.BUDGETS),),
         "groups_per_commitment": 8,
     }
-    with opened(start_anvil, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=8, **terms) as made:
+    with opened(start_anvil, tmp_path, workers=("w1", *CHEATS), furnish=furnish, demand_batches=5, **terms) as made:
         yield made
 
 

@@ -62,6 +62,7 @@ async def test_a_worker_ends_in_time_while_its_engine_starts_and_while_it_genera
         (temporary / "half").write_bytes(b"left by one that was killed")
         assert vllm_left(temporary), "what vLLM writes is in the worker's own folder"
         world.settings("w1", run=99)
+        del worker.environment["MUSTER_TEST_FORKS"]  # this one ends before it imports vLLM
         worker.start()
         assert await worker.ends(60) != 0, "there is no such run"
         assert list(temporary.iterdir()) == [], "cleared at the next start"

@@ -4,6 +4,7 @@ Importing them takes a process up to ten seconds of CPU time, and a swarm in whi
 twenty times. `install` replaces `subprocess.Popen`: `python -m MODULE` with a module of FORKED is forked, every other
 command runs as ever. A forked process has its own pid, session, environment, folder and standard streams, and is our
 child: it is waited for, signalled and killed like any other. Only /proc/PID/cmdline shows the fork server's command.
+What a module of STARTERS spawns by `multiprocessing`, as vLLM does, is forked too and is given what it would be given.
 
 `exec_process` starts a process in the plain way, and so does every other start with another PYTHONPATH, with variables
 that torch reads when it is imported, or with MUSTER_TEST_FORKS=0 in its environment. The tests' own environment with
@@ -15,10 +16,12 @@ from __future__ import annotations
 import atexit
 import contextlib
 import ctypes
+import fcntl
 import gc
 import importlib
 import json
 import logging
+import multiprocessing.util
 import os
 import runpy
 import signal
@@ -50,12 +53,15 @@ FORKED: Final = frozenset(
         "trainer",
         "validator",
         "validator.measure",
+        "vllm.entrypoints.openai.api_server",
         "worker",
         "worker.answering",
         "worker.probe",
     }
 )
-STARTERS: Final = frozenset({"muster", "torch.distributed.run"})
+STARTERS: Final = frozenset(
+    {"muster", "tests.engine.split_engine", "torch.distributed.run", "vllm.entrypoints.openai.api_server"}
+)
 """Modules that start others of FORKED: they get a fork server of their own, so that those are their children."""
 
 IMPORTED: Final = (
@@ -77,11 +83,16 @@ IMPORTED: Final = (
     "worker.sampler",
     "worker.service",
 )
-OPTIONS: Final = frozenset({"-P", "-u"})
+SPAWNED: Final = "spawned"
+"""Stands for the module of what `multiprocessing` spawns."""
+OPTIONS: Final = frozenset({"-P", "-u", "-W", "ignore"})
 EXEC: Final = subprocess.Popen
 PYTHON: Final = sys.executable
 START_SECONDS: Final = 120
 MESSAGE_BYTES: Final = 1 << 20
+MAX_DESCRIPTORS: Final = 64
+FREE_DESCRIPTOR: Final = 512
+"""From here on a forked process has none that it was to be given."""
 NAME_BYTES: Final = 15
 """How much of a process's name Linux keeps. A forked process has the name of its module."""
 NAME: Final = "fork-server"
@@ -115,6 +126,7 @@ class ForkedPopen(EXEC):  # type: ignore[type-arg]
             "environment": dict(wanted),
             "session": bool(new_session),
             "lines": "-u" in words[: words.index(module)],
+            "quiet": "-W" in words[: words.index(module)],
         }
         streams = [own if given == -1 else given for own, given in enumerate((stdin, stdout, stderr))]
         self.pid = ask_for_fork(request, streams)
@@ -140,6 +152,27 @@ def install() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if os.environ.get("MUSTER_TEST_FORKS") != "0":
         subprocess.Popen = ForkedPopen  # type: ignore[misc]
+
+
+def _fork_spawned(path: Any, words: list[str], descriptors: list[int]) -> int:
+    """Stand for `multiprocessing.util.spawnv_passfds`."""
+    if "--multiprocessing-fork" not in words:
+        return _spawn(path, words, descriptors)
+    given = sorted(map(int, descriptors))
+    request = {
+        "module": SPAWNED,
+        "arguments": words[words.index("-c") + 1 :],
+        "folder": os.getcwd(),
+        "environment": dict(os.environ),
+        "session": False,
+        "lines": False,
+        "quiet": True,
+        "descriptors": given,
+    }
+    return ask_for_fork(request, [0, 1, 2, *given])
+
+
+_spawn = multiprocessing.util.spawnv_passfds
 
 
 def exec_process(*args: Any, **options: Any) -> subprocess.Popen[str]:
@@ -227,7 +260,7 @@ def serve(channel: socket.socket, added: dict[str, str]) -> None:
     """Fork for every request, until the other end is closed. Returns in a forked process when its module ends."""
     _call_this_process(NAME)
     while True:
-        message, streams, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, 3)
+        message, streams, _, _ = socket.recv_fds(channel, MESSAGE_BYTES, MAX_DESCRIPTORS)
         if not message:
             os._exit(0)
         request = json.loads(message)
@@ -252,9 +285,7 @@ def run(request: dict[str, Any], streams: list[int], added: dict[str, str]) -> N
     _call_this_process(request["module"])
     if request["session"]:
         os.setsid()
-    for own, given in enumerate(streams):
-        os.dup2(given, own)
-        os.close(given)
+    _put_in_place(streams, [0, 1, 2, *request.get("descriptors", ())])
     os.environ.clear()
     os.environ.update(added | request["environment"])
     time.tzset()
@@ -263,12 +294,19 @@ def run(request: dict[str, Any], streams: list[int], added: dict[str, str]) -> N
     os.chdir(request["folder"])
     if request["module"] in STARTERS:
         _fork_server_of_this_process(added)
-    sys.argv = [request["module"], *request["arguments"]]
     logging.root.handlers.clear()
     sys.stdout.reconfigure(line_buffering=request["lines"])  # type: ignore[union-attr]
+    if request["quiet"]:
+        warnings.simplefilter("ignore")
     status = 0
     try:
-        runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
+        if request["module"] == SPAWNED:
+            code, *words = request["arguments"]
+            sys.argv = ["-c", *words]
+            exec(code, {"__name__": "__main__"})
+        else:
+            sys.argv = [request["module"], *request["arguments"]]
+            runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
     except SystemExit as ended:
         status = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
         if isinstance(ended.code, str):
@@ -277,6 +315,16 @@ def run(request: dict[str, Any], streams: list[int], added: dict[str, str]) -> N
         traceback.print_exc()
         status = 1
     _leave(status)
+
+
+def _put_in_place(came: list[int], wanted: list[int]) -> None:
+    """Give the descriptors that came the numbers that they have where they were sent."""
+    kept = [fcntl.fcntl(each, fcntl.F_DUPFD, FREE_DESCRIPTOR) for each in came]
+    for each in came:
+        os.close(each)
+    for each, own in zip(kept, wanted, strict=True):
+        os.dup2(each, own)
+        os.close(each)
 
 
 def _leave(status: int) -> NoReturn:
@@ -305,6 +353,7 @@ def _fork_server_of_this_process(added: dict[str, str]) -> None:
     theirs.close()
     _channel = ours
     install()
+    multiprocessing.util.spawnv_passfds = _fork_spawned
 
 
 if __name__ == "__main__":

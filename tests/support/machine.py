@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import io
 import json
 import logging
@@ -16,6 +17,8 @@ from typing import Any
 from unittest import mock
 
 import structlog
+from Crypto.Protocol.KDF import scrypt
+from eth_keyfile import keyfile
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.anvil import LocalChain
@@ -28,6 +31,9 @@ from muster.settings.schema import ChainSettings
 from muster.verification.profiles import CPU_FP32, profile_hash
 
 PASSWORD = "correct horse"
+
+scrypt_once = functools.cache(scrypt)
+"""Takes a second, on purpose: commands that are typed one after the other ask for the same keys again and again."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +88,7 @@ class Machine:
         out, err = io.StringIO(), io.StringIO()
         with (
             mock.patch.dict(os.environ, {**kept, "HOME": str(self.home), **environment}, clear=True),
+            mock.patch.object(keyfile, "scrypt", scrypt_once),
             mock.patch.object(sys, "argv", ["muster", *map(str, words)]),
             mock.patch.object(sys, "stdin", io.StringIO(typed)),
             contextlib.chdir(self.folder),

@@ -1,7 +1,8 @@
 """Which tests share a process of pytest-xdist, and which of them start first.
 
 A module stays in one process, so that its fixtures are made once. All modules that use the engine share one: starting
-vLLM takes seconds. The longest groups start first, so that no process is left with one of them at the end.
+vLLM takes seconds. The longest groups start first, so that no process is left with one of them at the end. After them
+modules that wait for blocks and time-outs take turns with those that compute, so that the cores have work throughout.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from xdist.remote import Producer
     from xdist.scheduler import LoadScopeScheduling
 
+WAITING: Final = "tests/integration/"
+"""Where modules are that mostly wait for other processes."""
 ENGINE: Final = "engine"
 ENGINE_FIXTURE: Final = "lab"
 ENGINE_MODULES: Final = frozenset(
@@ -30,22 +33,27 @@ ENGINE_MODULES: Final = frozenset(
 LONGEST: Final = (
     "tests/integration/test_kill.py",
     ENGINE,
-    "tests/engine/test_calibrate.py",
     "tests/integration/test_demo.py",
     "tests/integration/test_commitment_story.py",
-    "tests/integration/test_torchrun.py",
-    "tests/integration/test_old_case.py",
-    "tests/unit/trainer/test_distributed.py",
-    "tests/unit/trainer/test_killed.py",
-    "tests/integration/test_orchestrator_start.py",
-    "tests/engine/test_engine_processes.py",
+    "tests/integration/test_mixture_story.py",
+    "tests/engine/test_calibrate.py",
     "tests/engine/test_serve.py",
+    "tests/integration/test_old_case.py",
     "tests/integration/test_join.py",
     "tests/integration/test_worker_ends.py",
+    "tests/integration/test_contributed_story.py",
+    "tests/integration/test_own_a_run.py",
+    "tests/integration/test_torchrun.py",
+    "tests/unit/contributions/test_checks.py",
+    "tests/integration/test_orchestrator_start.py",
+    "tests/unit/trainer/test_distributed.py",
+    "tests/engine/test_engine_processes.py",
+    "tests/integration/test_private_tests.py",
     "tests/integration/test_idle_run.py",
-    "tests/integration/test_eval_run.py",
-    "tests/integration/test_cli_money.py",
     "tests/integration/test_orchestrator_storage.py",
+    "tests/integration/test_cli_money.py",
+    "tests/integration/test_cli.py",
+    "tests/integration/test_eval_run.py",
 )
 """Groups by how long they take, the longest first. A stale entry costs time and nothing else."""
 
@@ -64,8 +72,18 @@ def arrange(items: list[pytest.Item]) -> None:
     users = {item.nodeid.split("::", 1)[0] for item in items if ENGINE_FIXTURE in _fixtures(item)}
     if unknown := users - ENGINE_MODULES:
         raise pytest.UsageError(f"uses the engine: add {sorted(unknown)} to ENGINE_MODULES in {__file__}")
-    rank = {group: place for place, group in enumerate(LONGEST)}
-    items.sort(key=lambda item: rank.get(group_of(item.nodeid), len(rank)))
+    place = places(list(dict.fromkeys(group_of(item.nodeid) for item in items)))
+    items.sort(key=lambda item: place[group_of(item.nodeid)])
+
+
+def places(groups: Sequence[str]) -> dict[str, float]:
+    """Return where each group comes: those of LONGEST in its order, then waiting and computing ones in turns."""
+    place: dict[str, float] = {group: float(at) for at, group in enumerate(LONGEST)}
+    others = [group for group in groups if group not in place]
+    waiting = [group for group in others if group.startswith(WAITING)]
+    for some in (waiting, [group for group in others if group not in waiting]):
+        place |= {group: len(LONGEST) + (at + 0.5) / len(some) for at, group in enumerate(some)}
+    return place
 
 
 def scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:

@@ -85,7 +85,7 @@ def opened(
         NodeFixture.open(folder, deployment.settings, seed="nodes", workers=workers, furnish=furnish, **terms)
     )
     asyncio.run(run_fixture.publish_model(0))
-    anvil.request("evm_setIntervalMining", 1)
+    run_fixture.mine_every_second(anvil)
     orchestrator = Orchestrator(
         run_fixture,
         folder / "orchestrator",

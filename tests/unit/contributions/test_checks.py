@@ -127,27 +127,26 @@ def test_a_pure_source_that_uses_sets_and_hashes_is_not_blamed(checked: Checked,
 
 
 @pytest.mark.parametrize(
-    ("body", "check", "fault"),
+    ("body", "found"),
     [
-        ("return {'correct': 1_000_000}", "empty", "an empty answer scores correct 1"),
+        ("return {'correct': 1_000_000}", {"empty": "an empty answer scores correct 1"}),
+        ("return {'correct': 1_000_000 * (completion != '')}", {"empty": "'I have no idea.' scores correct 1"}),
+        ("return {'correct': 0}", {"oracle": "its oracle scores correct 0; not the full score"}),
+        ("return {'correct': 0.5}", {"oracle": "its oracle scores correct 0; the scorer failed: it returned dict"}),
+        ("import os", {"oracle": "ImportError in line 2: a scorer cannot import os"}),
+        ("eval(completion)", {"oracle": "NameError in line 2: name 'eval' is not defined"}),
         (
-            "return {'correct': 1_000_000 * (completion != '')}",
-            "empty",
-            "'I have no idea.' scores correct 1",
+            "if completion:\n    while True: pass\nreturn {'correct': 0}",
+            {"oracle": "stopped: fuel", "fuel": "takes 300000000 of 300000000"},
         ),
-        ("return {'correct': 0}", "oracle", "its oracle scores correct 0; not the full score"),
-        ("return {'correct': 0.5}", "oracle", "its oracle scores correct 0; the scorer failed: it returned dict"),
-        ("import os", "oracle", "ImportError in line 2: a scorer cannot import os"),
-        ("eval(completion)", "oracle", "NameError in line 2: name 'eval' is not defined"),
-        ("if completion:\n    while True: pass\nreturn {'correct': 0}", "oracle", "stopped: fuel"),
-        ("if completion:\n    while True: pass\nreturn {'correct': 0}", "fuel", "takes 300000000 of 300000000"),
     ],
 )
-def test_what_a_scorer_must_not_do_is_found(checked: Checked, body: str, check: str, fault: str) -> None:
-    result = checked(one_part(body, fuel=300_000_000))[check]
-    assert result.count >= len(TASKS)
-    assert {one[0] for one in result.faults} == {one.id for one in TASKS}
-    assert any(fault in one[1] for one in result.faults), result.faults
+def test_what_a_scorer_must_not_do_is_found(checked: Checked, body: str, found: dict[str, str]) -> None:
+    results = checked(one_part(body, fuel=300_000_000))
+    for check, fault in found.items():
+        assert results[check].count >= len(TASKS)
+        assert {one[0] for one in results[check].faults} == {one.id for one in TASKS}
+        assert any(fault in one[1] for one in results[check].faults), results[check].faults
 
 
 def test_a_scorer_that_would_keep_the_owner_waiting_for_hours_ends_the_check(
