@@ -184,7 +184,7 @@ def compile_component(source: Path, target: Path) -> None:
     from muster.sandbox.runtime import make_engine
 
     # An empty file that a power failure left would be taken for the component.
-    write_durably(target, Compiled(make_engine(), unpack(source.read_bytes())).serialize())
+    write_durably(target, bytes(Compiled(make_engine(), unpack(source.read_bytes())).serialize()))
 
 
 def unpack(data: bytes) -> bytes:
