@@ -32,6 +32,7 @@ from muster.sandbox.images import DOCUMENT_NAME, Image
 SANDBOX: Final = Path(__file__).resolve().parent.parent / "muster" / "sandbox"
 LEVEL: Final = 9
 HOME: Final = "python"
+PACKAGES: Final = f"{HOME}/packages"
 LEFT_OUT: Final = frozenset(
     ["__pycache__", "ensurepip", "idlelib", "lib2to3", "pydoc_data", "site-packages", "test", "tests", "tkinter"]
 )
@@ -65,7 +66,7 @@ def python_image(packages: Iterable[str]) -> tuple[Files, Image]:
         origin = Path(spec.origin).parent
         for path in (origin, origin.with_name(f"{package}.libs")):
             if path.is_dir():
-                files |= tree(path, f"{HOME}/lib/{version}/site-packages/{path.name}")
+                files |= tree(path, f"{PACKAGES}/{path.name}")
     files["muster/call.py"] = SANDBOX / "native_guest" / "call.py"
     files["muster/typed_json.py"] = SANDBOX / "guest" / "typed_json.py"
     interpreter = (f"/{HOME}/bin/python3", "-s", "-P", "-B", "-X", "utf8")
@@ -73,8 +74,15 @@ def python_image(packages: Iterable[str]) -> tuple[Files, Image]:
         file="program.py",
         run=(*interpreter, "/task/program.py"),
         call=(*interpreter, "/muster/call.py", "/task/program.py"),
-        # One thread of linear algebra, since there can be no second; sets in the same order each time.
-        environment={"LC_ALL": "C.UTF-8", "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
+        # One thread of linear algebra, since there can be no second; sets in the same order each time. Where packages
+        # are is said here, since distributions call that folder by different names.
+        environment={
+            "LC_ALL": "C.UTF-8",
+            "OPENBLAS_NUM_THREADS": "1",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
+            "PYTHONPATH": f"/{PACKAGES}",
+        },
     )
     return files | libraries(files), image
 
