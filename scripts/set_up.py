@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
+LANES = 2
+"""Steps that run side by side: building the component takes one core as long as most of the others together."""
 
 IMPORTED = (
     "muster.cli",
@@ -62,6 +65,8 @@ class Step:
     action: Callable[[], None]
     also: str = ""
     """Anything else the step depends on."""
+    needs: tuple[str, ...] = ("python",)
+    """Names of the steps that must be done before."""
 
     @property
     def wanted(self) -> str:
@@ -209,7 +214,7 @@ def steps() -> list[Step]:
     )
     sources += ["scripts/build_contracts.py", "scripts/bindings.py", "muster/contracts/abi.py"]
     return [
-        Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv")),
+        Step("venv", "a Python environment in .venv", (), VENV / "bin" / "uv", make_venv, machine + pinned("uv"), ()),
         Step(
             "python",
             f"Python packages (the {EXTRA} set, 2 to 6 GB, a minute or more)",
@@ -217,14 +222,7 @@ def steps() -> list[Step]:
             VENV / "bin" / "muster",
             install_python_packages,
             EXTRA + str(ROOT),
-        ),
-        Step(
-            "servers",
-            "S3 servers for the tests, in an environment of their own",
-            ("tests/servers.txt",),
-            SERVERS / "bin" / "moto_server",
-            install_servers,
-            machine + str(ROOT),
+            ("venv",),
         ),
         Step(
             "node",
@@ -232,20 +230,7 @@ def steps() -> list[Step]:
             ("package.json", "package-lock.json"),
             ROOT / "node_modules" / ".bin" / "forge",
             install_node_packages,
-        ),
-        Step(
-            "contracts",
-            "the contracts",
-            ("foundry.toml", "package-lock.json", *sources),
-            ROOT / "muster" / "contracts" / "court.py",
-            build_contracts,
-        ),
-        Step(
-            "native",
-            "compiled inner loops (where there is a C compiler)",
-            ("muster/proofs/native/__init__.py", *kernels),
-            ROOT / "muster" / "proofs" / "native" / "built",
-            build_kernels,
+            needs=(),
         ),
         Step(
             "component",
@@ -255,12 +240,36 @@ def steps() -> list[Step]:
             build_component,
         ),
         Step(
+            "contracts",
+            "the contracts",
+            ("foundry.toml", "package-lock.json", *sources),
+            ROOT / "muster" / "contracts" / "court.py",
+            build_contracts,
+            needs=("python", "node"),
+        ),
+        Step(
+            "native",
+            "compiled inner loops (where there is a C compiler)",
+            ("muster/proofs/native/__init__.py", *kernels),
+            ROOT / "muster" / "proofs" / "native" / "built",
+            build_kernels,
+        ),
+        Step(
             "bytecode",
             "Python's bytecode of what the processes import",
             ("constraints.txt", "overrides.txt", "scripts/set_up.py"),
             VENV / "bin" / "muster",
             compile_bytecode,
             machine + EXTRA + str(ROOT),
+            ("python", "contracts", "native"),
+        ),
+        Step(
+            "servers",
+            "S3 servers for the tests, in an environment of their own",
+            ("tests/servers.txt",),
+            SERVERS / "bin" / "moto_server",
+            install_servers,
+            machine + str(ROOT),
         ),
     ]
 
@@ -277,20 +286,42 @@ def check_machine() -> None:
         os.environ["TMPDIR"] = tempfile.gettempdir()
 
 
+def run_all(steps: Sequence[Step]) -> None:
+    """Do the steps that are not done, each once what it needs is, in their order. Raises SetupError.
+
+    After an error those that run are waited for, and no other begins.
+    """
+    waiting, done = list(steps), set[str]()
+    running: dict[Future[None], Step] = {}
+    with ThreadPoolExecutor(LANES) as pool:
+        while waiting or running:
+            ready = [step for step in waiting if done.issuperset(step.needs)]
+            for step in ready[: LANES - len(running)]:
+                waiting.remove(step)
+                running[pool.submit(run_step, step)] = step
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                done.add(running.pop(future).name)
+                future.result()
+
+
+def run_step(step: Step) -> None:
+    """Do a step unless it is done. Raises SetupError."""
+    if step.is_done():
+        return
+    say(f"{step.says} …")
+    begun = time.monotonic()
+    step.stamp.unlink(missing_ok=True)
+    step.action()
+    step.stamp.write_text(step.wanted)
+    say(f"{step.says}: done in {time.monotonic() - begun:.0f} s")
+
+
 def main() -> int:
     started = time.monotonic()
     try:
         check_machine()
         STAMPS.mkdir(exist_ok=True)
-        for step in steps():
-            if step.is_done():
-                continue
-            say(f"{step.says} …")
-            begun = time.monotonic()
-            step.stamp.unlink(missing_ok=True)
-            step.action()
-            step.stamp.write_text(step.wanted)
-            say(f"{step.says}: done in {time.monotonic() - begun:.0f} s")
+        run_all(steps())
     except SetupError as error:
         print(f"setup: {error}\n  next: {error.hint}", file=sys.stderr)
         return 1

@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -43,6 +44,47 @@ def test_a_step_is_done_while_inputs_and_product_are_the_same(set_up: ModuleType
     product.touch()
     (tmp_path / "input").write_text("2")
     assert not step.is_done()
+
+
+def test_steps_run_beside_each_other_after_what_they_need(set_up: ModuleType, tmp_path: Path) -> None:
+    meet, order = threading.Barrier(2, timeout=30), list[str]()
+
+    def step(name: str, *needs: str, meets: bool = False) -> object:
+        def act() -> None:
+            if meets:
+                meet.wait()  # raises where the two do not run at once
+            order.append(name)
+            (tmp_path / f"made-{name}").touch()
+
+        return set_up.Step(name, name, (), tmp_path / f"made-{name}", act, needs=needs)
+
+    steps = [step("a"), step("b", "a", meets=True), step("c", "a", meets=True), step("d", "b", "c")]
+    set_up.run_all(steps)
+    assert (order[0], sorted(order[1:3]), order[3:]) == ("a", ["b", "c"], ["d"])
+    set_up.run_all(steps)
+    assert len(order) == 4
+
+
+def test_nothing_begins_after_a_step_that_failed(set_up: ModuleType, tmp_path: Path) -> None:
+    begun = []
+
+    def fail() -> None:
+        raise set_up.SetupError("no", "try again")
+
+    failing = set_up.Step("a", "a", (), tmp_path / "a", fail, needs=())
+    after = set_up.Step("b", "b", (), tmp_path / "b", lambda: begun.append("b"), needs=("a",))
+    with pytest.raises(set_up.SetupError):
+        set_up.run_all([failing, after])
+    assert begun == []
+    assert not failing.is_done()
+
+
+def test_every_step_can_be_reached(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_up, "ROOT", ROOT)
+    done: set[str] = set()
+    for step in set_up.steps():
+        assert done.issuperset(step.needs), step.name
+        done.add(step.name)
 
 
 def test_what_pip_was_told_holds_for_uv(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
