@@ -24,7 +24,7 @@ PATHS := muster orchestrator worker validator trainer adversary scripts benchmar
 export PATH := $(CURDIR)/.venv/bin:$(CURDIR)/node_modules/.bin:$(PATH)
 export OMP_NUM_THREADS ?= 1
 export HYPOTHESIS_STORAGE_DIRECTORY ?= $(CURDIR)/.hypothesis
-# Bytecode is kept: what one process has compiled the others read. A third of pytest's start is compiling tests.
+# Bytecode is kept: what one process has compiled the others read. A quarter of pytest's start is compiling tests.
 unexport PYTHONDONTWRITEBYTECODE
 
 # Processes of pytest that share the tests out by tests/support/schedule.py.
