@@ -73,6 +73,11 @@ def figures(seeds: Sequence[int], runs: Sequence[dict[str, Any]]) -> list[report
             "seed": seed,
             **{name: round(one["comparison"][name], 4) for name in ("before", "after", "gain", "low", "high")},
             **{name: one["comparison"][name] for name in ("tasks", "samples", "step")},
+            "parts": [
+                {"name": part["name"]}
+                | {name: round(part[name], 4) for name in ("before", "after", "gain", "low", "high")}
+                for part in one["comparison"]["parts"]
+            ],
             "minutes": round(one["minutes"], 1),
             "processor_minutes": round(one["processor_minutes"], 1),
             "load": [round(value, 1) for value in one["load"]],

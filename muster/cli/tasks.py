@@ -31,18 +31,20 @@ def make(
     session: Session,
     path: Annotated[Path, typer.Argument(help="Folder to write.")],
     seed: Annotated[int, typer.Option(help="Equal seeds give equal tasks.")] = 0,
-    family: Annotated[str, typer.Option(help="Kind of task: sort, arithmetic or sums.")] = "sort",
+    family: Annotated[
+        str, typer.Option(help="Kinds of task, comma-separated: sort, arithmetic, sums, stories.")
+    ] = "sort",
     levels: Annotated[
-        str, typer.Option(help="Difficulties, comma-separated; of sums, the largest summands.")
+        str, typer.Option(help="Difficulties, comma-separated; of sums and stories, the largest summands.")
     ] = "3,4,5,6",
-    train: Annotated[int, typer.Option(help="Training tasks.")] = 4096,
-    held_out: Annotated[int, typer.Option("--held-out", help="Tasks kept for measuring.")] = 640,
+    train: Annotated[int, typer.Option(help="Training tasks of each kind.")] = 4096,
+    held_out: Annotated[int, typer.Option("--held-out", help="Tasks of each kind that are kept for measuring.")] = 640,
 ) -> None:
     """Make a task set from a seed: training tasks, and held-out tasks that are never trained on."""
     from muster.tasksets.generated import make_task_set
 
     task_set = make_task_set(
-        seed, family=family, levels=parse_numbers(levels), train=train, held_out=held_out, folder=path
+        seed, families=family.split(","), levels=parse_numbers(levels), train=train, held_out=held_out, folder=path
     )
     session.result({"path": str(path), "root": task_set.root, "train": train, "held_out": held_out})
 

@@ -7,14 +7,15 @@ Both answer every held-out task several times, sampled as workers sample, with t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import asdict
+from itertools import islice
 from typing import Any, Final
 
 from muster.environments.task import Task
 from muster.evaluation.client import ask
-from muster.evaluation.gain import paired_gain
+from muster.evaluation.gain import FEWEST_TASKS, paired_gain
 from muster.evaluation.request import EvalRequest, Sampling, ShownAnswer, TaskResult
 from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.swarm.plan import SwarmRequest
@@ -33,8 +34,9 @@ async def compare(request: SwarmRequest, step: int) -> dict[str, Any]:
     task_set = await asyncio.to_thread(TaskSet.open, request.layout.tasks)
     first, last = eval_requests(request, task_set.root, len(task_set.held_out), step)
     before, after = await asyncio.gather(_answers(first), _answers(last))  # one thread each, and nobody else works now
-    tasks = [task for _, task in task_set.held_out]
-    return comparison_document(tasks, before, after, samples=request.scenario.answers, step=step)
+    held_out = iter(task for _, task in task_set.held_out)
+    parts = {part.name: list(islice(held_out, part.count)) for part in task_set.document.held_out}
+    return comparison_document(parts, before, after, samples=request.scenario.answers, step=step)
 
 
 def eval_requests(request: SwarmRequest, root: bytes, tasks: int, step: int) -> tuple[EvalRequest, EvalRequest]:
@@ -61,11 +63,39 @@ async def _answers(request: EvalRequest) -> list[TaskResult]:
 
 
 def comparison_document(
-    tasks: Sequence[Task], before: Sequence[TaskResult], after: Sequence[TaskResult], *, samples: int, step: int
+    parts: Mapping[str, Sequence[Task]],
+    before: Sequence[TaskResult],
+    after: Sequence[TaskResult],
+    *,
+    samples: int,
+    step: int,
 ) -> dict[str, Any]:
-    """Return the gain with its interval, and the first conversations with the answers of both models."""
+    """Return the gain with its interval, in all and by part, and each part's first conversations with both models.
+
+    `parts`: the held-out tasks of each part by its name, in the order of the results. A part with fewer than
+    FEWEST_TASKS has no gain of its own.
+    """
+    shown = []
+    gains = []
+    start = 0
+    for name, tasks in parts.items():
+        old, new = before[start : start + len(tasks)], after[start : start + len(tasks)]
+        start += len(tasks)
+        shown += _conversations(tasks, old, new)[: max(1, SHOWN_TASKS // len(parts))]
+        if len(tasks) >= FEWEST_TASKS:
+            gains.append({"name": name, **_gain(old, new, samples)})
+    return _gain(before, after, samples) | {"step": step, "parts": gains, "conversations": shown}
+
+
+def _gain(before: Sequence[TaskResult], after: Sequence[TaskResult], samples: int) -> dict[str, Any]:
     gain = paired_gain([one.right for one in before], [one.right for one in after], samples)
-    conversations = [
+    return asdict(gain) | {"gain": gain.value}
+
+
+def _conversations(
+    tasks: Sequence[Task], before: Sequence[TaskResult], after: Sequence[TaskResult]
+) -> list[dict[str, Any]]:
+    return [
         {
             "asked": [{"role": message.role, "text": bounded(message.content)} for message in task.messages],
             "right_before": old.right,
@@ -73,9 +103,8 @@ def comparison_document(
             "before": [_shown(answer) for answer in old.shown],
             "after": [_shown(answer) for answer in new.shown],
         }
-        for task, old, new in zip(tasks[:SHOWN_TASKS], before, after, strict=False)
+        for task, old, new in zip(tasks, before, after, strict=True)
     ]
-    return asdict(gain) | {"gain": gain.value, "step": step, "conversations": conversations}
 
 
 def _shown(answer: ShownAnswer) -> dict[str, Any]:

@@ -53,8 +53,15 @@ def comparison_sentence(comparison: Mapping[str, Any]) -> str:
         f"Of {comparison['samples']} sampled answers to each of {comparison['tasks']} held-out tasks "
         f"{comparison['before']:.1%} were right before training and {comparison['after']:.1%} after step "
         f"{comparison['step']}: a gain of {comparison['gain']:.3f}, 95 % interval over tasks {comparison['low']:.3f} "
-        f"to {comparison['high']:.3f}."
+        f"to {comparison['high']:.3f}.{_by_part(comparison['parts'])}"
     )
+
+
+def _by_part(parts: Sequence[Mapping[str, Any]]) -> str:
+    """Say the shares of each part, where there are several."""
+    if len(parts) < 2:
+        return ""
+    return " " + "; ".join(f"{one['name']}: {one['before']:.1%}, then {one['after']:.1%}" for one in parts) + "."
 
 
 Row = Mapping[str, Any]

@@ -17,12 +17,12 @@ class Scenario:
     """One model and what it learns."""
 
     name: str
-    family: str
-    """Of `muster.tasksets.generated`."""
+    families: tuple[str, ...]
+    """Of `muster.tasksets.families`, each drawn as often as the others."""
     levels: tuple[int, ...]
     train: int
     held_out: int
-    """Numbers of tasks."""
+    """Numbers of tasks of each family."""
     profile: str
     budgets: tuple[int, ...]
     groups_per_batch: int
@@ -32,7 +32,7 @@ class Scenario:
     fetched_model: str = ""
     """Name or folder for `muster model fetch`; without one a small model is made and warmed up on the tasks."""
     own_tasks: Path | None = None
-    """Task set of the owner's; without one tasks are made of the family."""
+    """Task set of the owner's; without one tasks are made of the families."""
     demand_batches: int = 2
     """Batches of work that may wait for the trainer."""
     answers: int = 0
@@ -49,7 +49,7 @@ class Scenario:
 
 DIGITS: Final = Scenario(
     name="digits",
-    family="sort",
+    families=("sort",),
     levels=(3, 4, 5, 6),
     train=4096,
     held_out=640,
@@ -71,7 +71,7 @@ FETCHED_TRAINER: Final[Mapping[str, Any]] = {
 
 LANGUAGE: Final = Scenario(
     name="language",
-    family="sums",
+    families=("sums", "stories"),
     levels=(9, 12, 15),
     train=288,
     held_out=48,
@@ -86,7 +86,7 @@ LANGUAGE: Final = Scenario(
     quiet_seconds=900.0,
     terms={
         "group_size": 8,
-        "max_prompt_tokens": 96,
+        "max_prompt_tokens": 128,
         "max_completion_tokens": 16,
         "async_level": 1,
         # A replay takes a busy machine a minute; a jury that is done earlier does not wait.

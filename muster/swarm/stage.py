@@ -93,7 +93,7 @@ def make_tasks(request: SwarmRequest) -> TaskSet:
     return make_task_set(
         request.seed,
         folder=request.layout.tasks,
-        family=scenario.family,
+        families=scenario.families,
         levels=scenario.levels,
         train=scenario.train,
         held_out=scenario.held_out,

@@ -12,7 +12,8 @@ from muster.environments.base import Environment, ScorerCall
 from muster.environments.registry import default_manifest, make_environment
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
-from muster.tasksets.generated import FAMILIES, make_tasks
+from muster.tasksets.families import FAMILIES
+from muster.tasksets.generated import make_tasks
 
 SORT = ask("sort 5231", answer="1235")
 SORTING = make_environment(default_manifest("sorting"))
@@ -31,7 +32,7 @@ def test_the_reference_answer_of_every_task_scores_one(
     family: str, levels: tuple[int, ...], no_call: ScorerCall
 ) -> None:
     environment = make_environment(FAMILIES[family].environment)
-    tasks, held_out = make_tasks(3, family=family, levels=levels, train=1000, held_out=60)
+    tasks, held_out = make_tasks(3, families=[family], levels=levels, train=1000, held_out=60)[family]
     thought = "...</think>" if environment.manifest.thinks else ""
     for task in tasks + held_out:
         environment.check(task)

@@ -117,7 +117,7 @@ def test_a_model_is_warmed_up_by_completions_that_score(
     family: str, dots: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Thinking is part of them only where the environment asks for it."""
-    tasks, tokenizer = generated(1, family=family, levels=(2,), train=12, held_out=1), make_tokenizer()
+    tasks, tokenizer = generated(1, families=(family,), levels=(2,), train=12, held_out=1), make_tokenizer()
     seen: list[str] = []
 
     def loss(model: PreTrainedModel, *rest: Any) -> torch.Tensor:

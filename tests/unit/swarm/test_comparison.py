@@ -31,7 +31,7 @@ def document(count: int = 20) -> dict[str, Any]:
     tasks = [asked(i) for i in range(count)]
     before = [result(i, i % 2, HOSTILE if i == 0 else "it is 1") for i in range(count)]
     after = [result(i, 2 + i % 2 * 2, "2") for i in range(count)]
-    return comparison_document(tasks, before, after, samples=4, step=12)
+    return comparison_document({"additions": tasks}, before, after, samples=4, step=12)
 
 
 def test_the_gain_is_the_mean_over_tasks_and_the_first_conversations_are_shown() -> None:
@@ -39,7 +39,7 @@ def test_the_gain_is_the_mean_over_tasks_and_the_first_conversations_are_shown()
     conversations = found.pop("conversations")
     # Differences of 2/4 and 3/4, ten of each: mean 0.625, deviation 0.125·√(20/19), t(19) = 2.0930.
     half = 2.09301 * 0.125 / 19**0.5
-    assert found == {
+    gain = {
         "before": 0.125,
         "after": 0.75,
         "low": pytest.approx(0.625 - half, abs=1e-6),
@@ -47,8 +47,8 @@ def test_the_gain_is_the_mean_over_tasks_and_the_first_conversations_are_shown()
         "tasks": 20,
         "samples": 4,
         "gain": 0.625,
-        "step": 12,
     }
+    assert found == gain | {"step": 12, "parts": [{"name": "additions", **gain}]}
     assert len(conversations) == SHOWN_TASKS
     assert conversations[1] == {
         "asked": [{"role": "system", "text": "Reply."}, {"role": "user", "text": "What is 1 + 1?"}],
@@ -57,6 +57,23 @@ def test_the_gain_is_the_mean_over_tasks_and_the_first_conversations_are_shown()
         "before": [{"text": "it is 1", "right": True}],
         "after": [{"text": "2", "right": True}],
     }
+
+
+def test_every_part_has_its_gain_and_its_conversations() -> None:
+    tasks = [asked(i) for i in range(32)]
+    before = [result(i, 0, "no") for i in range(32)]
+    after = [result(i, 1 if i < 12 else 4, "yes") for i in range(32)]
+    parts = {"easy": tasks[:12], "few": tasks[12:18], "hard": tasks[18:]}
+    found = comparison_document(parts, before, after, samples=4, step=3)
+    assert [(one["name"], one["tasks"], one["before"], one["after"]) for one in found["parts"]] == [
+        ("easy", 12, 0.0, 0.25),
+        ("hard", 14, 0.0, 1.0),
+    ], "six tasks are too few for an interval"
+    assert (found["tasks"], found["after"]) == (32, (12 + 80) / 128)
+    assert [one["asked"][1]["text"] for one in found["conversations"]] == [
+        f"What is {i} + 1?" for i in (0, 1, 2, 3, 12, 13, 14, 15, 18, 19, 20, 21)
+    ]
+    assert comparison_sentence(found).endswith("easy: 0.0%, then 25.0%; hard: 0.0%, then 100.0%.")
 
 
 def test_the_sentence_says_which_is_which() -> None:

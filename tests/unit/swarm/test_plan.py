@@ -225,7 +225,8 @@ def test_of_an_owner_who_brings_only_tasks_the_model_is_made(request_: SwarmRequ
 
 def test_an_owners_model_in_float32_is_judged_as_one(tmp_path: Path) -> None:
     scenario = own_scenario(LANGUAGE, None, checkpoint(tmp_path / "model", "float32"), None, None, None)
-    assert (scenario.profile, scenario.own_tasks, scenario.family) == ("cpu-fp32-projection-v2", None, "sums")
+    assert (scenario.profile, scenario.own_tasks) == ("cpu-fp32-projection-v2", None)
+    assert scenario.families == ("sums", "stories")
 
 
 def test_what_an_owner_cannot_mean_is_refused(tmp_path: Path) -> None:
@@ -241,12 +242,13 @@ def test_every_scenario_has_tasks_enough_and_prompts_that_fit(scenario: Scenario
     task_set = make_task_set(
         0,
         folder=tmp_path / "tasks",
-        family=scenario.family,
+        families=scenario.families,
         levels=scenario.levels,
         train=scenario.train,
         held_out=scenario.held_out,
     )
-    assert (task_set.size, len(task_set.held_out)) == (scenario.train, scenario.held_out)
+    kinds = len(scenario.families)
+    assert (len(task_set.train), len(task_set.held_out)) == (kinds * scenario.train, kinds * scenario.held_out)
     assert max(len(task.text) for _, task in task_set.train) <= scenario.terms.get("max_prompt_tokens", 64)
     assert scenario.groups_per_batch % scenario.groups_per_commitment == 0
 
