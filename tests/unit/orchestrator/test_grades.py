@@ -151,6 +151,7 @@ async def test_grades_are_shown_while_their_validator_can_be_accused(database: D
         caller = Caller(address, cast(Any, SimpleNamespace()), record, is_trainer=False)
         return await grades.receive(caller, show(right_text(), GRADERS[number]))
 
+    assert SHOW_HOURS == 48, "of the 72 hours in which a case can be opened a day must be left"
     end = (HOUR + 1 + SHOW_HOURS) * HOUR_SECONDS
     queries.chain = ChainState(now=end)
     assert await receive(0)
