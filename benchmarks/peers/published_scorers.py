@@ -92,9 +92,14 @@ def ifeval(case: Any) -> dict[str, Any]:
 
 @cache
 def ifeval_module() -> Any:
-    """Import IFEval's scorer without what lm_eval.tasks imports for whole evaluations."""
+    """Import IFEval's scorer without what lm_eval.tasks imports for whole evaluations.
+
+    What language a short text is in, langdetect answers by chance unless it has a seed: here it has ours.
+    """
+    import langdetect
     import lm_eval
 
+    langdetect.DetectorFactory.seed = 0
     tasks = types.ModuleType("lm_eval.tasks")
     tasks.__path__ = [str(Path(lm_eval.__file__).parent / "tasks")]
     sys.modules[tasks.__name__] = tasks

@@ -121,6 +121,7 @@ def _instruction() -> Iterator[Case]:
         [{"id": "detectable_format:json_format", "kwargs": {}}],
         [{"id": "keywords:frequency", "kwargs": {"frequency": 2, "keyword": "straße", "relation": "at least"}}],
         [{"id": "length_constraints:number_sentences", "kwargs": {"num_sentences": 3, "relation": "less than"}}],
+        [{"id": "language:response_language", "kwargs": {"language": "de"}}],
     ]
     texts = (
         "One, two.",

@@ -129,6 +129,7 @@ _ASKED: Final[dict[str, Row]] = {
     "punctuation:no_comma": {},
     "startend:end_checker": {"end_phrase": "That is all."},
     "startend:quotation": {},
+    "language:response_language": {"language": "de"},
 }
 
 _NAMES: Final = sorted({name for kwargs in _ASKED.values() for name in kwargs})
@@ -154,14 +155,6 @@ IFEVAL: Final[list[Row]] = [
         )
     )
 ]
-
-LANGUAGE_ROW: Final[Row] = {
-    "key": 2000,
-    "prompt": "Write in German.",
-    "instruction_id_list": ["language:response_language"],
-    "kwargs": [{"language": "de"}],
-}
-"""A row of IFEval that the environment refuses."""
 
 HUMANEVAL: Final[list[Row]] = [
     {

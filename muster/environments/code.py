@@ -19,6 +19,8 @@ from muster.environments.task import Task
 from muster.errors import MalformedError
 
 MAX_TESTS: Final = 256
+COMPARISONS: Final = frozenset({"identical", "tolerance"})
+"""What a function's test may say about how its output is compared, one of them at most."""
 
 
 class Code:
@@ -27,7 +29,8 @@ class Code:
     `kind` "stdin": a program reads `input` and prints `output`, both texts. `kind` "function": `entry` names the
     function, `input` is the list of its arguments and `output` what it returns, in the JSON form of
     `muster/sandbox/guest/typed_json.py`. `setup` is code of the task's that runs first; `solution` is a program that
-    passes, for checking the task.
+    passes, for checking the task. A function's test may also have `identical` (true): only a value of the output's own
+    type is right, `True` and not `1`; or `tolerance`, in the place of the option.
 
     Option `runner`: "component" runs programs in WebAssembly, the same on every machine; "native" runs those that it
     cannot (numpy, compiled languages) in the second sandbox, whose scores accuse nobody (docs/environments.md).
@@ -78,8 +81,10 @@ class Code:
         if not isinstance(tests, list) or not 1 <= len(tests) <= MAX_TESTS:
             raise MalformedError(f"task {name!r} has no list of 1 to {MAX_TESTS} tests")
         for position, test in enumerate(tests):
-            if not isinstance(test, dict) or set(test) != {"input", "output"}:
+            if not isinstance(test, dict) or set(test) - (COMPARISONS if function else set()) != {"input", "output"}:
                 raise MalformedError(f"test {position} of task {name!r} is not an input and an output")
+            if not _is_comparison(test):
+                raise MalformedError(f"test {position} of task {name!r} compares in no way that there is")
             if function and not (isinstance(test["input"], list) and measured(test) and readable(test)):
                 raise MalformedError(f"test {position} of task {name!r} has values that no function can be given")
             if not function and not all(
@@ -106,7 +111,7 @@ class Code:
             payload |= {key: reference[key] for key in ("entry", "setup") if key in reference}
             outcome = call(payload)
             fuel += outcome.fuel
-            if self._passes(outcome, test["output"], reference["kind"]):
+            if self._passes(outcome, test, reference["kind"]):
                 passed += 1
                 continue
             reason = reason or f"test {position}: {_reason(outcome)}"
@@ -124,7 +129,8 @@ class Code:
         solution = task.reference.get("solution")
         return completion_of(f"```python\n{solution}\n```\n", self._thinking) if solution else None
 
-    def _passes(self, outcome: Outcome, expected: Any, kind: str) -> bool:
+    def _passes(self, outcome: Outcome, test: Mapping[str, Any], kind: str) -> bool:
+        expected = test["output"]
         match kind, outcome.value:
             case "stdin", {"text": str(text)}:
                 if self._lines == "lines":
@@ -133,8 +139,22 @@ class Code:
             case "function", {"value": value}:
                 if self._tuples == "outer" and isinstance(value, dict) and isinstance(value.get("$tuple"), list):
                     value = value["$tuple"]
-                return measured(value) and same_value(value, expected, self._tolerance, self._tuples != "lists")
+                if "identical" in test and type(value) is not type(expected):
+                    return False
+                tolerance = float(test.get("tolerance", self._tolerance))
+                return measured(value) and same_value(value, expected, tolerance, self._tuples != "lists")
         return False
+
+
+def _is_comparison(test: Mapping[str, Any]) -> bool:
+    """Return whether what a test says about its comparison, if anything, can be followed."""
+    match {key: test[key] for key in COMPARISONS & set(test)}:
+        case {"identical": True, **rest} if not rest:
+            return test["output"] is None or isinstance(test["output"], bool)
+        case {"tolerance": int() | float() as tolerance, **rest} if not rest:
+            return not isinstance(tolerance, bool) and 0 <= tolerance <= 1
+        case found:
+            return not found
 
 
 def _reason(outcome: Outcome) -> str:

@@ -1,8 +1,9 @@
 r"""Mathematical answers: right when math-verify finds them equal to the reference.
 
-math-verify runs in the component. Two answers need no call: equal texts, which the component's function holds equal
-too, and plain integers. Both agree with the component (`tests/unit/environments/test_math.py`), so a run may score with
-or without them.
+math-verify runs in the component. Two answers need no call: an expression whose text is the reference's, which the
+component's function holds equal too, and plain integers. Both agree with the component
+(`tests/unit/environments/test_math.py`), so a run may score with or without them. A text is looked through by
+math-verify even where it is the reference's: an answer that it does not find there does not count.
 """
 
 from __future__ import annotations
@@ -80,7 +81,7 @@ class Math:
 
         # 2. Compare texts and plain integers here.
         gold = task.reference["answer"]
-        if gold == answer:
+        if form == "latex" and gold == answer:
             return Score((MICRO,))
         if form == "latex" and self._gold == "latex":
             ours, theirs = plain_integer(gold), plain_integer(answer)
@@ -95,9 +96,9 @@ class Math:
         return failed(f"stopped: {outcome.stopped}"[:200] if outcome.stopped else "another answer", outcome.fuel)
 
     def reference_completion(self, task: Task) -> str:
-        """Return the reference's answer, in a box where one is looked for."""
+        """Return the reference's answer, in a box unless a number is looked for or the reference is a text itself."""
         answer = task.reference["answer"]
-        boxed = self._answer in ("boxed", "boxed_or_text")
+        boxed = self._answer in ("boxed", "boxed_or_text") or (self._answer, self._gold) == ("text", "latex")
         return completion_of(f"\\boxed{{{answer}}}" if boxed else answer, self._thinking)
 
     def _find(self, text: str) -> tuple[str | None, str]:

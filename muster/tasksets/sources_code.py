@@ -13,6 +13,7 @@ import ast
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final
 
 from muster.environments.base import ScorerCall
@@ -32,14 +33,29 @@ MAX_CODE: Final = 200_000
 UNORDERED: Final = frozenset(("set", "frozenset", "sorted", "Counter", "len", "sum", "any", "all"))
 """What a test compares by when it forgives an order, or more."""
 
+EQUAL, IDENTICAL, ROUNDED = "equal", "identical", "rounded"
+"""How a test compares what a call returns: by `==` or as a truth, by `is`, or otherwise: within bounds, or as part of a
+computation."""
+
+
+@dataclass(frozen=True)
+class RecordedCall:
+    """One call that a test makes."""
+
+    arguments: list[Any]
+    output: Any
+    compared: str
+    """`EQUAL`, `IDENTICAL` or `ROUNDED`."""
+
+
 _RECORDER: Final = """
 def recorded_calls_():
     import copy
     calls = []
-    def recorder(*arguments):
+    def recorder(*arguments, compared_="rounded"):
         given = copy.deepcopy(arguments)
         value = names[ENTRY_](*arguments)
-        calls.append([list(given), copy.deepcopy(value)])
+        calls.append([list(given), copy.deepcopy(value), compared_])
         return value
     names = globals()
     apart = {**names, ENTRY_: recorder}  # the solution's own recursion does not come by here
@@ -69,24 +85,64 @@ def run_in_sandbox(call: ScorerCall) -> RunReference:
     return run
 
 
-def recorded_tests(solution: str, entry: str, test: str, run_reference: RunReference) -> list[tuple[list[Any], Any]]:
-    """Return the arguments and the result of every call that a test makes, no two alike, at most `MAX_TESTS`.
+def recorded_calls(solution: str, entry: str, test: str, run_reference: RunReference) -> list[RecordedCall]:
+    """Return every call that a test makes, no two alike, at most `MAX_TESTS`.
 
     `test` is code that asserts, by the function's name or in a function `check` that is given the candidate. Raises
     MalformedError when the solution fails it.
     """
-    code = f"{solution}\n\nENTRY_, TEST_ = {entry!r}, {test!r}\n{_RECORDER}"
+    code = f"{solution}\n\nENTRY_, TEST_ = {entry!r}, {_marked(entry, test)!r}\n{_RECORDER}"
     (calls,) = run_reference(code, "recorded_calls_", [[]])
     if not isinstance(calls, list) or not calls:
         raise MalformedError("its tests never call it")
     found = {}
     for one in calls:
         match one:
-            case [list(arguments), output]:
-                found.setdefault(json.dumps(arguments, sort_keys=True), (arguments, output))
+            case [list(arguments), output, str(compared)]:
+                call = RecordedCall(arguments, output, compared)
+                found.setdefault((json.dumps(arguments, sort_keys=True), compared), call)
             case _:
                 raise MalformedError("its tests cannot be written down")
     return list(found.values())[:MAX_TESTS]
+
+
+def _marked(entry: str, test: str) -> str:
+    """Return a test whose calls of the candidate say how their results are compared. Raises MalformedError."""
+    tree = parse(test)
+    names = {entry}
+    for node in tree.body:
+        match node:
+            case ast.FunctionDef(name="check", args=ast.arguments(args=[ast.arg(arg=candidate), *_])):
+                names.add(candidate)
+    try:
+        return ast.unparse(ast.fix_missing_locations(_Marking(names).visit(tree)))
+    except RecursionError as error:
+        raise MalformedError("a test that is nested too deeply") from error
+
+
+class _Marking(ast.NodeTransformer):
+    """Gives calls of some names the argument `compared_`."""
+
+    def __init__(self, names: set[str]) -> None:
+        self._names = names
+        self._compared = ROUNDED
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        match node.test:
+            case ast.Compare(left=ast.Call(), ops=[ast.Is()]):
+                self._compared = IDENTICAL
+            case ast.Compare(ops=[ast.Eq()]) | ast.Call() | ast.UnaryOp(op=ast.Not(), operand=ast.Call()):
+                self._compared = EQUAL
+        self.generic_visit(node)
+        self._compared = ROUNDED
+        return node
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        match node.func:
+            case ast.Name(id=name) if name in self._names:
+                node.keywords.append(ast.keyword("compared_", ast.Constant(self._compared)))
+        return node
 
 
 def make_formats(run_reference: RunReference) -> tuple[Format, ...]:
@@ -145,9 +201,8 @@ def parse(code: str) -> ast.Module:
 
 def _reference(solution: str, entry: str, test: str, run_reference: RunReference) -> dict[str, Any]:
     """Return inputs and outputs, once the reference solution passes its test."""
-    parse(test)
-    recorded = recorded_tests(solution, entry, test, run_reference)
-    inputs, outputs = [arguments for arguments, _ in recorded], [output for _, output in recorded]
+    recorded = recorded_calls(solution, entry, test, run_reference)
+    inputs, outputs = [one.arguments for one in recorded], [one.output for one in recorded]
     return code_reference(inputs, outputs, entry=entry, solution=solution)
 
 

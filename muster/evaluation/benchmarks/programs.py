@@ -1,13 +1,15 @@
 """Benchmarks whose answers are functions in Python: HumanEval and MBPP.
 
 A published test that asserts is turned into inputs and outputs by the reference solution, in the sandbox, so that the
-expected output never meets the answer. HumanEval's tests are recorded call by call (`tasksets.sources_code`). Of MBPP's
-`assert f(2) == 3` the left side is what an answer computes and the right side what is expected.
+expected output never meets the answer. HumanEval's tests are recorded call by call, with how each result is compared
+(`tasksets.sources_code`). Of MBPP's `assert f(2) == 3` the left side is what an answer computes and the right side what
+is expected.
 """
 
 from __future__ import annotations
 
 import ast
+from collections.abc import Mapping
 from typing import Any, Final
 
 from muster.environments.answers import last_code_block
@@ -17,11 +19,17 @@ from muster.errors import MalformedError
 from muster.evaluation.benchmarks.definitions import Benchmark, BenchmarkItem, HubFiles, Rule
 from muster.tasksets.formats import text_of
 from muster.tasksets.rows import Row
-from muster.tasksets.sources_code import MAX_CODE, RunReference, parse, recorded_tests
+from muster.tasksets.sources_code import EQUAL, IDENTICAL, MAX_CODE, ROUNDED, RunReference, parse, recorded_calls
 from muster.tasksets.sources_synthetic import code_reference
 
 TOLERANCE: Final = 1e-6
-"""What HumanEval's tests forgive of a number."""
+"""What HumanEval's tests forgive of a number that they do not compare by `==`."""
+COMPARED: Final[Mapping[str, Mapping[str, Any]]] = {
+    EQUAL: {},
+    IDENTICAL: {"identical": True},
+    ROUNDED: {"tolerance": TOLERANCE},
+}
+"""What a test of the environment says for each way in which HumanEval's compare."""
 
 FENCE: Final = "```"
 
@@ -43,10 +51,12 @@ def _humaneval(row: Row, _: int, run_reference: RunReference) -> BenchmarkItem:
     prompt, entry = text_of(row, "prompt", MAX_CODE), text_of(row, "entry_point", 200)
     solution = prompt + text_of(row, "canonical_solution", MAX_CODE)
     test = text_of(row, "test", MAX_CODE)
-    parse(test)
-    recorded = recorded_tests(solution, entry, test, run_reference)
-    inputs, outputs = [arguments for arguments, _ in recorded], [output for _, output in recorded]
-    reference = code_reference(inputs, outputs, entry=entry, solution=solution) | {"setup": prompt}
+    recorded = recorded_calls(solution, entry, test, run_reference)
+    inputs, outputs = [one.arguments for one in recorded], [one.output for one in recorded]
+    reference = code_reference(inputs, outputs, entry=entry, solution=solution)
+    reference["setup"] = prompt
+    for one, call in zip(reference["tests"], recorded, strict=True):
+        one |= COMPARED[call.compared]
     return BenchmarkItem(text_of(row, "task_id", 200), prompt, reference)
 
 
@@ -125,7 +135,7 @@ BENCHMARKS: Final = (
         "humaneval",
         ("task_id", "prompt", "canonical_solution", "test", "entry_point"),
         _humaneval,
-        (Rule("passed", "code", {"tolerance": TOLERANCE, "tuples": "distinct"}, completed),),
+        (Rule("passed", "code", {"tuples": "distinct"}, completed),),
         "Complete this Python function. Answer with the whole function in one block of Python.\n\n"
         "```python\n{question}\n```",
         20,

@@ -1,16 +1,11 @@
 r"""Whether a text follows IFEval's instructions that can be checked (Zhou et al., 2023, table 1).
 
-Written from the published description. Where the published scorer asks a library, the rule here is its own:
+Written from the published description. Where the published scorer asks a library, the same library is asked here:
 
-- *word*: a run of letters, digits and underscores (`\w+`), as published.
-- *sentence*: it ends at a run of `.`, `?`, `!` or `…` with any closing quotes and brackets, where white space or the
-  text's end follows. Points alone end none before a small letter. A single one also ends none after an abbreviation of
-  `ABBREVIATIONS`, a single letter or a list's number at the start of a line. What is left at the end counts if it has
-  a letter or digit. (Published: nltk's punkt.)
-- *capital word*: a run of letters, digits, hyphens and apostrophes without a small letter and with a capital one.
-  (Published: nltk's word_tokenize and `isupper`.)
-- *all capital*, *all lowercase*: by letters alone; that the text is English is not checked. (Published: langdetect.)
-- `language:response_language` is refused where tasks are checked.
+- *word*: a run of letters, digits and underscores (`\w+`).
+- *sentence*: what nltk's Punkt takes for one (`english.py`).
+- *capital word*: a word of nltk's word tokenizer that `isupper`.
+- *English*, and any other language: what langdetect takes for it, with one seed (`languages.py`).
 
 *Strict* looks at the text as it is. *Loose* follows when one of eight variants does: with or without the first line,
 the last line, and all asterisks. An empty text follows nothing.
@@ -23,14 +18,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-ABBREVIATIONS = frozenset(
-    (
-        *("mr", "mrs", "ms", "dr", "prof", "sr", "jr", "st", "inc", "ltd", "co", "corp", "dept", "est"),
-        *("vs", "etc", "e.g", "i.e", "cf", "al", "fig", "no", "vol", "pp", "u.s", "u.k", "a.m", "p.m"),
-        *("jan", "feb", "mar", "apr", "jun", "jul", "aug", "sep", "sept", "oct", "nov", "dec"),
-    )
-)
-CLOSING = "\"'”’)]}»*_"
+import english
+import languages
+
 ANSWERS = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
 
 
@@ -89,42 +79,8 @@ def letter_frequency(text: str, letter: str, let_frequency: int, let_relation: s
 # Lengths
 
 
-def sentences(text: str) -> int:
-    """Return the number of sentences, by the rule at the top."""
-    count, start = 0, 0
-    for match in re.finditer(r"[.?!…]+", text):
-        end = match.end()
-        while end < len(text) and text[end] in CLOSING:
-            end += 1
-        if end < len(text) and not text[end].isspace():
-            continue
-        if set(match.group()) <= {".", "…"} and _continues(text, start, match, end):
-            continue
-        if any(character.isalnum() for character in text[start : match.start()]):
-            count += 1
-            start = end
-    return count + any(character.isalnum() for character in text[start:])
-
-
-def _continues(text: str, start: int, points: re.Match[str], end: int) -> bool:
-    """Return whether full stops end no sentence that began at `start`; their closing quotes end at `end`."""
-    begin = points.start()
-    while begin > start and not text[begin - 1].isspace():
-        begin -= 1
-    word = text[begin : points.start()].lstrip("\"'“‘([{*_").lower()
-    if points.group() == ".":
-        if word in ABBREVIATIONS or (len(word) == 1 and word.isalpha() and word != "i"):
-            return bool(text[end:].strip())
-        if word.isdecimal() and not text[text.rfind("\n", 0, begin) + 1 : begin].strip():
-            return True
-    position = end
-    while position < len(text) and text[position].isspace():
-        position += 1
-    return position < len(text) and text[position].islower()
-
-
 def number_sentences(text: str, num_sentences: int, relation: str) -> bool:
-    return _compare(sentences(text), relation, num_sentences)
+    return _compare(len(english.sentences(text)), relation, num_sentences)
 
 
 def number_paragraphs(text: str, num_paragraphs: int) -> bool:
@@ -237,16 +193,19 @@ def quotation(text: str) -> bool:
 
 
 def capital_word_frequency(text: str, capital_frequency: int, capital_relation: str) -> bool:
-    words = re.findall(r"[^\W_][\w'’-]*", text)
-    return _compare(sum(word.isupper() for word in words), capital_relation, capital_frequency)
+    return _compare(sum(word.isupper() for word in english.words(text)), capital_relation, capital_frequency)
 
 
 def english_capital(text: str) -> bool:
-    return text.isupper()
+    return text.isupper() and languages.is_in(text, "en")
 
 
 def english_lowercase(text: str) -> bool:
-    return text.islower()
+    return text.islower() and languages.is_in(text, "en")
+
+
+def response_language(text: str, language: str) -> bool:
+    return languages.is_in(text, language)
 
 
 def no_comma(text: str) -> bool:
@@ -271,6 +230,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "keywords:forbidden_words": forbidden_words,
     "keywords:frequency": frequency,
     "keywords:letter_frequency": letter_frequency,
+    "language:response_language": response_language,
     "length_constraints:nth_paragraph_first_word": nth_paragraph_first_word,
     "length_constraints:number_paragraphs": number_paragraphs,
     "length_constraints:number_sentences": number_sentences,

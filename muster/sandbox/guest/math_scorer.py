@@ -72,11 +72,12 @@ sympy_parser.ast = types.SimpleNamespace(**{**vars(ast), "parse": _parse})
 def equal(payload: dict[str, Any]) -> dict[str, Any]:
     """Return {"equal": …} for `gold` and `answer`; each `*_format` is "latex" (put in a box) or "text" (as it is).
 
-    Equal texts are equal, also where math-verify cannot read them. Otherwise both are parsed with its published
-    defaults (LaTeX, then plain expressions, then the first match as a text) and verified, strictly, to six decimals.
+    A "latex" answer whose text is the reference's is equal, also where math-verify cannot read it. A "text" has to hold
+    an answer that math-verify finds. Both are parsed with its published defaults (LaTeX, then plain expressions, then
+    the first match as a text) and verified, strictly, to six decimals.
     """
     gold, answer = payload["gold"].strip(), payload["answer"].strip()
-    if gold and gold == answer:
+    if gold and gold == answer and payload["answer_format"] == "latex":
         return {"equal": True}
     left = math_verify.parse(_wrapped(gold, payload["gold_format"]), parsing_timeout=None)
     right = math_verify.parse(_wrapped(answer, payload["answer_format"]), parsing_timeout=None)

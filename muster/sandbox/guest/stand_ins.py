@@ -33,10 +33,15 @@ def _module(name: str, **names: Any) -> types.ModuleType:
     return module
 
 
+def put(name: str, **names: Any) -> None:
+    """Put a module with these names in the place of one that is not to be imported."""
+    sys.modules[name] = _module(name, **names)
+
+
 @contextlib.contextmanager
 def numpy() -> Iterator[None]:
     """Let `import numpy` find the stand-in within the block, and nothing afterwards."""
-    sys.modules["numpy"] = _module("numpy", ndarray=_Array, isclose=isclose)
+    put("numpy", ndarray=_Array, isclose=isclose)
     try:
         yield
     finally:

@@ -223,6 +223,13 @@ def test_comparing_is_total_and_reflexive(value: Any, other: Any, tag: str, dist
         {"tests": [{"input": [{"$pickle": "x"}], "output": 1}]},
         {"tests": [{"input": [1], "output": {"$int": "16"}}]},
         {"tests": [{"input": [1], "output": None}]},
+        {"tests": [{"input": [1], "output": 1, "identical": True}]},
+        {"tests": [{"input": [1], "output": True, "identical": False}]},
+        {"tests": [{"input": [1], "output": True, "identical": True, "tolerance": 0}]},
+        {"tests": [{"input": [1], "output": 1.0, "tolerance": 2}]},
+        {"tests": [{"input": [1], "output": 1.0, "tolerance": True}]},
+        {"tests": [{"input": [1], "output": 1.0, "tolerance": "0"}]},
+        {"kind": "stdin", "tests": [{"input": "1", "output": "1", "tolerance": 0.1}]},
         {"kind": "stdin"},
         {"kind": "stdin", "tests": [{"input": "1", "output": " "}]},
         {"setup": 1},
@@ -232,6 +239,23 @@ def test_comparing_is_total_and_reflexive(value: Any, other: Any, tag: str, dist
 def test_tasks_that_cannot_be_judged_are_refused(code: Environment, change: dict[str, Any]) -> None:
     with pytest.raises(MalformedError):
         code.check(Task("t", DOUBLE.messages, {**DOUBLE.reference, **change}))
+
+
+def test_a_test_says_how_its_output_is_compared(environment_of: Callable[..., Environment]) -> None:
+    environment = environment_of("code", tolerance=0.001)
+
+    def passes(value: Any, test: dict[str, Any]) -> bool:
+        task = ask("?", kind="function", entry="f", tests=[{"input": [], **test}])
+        environment.check(task)
+        program = "</think>```python\npass\n```"
+        return environment.score(task, program, lambda payload: Outcome({"value": value}, 1)).parts == (MICRO,)
+
+    truth = {"output": True, "identical": True}
+    assert [passes(value, truth) for value in (True, 1, 1.0, False)] == [True, False, False, False]
+    assert [passes(value, {"output": True}) for value in (True, 1, 1.0, False)] == [True, True, True, False]
+    huge = {"output": -9999999999999999}
+    assert [passes(float(huge["output"]), {**huge, **more}) for more in ({}, {"tolerance": 0})] == [True, False]
+    assert [passes(1.0001, {"output": 1.0, **more}) for more in ({}, {"tolerance": 1e-6})] == [True, False]
 
 
 # In the component

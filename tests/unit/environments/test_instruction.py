@@ -10,7 +10,7 @@ import pytest
 
 from muster.constants import MICRO
 from muster.environments.base import Environment, ScorerCall
-from muster.environments.instruction import INSTRUCTIONS, LANGUAGE
+from muster.environments.instruction import INSTRUCTIONS, LANGUAGES
 from muster.environments.manifest import Score
 from muster.environments.task import Task, ask
 from muster.errors import MalformedError
@@ -20,11 +20,21 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "change_case:capital_word_frequency",
         {"capital_frequency": 2, "capital_relation": AT_LEAST},
-        ["THE end, FULL stop", "WELL-KNOWN I"],
-        ["THE end", "The End"],
+        ["THE end, FULL stop", "WELL-KNOWN I", "I'LL go"],
+        ["THE end", "The End", "NASA/ESA"],
     ),
-    ("change_case:english_capital", {}, ["ALL OF IT, 1.", "É"], ["Not all", "123"]),
-    ("change_case:english_lowercase", {}, ["all of it, 1."], ["Not all", "..."]),
+    (
+        "change_case:english_capital",
+        {},
+        ["ALL OF IT, 1.", "THE SEA IS WIDE."],
+        ["Not all", "123", "É", "DAS MEER IST WEIT."],
+    ),
+    (
+        "change_case:english_lowercase",
+        {},
+        ["all of it, 1.", "the waves rise."],
+        ["Not all", "...", "das meer ist weit und die wellen steigen."],
+    ),
     ("combination:repeat_prompt", {"prompt_to_repeat": "Say it. "}, ["say it. Done", " Say it."], ["I say it."]),
     (
         "combination:two_responses",
@@ -57,6 +67,12 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     ("keywords:frequency", {"frequency": 2, "keyword": "sun", "relation": LESS}, ["sun"], ["Sun sun"]),
     ("keywords:letter_frequency", {"let_frequency": 2, "let_relation": AT_LEAST, "letter": "a"}, ["Aha"], ["ah"]),
     (
+        "language:response_language",
+        {"language": "de"},
+        ["Das Meer ist weit.", "123"],
+        ["The sea is wide.", "Das Meer ist weit. The sea is wide and it is deep."],
+    ),
+    (
         "length_constraints:nth_paragraph_first_word",
         {"first_word": "Then", "nth_paragraph": 2, "num_paragraphs": 2},
         ["one\n\nthen, two", 'a\n\n"Then" b'],
@@ -66,8 +82,15 @@ CASES: list[tuple[str, dict[str, Any], list[str], list[str]]] = [
     (
         "length_constraints:number_sentences",
         {"num_sentences": 2, "relation": AT_LEAST},
-        ["One. Two.", "What? Yes", 'He said "no!" Then left.', "1. Go. 2. Stay."],
-        ["One.", "Dr. Who came", "Pi is 3.14 e.g. here", "Wait... what"],
+        [
+            "One. Two.",
+            "waves. salt.",
+            "What? Yes",
+            'He said "no!" Then left.',
+            "1. Go. 2. Stay.",
+            "Mr. Hu left. He ran",
+        ],
+        ["One.", "Dr. Who came", "We saw J. S. Bach", "Wait... what"],
     ),
     ("length_constraints:number_words", {"num_words": 3, "relation": LESS}, ["two words"], ["now three words"]),
     ("punctuation:no_comma", {}, ["none"], ["one, two"]),
@@ -87,7 +110,7 @@ def call(scorer_call: Callable[..., ScorerCall]) -> ScorerCall:
 
 def test_every_instruction_has_a_case() -> None:
     assert {name for name, *_ in CASES} == set(INSTRUCTIONS)
-    assert len(INSTRUCTIONS) == 24
+    assert len(INSTRUCTIONS) == 25
 
 
 @pytest.mark.parametrize(("name", "arguments", "right", "wrong"), CASES, ids=[name for name, *_ in CASES])
@@ -114,28 +137,67 @@ def test_loose_forgives_a_line_and_asterisks(environment_of: Callable[..., Envir
     assert environment_of("instruction").score(task, "</think>The end.\nHope it helps!", call).parts == (0,)
 
 
+SEAS = {
+    "ar": "البحر واسع والأمواج ترتفع",
+    "es": "El mar es grande y las olas suben.",
+    "fi": "Meri on leveä ja aallot nousevat.",
+    "fr": "La mer est grande et les vagues montent.",
+    "hi": "समुद्र चौड़ा है।",
+    "ja": "海は広い。波が来る。",
+    "ru": "Море широкое, и волны поднимаются.",
+    "sw": "Bahari ni pana na mawimbi yanapanda.",
+    "vi": "Biển rộng và sóng dâng.",
+}
+
+
+def test_a_language_is_told_from_all_others(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
+    environment = environment_of("instruction")
+    for language, text in SEAS.items():
+        followed = {
+            other
+            for other in sorted(LANGUAGES)
+            if environment.score(one("language:response_language", language=other), f"</think>{text}", call).parts[0]
+        }
+        assert followed == {language}
+
+
+def test_short_texts_are_in_the_language_that_the_seed_draws(
+    environment_of: Callable[..., Environment], call: ScorerCall
+) -> None:
+    # langdetect 1.0.9 with the seed 0; without one it takes each of these for English every other time.
+    english = ["it one he", "her sun", "to in no", "me too"]
+    others = ["bed do she", "hot her red", "he in", "to me"]
+    environment, task = environment_of("instruction"), one("change_case:english_lowercase")
+    scores = {text: environment.score(task, f"</think>{text}", call).parts[0] for text in english + others}
+    assert scores == {**dict.fromkeys(english, MICRO), **dict.fromkeys(others, 0)}
+
+
 def test_all_or_the_fraction(environment_of: Callable[..., Environment], call: ScorerCall) -> None:
     names = ("punctuation:no_comma", "change_case:english_lowercase", "startend:quotation")
     task = ask("do", instructions=[{"id": name, "kwargs": {}} for name in names])
-    strict = environment_of("instruction").score(task, "</think>small", call)
+    strict = environment_of("instruction").score(task, "</think>all of it is small", call)
     assert (strict.parts, strict.reason) == ((0,), "not startend:quotation")
-    assert environment_of("instruction", partial=True).score(task, "</think>small", call).parts == (666_666,)
+    assert environment_of("instruction", partial=True).score(task, "</think>all of it is small", call).parts == (
+        666_666,
+    )
 
 
 @pytest.mark.parametrize(
     "text", ["[" * 200_000, "*" * 200_000, "a.\n" * 80_000, "\n " * 100_000, "<<" * 100_000, "\ud800"]
 )
 def test_hostile_texts_end(environment_of: Callable[..., Environment], call: ScorerCall, text: str) -> None:
-    instructions = [{"id": name, "kwargs": arguments} for name, arguments, *_ in CASES][:16]
-    begun = time.monotonic()
-    environment_of("instruction", mode="loose").score(ask("do", instructions=instructions), f"</think>{text}", call)
-    assert time.monotonic() - begun < 20
+    every = [{"id": name, "kwargs": arguments} for name, arguments, *_ in CASES]
+    for instructions in (every[:16], every[16:]):
+        begun = time.monotonic()
+        environment_of("instruction", mode="loose").score(ask("do", instructions=instructions), f"</think>{text}", call)
+        assert time.monotonic() - begun < 20
 
 
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        (LANGUAGE, {"language": "de"}),
+        ("language:response_language", {"language": "xx"}),
+        ("language:response_language", {"language": ["de"]}),
         ("startend:unknown", {}),
         ("punctuation:no_comma", {"x": 1}),
         ("keywords:existence", {"keywords": []}),

@@ -77,12 +77,14 @@ def test_different_answers_do_not(math: Environment, call: ScorerCall, gold: str
 
 
 def test_the_reference_scores_one_and_nothing_scores_nothing(
-    environment_of: Callable[..., Environment], no_call: ScorerCall
+    environment_of: Callable[..., Environment], no_call: ScorerCall, call: ScorerCall
 ) -> None:
     for option in ("boxed", "boxed_or_text", "text", "number"):
         environment, task = environment_of("math", answer=option), ask("?", answer="42")
         environment.check(task)
-        assert environment.score(task, environment.reference_completion(task) or "", no_call) == Score((MICRO,))
+        score = environment.score(task, environment.reference_completion(task) or "", call)
+        assert score.parts == (MICRO,)
+        assert (score.fuel > 0) == (option == "text")
         assert environment.score(task, "", no_call).parts == (0,)
         assert environment.score(task, "</think>", no_call).parts == (0,)
 
@@ -100,8 +102,23 @@ def test_what_is_compared_here_is_what_the_component_finds(
         assert call(payload).value == {"equal": ours == theirs}, (ours, theirs)
     for gold, _ in EQUAL + DIFFERENT:
         for form in ("latex", "text"):
-            payload = {"gold": gold, "answer": gold, "gold_format": form, "answer_format": form}
+            payload = {"gold": gold, "answer": gold, "gold_format": form, "answer_format": "latex"}
             assert call(payload).value == {"equal": True}
+
+
+BARE = ["\\sqrt{7}", "(2,6)", "[1,4)", "9\\pi", "x^2+4x+4", "6+8i", "\\text{Monday}"]
+"""What math-verify does not find in a text that marks no mathematics."""
+
+
+@pytest.mark.parametrize("gold", BARE)
+@pytest.mark.parametrize("option", ["text", "boxed_or_text"])
+def test_a_text_counts_only_by_what_math_verify_finds_in_it(
+    environment_of: Callable[..., Environment], call: ScorerCall, option: str, gold: str
+) -> None:
+    environment, task = environment_of("math", answer=option), ask("?", answer=gold)
+    texts = (gold, f"${gold}$", f"So it is \\[{gold}\\]", f"\\boxed{{{gold}}}")
+    assert [environment.score(task, f"</think>{text}", call).parts[0] for text in texts] == [0, MICRO, MICRO, MICRO]
+    assert environment.score(task, environment.reference_completion(task) or "", call).parts == (MICRO,)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from muster.tasksets.sources import (
     mapped_format,
     require_licence,
 )
-from muster.tasksets.sources_code import RunReference, recorded_tests, run_in_sandbox
+from muster.tasksets.sources_code import RecordedCall, RunReference, recorded_calls, run_in_sandbox
 
 
 def write_lines(path: Path, some: Iterable[object]) -> Path:
@@ -188,10 +188,35 @@ def test_humaneval_tests_become_what_goes_in_and_comes_out(tmp_path: Path, run: 
 def test_arguments_are_written_down_as_they_were_before_the_call(run: RunReference) -> None:
     solution = "def last(xs, seen):\n    seen.add(xs[-1])\n    return xs, xs.pop()\n"
     test = "assert last([(1,), 2], set()) == ([(1,)], 2)"
-    (arguments, output), *more = recorded_tests(solution, "last", test, run)
-    assert not more
-    assert arguments == [[{"$tuple": [1]}, 2], {"$set": []}]
-    assert output == {"$tuple": [[{"$tuple": [1]}], 2]}
+    call = RecordedCall([[{"$tuple": [1]}, 2], {"$set": []}], {"$tuple": [[{"$tuple": [1]}], 2]}, "equal")
+    assert recorded_calls(solution, "last", test, run) == [call]
+
+
+def test_a_call_says_how_the_test_compares_its_result(run: RunReference) -> None:
+    test = """
+def check(given):
+    assert given(1) == 1 and True
+    assert given(2) == 2
+    assert given(True) is True
+    assert given(4)
+    assert not given(0), "why"
+    assert abs(given(6) - 6) < 1e-6
+    seven = given(7)
+    assert seven == 7
+    assert f(8) == len("12345678")
+    assert given(2) == 2
+"""
+    calls = recorded_calls("def f(x):\n    return x\n", "f", test, run)
+    assert [(*call.arguments, call.output, call.compared) for call in calls] == [
+        (1, 1, "rounded"),
+        (2, 2, "equal"),
+        (True, True, "identical"),
+        (4, 4, "equal"),
+        (0, 0, "equal"),
+        (6, 6, "rounded"),
+        (7, 7, "rounded"),
+        (8, 8, "equal"),
+    ]
 
 
 def test_the_order_of_a_mapping_given_to_a_function_stays(tmp_path: Path, run: RunReference) -> None:

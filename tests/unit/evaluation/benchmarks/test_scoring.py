@@ -167,6 +167,33 @@ def test_completions_of_the_first_item_score_by_every_rule(name: str, load: Load
             assert (scored.text, scored.tokens, scored.finished) == (text, 3, True)
 
 
+def test_humanevals_tests_compare_as_their_assertions_do(load: Loader, scorers: Scorers) -> None:
+    test = (
+        "def check(candidate):\n    assert candidate(1) is True\n    assert candidate(2) == -9999999999999999\n"
+        "    assert abs(candidate(3) - 0.5) < 1e-6\n"
+    )
+    solution = "    return {1: True, 2: -9999999999999999, 3: 0.5}[n]\n"
+    row = {"prompt": "def f(n):\n    'What?'\n", "canonical_solution": solution, "test": test, "entry_point": "f"}
+    scorer = BenchmarkScorer(BENCHMARKS["humaneval"], scorers)
+    with load("humaneval", [{"task_id": "HumanEval/0", **row}]) as data:
+        assert [set(test) - {"input", "output"} for test in data.reference(0)["tests"]] == [
+            {"identical"},
+            set(),
+            {"tolerance"},
+        ]
+        for returned, right in (
+            ("True, -9999999999999999, 0.5", True),
+            ("True, -9999999999999999, 0.5000001", True),
+            ("1.0, -9999999999999999, 0.5", False),
+            ("1, -9999999999999999, 0.5", False),
+            ("True, -9999999999999999.0, 0.5", False),
+            ("True, -9999999999999999, 0.501", False),
+        ):
+            completion = Completion(f"    return ({returned})[n - 1]\n", 1, True)
+            scored = scorer.score(data.items[0], data.reference(0), completion)
+            assert (scored.scores["passed"] == MICRO) == right, returned
+
+
 def test_gpqa_is_right_by_the_letter_of_the_right_choice(load: Loader, scorers: Scorers) -> None:
     scorer = BenchmarkScorer(BENCHMARKS["gpqa_diamond"], scorers)
     with load("gpqa_diamond", ROWS["gpqa_diamond"]) as data:
