@@ -79,7 +79,7 @@ LANGUAGE: Final = Scenario(
     budgets=(4,),
     groups_per_batch=16,
     groups_per_commitment=8,
-    steps=8,
+    steps=12,
     fetched_model="smollm2-135m",
     demand_batches=1,
     answers=16,
@@ -103,7 +103,7 @@ LANGUAGE: Final = Scenario(
     # Longer than a challenger takes to verify its evidence again: or all of them open a case about the same work.
     validator={"stagger_seconds": 30.0},
 )
-"""SmolLM2-135M on small sums asked in English: about one sampled answer in nine is right before training."""
+"""SmolLM2-135M on small sums, half of them told as stories: one sampled answer in fifteen is right before training."""
 
 SCENARIOS: Final[Mapping[str, Scenario]] = {one.name: one for one in (DIGITS, LANGUAGE)}
 
