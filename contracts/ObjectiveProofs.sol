@@ -215,7 +215,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
     }
 
     function _drawTerms(Target memory target) private view returns (IRuns.DrawTerms memory) {
-        return RUNS.drawTerms(target.node, target.step);
+        return RUNS.drawTerms(target.node);
     }
 
     function _positions(IRuns.DrawTerms memory terms) private pure returns (uint256) {
@@ -234,7 +234,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
         returns (Flaw)
     {
         uint32 position = uint32(leaf.position);
-        bytes32 base = Draws.base(address(RUNS), terms.run, target.step, terms.entropy, target.node, target.index);
+        bytes32 base = Draws.base(address(RUNS), terms.run, terms.entropy, target.node, target.index);
         (uint256 task, uint256 budget) = Draws.group(base, position / terms.groupSize, terms.taskCount, terms.workClass);
         if (leaf.task != task) return Flaw.WrongTask;
         if (leaf.seed != Draws.seed(base, position)) return Flaw.WrongSeed;

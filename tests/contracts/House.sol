@@ -316,14 +316,14 @@ abstract contract House {
 
     // --------------------------------------------------------------------------------------------------- leaf steps
 
-    /// @dev The leaf that the draw asks of a position, computed apart from the court.
-    function _honestLeaf(uint256 i, uint32 index, uint32 step, uint32 position)
+    /// @dev The leaf that the draw asks of a position at any step, computed apart from the court.
+    function _honestLeaf(uint256 i, uint32 index, uint32, uint32 position)
         internal
         view
         returns (Leaves.Leaf memory leaf)
     {
-        IRuns.DrawTerms memory t = runs.drawTerms(node(i), step);
-        bytes32 base = Draws.base(address(runs), run, step, t.entropy, node(i), index);
+        IRuns.DrawTerms memory t = runs.drawTerms(node(i));
+        bytes32 base = Draws.base(address(runs), run, t.entropy, node(i), index);
         leaf.position = position;
         (leaf.task, leaf.budget) = Draws.group(base, position / t.groupSize, t.taskCount, t.workClass);
         leaf.seed = Draws.seed(base, position);

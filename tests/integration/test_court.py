@@ -50,14 +50,13 @@ class Scene:
     async def leaves(self, name: str, index: int = 0) -> list[Leaf]:
         """What an honest worker commits to."""
         chain, run = self.stranger, self.run_fixture.run
-        terms, checkpoint = await chain.terms(run), await chain.checkpoint(run, 0)
+        terms, source = await chain.terms(run), await chain.draw_source(self.address(name))
         base = draw_base(
             chain_id=chain.chain_id,
             runs=chain.addresses.runs,
             run=run,
-            step=0,
-            entropy=checkpoint.entropy,
-            node=self.address(name),
+            entropy=source.entropy,
+            node=source.node,
             index=index,
         )
         draw = draw_commitment(base, terms, 0)

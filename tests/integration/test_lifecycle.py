@@ -237,8 +237,7 @@ async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
         run=run,
-        step=step,
-        entropy=published.entropy,
+        entropy=(await chain.draw_source(node)).entropy,
         node=node,
         index=0,
     )
