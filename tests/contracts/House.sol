@@ -354,6 +354,32 @@ abstract contract House {
         return ISlashCourt.Opening(leaf, proof);
     }
 
+    function _one(ISlashCourt.Opening memory opening) internal pure returns (ISlashCourt.Opening[] memory openings) {
+        openings = new ISlashCourt.Opening[](1);
+        openings[0] = opening;
+    }
+
+    function _two(ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
+        internal
+        pure
+        returns (ISlashCourt.Opening[] memory openings)
+    {
+        openings = new ISlashCourt.Opening[](2);
+        (openings[0], openings[1]) = (first, second);
+    }
+
+    /// @dev Shows the court a leaf of a commitment of node i.
+    function _prove(
+        uint256 i,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf memory leaf,
+        bytes32[] memory proof
+    ) internal {
+        court.prove(ISlashCourt.Target(node(i), index, step, root), _one(_opening(leaf, proof)));
+    }
+
     /// @dev The storage's receipt for commitment `index` of node i, made at the latest step to `_root`, signed by `key`.
     function _receipt(uint256 key, uint256 i, uint32 index)
         internal
