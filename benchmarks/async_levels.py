@@ -108,8 +108,9 @@ class Sampler:
         ]
 
     def _base(self, step: int, index: int) -> bytes:
-        entropy = self.seed.to_bytes(32, "big")
-        return draw_base(chain_id=0, runs=NOBODY, run=1, step=step, entropy=entropy, node=NOBODY, index=index)
+        """Return the draw's base of a commitment of nodes that all joined for this step."""
+        entropy = self.seed.to_bytes(24, "big") + step.to_bytes(8, "big")
+        return draw_base(chain_id=0, runs=NOBODY, run=1, entropy=entropy, node=NOBODY, index=index)
 
     def _file(
         self,

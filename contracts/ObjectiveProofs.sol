@@ -31,64 +31,14 @@ abstract contract ObjectiveProofs is ISlashCourt {
     // --------------------------------------------------------------------------------------------------- a node's work
 
     /// @inheritdoc ISlashCourt
-    function proveWrongDraw(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) external {
-        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
-        uint256 positions = _positions(terms);
-        require(leaf.position < positions, PositionBeyond(leaf.position, positions));
-        Flaw flaw = _drawFlaw(target, terms, leaf);
-        require(flaw != Flaw.None, LeafIsAsDrawn(node, index, leaf.position));
-        _refute(target, terms.run, leaf.position, flaw);
-    }
-
-    /// @inheritdoc ISlashCourt
-    function proveOutOfBounds(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) external {
-        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
-        require(_isOutOfBounds(terms, leaf), LeafInBounds(node, index, leaf.position));
-        _refute(target, terms.run, leaf.position, Flaw.OutOfBounds);
-    }
-
-    /// @inheritdoc ISlashCourt
-    function provePositionBeyond(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) external {
-        (Target memory target, IRuns.DrawTerms memory terms) = _open(node, index, step, root, leaf, merkleProof);
-        uint256 positions = _positions(terms);
-        require(leaf.position >= positions, PositionWithin(leaf.position, positions));
-        _refute(target, terms.run, leaf.position, Flaw.PositionBeyond);
-    }
-
-    /// @inheritdoc ISlashCourt
-    function provePositionTwice(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Opening calldata first,
-        Opening calldata second
-    ) external {
-        Target memory target = Target(node, index, step, root);
+    function prove(Target calldata target, Opening[] calldata openings) external {
+        // Check: the node can be convicted, and what it committed to is wrong.
         uint32 run = _checkAccusable(target).run;
-        _checkTwice(root, first, second);
-        _refute(target, run, first.leaf.position, Flaw.PositionTwice);
+        Flaw flaw = _flawOf(target, openings);
+
+        // Effect and interaction.
+        emit Refuted(target.node, target.index, msg.sender, _kindOf(flaw), openings[0].leaf.position, flaw);
+        _convict(target.node, run, msg.sender);
     }
 
     // --------------------------------------------------------------------------------------------- a validator's vouching
@@ -122,21 +72,6 @@ abstract contract ObjectiveProofs is ISlashCourt {
 
     // ----------------------------------------------------------------------------------------------------- internal
 
-    /// @dev What every proof about one leaf begins with: the node can be convicted, and the leaf is under its root.
-    function _open(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) private view returns (Target memory target, IRuns.DrawTerms memory terms) {
-        target = Target(node, index, step, root);
-        _checkAccusable(target);
-        _checkUnder(root, leaf, merkleProof);
-        terms = _drawTerms(target);
-    }
-
     /// @dev The commitment exists and its node's lock is still there.
     function _checkAccusable(Target memory target) internal view returns (IRegistry.Node memory accused) {
         _checkCommitted(target);
@@ -163,11 +98,6 @@ abstract contract ObjectiveProofs is ISlashCourt {
         IRuns.CaseTerms memory terms = RUNS.caseTerms(run);
         REGISTRY.convict(node, terms.slashBps, terms.bountyBps, beneficiary);
         RUNS.voidWork(node);
-    }
-
-    function _refute(Target memory target, uint32 run, uint256 position, Flaw flaw) private {
-        emit Refuted(target.node, target.index, msg.sender, _kindOf(flaw), position, flaw);
-        _convict(target.node, run, msg.sender);
     }
 
     /// @dev As validators name it who see the file (muster.inspection): a row out of its place makes a file malformed.
@@ -207,15 +137,11 @@ abstract contract ObjectiveProofs is ISlashCourt {
         require(openings.length == 1, OpeningsWrong(openings.length));
         Leaves.Leaf calldata leaf = openings[0].leaf;
         _checkUnder(target.root, leaf, openings[0].proof);
-        IRuns.DrawTerms memory terms = _drawTerms(target);
+        IRuns.DrawTerms memory terms = RUNS.drawTerms(target.node);
         if (leaf.position >= _positions(terms)) return Flaw.PositionBeyond;
         if (_isOutOfBounds(terms, leaf)) return Flaw.OutOfBounds;
         flaw = _drawFlaw(target, terms, leaf);
         require(flaw != Flaw.None, NothingRefuted(target.node, target.index, leaf.position));
-    }
-
-    function _drawTerms(Target memory target) private view returns (IRuns.DrawTerms memory) {
-        return RUNS.drawTerms(target.node, target.step);
     }
 
     function _positions(IRuns.DrawTerms memory terms) private pure returns (uint256) {
@@ -234,7 +160,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
         returns (Flaw)
     {
         uint32 position = uint32(leaf.position);
-        bytes32 base = Draws.base(address(RUNS), terms.run, target.step, terms.entropy, target.node, target.index);
+        bytes32 base = Draws.base(address(RUNS), terms.run, terms.entropy, target.node, target.index);
         (uint256 task, uint256 budget) = Draws.group(base, position / terms.groupSize, terms.taskCount, terms.workClass);
         if (leaf.task != task) return Flaw.WrongTask;
         if (leaf.seed != Draws.seed(base, position)) return Flaw.WrongSeed;

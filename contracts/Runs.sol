@@ -244,7 +244,7 @@ contract Runs is Escrow {
     // ------------------------------------------------------------------------------------------------------- views
 
     /// @inheritdoc IRuns
-    function drawTerms(address node, uint32 step) external view returns (DrawTerms memory) {
+    function drawTerms(address node) external view returns (DrawTerms memory) {
         Work storage work_ = _works[node];
         Terms storage t = _terms[work_.run];
         return DrawTerms({
@@ -254,7 +254,7 @@ contract Runs is Escrow {
             groupsPerCommitment: t.groupsPerCommitment,
             maxCompletionTokens: t.maxCompletionTokens,
             workClass: t.classes[work_.workClass],
-            entropy: _checkpoints[work_.run][step].entropy
+            entropy: _checkpoints[work_.run][work_.joinedStep].entropy
         });
     }
 

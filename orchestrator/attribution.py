@@ -20,7 +20,7 @@ from muster.protocol.messages import Message
 from muster.protocol.terms import Terms
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument
 from orchestrator.database import insert_once
-from orchestrator.tables import checkpoints, commitments, credits
+from orchestrator.tables import checkpoints, commitments, credits, nodes
 
 
 class AuthorLine(Message):
@@ -65,21 +65,20 @@ class Attribution:
         return cls(chain_id, runs, run, terms, document)
 
     def attribute(self, connection: Connection, node: str, index: int, step: int) -> None:
-        """Keep what a commitment drew, if its step is known."""
+        """Keep what a commitment drew, if it is known by which entropy its node draws."""
         if self.document is None:
             return
-        entropy = connection.execute(select(checkpoints.c.entropy).where(checkpoints.c.step == step)).scalar()
+        joined = select(nodes.c.first_step).where(nodes.c.address == node).scalar_subquery()
+        entropy = connection.execute(select(checkpoints.c.entropy).where(checkpoints.c.step == joined)).scalar()
         if entropy is None:
             return
         for part, groups in self.drawn(node, index, step, hash_bytes(entropy)).items():
             insert_once(connection, credits, {"node": node, "index": index, "part": part, "groups": groups})
 
     def drawn(self, node: str, index: int, step: int, entropy: bytes) -> Counter[str]:
-        """Return how many groups of a commitment have tasks of which part. Pure."""
+        """Return how many groups of a commitment have tasks of which part. `entropy`: by which the node draws. Pure."""
         assert self.document is not None
-        base = draw_base(
-            chain_id=self.chain_id, runs=self.runs, run=self.run, step=step, entropy=entropy, node=node, index=index
-        )
+        base = draw_base(chain_id=self.chain_id, runs=self.runs, run=self.run, entropy=entropy, node=node, index=index)
         found: Counter[str] = Counter()
         epoch = max(1, epoch_of(self.terms, step))  # in a run with private tests it decides what slots mean
         for group in range(self.terms.groups_per_commitment):

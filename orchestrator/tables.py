@@ -58,7 +58,8 @@ nodes: Final = _table(
     Column("block", BigInteger, nullable=False),
     Column("first_step", BigInteger, nullable=False),
 )
-"""Members of the run. `first_step` is the first that the chain lets a worker work on (IRuns.Work.joinedStep)."""
+"""Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its
+draws follow from (IRuns.Work.joinedStep)."""
 
 checkpoints: Final = _table(
     "checkpoints",

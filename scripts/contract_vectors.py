@@ -78,16 +78,15 @@ def random_class(chance: random.Random) -> WorkClass:
 def draw_case(chance: random.Random) -> dict[str, object]:
     """One draw: what it follows from, and what Python makes of it."""
     runs, node = (to_checksum_address(chance.randbytes(20)) for _ in range(2))
-    run, step, index, group, position = (random_uint32(chance) for _ in range(5))
+    run, index, group, position = (random_uint32(chance) for _ in range(4))
     chain_id, entropy = chance.choice((31_337, 84_532)), chance.randbytes(32)
     task_count, work_class = max(1, random_uint32(chance)), random_class(chance)
-    base = draw_base(chain_id=chain_id, runs=runs, run=run, step=step, entropy=entropy, node=node, index=index)
+    base = draw_base(chain_id=chain_id, runs=runs, run=run, entropy=entropy, node=node, index=index)
     draw = group_draw(base, group, terms_with(task_count, work_class), 0)
     return {
         "chainId": chain_id,
         "runs": runs,
         "run": run,
-        "step": step,
         "entropy": "0x" + entropy.hex(),
         "node": node,
         "index": index,
@@ -145,7 +144,7 @@ def columns(rows: list[dict[str, object]]) -> Vectors:
 
 def vectors() -> dict[str, str]:
     """Return the content of every vector file, by name."""
-    chance = random.Random("muster.vectors.v1")
+    chance = random.Random("muster.vectors.v2")
     cases = {
         "draws.json": [draw_case(chance) for _ in range(CASES)],
         "leaves.json": [leaf_case(chance) for _ in range(CASES)],

@@ -35,11 +35,8 @@ MAX_LOST_CASES: Final = 3
 SUSPECT_SECONDS: Final = 3600.0
 """Pause between two attempts at an accusation while that is so; each logs the reason."""
 
-PROOFS: Final = {Kind.WRONG_DRAW: court.prove_wrong_draw, Kind.OUT_OF_BOUNDS: court.prove_out_of_bounds}
-"""What the contract may check itself, from the first row of the evidence."""
-
-_LEAF_IS_GOOD: Final = frozenset({"LeafIsAsDrawn", "LeafInBounds"})
-"""Reverts of a proof whose leaf shows nothing: only a jury can see what is wrong with the row."""
+PROVABLE: Final = (Kind.WRONG_DRAW, Kind.OUT_OF_BOUNDS)
+"""What the contract may see itself, in the first row of the evidence."""
 
 TEMPORARY: Final = frozenset({"FreeBalanceShort", "TooManyCases", "TooFewJudges"})
 """Reverts of an opening that money or time may mend."""
@@ -67,13 +64,13 @@ class Challenger:
         """Bring what is due. `head` is a block up to which the journal has every event."""
         charges = {case.charge for case in self.journal.cases() if case.outcome == Outcome.OPEN}
         self._opinions = {charge: guilty for charge, guilty in self._opinions.items() if charge in charges}
-        for accusation in self.journal.accusations(time.time(), first=PROOFS.keys()):
+        for accusation in self.journal.accusations(time.time(), first=PROVABLE):
             c = accusation.commitment
             open_cases = await self._screen(accusation, head)
             if open_cases is None:
                 continue
             try:
-                if accusation.kind in PROOFS and await self.prove(accusation):
+                if accusation.kind in PROVABLE and await self.prove(accusation):
                     self.journal.close_accusation(c, "proven")
                 else:
                     await self.accuse(accusation, open_cases, head)
@@ -111,9 +108,10 @@ class Challenger:
         [rollout, *_] = await read_rows(bundle, self.context)
         proof = [hash_bytes(text) for text in bundle.proofs[0]]
         try:
-            mined = await self.chain.send(PROOFS[kind](c.node, c.index, c.step, c.root, leaf_of(rollout), proof))
+            target = court.Target(c.node, c.index, c.step, c.root)
+            mined = await self.chain.send(court.prove(target, [court.Opening(leaf_of(rollout), proof)]))
         except RevertError as error:
-            if error.name in _LEAF_IS_GOOD:
+            if error.name == "NothingRefuted":  # only a jury can see what is wrong with the row
                 return False
             raise
         log.info("proven", node=c.node, index=c.index, kind=kind.name.lower(), tx=mined.hash)

@@ -16,7 +16,6 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, RunTasks, fetch_profile, make_rules
 from muster.constants import SAMPLE_BLOCKS
-from muster.contracts import registry
 from muster.contracts.runs import WorkCommitted
 from muster.errors import CheckError, UnreachableError
 from muster.grading.envelope import KeyExchange
@@ -55,18 +54,9 @@ class RunVerificationContext:
     async def draw(self, commitment: CommittedWork) -> Draw:
         """Draw what the rows of a commitment must be.
 
-        Not cached: after a reorg a step has another entropy.
+        Not cached: after a reorg the node draws by another entropy.
         """
-        node, checkpoint = await asyncio.gather(
-            self.chain.call(registry.node(commitment.node)), self.chain.checkpoint(self.rules.run, commitment.step)
-        )
-        return self.rules.draw(
-            step=commitment.step,
-            entropy=checkpoint.entropy,
-            node=commitment.node,
-            index=commitment.index,
-            work_class=node.work_class,
-        )
+        return self.rules.draw(await self.chain.draw_source(commitment.node), commitment.index)
 
     async def ensure_tasks(self, slots: Iterable[int], step: int) -> None:
         """Have the tasks here that these slots are at a step. Raises UnreachableError when they cannot be fetched.

@@ -83,13 +83,7 @@ class Producer:
     async def _produce(self, index: int, fetched: FetchedStep, facts: NodeState, tasks: RunTasks, rules: Rules) -> None:
         """Generate the work of an index, score and save it."""
         checkpoint = fetched.checkpoint
-        draw = rules.draw(
-            step=checkpoint.step,
-            entropy=checkpoint.entropy,
-            node=self._context.node,
-            index=index,
-            work_class=facts.node.work_class,
-        )
+        draw = rules.draw(await self._context.chain.draw_source(self._context.node), index)
         await tasks.ensure(draw, rules.at(checkpoint.step).task_set.epoch)
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)

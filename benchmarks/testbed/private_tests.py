@@ -238,9 +238,8 @@ class PrivateStory:
         async with self.context(name, validates=False) as context:
             terms, chain = context.rules.terms, context.chain
             await context.tasks.ensure_all()  # whatever a worker could fetch lies in its folder
-            checkpoint = await chain.checkpoint(self.run.run, 0)
             rules = context.rules
-            draw = rules.draw(step=0, entropy=checkpoint.entropy, node=node, index=0, work_class=0)
+            draw = rules.draw(await chain.draw_source(node), 0)
             rows, expected = [], {}
             for position, seed in enumerate(draw.seeds):
                 group, sample = divmod(position, terms.group_size)

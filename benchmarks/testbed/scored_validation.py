@@ -36,6 +36,7 @@ from muster.environments.task import Task, ask
 from muster.errors import MusterError
 from muster.models.fetch import fetch_model
 from muster.models.files import load_tokenizer
+from muster.protocol.draws import DrawSource
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import NOBODY, PUBLIC_DEFAULTS
 from muster.rollouts.leaves import rollout_tree
@@ -180,7 +181,7 @@ class ScoredValidation:
     def measure(self, index: int) -> Cost:
         """Make and validate the commitment of this index."""
         rules = self.rules
-        draw = rules.draw(step=0, entropy=bytes(32), node=NODE, index=index, work_class=0)
+        draw = rules.draw(DrawSource(NODE, bytes(32), 0), index)
         assignment = Assignment(0, index, draw)
         requests = make_requests(assignment, rules)
 

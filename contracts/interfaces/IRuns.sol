@@ -126,7 +126,7 @@ interface IRuns {
     /// @notice A published policy step.
     /// @param manifestRoot Merkle root of the checkpoint's shards.
     /// @param batchRoot Root of the batch it was trained on; the trainer's claim.
-    /// @param entropy Of the block that published it; all draws of the step follow from it.
+    /// @param entropy Of the block that published it; all draws of the workers whose joined step it is follow from it.
     /// @param anchor keccak256(manifestRoot ‖ batchRoot ‖ entropy).
     struct Checkpoint {
         bytes32 manifestRoot;
@@ -140,8 +140,9 @@ interface IRuns {
     /// @param next Index of its next commitment.
     /// @param settled Commitments below this index are settled: claimed or voided.
     /// @param lastStep Step of its latest commitment.
-    /// @param joinedStep First step it may work on: the second to be published after it joined, so that nobody knew its
-    /// draws when the key was chosen; step 0 for who joins a run that has published none.
+    /// @param joinedStep First step it may work on: the second to be published after it joined; step 0 for who joins a
+    /// run that has published none. All its draws follow from that step's entropy, which nobody knew when the key was
+    /// chosen: so no choice of a step, and no waiting for one, changes what its next commitment must be.
     /// @param lastHour Hour of its latest commitment.
     /// @param countInHour Commitments in that hour.
     /// @param operator Whom claims pay.
@@ -190,7 +191,7 @@ interface IRuns {
         uint32 epochSteps;
     }
 
-    /// @notice What the leaves of one node at one step are judged by.
+    /// @notice What the leaves of one node are judged by.
     struct DrawTerms {
         uint32 run;
         uint32 taskCount;
@@ -384,8 +385,8 @@ interface IRuns {
     function caseTerms(uint32 run) external view returns (CaseTerms memory);
     function gradingTerms(uint32 run) external view returns (GradeTerms memory);
     function storageKeyOf(uint32 run) external view returns (address);
-    /// @notice What leaves of `node` at `step` of its run are judged by.
-    function drawTerms(address node, uint32 step) external view returns (DrawTerms memory);
+    /// @notice What leaves of `node` are judged by. The entropy is zero until its joined step is published.
+    function drawTerms(address node) external view returns (DrawTerms memory);
     function runState(uint32 run) external view returns (RunState memory);
     function runInfo(uint32 run) external view returns (RunInfo memory);
     /// @notice All zero for a step that is not published.

@@ -195,10 +195,6 @@ interface ISlashCourt is IMasters {
     error VotingNotOver(uint256 caseId, uint256 revealEnds, uint256 timestamp);
     error NothingToCollect(uint256 caseId, address judge);
     error LeafNotInRoot(bytes32 leaf, bytes32 root);
-    error PositionBeyond(uint256 position, uint256 positions);
-    error LeafIsAsDrawn(address node, uint32 index, uint256 position);
-    error LeafInBounds(address node, uint32 index, uint256 position);
-    error PositionWithin(uint256 position, uint256 positions);
     error PositionsDiffer(uint256 first, uint256 second);
     error LeafShownTwice(bytes32 leaf);
     error OpeningsWrong(uint256 openings);
@@ -280,45 +276,11 @@ interface ISlashCourt is IMasters {
     // Each convicts at once, and its bounty goes to the caller's free balance in the Registry. Anyone may call, as long
     // as the lock of the convicted is there.
 
-    /// @notice A leaf's task, seed or budget is not what the draw says.
-    function proveWrongDraw(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) external;
-
-    /// @notice A leaf's completion is empty or longer than the run's limit, or its task reward is not within 0 to 1.
-    function proveOutOfBounds(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) external;
-
-    /// @notice A leaf's position is not one of a commitment's.
-    function provePositionBeyond(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf calldata leaf,
-        bytes32[] calldata merkleProof
-    ) external;
-
-    /// @notice Two leaves are at one position: two different ones, or one at two places of the tree.
-    function provePositionTwice(
-        address node,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Opening calldata first,
-        Opening calldata second
-    ) external;
+    /// @notice Convicts a node whose commitment has a flaw that the contract can see (`Flaw`).
+    /// @param openings One leaf whose position is not one of the commitment's, whose completion is empty or longer than
+    /// the run's limit, whose task reward is not within 0 to 1, or whose task, seed or budget is not the draw's; or two of
+    /// one position: two different ones, or one at two places of the tree.
+    function prove(Target calldata target, Opening[] calldata openings) external;
 
     /// @notice Convicts a validator that vouched, when it sealed `hour`, for a commitment with a flaw that the contract
     /// can see. Whether the commitment's node is still there does not matter: the flaw is shown anew.

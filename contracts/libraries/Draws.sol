@@ -3,15 +3,16 @@ pragma solidity ^0.8.30;
 
 /// @title Draws: which task, budget and seed a position has. Twin of muster/protocol/draws.py.
 library Draws {
-    string internal constant TAG = "muster.draw.v1";
+    string internal constant TAG = "muster.draw.v2";
 
     /// @notice The hash that all draws of one commitment follow from.
-    function base(address runs, uint32 run, uint32 step, bytes32 entropy, address node, uint32 index)
+    /// @param entropy Of the node's joined step; see IRuns.Work.
+    function base(address runs, uint32 run, bytes32 entropy, address node, uint32 index)
         internal
         view
         returns (bytes32)
     {
-        return keccak256(abi.encode(TAG, block.chainid, runs, run, step, entropy, node, index));
+        return keccak256(abi.encode(TAG, block.chainid, runs, run, entropy, node, index));
     }
 
     /// @notice Task and budget of a group.

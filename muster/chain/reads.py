@@ -25,6 +25,7 @@ from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Call, Event
 from muster.contracts.registry import Node, Registered, Role, Status
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
+from muster.protocol.draws import DrawSource
 from muster.protocol.terms import Terms, check_tools
 from muster.settings.schema import ChainSettings
 
@@ -183,6 +184,16 @@ class ChainReader:
         if not any(found.anchor):
             raise ChainError(f"step {step} of run {run} is not published")
         return PolicyStep(step, found.manifest_root, found.batch_root, found.entropy, found.anchor)
+
+    async def draw_source(self, node: str) -> DrawSource:
+        """Return what a worker's draws follow from. Raises ChainError before the step that it joined for is published.
+
+        After a reorg that may be something else.
+        """
+        work, terms = await asyncio.gather(self.call(runs.work(node)), self.call(runs.draw_terms(node)))
+        if not any(terms.entropy):
+            raise ChainError(f"step {work.joined_step}, by which {node} draws, is not published")
+        return DrawSource(node, terms.entropy, work.work_class)
 
     async def latest_checkpoint(self, run: int) -> PolicyStep | None:
         """Return the newest step, or None before the first."""

@@ -145,7 +145,7 @@ async def _run_spec(session: Session, rows: int) -> tuple[str, ProbeSpec, Profil
     except UnreachableError as error:
         hint = "muster doctor --engine --model FOLDER --profile NAME needs no run"
         raise UnreachableError(f"run {settings.run} cannot be read: {error}", hint=hint) from error
-    requests = await asyncio.to_thread(run_requests, rules, step=latest.step, entropy=latest.entropy, count=rows)
+    requests = await asyncio.to_thread(run_requests, rules, entropy=latest.entropy, count=rows)
     engine = EngineOptions(
         max_prompt_tokens=terms.max_prompt_tokens,
         max_completion_tokens=terms.max_completion_tokens,

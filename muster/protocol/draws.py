@@ -3,9 +3,12 @@
 Nobody chooses their work. Each function here is pure, and the first three have a twin in
 `contracts/libraries/Draws.sol` that must give the same numbers (tests/integration/test_twins.py).
 
-base    = keccak256(abi.encode("muster.draw.v1", chainId, runs, run, step, entropy, node, index))
+base    = keccak256(abi.encode("muster.draw.v2", chainId, runs, run, entropy, node, index))
 group g = keccak256(base ‖ "g" ‖ uint32 g): task is the upper 128 bits mod taskCount, budget the lower 128 mod count
 seed p  = keccak256(base ‖ "p" ‖ uint32 p): its lower 63 bits (an int64 that is never negative)
+
+The entropy is that of the step from which the node may work, and of no other. From then on it is fixed what its
+commitments must be, one after the other, whatever step it works on: there is no step to choose or to wait for.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ from eth_utils.crypto import keccak
 
 from muster.protocol.terms import Terms
 
-DRAW_TAG = "muster.draw.v1"
+DRAW_TAG = "muster.draw.v2"
 SAMPLE_TAG = b"muster.sample.v1"
 POOL_TAG = b"muster.pool.v1"
 POOL_TOKENS = 1 << 14
@@ -35,6 +38,18 @@ class GroupDraw:
 
 
 @dataclass(frozen=True)
+class DrawSource:
+    """What all draws of one node follow from, besides the run's terms. `ChainReader.draw_source` reads it."""
+
+    node: str
+    """Address."""
+    entropy: bytes
+    """Of the step that it joined for (IRuns.Work.joinedStep): 32 bytes."""
+    work_class: int
+    """Index into the terms' classes."""
+
+
+@dataclass(frozen=True)
 class Draw:
     """Everything that a commitment's rows must be: `groups[g]` and, per position, `seeds[p]` (0 ≤ seed < 2^63)."""
 
@@ -43,10 +58,10 @@ class Draw:
     seeds: tuple[int, ...]
 
 
-def draw_base(*, chain_id: int, runs: str, run: int, step: int, entropy: bytes, node: str, index: int) -> bytes:
+def draw_base(*, chain_id: int, runs: str, run: int, entropy: bytes, node: str, index: int) -> bytes:
     """Return the hash that all draws of one commitment follow from. `runs`, `node`: addresses; `entropy`: 32 bytes."""
-    types = ["string", "uint256", "address", "uint32", "uint32", "bytes32", "address", "uint32"]
-    return keccak(encode(types, [DRAW_TAG, chain_id, runs, run, step, entropy, node, index]))
+    types = ["string", "uint256", "address", "uint32", "bytes32", "address", "uint32"]
+    return keccak(encode(types, [DRAW_TAG, chain_id, runs, run, entropy, node, index]))
 
 
 def group_draw(base: bytes, group: int, terms: Terms, work_class: int) -> GroupDraw:

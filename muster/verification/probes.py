@@ -18,6 +18,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat, ValidationError, model_validator
 
 from muster.errors import MalformedError, MismatchError
+from muster.protocol.draws import DrawSource
 from muster.protocol.messages import Many, Message, Reason, UInt32
 from muster.rollouts.parquet import FileLimits
 from muster.rollouts.schema import Rollout
@@ -168,12 +169,13 @@ def worst_statistic(rows: Sequence[ProbedRow], profile: Profile) -> WorstStatist
     return max(measured, key=lambda one: one.share)
 
 
-def run_requests(rules: Rules, *, step: int, entropy: bytes, count: int) -> list[ProbeRequest]:
-    """Return requests as the run draws them for a step, of its first work class: those of a node that nobody has."""
+def run_requests(rules: Rules, *, entropy: bytes, count: int) -> list[ProbeRequest]:
+    """Return requests as the run draws them by a step's entropy, of its first work class, for a node nobody has."""
+    source = DrawSource(NO_NODE, entropy, 0)
     requests: list[ProbeRequest] = []
     while len(requests) < count:
         index = len(requests) // rules.terms.positions
-        draw = rules.draw(step=step, entropy=entropy, node=NO_NODE, index=index, work_class=0)
+        draw = rules.draw(source, index)
         for position, seed in enumerate(draw.seeds):
             group = draw.groups[position // rules.terms.group_size]
             prompt = rules.prompt(group.task, group.budget).tolist()

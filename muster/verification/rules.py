@@ -20,7 +20,7 @@ from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade
 from muster.grading.sealing import open_task
-from muster.protocol.draws import Draw, draw_base, draw_commitment
+from muster.protocol.draws import Draw, DrawSource, draw_base, draw_commitment
 from muster.protocol.masters import epoch_of
 from muster.protocol.prompts import completion_text, end_token, prompt_text, prompt_tokens
 from muster.protocol.terms import Terms
@@ -185,15 +185,14 @@ class Rules:
                 return tokens
         return np.array([end_token(self.tokenizer)], np.int32)
 
-    def draw(self, *, step: int, entropy: bytes, node: str, index: int, work_class: int) -> Draw:
-        """Draw what the rows of a commitment must be. `entropy` is the step's, `work_class` the node's."""
+    def draw(self, source: DrawSource, index: int) -> Draw:
+        """Draw what the rows of a node's commitment must be, at whatever step it is made."""
         base = draw_base(
             chain_id=self.chain_id,
             runs=self.runs,
             run=self.run,
-            step=step,
-            entropy=entropy,
-            node=node,
+            entropy=source.entropy,
+            node=source.node,
             index=index,
         )
-        return draw_commitment(base, self.terms, work_class)
+        return draw_commitment(base, self.terms, source.work_class)

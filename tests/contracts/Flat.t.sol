@@ -174,7 +174,7 @@ contract FlatTest is House {
         _commitRoot(i, root);
         address prover = address(uint160(0xf1a7000 + i));
         vm.prank(prover);
-        court.proveWrongDraw(node(i), index, step, root, leaf, proof);
+        _prove(i, index, step, root, leaf, proof);
         return _used();
     }
 

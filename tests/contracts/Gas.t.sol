@@ -182,7 +182,7 @@ contract GasTest is House {
         _commitRoot(i, root);
         address prover = address(uint160(0xbad000 + i));
         vm.prank(prover);
-        court.proveWrongDraw(node(i), 0, 0, root, leaf, proof);
+        _prove(i, 0, 0, root, leaf, proof);
         _sample("objective_slash", 190_000);
         vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed);
         vm.assertEq(registry.freeBalance(prover), 10 ether);

@@ -316,14 +316,14 @@ abstract contract House {
 
     // --------------------------------------------------------------------------------------------------- leaf steps
 
-    /// @dev The leaf that the draw asks of a position, computed apart from the court.
-    function _honestLeaf(uint256 i, uint32 index, uint32 step, uint32 position)
+    /// @dev The leaf that the draw asks of a position at any step, computed apart from the court.
+    function _honestLeaf(uint256 i, uint32 index, uint32, uint32 position)
         internal
         view
         returns (Leaves.Leaf memory leaf)
     {
-        IRuns.DrawTerms memory t = runs.drawTerms(node(i), step);
-        bytes32 base = Draws.base(address(runs), run, step, t.entropy, node(i), index);
+        IRuns.DrawTerms memory t = runs.drawTerms(node(i));
+        bytes32 base = Draws.base(address(runs), run, t.entropy, node(i), index);
         leaf.position = position;
         (leaf.task, leaf.budget) = Draws.group(base, position / t.groupSize, t.taskCount, t.workClass);
         leaf.seed = Draws.seed(base, position);
@@ -352,6 +352,32 @@ abstract contract House {
         returns (ISlashCourt.Opening memory)
     {
         return ISlashCourt.Opening(leaf, proof);
+    }
+
+    function _one(ISlashCourt.Opening memory opening) internal pure returns (ISlashCourt.Opening[] memory openings) {
+        openings = new ISlashCourt.Opening[](1);
+        openings[0] = opening;
+    }
+
+    function _two(ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
+        internal
+        pure
+        returns (ISlashCourt.Opening[] memory openings)
+    {
+        openings = new ISlashCourt.Opening[](2);
+        (openings[0], openings[1]) = (first, second);
+    }
+
+    /// @dev Shows the court a leaf of a commitment of node i.
+    function _prove(
+        uint256 i,
+        uint32 index,
+        uint32 step,
+        bytes32 root,
+        Leaves.Leaf memory leaf,
+        bytes32[] memory proof
+    ) internal {
+        court.prove(ISlashCourt.Target(node(i), index, step, root), _one(_opening(leaf, proof)));
     }
 
     /// @dev The storage's receipt for commitment `index` of node i, made at the latest step to `_root`, signed by `key`.

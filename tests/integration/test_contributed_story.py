@@ -160,18 +160,17 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
         # 1. A node fetches document, component and the shards that it drew, and scores them.
         async with run_fixture.client(orchestrator.url, None) as client, run_fixture.chain("stranger") as chain:
             terms = await chain.terms(run_fixture.run)
-            entropy = (await chain.checkpoint(run_fixture.run, 0)).entropy
             tasks = await RunTasks.fetch(client, terms, folder / "node")
             drawn: Counter[str] = Counter()
             for worker in WORKERS:
+                source = await chain.draw_source(run_fixture.key(worker).address)
                 for index in range(COMMITMENTS):
                     base = draw_base(
                         chain_id=chain.chain_id,
                         runs=chain.addresses.runs,
                         run=run_fixture.run,
-                        step=0,
-                        entropy=entropy,
-                        node=run_fixture.key(worker).address,
+                        entropy=source.entropy,
+                        node=source.node,
                         index=index,
                     )
                     draw = draw_commitment(base, terms, 0)

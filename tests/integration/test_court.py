@@ -50,14 +50,13 @@ class Scene:
     async def leaves(self, name: str, index: int = 0) -> list[Leaf]:
         """What an honest worker commits to."""
         chain, run = self.stranger, self.run_fixture.run
-        terms, checkpoint = await chain.terms(run), await chain.checkpoint(run, 0)
+        terms, source = await chain.terms(run), await chain.draw_source(self.address(name))
         base = draw_base(
             chain_id=chain.chain_id,
             runs=chain.addresses.runs,
             run=run,
-            step=0,
-            entropy=checkpoint.entropy,
-            node=self.address(name),
+            entropy=source.entropy,
+            node=source.node,
             index=index,
         )
         draw = draw_commitment(base, terms, 0)
@@ -101,9 +100,10 @@ async def test_a_completion_beyond_the_limit_is_proven_by_anybody(scene: Scene) 
     limit = (await chain.terms(scene.run_fixture.run)).max_completion_tokens
     leaves[5] = replace(leaves[5], length=limit + 1)
     tree = await scene.commit("long", leaves)
-    with pytest.raises(RevertError, match=r"row 4 of commitment 0 .* is within its bounds"):
-        await chain.send(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[4], tree.proof(4)))
-    receipt = await chain.send(court.prove_out_of_bounds(node, 0, 0, tree.root, leaves[5], tree.proof(5)))
+    target = court.Target(node, 0, 0, tree.root)
+    with pytest.raises(RevertError, match=r"nothing is wrong with row 4 of commitment 0"):
+        await chain.send(court.prove(target, [court.Opening(leaves[4], tree.proof(4))]))
+    receipt = await chain.send(court.prove(target, [court.Opening(leaves[5], tree.proof(5))]))
     refuted = event_of(receipt, Refuted)
     assert (refuted.kind, refuted.flaw, refuted.position) == (Kind.OUT_OF_BOUNDS, Flaw.OUT_OF_BOUNDS, 5)
     assert await scene.is_jailed("long")
@@ -113,9 +113,10 @@ async def test_a_leaf_at_no_position_is_proven_by_anybody(scene: Scene) -> None:
     leaves, node, chain = await scene.leaves("beyond"), scene.address("beyond"), scene.stranger
     leaves[7] = replace(leaves[7], position=8)
     tree = await scene.commit("beyond", leaves)
-    with pytest.raises(RevertError, match="position 6 is one of the commitment's 8"):
-        await chain.send(court.prove_position_beyond(node, 0, 0, tree.root, leaves[6], tree.proof(6)))
-    receipt = await chain.send(court.prove_position_beyond(node, 0, 0, tree.root, leaves[7], tree.proof(7)))
+    target = court.Target(node, 0, 0, tree.root)
+    with pytest.raises(RevertError, match="nothing is wrong with row 6 of commitment 0"):
+        await chain.send(court.prove(target, [court.Opening(leaves[6], tree.proof(6))]))
+    receipt = await chain.send(court.prove(target, [court.Opening(leaves[7], tree.proof(7))]))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_BEYOND
     assert await scene.is_jailed("beyond")
 
@@ -124,12 +125,13 @@ async def test_two_leaves_at_one_position_are_proven_by_anybody(scene: Scene) ->
     leaves, node, chain = await scene.leaves("twice"), scene.address("twice"), scene.stranger
     leaves[3] = replace(leaves[2], row_hash=bytes(32))
     tree = await scene.commit("twice", leaves)
+    target = court.Target(node, 0, 0, tree.root)
     shown = [court.Opening(leaf, tree.proof(i)) for i, leaf in enumerate(leaves)]
     with pytest.raises(RevertError, match="the leaves are of two positions, 1 and 2"):
-        await chain.send(court.prove_position_twice(node, 0, 0, tree.root, shown[1], shown[2]))
+        await chain.send(court.prove(target, [shown[1], shown[2]]))
     with pytest.raises(RevertError, match="at one place of the tree"):
-        await chain.send(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[2]))
-    receipt = await chain.send(court.prove_position_twice(node, 0, 0, tree.root, shown[2], shown[3]))
+        await chain.send(court.prove(target, [shown[2], shown[2]]))
+    receipt = await chain.send(court.prove(target, [shown[2], shown[3]]))
     assert event_of(receipt, Refuted).flaw is Flaw.POSITION_TWICE
     assert await scene.is_jailed("twice")
 

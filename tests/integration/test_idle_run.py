@@ -16,7 +16,8 @@ from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import runs
 from muster.contracts.registry import Role
-from muster.errors import RefusedError
+from muster.errors import ChainError, RefusedError
+from muster.protocol.draws import DrawSource
 from tests.support.node_fixture import until
 from tests.support.trainer_process import ONE, build_training_run, end, train
 from tests.support.trainer_samples import tiny_checkpoint
@@ -77,6 +78,8 @@ async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str
     node = run_fixture.key(name).address
     async with run_fixture.chain(name) as chain:
         assert (await chain.call(runs.work(node))).joined_step == first_step
+        with pytest.raises(ChainError, match=f"step {first_step}, by which {node} draws, is not published"):
+            await chain.draw_source(node)
     told = f"begins at step {first_step}, the second after joining; the newest is step {first_step - 2}"
 
     async def is_told() -> bool:
@@ -88,6 +91,9 @@ async def _begins(run_fixture: RunFixture, reader: OrchestratorClient, name: str
     await until("the newcomer is told", is_told, 10)
     await until("its first step is on chain", lambda: _steps(run_fixture, first_step + 1), NEWCOMER_SECONDS)
     seconds = time.monotonic() - began
+    async with run_fixture.chain(name) as chain:
+        entropy = (await chain.checkpoint(run_fixture.run, first_step)).entropy
+        assert await chain.draw_source(node) == DrawSource(node, entropy, 0)
 
     async def is_free() -> bool:
         return (await reader.node(node)).blocked == ""

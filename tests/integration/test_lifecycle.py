@@ -237,8 +237,7 @@ async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
         chain_id=chain.chain_id,
         runs=chain.addresses.runs,
         run=run,
-        step=step,
-        entropy=published.entropy,
+        entropy=(await chain.draw_source(node)).entropy,
         node=node,
         index=0,
     )
@@ -251,11 +250,12 @@ async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
     wrong = Leaf(2, leaves[2].task, leaves[2].seed ^ 1, leaves[2].budget, 3, 0, bytes(32), bytes(32), bytes(32))
     tree = LeafTree.from_hashes([leaf_hash(leaf) for leaf in [*leaves[:2], wrong, *leaves[3:]]])
     await commit(chains, "forger", 0, tree.root, step)
-    with pytest.raises(RevertError, match=r"row 1 of commitment 0 .* is as it was drawn"):
-        await chain.send(court.prove_wrong_draw(node, 0, step, tree.root, leaves[1], tree.proof(1)))
+    target = court.Target(node, 0, step, tree.root)
+    with pytest.raises(RevertError, match="nothing is wrong with row 1 of commitment 0"):
+        await chain.send(court.prove(target, [court.Opening(leaves[1], tree.proof(1))]))
     with pytest.raises(RevertError, match="is not under the root"):
-        await chain.send(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(1)))
-    receipt = await chain.send(court.prove_wrong_draw(node, 0, step, tree.root, wrong, tree.proof(2)))
+        await chain.send(court.prove(target, [court.Opening(wrong, tree.proof(1))]))
+    receipt = await chain.send(court.prove(target, [court.Opening(wrong, tree.proof(2))]))
     refuted = event_of(receipt, Refuted)
     assert (refuted.node, refuted.index, refuted.position, refuted.kind) == (node, 0, 2, Kind.WRONG_DRAW)
     assert refuted.prover == chains.address("honest")

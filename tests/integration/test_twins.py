@@ -76,11 +76,11 @@ def _split(kinds: str) -> list[str]:
 
 
 @plenty
-@given(runs=addresses, node=addresses, run=uint32s, step=uint32s, index=uint32s, entropy=hashes)
-def test_bases_match(ask: Ask, runs: str, node: str, run: int, step: int, index: int, entropy: bytes) -> None:
-    ours = draw_base(chain_id=CHAIN_ANVIL, runs=runs, run=run, step=step, entropy=entropy, node=node, index=index)
-    signature = "base(address,uint32,uint32,bytes32,address,uint32)"
-    assert ask(signature, [runs, run, step, entropy, node, index], "bytes32") == ours
+@given(runs=addresses, node=addresses, run=uint32s, index=uint32s, entropy=hashes)
+def test_bases_match(ask: Ask, runs: str, node: str, run: int, index: int, entropy: bytes) -> None:
+    ours = draw_base(chain_id=CHAIN_ANVIL, runs=runs, run=run, entropy=entropy, node=node, index=index)
+    signature = "base(address,uint32,bytes32,address,uint32)"
+    assert ask(signature, [runs, run, entropy, node, index], "bytes32") == ours
 
 
 @plenty

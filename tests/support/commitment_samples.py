@@ -12,7 +12,7 @@ from muster.constants import MICRO
 from muster.environments.rewards import length_reward
 from muster.environments.scoring import Scorers
 from muster.models.init import make_tokenizer
-from muster.protocol.draws import Draw
+from muster.protocol.draws import Draw, DrawSource
 from muster.protocol.eip712 import UNSIGNED, Domain, sign_message
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import SignedRequest, Upload, UploadReceipt
@@ -30,7 +30,7 @@ WHERE = Domain(31337, REGISTRY)
 NODE = Signer.from_key(b"\x01" * 32)
 STORAGE = Signer.from_key(b"\x02" * 32)
 ACCUSER = Signer.from_key(b"\x03" * 32).address
-ENTROPY = b"\x07" * 32
+SOURCE = DrawSource(NODE.address, b"\x07" * 32, 0)
 LIMIT = 24
 
 
@@ -88,7 +88,7 @@ def commitment_of(root: bytes = bytes(32), index: int = 5) -> CommittedWork:
 
 @cache
 def drawn(index: int = 5) -> Draw:
-    return rules().draw(step=3, entropy=ENTROPY, node=NODE.address, index=index, work_class=0)
+    return rules().draw(SOURCE, index)
 
 
 def tokens_of(text: str) -> np.ndarray:

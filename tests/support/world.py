@@ -118,13 +118,12 @@ async def rows_of(
     """Rows that are as drawn and scored, but for the one at position 9: `spoil` says what is wrong with it."""
     run_fixture = world.run_fixture
     async with run_fixture.chain("stranger") as chain:
-        terms, checkpoint = await chain.terms(run_fixture.run), await chain.checkpoint(run_fixture.run, step)
+        terms = await chain.terms(run_fixture.run)
         async with run_fixture.client(world.orchestrator.url, worker) as client:
             tasks = await RunTasks.fetch(client, terms, run_fixture.folder / "fetched")
             await tasks.ensure_all()
         rules = make_rules(chain, run_fixture.run, terms, tasks, run_fixture.folder / "checkpoint-0")
-    node = run_fixture.key(worker).address
-    draw = rules.draw(step=step, entropy=checkpoint.entropy, node=node, index=0, work_class=0)
+        draw = rules.draw(await chain.draw_source(run_fixture.key(worker).address), 0)
     rows = []
     tokens = np.zeros(terms.max_completion_tokens, np.int32)
     with rules.scorers:

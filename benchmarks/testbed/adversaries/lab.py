@@ -23,7 +23,7 @@ from muster.models.files import load_tokenizer
 from muster.models.init import init_model, load_model, save_model
 from muster.proofs import CODECS
 from muster.proofs.seeded_sampling import chosen_logprobs, scale
-from muster.protocol.draws import Draw
+from muster.protocol.draws import Draw, DrawSource
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout, one_span
 from muster.swarm.plan import LOCAL_TERMS
@@ -46,6 +46,8 @@ LIMITS = EngineLimits(temperature=1.0, max_prompt_tokens=64, max_completion_toke
 NODE = "0x" + "aa" * 20
 OTHER_NODE = "0x" + "bb" * 20
 BLOCK = 10
+ENTROPY = bytes(32)
+"""By which all nodes draw."""
 
 
 @contextmanager
@@ -128,7 +130,7 @@ class AdversaryLab:
         """Return the node's commitment of this number."""
         step = self.step if step is None else step
         commitment = CommittedWork(self.rules.run, step, node, index, bytes(32), hour=0, block=BLOCK)
-        draw = self.rules.draw(step=step, entropy=bytes([step]) * 32, node=node, index=index, work_class=0)
+        draw = self.rules.draw(DrawSource(node, ENTROPY, 0), index)
         requests = make_requests(Assignment(step, index, draw), self.rules)
         return Job(commitment, draw, requests)
 

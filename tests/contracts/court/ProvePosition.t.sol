@@ -6,42 +6,6 @@ import { Leaves } from "../../../contracts/libraries/Leaves.sol";
 import { ProofHouse } from "./ProofHouse.sol";
 
 contract ProvePositionTest is ProofHouse {
-    // ------------------------------------------------------------------------------------------------------- beyond
-
-    function _proveBeyond(uint32 index, bytes32 root, Leaves.Leaf memory leaf, bytes32[] memory proof) private {
-        vm.prank(stranger);
-        court.provePositionBeyond(node(WORKER), index, 0, root, leaf, proof);
-    }
-
-    function testFuzz_Beyond(uint256 position) public {
-        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 0);
-        leaf.position = _bound(position, 128, type(uint256).max - 1);
-        (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        uint256 supply = token.totalSupply();
-        _expectRefuted(index, ISlashCourt.Kind.Malformed, leaf.position, ISlashCourt.Flaw.PositionBeyond);
-        _proveBeyond(index, root, leaf, proof);
-        _assertWorkerConvicted(supply);
-    }
-
-    function testFuzz_Beyond_RevertWhen_Within(uint256 position) public {
-        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, uint32(_bound(position, 0, 127)));
-        (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.PositionWithin.selector, leaf.position, 128));
-        _proveBeyond(index, root, leaf, proof);
-    }
-
-    function test_Beyond_RevertWhen_NotCommittedOrNotUnderTheRoot() public {
-        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 5);
-        (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, node(WORKER), 1, 0, root));
-        _proveBeyond(index + 1, root, leaf, proof);
-        leaf.position = 128;
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(leaf), root));
-        _proveBeyond(index, root, leaf, proof);
-    }
-
-    // -------------------------------------------------------------------------------------------------------- twice
-
     function _proveTwice(
         uint32 index,
         bytes32 root,
@@ -49,7 +13,7 @@ contract ProvePositionTest is ProofHouse {
         ISlashCourt.Opening memory second
     ) private {
         vm.prank(stranger);
-        court.provePositionTwice(node(WORKER), index, 0, root, first, second);
+        court.prove(ISlashCourt.Target(node(WORKER), index, 0, root), _two(first, second));
     }
 
     /// @dev Best of two: both answers are as drawn, and one position has them both.

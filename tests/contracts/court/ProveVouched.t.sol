@@ -85,7 +85,7 @@ contract ProveVouchedTest is ProofHouse {
         Leaves.Leaf memory leaf = _wrongSeed();
         (bytes32[] memory proof,) = _vouchFor(leaf, _honestLeaf(WORKER, 0, 0, 4));
         vm.prank(stranger);
-        court.proveWrongDraw(node(WORKER), 0, 0, target.root, leaf, proof);
+        _prove(WORKER, 0, 0, target.root, leaf, proof);
         _expectConviction(_one(leaf, proof), ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongSeed, 30 ether);
     }
 

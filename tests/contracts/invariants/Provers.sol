@@ -51,38 +51,22 @@ abstract contract Provers is Books {
 
     // ------------------------------------------------------------------------------------------------------- provers
 
-    function proveWrongDraw(uint256 pick, uint256 which) external {
-        (bool found, uint256 i, uint32 index) = _spoiled(pick, which, ISlashCourt.Kind.WrongDraw);
-        if (!found) return;
-        uint256 owed = _unsettled(i);
-        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first,) = _opened(i, index);
-        vm.prank(stranger);
-        court.proveWrongDraw(t.node, t.index, t.step, t.root, first.leaf, first.proof);
-        _convicted(i, owed, "prove wrong draw");
-    }
-
-    function proveOutOfBounds(uint256 pick, uint256 which) external {
-        (bool found, uint256 i, uint32 index) = _spoiled(pick, which, ISlashCourt.Kind.OutOfBounds);
-        if (!found) return;
-        uint256 owed = _unsettled(i);
-        (ISlashCourt.Target memory t, ISlashCourt.Opening memory first,) = _opened(i, index);
-        vm.prank(stranger);
-        court.proveOutOfBounds(t.node, t.index, t.step, t.root, first.leaf, first.proof);
-        _convicted(i, owed, "prove out of bounds");
-    }
-
-    /// @dev A position beyond the commitment, or one that is there twice.
-    function proveMalformed(uint256 pick, uint256 which) external {
-        (bool found, uint256 i, uint32 index) = _spoiled(pick, which, ISlashCourt.Kind.Malformed);
+    /// @dev One leaf shows every flaw but a position that is there twice.
+    function prove(uint256 pick, uint256 which) external {
+        (bool found, uint256 i, uint32 index) = _spoiled(pick, which);
         if (!found) return;
         uint256 owed = _unsettled(i);
         (ISlashCourt.Target memory t, ISlashCourt.Opening memory first, ISlashCourt.Opening memory second) =
             _opened(i, index);
-        bool twice = _made[i][index].flaw == ISlashCourt.Flaw.PositionTwice;
+        ISlashCourt.Flaw flaw = _made[i][index].flaw;
+        bool twice = flaw == ISlashCourt.Flaw.PositionTwice;
         vm.prank(stranger);
-        if (twice) court.provePositionTwice(t.node, t.index, t.step, t.root, first, second);
-        else court.provePositionBeyond(t.node, t.index, t.step, t.root, first.leaf, first.proof);
-        _convicted(i, owed, twice ? "prove position twice" : "prove position beyond");
+        court.prove(t, twice ? _two(first, second) : _one(first));
+        vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed, "what is proven convicts");
+        _voided(i, owed);
+        if (twice) done["prove position twice"]++;
+        else if (flaw == ISlashCourt.Flaw.PositionBeyond) done["prove position beyond"]++;
+        else done[flaw == ISlashCourt.Flaw.OutOfBounds ? "prove out of bounds" : "prove wrong draw"]++;
     }
 
     /// @dev Holds whether or not the worker has been convicted. Seldom where it would leave too few to go on.
@@ -114,7 +98,7 @@ abstract contract Provers is Books {
         (a.target, a.first, a.second) = _opened(i, index);
         if (!_isBound(i)) {
             bytes memory gone = abi.encodeWithSelector(ISlashCourt.NodeGone.selector, node(i));
-            _refusedAll(a, gone, gone, gone, gone);
+            _refusedAll(a, gone, gone);
             done["slander the gone"]++;
             return;
         }
@@ -124,7 +108,7 @@ abstract contract Provers is Books {
         done["slander"]++;
     }
 
-    /// @notice A proof is only of what it says: a wrong commitment survives the proofs of what is not wrong with it.
+    /// @notice A wrong commitment survives its right leaf, and the showing of leaves that show something else.
     function misname(uint256 pick, uint256 which) external {
         uint256 i = _pick(workers, pick);
         uint32 next = runs.work(node(i)).next;
@@ -134,25 +118,14 @@ abstract contract Provers is Books {
         if (flaw == ISlashCourt.Flaw.None) return;
         Attempt memory a;
         (a.target, a.first, a.second) = _opened(i, index);
-        uint256 position = a.first.leaf.position;
-        if (flaw == ISlashCourt.Flaw.PositionBeyond) {
-            _refusedDraw(a, abi.encodeWithSelector(ISlashCourt.PositionBeyond.selector, position, 128));
+        (uint256 position, uint256 other) = (a.first.leaf.position, a.second.leaf.position);
+        if (flaw == ISlashCourt.Flaw.PositionTwice) {
+            _refusedOne(a, abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, a.target.node, index, position));
         } else {
-            _refusedBeyond(a, abi.encodeWithSelector(ISlashCourt.PositionWithin.selector, position, 128));
-            if (flaw == ISlashCourt.Flaw.OutOfBounds || flaw == ISlashCourt.Flaw.PositionTwice) {
-                _refusedDraw(
-                    a, abi.encodeWithSelector(ISlashCourt.LeafIsAsDrawn.selector, a.target.node, index, position)
-                );
-            }
+            _refusedTwo(a, abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, position, other));
         }
-        if (flaw != ISlashCourt.Flaw.OutOfBounds) {
-            _refusedBounds(a, abi.encodeWithSelector(ISlashCourt.LeafInBounds.selector, a.target.node, index, position));
-        }
-        if (flaw != ISlashCourt.Flaw.PositionTwice) {
-            _refusedTwice(
-                a, abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, position, a.second.leaf.position)
-            );
-        }
+        a.first = a.second;
+        _refusedOne(a, abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, a.target.node, index, other));
         done["misname"]++;
     }
 
@@ -221,18 +194,14 @@ abstract contract Provers is Books {
         target = ISlashCourt.Target(node(i), index, made.step, made.root);
     }
 
-    /// @dev A wrong commitment of the kind, by a worker still bound; seldom looked for, so that juries find work too.
-    function _spoiled(uint256 pick, uint256 which, ISlashCourt.Kind kind)
-        private
-        view
-        returns (bool found, uint256 i, uint32 index)
-    {
+    /// @dev A wrong commitment by a worker still bound; seldom looked for, so that juries find work too.
+    function _spoiled(uint256 pick, uint256 which) private view returns (bool found, uint256 i, uint32 index) {
         for (uint256 w = 0; w < workers.length && which % 4 == 0; w++) {
             i = _pick(workers, pick % workers.length + w);
             uint32 next = runs.work(node(i)).next;
             for (uint32 k = 0; k < next && _isBound(i); k++) {
                 index = uint32((which % next + k) % next);
-                if (_isOf(kind, _made[i][index].flaw)) return (true, i, index);
+                if (_made[i][index].flaw != ISlashCourt.Flaw.None) return (true, i, index);
             }
         }
     }
@@ -245,48 +214,18 @@ abstract contract Provers is Books {
         found = _made[i][index].flaw == ISlashCourt.Flaw.None;
     }
 
-    function _isOf(ISlashCourt.Kind kind, ISlashCourt.Flaw flaw) private pure returns (bool) {
-        if (flaw == ISlashCourt.Flaw.None) return false;
-        if (flaw == ISlashCourt.Flaw.OutOfBounds) return kind == ISlashCourt.Kind.OutOfBounds;
-        if (flaw <= ISlashCourt.Flaw.WrongBudget) return kind == ISlashCourt.Kind.WrongDraw;
-        return kind == ISlashCourt.Kind.Malformed;
-    }
-
-    function _convicted(uint256 i, uint256 owed, string memory what) private {
-        vm.assertTrue(registry.node(node(i)).status == IRegistry.Status.Jailed, what);
-        _voided(i, owed);
-        done[what]++;
-    }
-
-    function _one(ISlashCourt.Opening memory opening) private pure returns (ISlashCourt.Opening[] memory openings) {
-        openings = new ISlashCourt.Opening[](1);
-        openings[0] = opening;
-    }
-
-    function _two(ISlashCourt.Opening memory first, ISlashCourt.Opening memory second)
-        private
-        pure
-        returns (ISlashCourt.Opening[] memory openings)
-    {
-        openings = new ISlashCourt.Opening[](2);
-        (openings[0], openings[1]) = (first, second);
-    }
-
     // ---------------------------------------------------------------------------------------------- internal: refusals
 
     function _slanderWithItsLeaves(Attempt memory a) private {
         (uint256 position, uint256 other) = (a.first.leaf.position, a.second.leaf.position);
-        (address key, uint32 index) = (a.target.node, a.target.index);
         _refusedAll(
             a,
-            abi.encodeWithSelector(ISlashCourt.LeafIsAsDrawn.selector, key, index, position),
-            abi.encodeWithSelector(ISlashCourt.LeafInBounds.selector, key, index, position),
-            abi.encodeWithSelector(ISlashCourt.PositionWithin.selector, position, 128),
+            abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, a.target.node, a.target.index, position),
             abi.encodeWithSelector(ISlashCourt.PositionsDiffer.selector, position, other)
         );
         ISlashCourt.Opening memory second = a.second;
         a.second = a.first;
-        _refusedTwice(a, abi.encodeWithSelector(ISlashCourt.LeafShownTwice.selector, Leaves.hash(a.first.leaf)));
+        _refusedTwo(a, abi.encodeWithSelector(ISlashCourt.LeafShownTwice.selector, Leaves.hash(a.first.leaf)));
         a.second = second;
     }
 
@@ -298,7 +237,7 @@ abstract contract Provers is Books {
         forged.second.leaf.position = forged.first.leaf.position;
         bytes memory reason =
             abi.encodeWithSelector(ISlashCourt.LeafNotInRoot.selector, Leaves.hash(forged.first.leaf), a.target.root);
-        _refusedAll(forged, reason, reason, reason, reason);
+        _refusedAll(forged, reason, reason);
     }
 
     /// @dev The same leaves said to be of another index, step or root.
@@ -315,43 +254,21 @@ abstract contract Provers is Books {
     function _refusedAsNotCommitted(Attempt memory a) private {
         ISlashCourt.Target memory t = a.target;
         bytes memory reason = abi.encodeWithSelector(ISlashCourt.NotCommitted.selector, t.node, t.index, t.step, t.root);
-        _refusedAll(a, reason, reason, reason, reason);
+        _refusedAll(a, reason, reason);
     }
 
-    function _refusedAll(
-        Attempt memory a,
-        bytes memory draw,
-        bytes memory bounds,
-        bytes memory beyond,
-        bytes memory twice
-    ) private {
-        _refusedDraw(a, draw);
-        _refusedBounds(a, bounds);
-        _refusedBeyond(a, beyond);
-        _refusedTwice(a, twice);
+    function _refusedAll(Attempt memory a, bytes memory one, bytes memory two) private {
+        _refusedOne(a, one);
+        _refusedTwo(a, two);
     }
 
-    function _refusedDraw(Attempt memory a, bytes memory reason) private {
-        ISlashCourt.Target memory t = a.target;
+    function _refusedOne(Attempt memory a, bytes memory reason) private {
         vm.expectRevert(reason);
-        court.proveWrongDraw(t.node, t.index, t.step, t.root, a.first.leaf, a.first.proof);
+        court.prove(a.target, _one(a.first));
     }
 
-    function _refusedBounds(Attempt memory a, bytes memory reason) private {
-        ISlashCourt.Target memory t = a.target;
+    function _refusedTwo(Attempt memory a, bytes memory reason) private {
         vm.expectRevert(reason);
-        court.proveOutOfBounds(t.node, t.index, t.step, t.root, a.first.leaf, a.first.proof);
-    }
-
-    function _refusedBeyond(Attempt memory a, bytes memory reason) private {
-        ISlashCourt.Target memory t = a.target;
-        vm.expectRevert(reason);
-        court.provePositionBeyond(t.node, t.index, t.step, t.root, a.first.leaf, a.first.proof);
-    }
-
-    function _refusedTwice(Attempt memory a, bytes memory reason) private {
-        ISlashCourt.Target memory t = a.target;
-        vm.expectRevert(reason);
-        court.provePositionTwice(t.node, t.index, t.step, t.root, a.first, a.second);
+        court.prove(a.target, _two(a.first, a.second));
     }
 }

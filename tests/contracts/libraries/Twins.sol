@@ -7,12 +7,12 @@ import { Leaves } from "../../../contracts/libraries/Leaves.sol";
 
 /// @title The libraries' functions behind an address, so that Python can call them (tests/integration/test_twins.py).
 contract Twins {
-    function base(address runs, uint32 run, uint32 step, bytes32 entropy, address node, uint32 index)
+    function base(address runs, uint32 run, bytes32 entropy, address node, uint32 index)
         external
         view
         returns (bytes32)
     {
-        return Draws.base(runs, run, step, entropy, node, index);
+        return Draws.base(runs, run, entropy, node, index);
     }
 
     function group(bytes32 base_, uint32 group_, uint32 taskCount, uint256 workClass)

@@ -46,7 +46,6 @@ contract TwinsTest {
             bytes32 base = Draws.base(
                 _address("runs", i),
                 _uint32("run", i),
-                _uint32("step", i),
                 _bytes32("entropy", i),
                 _address("node", i),
                 _uint32("index", i)

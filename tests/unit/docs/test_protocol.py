@@ -113,7 +113,6 @@ def the_draw(given: Values) -> Values:
         chain_id=given["chainId"],
         runs=given["runs"],
         run=given["run"],
-        step=given["step"],
         entropy=raw(given["entropy"]),
         node=given["node"],
         index=given["index"],

@@ -89,7 +89,7 @@ def expected(document: TaskSetDocument, commitments: range) -> Counter[str]:
     """Counted by the draws that workers and validators use."""
     found: Counter[str] = Counter()
     for index in commitments:
-        base = draw_base(chain_id=31337, runs=RUNS, run=1, step=0, entropy=ENTROPY, node=WORKER, index=index)
+        base = draw_base(chain_id=31337, runs=RUNS, run=1, entropy=ENTROPY, node=WORKER, index=index)
         for group in draw_commitment(base, terms(document), 0).groups:
             found[document.parts[document.locate(group.task)[0]].author] += TERMS.group_size
     return found
@@ -125,9 +125,9 @@ async def test_in_a_run_with_private_tests_the_step_says_whose_part_a_slot_is(tm
     private = {"grade_tip": masters.tip, "grade_epochs": 2, "grade_epoch_steps": 1}
     rules_of = replace(terms(sealed.document), **private)
     known = Attribution(31337, RUNS, 1, rules_of, sealed.document)
+    base = draw_base(chain_id=31337, runs=RUNS, run=1, entropy=ENTROPY, node=WORKER, index=0)
+    groups = draw_commitment(base, rules_of, 0).groups
     for step, epoch in ((0, 1), (1, 2), (7, 2)):
-        base = draw_base(chain_id=31337, runs=RUNS, run=1, step=step, entropy=ENTROPY, node=WORKER, index=0)
-        groups = draw_commitment(base, rules_of, 0).groups
         drawn = known.drawn(WORKER, 0, step, ENTROPY)
         assert drawn == Counter(sealed.at(epoch).part(group.task).name for group in groups)
         assert set(drawn) == {f"adas-{epoch}", "bobs"}

@@ -9,19 +9,17 @@ from typing import Any, cast
 import pytest
 
 from muster.errors import MismatchError, RefusedError, UnreachableError
-from tests.support.commitment_samples import ENTROPY, commitment_of, drawn, rules
+from muster.protocol.draws import DrawSource
+from tests.support.commitment_samples import SOURCE, commitment_of, drawn, rules
 from validator.context import RunVerificationContext
 
 
 class Chain:
-    """Of a node of the first class, and of one step."""
+    """Of one node."""
 
-    async def call(self, _: object) -> object:
-        return SimpleNamespace(work_class=0)
-
-    async def checkpoint(self, run: int, step: int) -> object:
-        assert (run, step) == (1, 3)
-        return SimpleNamespace(entropy=ENTROPY)
+    async def draw_source(self, node: str) -> DrawSource:
+        assert node == SOURCE.node
+        return SOURCE
 
 
 def context_with(ensure_slots: Any) -> RunVerificationContext:

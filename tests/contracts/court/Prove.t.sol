@@ -4,40 +4,21 @@ pragma solidity ^0.8.30;
 import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
-import { House } from "../House.sol";
+import { ProofHouse } from "./ProofHouse.sol";
 
-contract ProveWrongDrawTest is House {
-    function setUp() public override {
-        super.setUp();
-        _open();
-    }
-
-    /// @dev Commits WORKER to the leaf and an honest sibling.
-    function _commitLeaf(Leaves.Leaf memory leaf) private returns (uint32 index, bytes32 root, bytes32[] memory proof) {
-        index = runs.work(node(WORKER)).next;
-        (root, proof) = _tree(leaf, _honestLeaf(WORKER, index, _latest(), 0));
-        _commitRoot(WORKER, root);
-    }
-
+contract ProveTest is ProofHouse {
     function _prove(uint32 index, bytes32 root, Leaves.Leaf memory leaf, bytes32[] memory proof) private {
         vm.prank(stranger);
-        court.proveWrongDraw(node(WORKER), index, 0, root, leaf, proof);
+        _prove(WORKER, index, 0, root, leaf, proof);
     }
 
-    function _expectConviction(Leaves.Leaf memory leaf, ISlashCourt.Flaw flaw) private {
+    function _expectConviction(Leaves.Leaf memory leaf, ISlashCourt.Kind kind, ISlashCourt.Flaw flaw) private {
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
         uint256 supply = token.totalSupply();
-        vm.expectEmit(address(court));
-        emit ISlashCourt.Refuted(node(WORKER), index, stranger, ISlashCourt.Kind.WrongDraw, leaf.position, flaw);
+        _expectRefuted(index, kind, leaf.position, flaw);
         _prove(index, root, leaf, proof);
-
-        vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Jailed);
-        vm.assertEq(registry.node(node(WORKER)).lock, 50 ether);
-        vm.assertEq(registry.freeBalance(stranger), 10 ether);
-        vm.assertEq(token.totalSupply(), supply - 40 ether);
-        vm.assertEq(runs.runState(run).reserved, 0);
+        _assertWorkerConvicted(supply);
         vm.assertEq(runs.withdrawable(run), FUNDS - 1 ether);
-        _assertSolvent();
 
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NodeGone.selector, node(WORKER)));
         _prove(index, root, leaf, proof);
@@ -47,30 +28,32 @@ contract ProveWrongDrawTest is House {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(task != leaf.task);
         leaf.task = task;
-        _expectConviction(leaf, ISlashCourt.Flaw.WrongTask);
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongTask);
     }
 
     function testFuzz_Prove_WrongSeed(uint32 position, uint256 seed) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(seed != leaf.seed);
         leaf.seed = seed;
-        _expectConviction(leaf, ISlashCourt.Flaw.WrongSeed);
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongSeed);
     }
 
     function testFuzz_Prove_WrongBudget(uint32 position, uint256 budget) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position % 128);
         vm.assume(budget != leaf.budget);
         leaf.budget = budget;
-        _expectConviction(leaf, ISlashCourt.Flaw.WrongBudget);
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongBudget);
     }
 
-    /// @dev Honest work survives, whatever its other fields are.
-    function testFuzz_Prove_RevertWhen_AsDrawn(uint32 position, uint256 length, int256 reward, bytes32 hash) public {
+    /// @dev Everything an honest worker may commit to survives, the bounds themselves included.
+    function testFuzz_Prove_RevertWhen_AsDrawn(uint32 position, uint256 length, uint256 reward, bytes32 hash) public {
         position %= 128;
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, position);
-        (leaf.length, leaf.taskReward, leaf.completionHash, leaf.rowHash) = (length, reward, hash, hash);
+        leaf.length = _bound(length, 1, 128);
+        leaf.taskReward = int256(_bound(reward, 0, 1_000_000));
+        (leaf.completionHash, leaf.proofHash, leaf.rowHash) = (hash, hash, hash);
         (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.LeafIsAsDrawn.selector, node(WORKER), index, position));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NothingRefuted.selector, node(WORKER), index, position));
         _prove(index, root, leaf, proof);
     }
 
@@ -87,13 +70,60 @@ contract ProveWrongDrawTest is House {
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Jailed);
     }
 
-    function testFuzz_Prove_RevertWhen_PositionBeyond(uint256 position) public {
-        position = _bound(position, 128, type(uint256).max - 1);
+    function test_Prove_NoCompletion() public {
+        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
+        leaf.length = 0;
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+    }
+
+    function testFuzz_Prove_CompletionTooLong(uint256 length) public {
+        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
+        leaf.length = _bound(length, 129, type(uint256).max - 1);
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+    }
+
+    function testFuzz_Prove_RewardNegative(uint256 reward) public {
+        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
+        leaf.taskReward = -int256(_bound(reward, 1, uint256(type(int256).max)));
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+    }
+
+    function testFuzz_Prove_RewardAboveOne(uint256 reward) public {
+        vm.assertEq(uint256(court.REWARD_ONE()), 1_000_000);
+        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
+        leaf.taskReward = int256(_bound(reward, 1_000_001, uint256(type(int256).max)));
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+    }
+
+    function testFuzz_Prove_PositionBeyond(uint256 position) public {
         Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 0);
-        leaf.position = position;
-        (uint32 index, bytes32 root, bytes32[] memory proof) = _commitLeaf(leaf);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.PositionBeyond.selector, position, 128));
-        _prove(index, root, leaf, proof);
+        leaf.position = _bound(position, 128, type(uint256).max - 1);
+        _expectConviction(leaf, ISlashCourt.Kind.Malformed, ISlashCourt.Flaw.PositionBeyond);
+    }
+
+    /// @dev Of several flaws it is the first of these: the position, the bounds, the draw.
+    function test_Prove_SeveralFlaws() public {
+        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
+        (leaf.length, leaf.task, leaf.seed) = (0, leaf.task + 1, leaf.seed + 1);
+        uint256 before = vm.snapshotState();
+        _expectConviction(leaf, ISlashCourt.Kind.OutOfBounds, ISlashCourt.Flaw.OutOfBounds);
+        vm.assertTrue(vm.revertToState(before));
+        leaf.length = 1;
+        _expectConviction(leaf, ISlashCourt.Kind.WrongDraw, ISlashCourt.Flaw.WrongTask);
+        vm.assertTrue(vm.revertToState(before));
+        leaf.position = 128;
+        _expectConviction(leaf, ISlashCourt.Kind.Malformed, ISlashCourt.Flaw.PositionBeyond);
+    }
+
+    function test_Prove_RevertWhen_NeitherOneNorTwoLeaves() public {
+        Leaves.Leaf memory leaf = _honestLeaf(WORKER, 0, 0, 4);
+        leaf.task += 1;
+        (uint32 index, bytes32 root,) = _commitLeaf(leaf);
+        ISlashCourt.Target memory target = ISlashCourt.Target(node(WORKER), index, 0, root);
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OpeningsWrong.selector, 0));
+        court.prove(target, new ISlashCourt.Opening[](0));
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.OpeningsWrong.selector, 3));
+        court.prove(target, new ISlashCourt.Opening[](3));
     }
 
     function test_Prove_RevertWhen_LeafNotInRoot() public {
