@@ -25,6 +25,12 @@ abstract contract Escrow is Guarded {
     uint256 public constant MIN_NOTICE = 1 hours;
     /// @inheritdoc IRuns
     uint256 public constant NOTICE_LAPSES = 24 hours;
+    /// @inheritdoc IRuns
+    uint256 public constant NOTICE_REST = 24 hours;
+    /// @inheritdoc IRuns
+    uint256 public constant MAX_NOTICE_DELAY = 7 days;
+    /// @inheritdoc IRuns
+    uint256 public constant MIN_VALIDATORS = 4;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
@@ -76,42 +82,32 @@ abstract contract Escrow is Guarded {
     }
 
     /// @inheritdoc IRuns
-    function announceWithdrawal(uint32 run, uint256 amount) external {
+    function announceWithdrawal(uint32 run) external {
         RunInfo storage info = _ownInfo(run);
-        require(amount != 0, AmountZero());
+        // One stands at a time, and rests: an owner who could act at every hour would give no notice.
+        uint256 againAt = info.withdrawalAt == 0 ? 0 : noticedAt(run) + NOTICE_LAPSES + NOTICE_REST;
+        require(block.timestamp >= againAt, NoticeStands(run, againAt, block.timestamp));
 
         uint256 readyAt = block.timestamp + noticePeriod(run);
-        info.withdrawal = amount.toUint96();
         info.withdrawalAt = uint40(readyAt);
-        emit WithdrawalAnnounced(run, amount, readyAt);
+        emit WithdrawalAnnounced(run, readyAt);
     }
 
     /// @inheritdoc IRuns
-    function withdrawEscrow(uint32 run) external returns (uint256 paid) {
-        RunInfo storage info = _ownInfo(run);
-        _requirePayable(run, info.withdrawalAt);
+    function withdrawEscrow(uint32 run, uint256 amount) external returns (uint256 paid) {
+        _ownInfo(run);
+        _requirePayable(run);
+        paid = Math.min(amount, withdrawable(run));
+        require(paid != 0, AmountZero());
 
-        paid = Math.min(info.withdrawal, withdrawable(run));
-        info.withdrawal = 0;
-        info.withdrawalAt = 0;
         _payOwner(run, paid);
     }
 
     /// @inheritdoc IRuns
-    function announceClose(uint32 run) external {
-        RunInfo storage info = _ownInfo(run);
-        _requireOpen(run);
-
-        uint256 readyAt = block.timestamp + noticePeriod(run);
-        info.closeAt = uint40(readyAt);
-        emit CloseAnnounced(run, readyAt);
-    }
-
-    /// @inheritdoc IRuns
     function close(uint32 run) external returns (uint256 paid) {
-        RunInfo storage info = _ownInfo(run);
+        _ownInfo(run);
         _requireOpen(run);
-        _requirePayable(run, info.closeAt);
+        _requirePayable(run);
 
         paid = withdrawable(run);
         _states[run].closed = true;
@@ -190,6 +186,20 @@ abstract contract Escrow is Guarded {
         return Math.max(NOTICE_STEPS * _terms[run].minStepInterval, MIN_NOTICE);
     }
 
+    /// @inheritdoc IRuns
+    function noticedAt(uint32 run) public view returns (uint256 readyAt) {
+        RunInfo storage info = _infos[run];
+        uint256 announced = info.withdrawalAt;
+        require(announced != 0, NothingAnnounced(run));
+        uint256 notice = noticePeriod(run);
+        readyAt = _afterPause(announced, notice);
+        if (info.unworkableSince < readyAt + NOTICE_LAPSES) {
+            bool workable = _states[run].validators >= MIN_VALIDATORS;
+            readyAt = Math.max(readyAt, workable ? info.workableSince + notice : announced + MAX_NOTICE_DELAY);
+        }
+        return _afterPause(readyAt, notice);
+    }
+
     // ---------------------------------------------------------------------------------------------------- internal
 
     function _requireOpen(uint32 run) internal view {
@@ -210,18 +220,17 @@ abstract contract Escrow is Guarded {
     }
 
     /// @dev What the owner announced is due, and it has shown what opens the private tests.
-    function _requirePayable(uint32 run, uint256 announced) private view {
-        _requireNoticed(run, announced);
-        IMasters(COURT).checkPayable(run, _states[run].steps);
-    }
-
-    /// @dev A pause must not help an owner to empty the escrow before those at work can commit: the notice starts over.
-    function _requireNoticed(uint32 run, uint256 announced) private view {
-        require(announced != 0, NothingAnnounced(run));
-        uint256 readyAt = Math.max(announced, pausedUntil() + noticePeriod(run));
+    function _requirePayable(uint32 run) private view {
+        uint256 readyAt = noticedAt(run);
         require(block.timestamp >= readyAt, NoticeRunning(run, readyAt, block.timestamp));
         uint256 lapsedAt = readyAt + NOTICE_LAPSES;
         require(block.timestamp < lapsedAt, NoticeLapsed(run, lapsedAt, block.timestamp));
+        IMasters(COURT).checkPayable(run, _states[run].steps);
+    }
+
+    /// @dev What begins after an announcement has lapsed does not bring it back.
+    function _afterPause(uint256 readyAt, uint256 notice) private view returns (uint256) {
+        return _pausedFrom() < readyAt + NOTICE_LAPSES ? Math.max(readyAt, pausedUntil() + notice) : readyAt;
     }
 
     function _ownInfo(uint32 run) private view returns (RunInfo storage info) {

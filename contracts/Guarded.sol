@@ -7,11 +7,11 @@ import { IRuns } from "./interfaces/IRuns.sol";
 abstract contract Guarded is IRuns {
     // ------------------------------------------------------------------------------------------------------- types
 
+    /// @param from Second in which the latest pause began.
     /// @param until Second at which commitments go on.
-    /// @param againAt Second from which the guardian may pause again.
     struct Pause {
+        uint40 from;
         uint40 until;
-        uint40 againAt;
     }
 
     // --------------------------------------------------------------------------------------------------- constants
@@ -44,11 +44,11 @@ abstract contract Guarded is IRuns {
 
     /// @inheritdoc IRuns
     function pause() external onlyGuardian {
-        uint256 readyAt = _pause.againAt;
+        uint256 readyAt = _pause.from + MAX_PAUSE + PAUSE_REST;
         require(block.timestamp >= readyAt, PauseTooSoon(readyAt, block.timestamp));
 
         uint256 until = block.timestamp + MAX_PAUSE;
-        _pause = Pause({ until: uint40(until), againAt: uint40(until + PAUSE_REST) });
+        _pause = Pause({ from: uint40(block.timestamp), until: uint40(until) });
         emit Paused(until);
     }
 
@@ -69,6 +69,10 @@ abstract contract Guarded is IRuns {
     }
 
     // ---------------------------------------------------------------------------------------------------- internal
+
+    function _pausedFrom() internal view returns (uint256) {
+        return _pause.from;
+    }
 
     function _requireUnpaused() internal view {
         uint256 until = _pause.until;

@@ -3,16 +3,16 @@ pragma solidity ^0.8.30;
 
 import { IERC20 } from "@openzeppelin/contracts/token/ERC20/IERC20.sol";
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
-import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
+import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { Escrow } from "./Escrow.sol";
 import { IMasters } from "./interfaces/IMasters.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
+import { TermBounds } from "./libraries/TermBounds.sol";
 import { Windows } from "./libraries/Windows.sol";
 
 /// @title The workers' half of Runs: checkpoints, commitments, the window, seals; see IRuns.
 contract Runs is Escrow {
-    using SafeCast for uint256;
     using SafeERC20 for IERC20;
 
     // --------------------------------------------------------------------------------------------------- constants
@@ -21,10 +21,6 @@ contract Runs is Escrow {
     uint256 public constant WINDOW_HOURS = Windows.SEALED_HOURS;
     /// @inheritdoc IRuns
     uint256 public constant UNSEALED_WINDOW_HOURS = Windows.UNSEALED_HOURS;
-    /// @inheritdoc IRuns
-    uint256 public constant MIN_VALIDATORS = 4;
-
-    uint256 private constant BASIS_POINTS = 10_000;
 
     // -------------------------------------------------------------------------------------------------- immutables
 
@@ -77,6 +73,7 @@ contract Runs is Escrow {
         require(msg.sender == terms_.trainer, NotTrainer(run, msg.sender));
         require(!state.closed, RunIsClosed(run));
         require(step == state.steps, StepOutOfOrder(run, step, state.steps));
+        if (step == 0) _checkJudged(run, state, info);
         uint256 readyAt = step == 0 ? 0 : info.publishedAt + terms_.minStepInterval;
         require(block.timestamp >= readyAt, StepTooSoon(run, readyAt, block.timestamp));
         IMasters(COURT).checkPublishable(run, step);
@@ -103,6 +100,7 @@ contract Runs is Escrow {
         _checkWorker(work_, run, index);
         _checkStep(work_, state, run, step, anchor);
         uint256 countInHour = _checkHour(work_, state, hour);
+        _checkCover(work_, index);
         uint256 reserved = _checkEscrow(state, run, work_.pay);
 
         // Effect: one new word; the other two change in place.
@@ -120,29 +118,28 @@ contract Runs is Escrow {
         Work storage work_ = _works[node];
         (uint32 from, uint32 next, uint32 run) = (work_.settled, work_.next, work_.run);
 
-        // Check: `through` is the last commitment that is payable, and it is not settled yet.
+        // Check: what is payable rises with the index, so that all before `through` is payable as well.
         require(through < next, NotCommitted(node, through, next));
         require(through >= from, AlreadySettled(node, through, from));
         RunState storage state = _states[run];
-        _checkLastPayable(node, work_, through, state.sealedThrough);
+        _checkPayable(node, work_, through, state.sealedThrough);
 
         // Effect: every commitment of a node pays the same, so one multiplication settles them all.
         paid = uint256(through + 1 - from) * work_.pay;
         work_.settled = through + 1;
         (state.balance, state.reserved) = (uint88(state.balance - paid), uint88(state.reserved - paid));
-        address operator = work_.operator;
-        emit Claimed(run, node, operator, from, through, paid);
+        emit Claimed(run, node, through, paid);
 
         // Interaction.
-        TOKEN.safeTransfer(operator, paid);
+        TOKEN.safeTransfer(work_.operator, paid);
     }
 
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @inheritdoc IRuns
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid) {
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external {
         // Check.
-        address operator = _checkSealer(run, hour);
+        _checkSealer(run, hour);
         _checkSealHour(hour);
 
         // Effect.
@@ -150,17 +147,11 @@ contract Runs is Escrow {
         lastSealed[msg.sender] = hour;
         vouchRoot[msg.sender][hour] = vouchRoot_;
         uint256 count = ++sealCount[run][hour];
-        uint256 quorum = _terms[run].sealQuorum;
-        paid = count > quorum ? 0 : _sealPay(run, state);
-        state.balance -= uint88(paid);
-        emit HourSealed(run, hour, msg.sender, vouchRoot_, paid);
-        if (count >= quorum && hour > state.sealedThrough) {
+        emit HourSealed(run, hour, msg.sender, vouchRoot_);
+        if (count >= _terms[run].sealQuorum && hour > state.sealedThrough) {
             state.sealedThrough = hour;
             emit SealedThrough(run, hour);
         }
-
-        // Interaction.
-        if (paid != 0) TOKEN.safeTransfer(operator, paid);
     }
 
     // ---------------------------------------------------------------------------------------------- the house's calls
@@ -177,7 +168,11 @@ contract Runs is Escrow {
 
         // Every word that a commitment changes is made non-zero here, so that the first one costs what all cost.
         Work storage work_ = _works[node];
-        work_.pay = (uint256(terms_.pay) * (terms_.classes[workClass] & 0xffff) / BASIS_POINTS).toUint96();
+        uint256 pay = TermBounds.payOf(terms_.pay, terms_.classes[workClass]);
+        work_.pay = uint96(pay);
+        work_.cover = uint24(
+            Math.min(TermBounds.burned(terms_.workerStake, terms_.slashBps, terms_.bountyBps) / pay, type(uint24).max)
+        );
         // The next step's entropy may be known already to who builds the block that publishes it; the one's after is not.
         uint32 steps = _states[run].steps;
         work_.joinedStep = steps == 0 ? 0 : steps + 1;
@@ -197,7 +192,7 @@ contract Runs is Escrow {
 
         RunState storage state = _states[run];
         require(state.validators != type(uint8).max, TooManyValidators(run));
-        state.validators++;
+        if (++state.validators == MIN_VALIDATORS) _infos[run].workableSince = uint40(block.timestamp);
         return terms_.validatorStake;
     }
 
@@ -208,7 +203,7 @@ contract Runs is Escrow {
 
     /// @inheritdoc IRuns
     function leaveValidator(uint32 run) external onlyRegistry {
-        _states[run].validators--;
+        if (--_states[run].validators == MIN_VALIDATORS - 1) _infos[run].unworkableSince = uint40(block.timestamp);
     }
 
     /// @inheritdoc IRuns
@@ -338,21 +333,35 @@ contract Runs is Escrow {
         require(step >= work_.lastStep, StepBeforeLast(msg.sender, step, work_.lastStep));
         uint32 reach = uint32(state.asyncLevel) + 1;
         uint32 oldest = steps > reach ? steps - reach : 0;
-        require(step >= oldest, StepTooOld(run, step, oldest));
+        require(step >= oldest || _isJustTooOld(run, step, oldest), StepTooOld(run, step, oldest));
         bytes32 expected = _checkpoints[run][step].anchor;
         require(anchor == expected, WrongAnchor(run, step, anchor, expected));
     }
 
-    /// @dev That commitment `through` is payable and the one after it, if there is one, is not.
-    function _checkLastPayable(address node, Work storage work_, uint32 through, uint24 sealed_) private view {
+    /// @dev Work for a step is not lost when the step that makes it too old is published between upload and commitment.
+    function _isJustTooOld(uint32 run, uint32 step, uint32 oldest) private view returns (bool) {
+        return step + 1 == oldest && block.timestamp < _infos[run].publishedAt + _terms[run].minStepInterval;
+    }
+
+    /// @dev Before every commitment there were validators enough to judge it.
+    function _checkJudged(uint32 run, RunState storage state, RunInfo storage info) private view {
+        uint256 since = info.workableSince;
+        require(state.validators >= MIN_VALIDATORS, TooFewValidators(run, state.validators, MIN_VALIDATORS));
+        require(block.timestamp > since, ValidatorsTooNew(run, since, block.timestamp));
+    }
+
+    /// @dev What a node has reserved and could lose costs it as much: its slash, less the bounty that it could pay itself.
+    function _checkCover(Work storage work_, uint32 index) private view {
+        uint256 unsettled = index - work_.settled;
+        require(unsettled < work_.cover, CoverShort(msg.sender, unsettled, work_.cover));
+    }
+
+    function _checkPayable(address node, Work storage work_, uint32 through, uint24 sealed_) private view {
         uint256 phases = _phases(work_);
         uint256 readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through].committedAt), sealed_, phases);
         bool ready = block.timestamp >= readyAt;
         require(ready || phases == 0, PayFrozen(node, work_.openCases, readyAt));
         require(ready, WindowOpen(node, through, readyAt));
-        if (through + 1 == work_.next) return;
-        readyAt = Windows.payableAt(Windows.hourOf(_commitments[node][through + 1].committedAt), sealed_, phases);
-        require(block.timestamp < readyAt, MoreHasMatured(node, through + 1));
     }
 
     /// @dev What voting in a case takes, if there is an open one against the node; else zero.
@@ -379,8 +388,7 @@ contract Runs is Escrow {
         require(reserved <= state.balance, EscrowShort(run, state.balance - state.reserved, pay));
     }
 
-    /// @return operator Whom the seal pays.
-    function _checkSealer(uint32 run, uint24 hour) private view returns (address operator) {
+    function _checkSealer(uint32 run, uint24 hour) private view {
         IRegistry.Node memory sealer = REGISTRY.node(msg.sender);
         bool serves = sealer.role == IRegistry.Role.Validator && sealer.status == IRegistry.Status.Active;
         require(serves && sealer.run == run, NotValidator(run, msg.sender));
@@ -388,14 +396,6 @@ contract Runs is Escrow {
         require(block.timestamp >= readyAt, TooJunior(msg.sender, readyAt, block.timestamp));
         bool served = Windows.endOf(hour) > sealer.registeredAt;
         require(served, HourBeforeJoined(msg.sender, hour, sealer.registeredAt));
-        return sealer.operator;
-    }
-
-    /// @dev Out of the owner's own money: what was reserved is the workers', and voided pay is for work. All or nothing.
-    function _sealPay(uint32 run, RunState storage state) private view returns (uint256 amount) {
-        if (state.closed) return 0;
-        amount = _terms[run].sealPay;
-        if (amount > withdrawable(run)) amount = 0;
     }
 
     /// @dev An hour can be sealed from its end until it matures unsealed.

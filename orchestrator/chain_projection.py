@@ -88,14 +88,14 @@ class ChainProjection:
                 self._case_resolved(connection, event)
             case Claimed():
                 _pay(connection, event.at, event.node, "claim", event.paid)
+                paid = update(nodes).where(nodes.c.address == event.node)
+                connection.execute(paid.values(settled=event.through + 1))
                 _record_event(connection, "claimed", {"node": event.node, "amount": event.paid}, event.at)
             case Voided():
                 _pay(connection, event.at, event.node, "void", event.amount)
                 _record_event(connection, "voided", {"node": event.node, "amount": event.amount}, event.at)
             case HourSealed():
-                _pay(connection, event.at, event.validator, "seal", event.paid)
-                data = {"node": event.validator, "hour": event.hour, "amount": event.paid}
-                _record_event(connection, "sealed", data, event.at)
+                _record_event(connection, "sealed", {"node": event.validator, "hour": event.hour}, event.at)
             case RunClosed():
                 upsert(connection, meta, {"key": "closed", "value": str(event.at.block)})
                 _record_event(connection, "closed", {}, event.at)

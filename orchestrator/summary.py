@@ -79,7 +79,7 @@ class NodeLine(Message):
     """Verdicts that a validator gave."""
     rejections: int
     earned: int
-    """Claims and seals paid."""
+    """Claims paid."""
     voided: int
     slashed: int
     blocked: str = ""
@@ -229,7 +229,7 @@ class Summaries:
                     used=used.get(address, [(0,)])[0][0],
                     accepts=accepts,
                     rejections=rejections,
-                    earned=_sum(money.get(address, []), "claim", "seal"),
+                    earned=_sum(money.get(address, []), "claim"),
                     voided=_sum(money.get(address, []), "void"),
                     slashed=_sum(money.get(address, []), "slash"),
                     blocked=blocked.get(address, ""),

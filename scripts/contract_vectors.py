@@ -39,7 +39,6 @@ def terms_with(task_count: int, work_class: WorkClass) -> Terms:
         validator_stake=1,
         case_fee=1,
         jury_deposit=1,
-        seal_pay=0,
         slash_bps=1,
         bounty_bps=0,
         group_size=1,

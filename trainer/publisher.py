@@ -41,8 +41,11 @@ OUTAGE_SECONDS: Final = 1800.0
 TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
 """Errors of the contract about a step that it will take later."""
 
-FailureKind = Literal["early", "away", "final", "other"]
-"""The chain will take the step later, does not answer, or never takes it."""
+UNJUDGED: Final = ("TooFewValidators", "ValidatorsTooNew")
+"""Errors of the contract about the first step: the run waits for its validators, however long they take."""
+
+FailureKind = Literal["early", "unjudged", "away", "final", "other"]
+"""The chain will take the step later, or once there are validators, does not answer, or never takes it."""
 
 log = telemetry.logger("trainer")
 
@@ -106,12 +109,15 @@ class Publisher:
                     hint=f"muster weights fetch --step {step - 1} gets the run's last weights",
                 ) from failure
             kind, now = _kind_of(failure), time.monotonic()
+            if kind != last or kind != "unjudged":
+                log.info("publishing later", step=step, reason=str(failure))
+            if kind == "unjudged":
+                began = now
             if kind != last:
                 last, since = kind, now
             late = now - since > self._allowed(kind) or now - began > self._allowed("early") + OUTAGE_SECONDS
             if kind == "final" or late:
                 raise failure
-            log.info("publishing later", step=step, reason=str(failure))
             await asyncio.sleep(self.options.poll_seconds)
 
     async def report(
@@ -162,6 +168,8 @@ class Publisher:
 
     def _allowed(self, kind: FailureKind) -> float:
         """Return the seconds that a failure of this kind may last."""
+        if kind == "unjudged":
+            return math.inf
         if kind == "early":
             return self.terms.min_step_interval + PUBLISH_SECONDS
         return OUTAGE_SECONDS if kind == "away" else PUBLISH_SECONDS
@@ -179,6 +187,8 @@ class Publisher:
 def _kind_of(failure: MusterError) -> FailureKind:
     if isinstance(failure, RevertError) and failure.name in TOO_SOON:
         return "early"
+    if isinstance(failure, RevertError) and failure.name in UNJUDGED:
+        return "unjudged"
     if isinstance(failure, RevertError | UnfundedError | WrongChainError):
         return "final"
     return "away" if isinstance(failure, UnreachableError) else "other"

@@ -59,16 +59,27 @@ class WorkerContext:
         """Read the node's state from the chain."""
         if self._min_validators is None:
             self._min_validators = await self.chain.call(runs.min_validators())
-        node, work, state, head = await asyncio.gather(
+        node, work, state, info, head = await asyncio.gather(
             self.chain.call(registry.node(self.node)),
             self.chain.call(runs.work(self.node)),
             self.chain.call(runs.run_state(self.run)),
+            self.chain.call(runs.run_info(self.run)),
             self.chain.head(),
         )
         leaving = node.status not in (Status.NONE, Status.ACTIVE)
         withdrawable_at = await self.chain.call(registry.withdrawable_at(self.node)) if leaving else 0
         pay = self.terms.pay_of(node.work_class) if node.work_class < len(self.terms.classes) else 0
-        return NodeState(node, work, state, self.run, pay, self._min_validators, head.timestamp, withdrawable_at)
+        return NodeState(
+            node,
+            work,
+            state,
+            self.run,
+            pay,
+            self._min_validators,
+            head.timestamp,
+            withdrawable_at,
+            closes_at=info.published_at + self.terms.min_step_interval,
+        )
 
     async def anchor(self, step: int, facts: NodeState) -> bytes | None:
         """Return the anchor of a step; None when the chain does not have it."""

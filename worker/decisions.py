@@ -21,7 +21,16 @@ STALE: Final = frozenset({"StepTooOld", "StepBeforeLast", "StepBeforeJoined", "S
 """Reverts of commitWork that mean: this work can no longer be committed."""
 
 PASSING: Final = frozenset(
-    {"HourFull", "EscrowShort", "TooFewValidators", "WrongIndex", "NotWorking", "RunIsClosed", "CommitmentsPaused"}
+    {
+        "HourFull",
+        "CoverShort",
+        "EscrowShort",
+        "TooFewValidators",
+        "WrongIndex",
+        "NotWorking",
+        "RunIsClosed",
+        "CommitmentsPaused",
+    }
 )
 """Reverts of commitWork after which the chain is polled again."""
 
@@ -52,12 +61,28 @@ class NodeState:
     """Timestamp of the latest block."""
     withdrawable_at: int = 0
     """When a retired node's stake can be withdrawn; 0 for any other."""
+    closes_at: int = 0
+    """Second at which the chain takes no more work for the step that the newest one made too old."""
 
     @property
     def oldest_step(self) -> int:
-        """Return the oldest step that this worker may commit work of."""
-        reach = self.state.steps - 1 - self.state.async_level
-        return max(reach, self.work.last_step, self.work.joined_step, 0)
+        """Return the oldest step that this worker may begin work for."""
+        return self._oldest(self.state.async_level)
+
+    @property
+    def oldest_open_step(self) -> int:
+        """Return the oldest step that the chain takes this worker's finished work for."""
+        return self._oldest(self.state.async_level + (self.now < self.closes_at))
+
+    def _oldest(self, behind: int) -> int:
+        return max(self.state.steps - 1 - behind, self.work.last_step, self.work.joined_step, 0)
+
+    @property
+    def worker(self) -> WorkerFacts:
+        """Return what limits this worker, for `muster.protocol.work_rules` to judge."""
+        work = self.work
+        in_hour = work.count_in_hour if work.last_hour == self.now // HOUR_SECONDS else 0
+        return WorkerFacts(work.joined_step, in_hour, work.next - work.settled, work.cover)
 
 
 @dataclass(frozen=True)
@@ -102,7 +127,6 @@ def waiting_reason(facts: NodeState) -> str:
             hint="muster worker claim, then muster worker retire --operator NAME",
         )
     # 3. What the contract would say now.
-    in_hour = work.count_in_hour if work.last_hour == facts.now // HOUR_SECONDS else 0
     run = RunFacts(
         now=facts.now,
         step=state.steps - 1 if state.steps else None,
@@ -111,7 +135,7 @@ def waiting_reason(facts: NodeState) -> str:
         min_validators=facts.min_validators,
         escrow_short=state.balance - state.reserved < facts.pay,
     )
-    return blocking_reason(WorkerFacts(work.joined_step, in_hour), run)
+    return blocking_reason(facts.worker, run)
 
 
 def retired_status(facts: NodeState) -> tuple[str, str]:
@@ -133,7 +157,7 @@ def retired_status(facts: NodeState) -> tuple[str, str]:
 
 def still_counts(entry: Entry, facts: NodeState, anchor: bytes | None) -> bool:
     """Return whether the chain would take this work for its index. `anchor` is its step's, None when unpublished."""
-    return entry.index == facts.work.next and entry.step >= facts.oldest_step and entry.anchor == anchor
+    return entry.index == facts.work.next and entry.step >= facts.oldest_open_step and entry.anchor == anchor
 
 
 def next_to_make(first: int, made: Collection[int], ahead: int = AHEAD) -> int | None:

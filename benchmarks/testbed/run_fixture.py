@@ -59,7 +59,6 @@ def terms_of(trainer: str, storage_key: str, **changes: Any) -> Terms:
         "validator_stake": 200 * TOKEN,
         "case_fee": TOKEN,
         "jury_deposit": TOKEN,
-        "seal_pay": 0,
         "slash_bps": 5_000,
         "bounty_bps": 2_000,
         "group_size": 2,

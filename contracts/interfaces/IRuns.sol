@@ -15,19 +15,19 @@ interface IRuns {
     /// @param trainer Publishes checkpoints.
     /// @param storageKey Signs storage receipts.
     /// @param admitter Keeps the list of admitted validator operators; zero admits anyone who locks a stake.
-    /// @param pay Token wei per commitment at a class weight of 10,000 basis points.
+    /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than a conviction
+    /// takes from a worker, less the bounty.
     /// @param workerStake Lock of a worker.
     /// @param validatorStake Lock of a validator.
     /// @param caseFee What a challenger puts down per case.
     /// @param juryDeposit What a judge puts down per vote.
-    /// @param sealPay Paid per sealed hour to each of the first `sealQuorum` that seal it, from what the owner could
-    /// withdraw; at most `pay`.
     /// @param slashBps Share of a lock that a conviction takes.
     /// @param bountyBps Share of a slash that goes to the challenger, at most 2,000.
     /// @param groupSize Samples per group.
     /// @param groupsPerCommitment Groups per commitment; every commitment is full-sized.
     /// @param commitmentsPerHour Most commitments of a node in one hour, at most 255.
-    /// @param asyncLevel Checkpoints a commitment may lie behind the latest.
+    /// @param asyncLevel Checkpoints a commitment may lie behind the latest; one more for a `minStepInterval` after that
+    /// was published.
     /// @param acceptsRequired Validators that must accept a rollout before it is trained on.
     /// @param sealQuorum Validators that must seal an hour to move the watermark, at least 2.
     /// @param minStepInterval Seconds between two checkpoints.
@@ -58,7 +58,6 @@ interface IRuns {
         uint96 validatorStake;
         uint96 caseFee;
         uint96 juryDeposit;
-        uint96 sealPay;
         uint16 slashBps;
         uint16 bountyBps;
         uint16 groupSize;
@@ -109,18 +108,18 @@ interface IRuns {
     /// @notice What changes in a run more rarely.
     /// @param owner Created the run; may take back what is withdrawable.
     /// @param publishedAt Second of the latest checkpoint.
+    /// @param workableSince Second in which the number of validators last rose to `MIN_VALIDATORS`.
     /// @param kept Voided pay still in the escrow: for paying others, never withdrawable, and out of reach for ever once
     /// the run is closed.
-    /// @param withdrawal Announced withdrawal.
-    /// @param withdrawalAt Second from which it can be taken; zero without an announcement.
-    /// @param closeAt Second from which the run can be closed; zero without an announcement.
+    /// @param withdrawalAt Second for which the latest withdrawal was announced (see `noticedAt`); zero if none ever was.
+    /// @param unworkableSince Second in which the number of validators last fell below `MIN_VALIDATORS`.
     struct RunInfo {
         address owner;
         uint40 publishedAt;
+        uint40 workableSince;
         uint96 kept;
-        uint96 withdrawal;
         uint40 withdrawalAt;
-        uint40 closeAt;
+        uint40 unworkableSince;
     }
 
     /// @notice A published policy step.
@@ -150,6 +149,7 @@ interface IRuns {
     /// @param workClass Its class.
     /// @param left Whether it retired or was convicted.
     /// @param openCases Open cases against it; while there are any, what they may be about is frozen.
+    /// @param cover Commitments that may be unsettled at a time: those whose pay its slash covers, less the bounty.
     struct Work {
         uint96 pay;
         uint32 next;
@@ -163,6 +163,7 @@ interface IRuns {
         uint8 workClass;
         bool left;
         uint16 openCases;
+        uint24 cover;
     }
 
     /// @notice A commitment: one word.
@@ -206,9 +207,8 @@ interface IRuns {
 
     event RunCreated(uint32 indexed run, address indexed owner, address indexed trainer);
     event Funded(uint32 indexed run, address indexed from, uint256 amount);
-    event WithdrawalAnnounced(uint32 indexed run, uint256 amount, uint256 readyAt);
+    event WithdrawalAnnounced(uint32 indexed run, uint256 readyAt);
     event EscrowWithdrawn(uint32 indexed run, address indexed owner, uint256 amount);
-    event CloseAnnounced(uint32 indexed run, uint256 readyAt);
     event RunClosed(uint32 indexed run, uint256 paidToOwner);
     event AdmissionChanged(uint32 indexed run, address indexed operator, bool admitted);
     event CheckpointPublished(
@@ -222,15 +222,11 @@ interface IRuns {
     event WorkCommitted(
         uint32 indexed run, address indexed node, uint32 indexed step, uint32 index, uint24 hour, bytes32 root
     );
-    /// @notice Commitments `from` to `through` of `node` were paid to `operator`.
-    event Claimed(
-        uint32 indexed run, address indexed node, address indexed operator, uint32 from, uint32 through, uint256 paid
-    );
+    /// @notice All unsettled commitments of `node` up to and with `through` were paid to its operator.
+    event Claimed(uint32 indexed run, address indexed node, uint32 through, uint256 paid);
     /// @notice A conviction voided commitments `from` to `through` of `node`.
     event Voided(uint32 indexed run, address indexed node, uint32 from, uint32 through, uint256 amount);
-    event HourSealed(
-        uint32 indexed run, uint24 indexed hour, address indexed validator, bytes32 vouchRoot, uint256 paid
-    );
+    event HourSealed(uint32 indexed run, uint24 indexed hour, address indexed validator, bytes32 vouchRoot);
     /// @notice A quorum sealed every hour of `run` up to and with `hour`.
     event SealedThrough(uint32 indexed run, uint24 hour);
     /// @notice The guardian paused new commitments of all runs until `until`.
@@ -255,6 +251,7 @@ interface IRuns {
     error NothingAnnounced(uint32 run);
     error NoticeRunning(uint32 run, uint256 readyAt, uint256 timestamp);
     error NoticeLapsed(uint32 run, uint256 lapsedAt, uint256 timestamp);
+    error NoticeStands(uint32 run, uint256 againAt, uint256 timestamp);
     error WorkClassUnknown(uint32 run, uint8 workClass);
     error NotAdmitted(uint32 run, address operator);
     error OwnerOrTrainer(uint32 run, address account);
@@ -263,6 +260,7 @@ interface IRuns {
     error NotWorking(address node);
     error WrongRun(address node, uint32 run, uint32 nodeRun);
     error TooFewValidators(uint32 run, uint256 validators, uint256 needed);
+    error ValidatorsTooNew(uint32 run, uint256 workableSince, uint256 timestamp);
     error WrongIndex(address node, uint32 index, uint32 next);
     error StepUnpublished(uint32 run, uint32 step, uint32 steps);
     error StepBeforeJoined(address node, uint32 step, uint32 joinedStep);
@@ -270,11 +268,11 @@ interface IRuns {
     error StepBeforeLast(address node, uint32 step, uint32 lastStep);
     error WrongAnchor(uint32 run, uint32 step, bytes32 anchor, bytes32 expected);
     error HourFull(address node, uint256 hour, uint256 limit);
+    error CoverShort(address node, uint256 unsettled, uint256 cover);
     error EscrowShort(uint32 run, uint256 unreserved, uint256 needed);
     error NotCommitted(address node, uint32 index, uint32 next);
     error AlreadySettled(address node, uint32 index, uint32 settled);
     error WindowOpen(address node, uint32 index, uint256 maturesAt);
-    error MoreHasMatured(address node, uint32 index);
     error PayFrozen(address node, uint256 openCases, uint256 payableAt);
     error TooManyCases(address node);
     error TooManyValidators(uint32 run);
@@ -297,21 +295,18 @@ interface IRuns {
     /// @notice Adds `amount` of the caller's tokens (allowance needed) to a run's escrow. Anyone may.
     function fund(uint32 run, uint256 amount) external;
 
-    /// @notice Announces that the owner will take up to `amount` out of the escrow, after `noticePeriod` seconds and
-    /// within `NOTICE_LAPSES` seconds from then. Replaces an earlier announcement. A notice is for those who are at
-    /// work to commit it, so it starts over when a pause ends.
-    function announceWithdrawal(uint32 run, uint256 amount) external;
+    /// @notice Announces that the owner will take money out of the escrow or close the run, after `noticePeriod` seconds
+    /// (see `noticedAt`) and within `NOTICE_LAPSES` seconds from then. Not while an announcement stands, nor within
+    /// `NOTICE_REST` seconds after it lapsed, used or not.
+    function announceWithdrawal(uint32 run) external;
 
-    /// @notice Pays the owner the announced amount, or what is withdrawable if that is less. Not while a master of the
-    /// private tests is missing (IMasters.checkPayable).
-    function withdrawEscrow(uint32 run) external returns (uint256 paid);
+    /// @notice Pays the owner `amount`, or what is withdrawable if that is less, as often as the owner likes until the
+    /// announcement lapses. Not while a master of the private tests is missing (IMasters.checkPayable).
+    function withdrawEscrow(uint32 run, uint256 amount) external returns (uint256 paid);
 
-    /// @notice Announces that the run will close, with the same notice and lapse.
-    function announceClose(uint32 run) external;
-
-    /// @notice Closes the run for new work after its notice and pays the owner what is withdrawable. Reserved pay stays
-    /// and is claimed as usual. Voided pay stays too, and is nobody's any more: no work will ever be paid with it. Not
-    /// while a master of the private tests is missing (IMasters.checkPayable).
+    /// @notice Closes the run for new work, when the owner may withdraw, and pays the owner what is withdrawable.
+    /// Reserved pay stays and is claimed as usual. Voided pay stays too, and is nobody's any more: no work will ever be
+    /// paid with it. Not while a master of the private tests is missing (IMasters.checkPayable).
     function close(uint32 run) external returns (uint256 paid);
 
     /// @notice Puts an operator on the list of those who may register a validator, or takes it off. Only the admitter;
@@ -319,30 +314,31 @@ interface IRuns {
     function admit(uint32 run, address operator, bool admitted) external;
 
     /// @notice Publishes the next checkpoint. Only the trainer, not faster than the run's interval, and not while the
-    /// master of an epoch before the latest that ended is missing (IMasters.checkPublishable).
+    /// master of an epoch before the latest that ended is missing (IMasters.checkPublishable). The first one not before
+    /// `MIN_VALIDATORS` validators were there in an earlier second, so that every commitment has judges from before it.
     function publishCheckpoint(uint32 run, uint32 step, bytes32 manifestRoot, bytes32 batchRoot) external;
 
     // ------------------------------------------------------------------------------------------------ workers' calls
 
-    /// @notice Commits the calling node to a full-sized piece of work and reserves its pay.
+    /// @notice Commits the calling node to a full-sized piece of work and reserves its pay. Not while as many of its
+    /// commitments are unsettled as its stake covers.
     /// @param anchor Of the step, so that a reorg or a republished step reverts instead of framing an honest node.
     /// @param index The node's next index.
     /// @param root Merkle root over the leaves of all rows.
     function commitWork(uint32 run, uint32 step, bytes32 anchor, uint32 index, bytes32 root) external;
 
-    /// @notice Settles every payable commitment of `node` and pays its operator. Anyone may call it. While a case against
-    /// the node is open, payable is what no case can be about any more: 72 hours and the phases of a case, and 24 hours
-    /// for resolving it, after the commitment's hour.
-    /// @param through The last payable commitment: it is payable and the one after it is not.
+    /// @notice Settles every commitment of `node` up to and with `through` and pays its operator. Anyone may call it.
+    /// While a case against the node is open, payable is what no case can be about any more: 72 hours and the phases of a
+    /// case, and 24 hours for resolving it, after the commitment's hour.
+    /// @param through A payable commitment; so are all before it.
     function claim(address node, uint32 through) external returns (uint256 paid);
 
     // --------------------------------------------------------------------------------------------- validators' calls
 
     /// @notice Seals every hour since the caller's previous seal up to and with `hour`: "I inspected these, and opened
-    /// every case I will". Pays `sealPay` to the first `sealQuorum` that seal this very hour, if that much is
-    /// withdrawable and the run is open. Not for hours that ended before the caller registered.
+    /// every case I will". Not for hours that ended before the caller registered. It pays nothing.
     /// @notice Warning: a sealer is liable for objectively refuted commitments under its vouch root.
-    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external returns (uint256 paid);
+    function seal(uint32 run, uint24 hour, bytes32 vouchRoot_) external;
 
     // ------------------------------------------------------------------------------------------- the guardian's calls
 
@@ -403,7 +399,7 @@ interface IRuns {
     function payableAt(address node, uint32 index) external view returns (uint256);
     /// @notice Last second at which a case about a commitment may be opened.
     function challengeableUntil(address node, uint32 index) external view returns (uint256);
-    /// @notice The commitment to pass to `claim` now, and what it would pay; zero pay when there is nothing to claim.
+    /// @notice The last payable commitment, and what claiming through it would pay; zero pay when there is none.
     function claimable(address node) external view returns (uint32 through, uint256 amount);
     function sealedThrough(uint32 run) external view returns (uint24 hour);
     function vouchRoot(address validator, uint24 hour) external view returns (bytes32);
@@ -416,6 +412,11 @@ interface IRuns {
     function withdrawable(uint32 run) external view returns (uint256);
     /// @notice Seconds of notice for withdrawing and closing.
     function noticePeriod(uint32 run) external view returns (uint256);
+    /// @notice Second from which the owner may do what it announced, as things are now. A notice is for those who are at
+    /// work to commit it: it starts over when a pause ends, and when there are `MIN_VALIDATORS` again; without them it
+    /// ends `MAX_NOTICE_DELAY` seconds late. Pauses and gaps that begin when it has lapsed change nothing. Reverts if
+    /// nothing was ever announced.
+    function noticedAt(uint32 run) external view returns (uint256);
 
     /// @notice Second at which commitments go on, or went on after the latest pause; zero before the first.
     function pausedUntil() external view returns (uint256);
@@ -428,9 +429,13 @@ interface IRuns {
     function NOTICE_STEPS() external view returns (uint256);
     /// @notice Seconds of notice that they take at least, however short the interval.
     function MIN_NOTICE() external view returns (uint256);
-    /// @notice Seconds after which an announcement that was not used is void, so that none stands for ever.
+    /// @notice Seconds after which an announcement is void, so that none stands for ever.
     function NOTICE_LAPSES() external view returns (uint256);
-    /// @notice Active validators without whom a run takes no commitments.
+    /// @notice Seconds from then until the next may be made.
+    function NOTICE_REST() external view returns (uint256);
+    /// @notice Seconds after which an owner gets at its money although the validators stay away.
+    function MAX_NOTICE_DELAY() external view returns (uint256);
+    /// @notice Active validators without whom a run takes no commitments and no first checkpoint.
     function MIN_VALIDATORS() external view returns (uint256);
     function MAX_CLASSES() external view returns (uint256);
     /// @notice Who may pause; zero: nobody.

@@ -36,15 +36,27 @@ library TermBounds {
         _checkTimes(terms);
         _checkGrades(terms);
         _bound("classes", terms.classes.length, 1, MAX_CLASSES);
+        uint256 most = burned(terms.workerStake, terms.slashBps, terms.bountyBps);
         for (uint256 i = 0; i < terms.classes.length; i++) {
             _checkClass(terms, i);
+            // A conviction costs every node at least the pay of one commitment.
+            _bound("pay", payOf(terms.pay, terms.classes[i]), 1, most);
         }
+    }
+
+    /// @notice Token wei per commitment of a node of a class.
+    function payOf(uint256 pay, uint256 class) internal pure returns (uint256) {
+        return pay * (class & 0xffff) / BASIS_POINTS;
+    }
+
+    /// @notice What a conviction takes from a stake for good: a convict may have the bounty paid to itself.
+    function burned(uint256 stake, uint256 slashBps, uint256 bountyBps) internal pure returns (uint256) {
+        uint256 slashed = stake * slashBps / BASIS_POINTS;
+        return slashed - slashed * bountyBps / BASIS_POINTS;
     }
 
     function _checkMoney(IRuns.Terms calldata terms) private pure {
         _bound("pay", terms.pay, MIN_PAY, type(uint96).max);
-        // Sealing an hour, which may be an idle one, is never worth more than working in it.
-        _bound("sealPay", terms.sealPay, 0, terms.pay);
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
         // A fee and the deposits of 255 judges together fit the 96 bits of a judge's share.

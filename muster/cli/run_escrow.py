@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
 import typer
@@ -14,7 +13,6 @@ from muster.chain.types import TxReceipt
 from muster.cli.session import RunArgument, Session, parse_tokens
 from muster.cli.wallet import require_tokens
 from muster.contracts import court, runs, token
-from muster.contracts.codec import Transaction
 from muster.contracts.runs import EscrowWithdrawn
 from muster.errors import MismatchError, UsageError
 from muster.protocol.masters import epochs_begun, epochs_over
@@ -51,24 +49,14 @@ async def withdraw(
     """Take tokens out of a run's escrow: announce it first, type it again once the notice has passed."""
     wei, number = parse_tokens(amount), run or session.settings.run
     async with session.operator() as chain:
-        info = await chain.call(runs.run_info(number))
-        ready = await _noticed(
-            session,
-            chain,
-            f"Announce that {Tokens(wei)} will be withdrawn from run {number}",
-            runs.announce_withdrawal(number, wei),
-            {"run": number, "withdrawn": False},
-            info.withdrawal_at if info.withdrawal == wei else 0,
-            again=f"muster run withdraw {amount} {number}",
-            stake={"instead of": f"{Tokens(info.withdrawal)}"} if info.withdrawal else {},
-        )
-        if ready:
+        document = {"run": number, "withdrawn": False}
+        if await _noticed(session, chain, number, document, again=f"muster run withdraw {amount} {number}"):
             back = min(wei, await chain.call(runs.withdrawable(number)))
             await session.spend(
                 chain,
                 f"Withdraw from the escrow of run {number}",
                 {"back": f"{Tokens(back)}"},
-                runs.withdraw_escrow(number),
+                runs.withdraw_escrow(number, wei),
                 {"run": number, "withdrawn": True},
                 outcome=lambda receipt: {"amount": Tokens(event_of(receipt, EscrowWithdrawn).amount)},
             )
@@ -78,18 +66,8 @@ async def close(session: Session, run: RunArgument = None) -> None:
     """Close a run to new work: announce it first, type it again once the notice has passed."""
     number = run or session.settings.run
     async with session.operator() as chain:
-        close_at = (await chain.call(runs.run_info(number))).close_at
-        ready = await _noticed(
-            session,
-            chain,
-            f"Announce that run {number} will close",
-            runs.announce_close(number),
-            {"run": number, "closed": False},
-            close_at,
-            again=f"muster run close {number}",
-            waits={"close_at": Moment(close_at)},
-        )
-        if ready:
+        document = {"run": number, "closed": False}
+        if await _noticed(session, chain, number, document, again=f"muster run close {number}"):
             back = Tokens(await chain.call(runs.withdrawable(number)))
             title, document = f"Close run {number}", {"run": number, "closed": True}
             await session.spend(chain, title, {"back": back}, runs.close(number), document)
@@ -146,32 +124,22 @@ async def reveal_master(
         await session.spend(chain, title, stake, act, {"run": number, "revealed": revealed, "epochs": last})
 
 
-async def _noticed(
-    session: Session,
-    chain: Chain,
-    title: str,
-    announce: Transaction,
-    document: Mapping[str, Any],
-    announced: int,
-    *,
-    again: str,
-    stake: Mapping[str, object] = MappingProxyType({}),
-    waits: Mapping[str, object] = MappingProxyType({}),
-) -> bool:
+async def _noticed(session: Session, chain: Chain, run: int, document: Mapping[str, Any], *, again: str) -> bool:
     """Return whether the notice of what was announced is over; else print how long it runs still, or announce it.
 
-    announced: the second that the act was announced for, 0 where it was not. As in `Escrow._requireNoticed`, a notice
-    starts over after a pause, and lapses some time after its end. again: the command that acts.
+    An announcement is for withdrawing and closing alike. It lapses some time after its notice, and the contract takes
+    no other before it has rested. again: the command that acts.
     """
-    calls = [runs.notice_period(document["run"]), runs.notice_lapses(), runs.paused_until()]
-    seconds, lapses, paused = await chain.call_all(calls)
-    now, ready_at = (await chain.head()).timestamp, max(announced, paused + seconds)
-    if not announced or now >= ready_at + lapses:
+    seconds, lapses = await chain.call_all([runs.notice_period(run), runs.notice_lapses()])
+    announced = (await chain.call(runs.run_info(run))).withdrawal_at
+    now, ready_at = (await chain.head()).timestamp, await chain.call(runs.noticed_at(run)) if announced else None
+    if ready_at is None or now >= ready_at + lapses:
+        title = f"Announce that money will be taken out of run {run}, or that it will close"
         notice = f"{Duration(seconds)}, in which work goes on; then, within {Duration(lapses)}: {again}"
         document = {**document, "notice_seconds": Duration(seconds)}
-        await session.spend(chain, title, {**stake, "notice": notice}, announce, document)
+        await session.spend(chain, title, {"notice": notice}, runs.announce_withdrawal(run), document)
     elif now < ready_at:
-        session.result({**document, **waits, "wait_seconds": Duration(ready_at - now)})
+        session.result({**document, "ready_at": Moment(ready_at), "wait_seconds": Duration(ready_at - now)})
     else:
         return True
     return False

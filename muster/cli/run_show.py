@@ -73,9 +73,7 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
         "classes": [f"{c.weight_bps} bps for {', '.join(map(str, c.budgets))} tokens" for c in agreed.classes],
         "latest_step": latest.step if latest else None,
         "manifest_root": latest.manifest_root if latest else None,
-        "withdrawal": Tokens(info.withdrawal),
-        "withdrawal_at": Moment(info.withdrawal_at) if info.withdrawal_at else None,
-        "close_at": Moment(info.close_at) if info.close_at else None,
+        "withdrawal_at": Moment(await chain.call(runs.noticed_at(run))) if info.withdrawal_at else None,
     } | ({"terms": terms_document(agreed)} if exact else {})
 
 

@@ -46,6 +46,8 @@ def unpack_class(word: int) -> WorkClass:
     return WorkClass(word & 0xFFFF, tuple(word >> (32 + 16 * i) & 0xFFFF for i in range(count)))
 
 
+MAX_COVER: Final = (1 << 24) - 1
+"""Bits that the contract has for `Terms.cover_of`."""
 NO_HASH: Final = bytes(32)
 """In place of a hash: the run has nothing of that kind."""
 
@@ -70,9 +72,6 @@ class Terms:
     """Token wei that opening a case costs; a conviction gives it back."""
     jury_deposit: int
     """Token wei that a vote holds until it is revealed."""
-    seal_pay: int
-    """Token wei per sealed hour for each of the first `seal_quorum` that seal it, from what the owner could withdraw;
-    at most `pay`."""
     slash_bps: int
     """Share of a lock that a conviction takes, in basis points."""
     bounty_bps: int
@@ -83,7 +82,8 @@ class Terms:
     commitments_per_hour: int
     """Most commitments of one node in one hour."""
     async_level: int
-    """Steps that work may be behind the newest checkpoint when it is committed, and when it is trained on."""
+    """Steps that work may be behind the newest checkpoint when it is trained on, and when it is committed: there one
+    more for a `min_step_interval` after that checkpoint was published."""
     accepts_required: int
     """Validators that must accept a commitment before it is trained on."""
     seal_quorum: int
@@ -138,6 +138,11 @@ class Terms:
     def pay_of(self, work_class: int) -> int:
         """Return the token wei that one commitment of a node of this class earns."""
         return self.pay * self.classes[work_class].weight_bps // BASIS_POINTS
+
+    def cover_of(self, work_class: int) -> int:
+        """Return how many commitments of a node of this class may be unsettled at a time (`IRuns.Work.cover`)."""
+        slashed = self.worker_stake * self.slash_bps // BASIS_POINTS
+        return min((slashed - slashed * self.bounty_bps // BASIS_POINTS) // self.pay_of(work_class), MAX_COVER)
 
     def __post_init__(self) -> None:
         sealed = self.has_private_tests

@@ -19,18 +19,17 @@ from muster.protocol.terms import Terms, WorkClass
 from muster.runtime.units import decimal_amount, parse_amount
 from muster.settings.toml import toml_value
 
-MONEY: Final = ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit", "seal_pay")
+MONEY: Final = ("pay", "worker_stake", "validator_stake", "case_fee", "jury_deposit")
 HASHES: Final = ("task_root", "model_hash", "tokenizer_hash", "profile", "tools_root", "grade_tip")
 NOBODY: Final = "0x" + "00" * 20
 
 PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
     "admitter": NOBODY,
-    "pay": TOKEN,
+    "pay": TOKEN // 4,
     "worker_stake": 1_000 * TOKEN,
     "validator_stake": 1_000 * TOKEN,
     "case_fee": 10 * TOKEN,
     "jury_deposit": 10 * TOKEN,
-    "seal_pay": TOKEN,
     "slash_bps": 5_000,
     "bounty_bps": 2_000,
     "group_size": 16,
@@ -47,10 +46,16 @@ PUBLIC_DEFAULTS: Final[Mapping[str, Any]] = {
     "max_prompt_tokens": 1_024,
     "max_completion_tokens": 4_096,
 }
-"""A start for a public run; every value is the owner's to choose within the contract's bounds."""
+"""A start for a public run; every value is the owner's to choose within the contract's bounds.
+
+A conviction costs a worker half its stake, of which a fifth may come back to it as the bounty: 400 tokens for good.
+That covers 1,600 commitments, which is how many may be unsettled at a time (`Terms.cover_of`): 26 hours at 60 an hour.
+A sealed hour is paid 25 hours after it began, so an honest worker never waits for its stake while hours are sealed.
+"""
 
 LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
     **PUBLIC_DEFAULTS,
+    "pay": TOKEN // 20,
     "commitments_per_hour": 255,
     "min_step_interval": 1,
     "commit_phase": 60,
@@ -59,7 +64,7 @@ LOCAL_DEFAULTS: Final[Mapping[str, Any]] = {
     "max_prompt_tokens": 64,
     "max_completion_tokens": 32,
 }
-"""The same for a run on Anvil, where a case may take seconds."""
+"""The same for a run on Anvil, where a case may take seconds. Of 255 commitments an hour, 31 hours are covered."""
 
 
 def fit_context(values: Mapping[str, Any], context: int | None) -> dict[str, Any]:

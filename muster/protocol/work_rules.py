@@ -1,8 +1,9 @@
 """Say why no work can be committed now, by one worker or by anybody. Pure: facts in, sentences out.
 
 The same rules as the contracts': a worker begins at the second step after it joined, makes so many commitments an
-hour, and a run needs validators, an escrow and a checkpoint. The worker takes the facts from the chain, the
-orchestrator from its database; `muster worker status` shows the orchestrator's sentence.
+hour, and has no more of them unsettled than its stake covers; a run needs validators, an escrow and a checkpoint. The
+worker takes the facts from the chain, the orchestrator from its database; `muster worker status` shows the
+orchestrator's sentence.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from muster.constants import HOUR_SECONDS
+from muster.protocol.terms import MAX_COVER
 
 
 @dataclass(frozen=True)
@@ -23,6 +25,15 @@ class WorkerFacts:
     """First step that the chain lets it work on."""
     in_hour: int
     """Commitments it has made in the chain's current hour."""
+    unsettled: int = 0
+    """Commitments that are neither paid nor voided."""
+    cover: int = MAX_COVER
+    """Commitments that may be unsettled at a time (`Terms.cover_of`)."""
+
+    @property
+    def is_uncovered(self) -> bool:
+        """Return whether this worker must be paid before it can commit to more."""
+        return self.unsettled >= self.cover
 
     def is_new(self, run: RunFacts) -> bool:
         """Return whether this worker's first step is not on chain yet."""
@@ -62,7 +73,7 @@ class RunFacts:
     @property
     def able(self) -> list[WorkerFacts]:
         """Return the workers that have a commitment left in this hour, and may make it."""
-        return [worker for worker in self.workers.values() if not worker.is_new(self) and not worker.is_spent(self)]
+        return [worker for worker in self.workers.values() if not _worker_reason(worker, self)]
 
 
 def run_blocking_reason(run: RunFacts) -> str:
@@ -105,6 +116,8 @@ def _worker_reason(worker: WorkerFacts, run: RunFacts) -> str:
     if worker.is_spent(run):
         until = (run.now // HOUR_SECONDS + 1) * HOUR_SECONDS
         return f"all {run.commitments_per_hour} commitments of this hour are made; the next hour begins {_clock(until)}"
+    if worker.is_uncovered:
+        return f"{worker.unsettled} commitments wait for their pay, and its stake covers no more: muster worker claim"
     return ""
 
 

@@ -250,7 +250,6 @@ class Swarm:
             bytes_broadcast=await facts.bytes_served(relays),
             wall_seconds=wall_seconds,
             stage_seconds=self.seconds,
-            seals=facts.seal_pay(events),
             escrow_kept=info.kept,
             run=self.run,
             seed=self.request.seed,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from muster.chain.provider import in_one_trip
 from muster.contracts.codec import Event
 from muster.contracts.court import CaseOpened, CaseResolved, Refuted, VoteRevealed
 from muster.contracts.registry import Convicted, Registered
-from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, Voided, WorkCommitted
+from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
 from muster.runtime.tls import tls_context
@@ -31,7 +30,6 @@ KINDS = (
     CheckpointPublished,
     Claimed,
     Convicted,
-    HourSealed,
     Refuted,
     Registered,
     Voided,
@@ -65,15 +63,6 @@ def settled(events: Sequence[Event], times: Mapping[int, int]) -> list[Payment]:
         elif isinstance(one, Voided):
             found.append(Payment(one.node, one.amount, times[one.at.block], voided=True))
     return found
-
-
-def seal_pay(events: Sequence[Event]) -> dict[str, int]:
-    """Return what validators were paid for sealing."""
-    paid: Counter[str] = Counter()
-    for one in events:
-        if isinstance(one, HourSealed):
-            paid[one.validator] += one.paid
-    return paid
 
 
 def case_results(events: Sequence[Event]) -> list[CaseResult]:

@@ -159,8 +159,7 @@ def local_terms(request: SwarmRequest) -> dict[str, Any]:
         **scenario.terms,
     }
     if request.lasting:
-        chosen |= {"pay": LASTING_PAY, "seal_pay": LASTING_PAY}
-        chosen |= {"min_step_interval": step_interval(request)}
+        chosen |= {"pay": LASTING_PAY, "min_step_interval": step_interval(request)}
     return chosen
 
 

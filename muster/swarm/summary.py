@@ -93,8 +93,6 @@ class SwarmFacts:
     bytes_broadcast: int
     wall_seconds: float
     stage_seconds: Mapping[str, float]
-    seals: Mapping[str, int] = field(default_factory=dict)
-    """What validators were paid for sealing, by node."""
     escrow_kept: int = 0
     """Voided pay that stays in the run's escrow."""
     run: int = 1
@@ -199,7 +197,7 @@ def node_row(facts: SwarmFacts, who: Participant) -> dict[str, Any]:
         "accepted": line.get("accepted", 0),
         "rejected": dict(line.get("rejected", {})),
         "used": line.get("used", 0),
-        "earned": _total(facts.settled, who, voided=False) + facts.seals.get(who.node, 0),
+        "earned": _total(facts.settled, who, voided=False),
     }
 
 

@@ -68,6 +68,35 @@ contract GasTest is House {
         _tell("claim");
     }
 
+    /// @dev The first claim of all to a wallet that holds no tokens, of a node that has more to come and of one that has
+    /// not: the token's books gain a word for it.
+    function test_Gas_ClaimToAnEmptyWallet() public {
+        for (uint256 i = FIRST; i < FIRST + 2; i++) {
+            _deposit(operator(i), 100 ether);
+            IRegistry.Registration memory registration = _registration(i, IRegistry.Role.Worker);
+            bytes memory consent = _consent(i, registration);
+            vm.prank(operator(i));
+            registry.register(registration, consent);
+            uint256 rest = token.balanceOf(operator(i));
+            vm.prank(operator(i));
+            vm.assertTrue(token.transfer(stranger, rest));
+        }
+        _publishFor(FIRST);
+        for (uint256 i = FIRST; i < FIRST + 2; i++) {
+            _commit(i);
+            _commit(i);
+        }
+        vm.warp(block.timestamp + 1 hours);
+        _commit(FIRST);
+        vm.warp(START + 97 hours);
+        for (uint256 i = FIRST; i < FIRST + 2; i++) {
+            vm.assertEq(token.balanceOf(operator(i)), 0);
+            vm.assertEq(runs.claim(node(i), 1), 2 ether);
+            _sample("claim_first", 75_000);
+        }
+        _tell("claim_first");
+    }
+
     /// @dev A commitment after everything that may have happened before costs what all cost, within what an estimate
     /// adds: the first of all, several in an hour, after a month of idle hours, cases, claims, steps, convictions.
     function test_Gas_CommitWhateverHappenedBefore() public {
@@ -98,7 +127,7 @@ contract GasTest is House {
         _commitSampled(FIRST);
         _fund(run, 1 ether);
         vm.prank(owner);
-        runs.announceWithdrawal(run, 1 ether);
+        runs.announceWithdrawal(run);
         _commitSampled(FIRST);
         _tell("commit");
     }
@@ -197,6 +226,7 @@ contract GasTest is House {
         for (uint256 i = 40; i < 45; i++) {
             _join(i, IRegistry.Role.Worker, 0);
         }
+        vm.warp(block.timestamp + 1);
         _publish();
         for (uint256 i = 40; i < 45; i++) {
             _objectiveSlash(i);

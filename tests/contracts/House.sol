@@ -72,7 +72,6 @@ abstract contract House {
         t.validatorStake = 200 ether;
         t.caseFee = 5 ether;
         t.juryDeposit = 2 ether;
-        t.sealPay = 0.5 ether;
         t.slashBps = 5_000;
         t.bountyBps = 2_000;
         t.groupSize = 8;

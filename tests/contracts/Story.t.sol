@@ -32,7 +32,7 @@ contract StoryTest is House {
         registry.withdraw(node(WORKER));
         vm.assertEq(token.balanceOf(operator(WORKER)), 10_000 ether + 3 ether);
         vm.assertEq(runs.runState(run).reserved, 0);
-        vm.assertEq(runs.runState(run).balance, FUNDS - 3 ether - 1 ether);
+        vm.assertEq(runs.runState(run).balance, FUNDS - 3 ether);
         _assertSolvent();
     }
 

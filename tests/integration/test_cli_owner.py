@@ -15,6 +15,9 @@ from muster.settings.schema import ChainSettings
 from tests.support.machine import Machine
 
 TOKEN = 10**18
+DAY = 24 * 3600
+WEEK = 7 * DAY
+"""By which a run without validators delays a notice."""
 
 
 @pytest.fixture
@@ -35,10 +38,12 @@ def test_an_owner_announces_before_closing(machine: Machine, run: int, later: Ca
     notice = machine.json(*words)
     assert (notice["closed"], notice["notice_seconds"]) == (False, 3600)
     waiting = machine.json(*words)
-    assert (waiting["closed"], 3500 < waiting["wait_seconds"] <= 3600) == (False, True)
-    later(3600 + 24 * 3600)
-    assert machine.json(*words)["notice_seconds"] == 3600, "the announcement has lapsed, and is made again"
-    later(3600)
+    assert (waiting["closed"], 3500 < waiting["wait_seconds"] - WEEK <= 3600) == (False, True)
+    later(3600 + WEEK + DAY)
+    assert "run 1 has an announcement; the next can be made from" in machine.json(*words, status=4)["error"]
+    later(DAY)
+    assert machine.json(*words)["notice_seconds"] == 3600, "the announcement has rested, and is made again"
+    later(3600 + WEEK)
     assert machine.json(*words)["closed"] is True
     assert "is closed" in machine.json(*words, status=4)["error"]
     shown = machine.json("run", "show", run)
@@ -57,8 +62,10 @@ def test_after_a_pause_the_notice_starts_over(
         settings = ChainSettings(rpc_url=own_anvil.url, addresses=machine.folder / "addresses.json", poll_seconds=0.05)
         async with await Chain.connect(settings, key) as guardian:
             await guardian.send(runs.pause())
+            # The pause ends later than the week.
             return await guardian.call(runs.paused_until())
 
+    later(WEEK)
     until = asyncio.run(pause())
     later(3600)
     now = int(own_anvil.request("eth_getBlockByNumber", "latest", False)["timestamp"], 16)
@@ -70,13 +77,15 @@ def test_after_a_pause_the_notice_starts_over(
 def test_an_owner_takes_out_what_it_announced(machine: Machine, run: int, later: Callable[[int], None]) -> None:
     words, owner = ("run", "withdraw"), (run, "--operator", "./owner.key", "--yes")
     assert machine.json(*words, "2000", *owner)["notice_seconds"] == 3600
-    assert machine.json("run", "show", run)["withdrawal"] == 2000 * TOKEN
-    assert machine.json(*words, "0.5", *owner)["withdrawn"] is False, "another amount is announced anew"
-    assert 3500 < machine.json(*words, "0.5", *owner)["wait_seconds"] <= 3600
-    later(3600)
-    paid = machine.json(*words, "0.5", *owner)
-    assert (paid["withdrawn"], paid["amount"]) == (True, TOKEN // 2)
+    waiting = machine.json(*words, "0.5", *owner)
+    assert (waiting["withdrawn"], 3500 < waiting["wait_seconds"] - WEEK <= 3600) == (False, True)
+    assert machine.json("run", "show", run)["withdrawal_at"] == waiting["ready_at"]
+    later(3600 + WEEK)
+    before = machine.json("run", "show", run)["escrow"]
+    for _ in range(2):
+        paid = machine.json(*words, "0.5", *owner)
+        assert (paid["withdrawn"], paid["amount"]) == (True, TOKEN // 2)
     shown = machine.json("run", "show", run)
-    assert (shown["escrow"], shown["withdrawal"], shown["closed"]) == (1500 * TOKEN, 0, False)
+    assert (shown["escrow"], shown["closed"]) == (before - TOKEN, False)
     refused = machine.json(*words, "1", run, "--operator", "./operator.key", "--yes", status=4)
     assert "does not own run" in refused["error"]

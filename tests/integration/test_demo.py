@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.swarm.plots import PLOTS
 from muster.swarm.report import lead
 from muster.swarm.stage import KEPT, MARKER
@@ -70,7 +71,7 @@ def test_nothing_of_the_cheater_counted_or_paid(summary: dict[str, Any]) -> None
     assert cheater["commitments"] >= 1
     assert (cheater["accepted"], cheater["used"], cheater["earned"]) == (0, 0, 0)
     claims = {claim["name"]: claim for claim in summary["claims"]}
-    pay = cheater["commitments"] * TOKEN
+    pay = cheater["commitments"] * LOCAL_DEFAULTS["pay"]
     assert (claims["cheater"]["committed"], claims["cheater"]["voided"], claims["cheater"]["paid"]) == (pay, pay, 0)
     assert summary["escrow_kept"] == summary["voided"] == pay
 
@@ -82,7 +83,7 @@ def test_the_honest_were_paid_for_everything_and_never_rejected(summary: dict[st
         node = nodes[name]
         assert node["rejected"] == {}
         assert node["rollouts"] == node["commitments"] * 128
-        assert node["earned"] == claims[name]["paid"] == node["commitments"] * TOKEN
+        assert node["earned"] == claims[name]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
         assert claims[name]["voided"] == 0
     assert sum(nodes[name]["used"] for name in ("worker-1", "worker-2")) == STEPS * 8
     assert {node["role"] for node in summary["nodes"]} == {"worker", "validator"}

@@ -10,7 +10,7 @@ from eth_utils.crypto import keccak
 
 from benchmarks.testbed.run_fixture import RunFixture
 from muster.chain.client import Chain, charge_of, event_of, vote_hash
-from muster.constants import HOUR_SECONDS, TOKEN
+from muster.constants import TOKEN
 from muster.contracts import court, registry, runs
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, Kind, MasterRevealed, Outcome
 from muster.contracts.registry import Status
@@ -121,12 +121,13 @@ async def test_the_owner_gets_nothing_before_it_shows_its_masters(run_fixture: R
     run = run_fixture.run
     async with run_fixture.local_chain() as dev, run_fixture.chain("owner") as owner:
         terms = await owner.terms(run)
-        await owner.send(runs.announce_withdrawal(run, 10 * TOKEN))
-        await dev.advance(HOUR_SECONDS)
+        await owner.send(runs.announce_withdrawal(run))
+        # A validator was convicted, so the run has three and the notice takes a week more.
+        await dev.advance(await owner.call(runs.noticed_at(run)) - (await owner.head()).timestamp)
         steps = (await owner.call(runs.run_state(run))).steps
         assert epochs_begun(terms, steps) == 1
         with pytest.raises(RevertError, match=f"run {run} has not revealed the master of epoch 1") as withheld:
-            await owner.send(runs.withdraw_escrow(run))
+            await owner.send(runs.withdraw_escrow(run, 10 * TOKEN))
         assert withheld.value.name == "MasterWithheld"
         with pytest.raises(RevertError, match=r"not the master of epoch 1 .* it hashes to"):
             await owner.send(court.reveal_master(run, MASTERS[1]))
@@ -137,6 +138,6 @@ async def test_the_owner_gets_nothing_before_it_shows_its_masters(run_fixture: R
             shown = event_of(await stranger.send(court.reveal_master(run, MASTERS[0])), MasterRevealed)
         assert (shown.run, shown.epoch, shown.master) == (run, 1, MASTERS[0])
         assert await owner.call(court.masters(run)) == (1, MASTERS[0])
-        await owner.send(runs.withdraw_escrow(run))
+        await owner.send(runs.withdraw_escrow(run, 10 * TOKEN))
         balance = (await owner.call(runs.run_state(run))).balance
         assert balance == 4_990 * TOKEN

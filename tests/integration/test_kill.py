@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from muster.protocol.terms_file import LOCAL_DEFAULTS
 from muster.runtime.failpoints import POINTS
-from tests.support.demo_process import TOKEN, processes_of, start, to_the_end
+from tests.support.demo_process import processes_of, start, to_the_end
 
 STEPS = 4
 SECONDS = 1200
@@ -56,7 +57,7 @@ def test_no_reward_was_lost_and_nothing_was_committed_twice(survived: tuple[set[
     for node in summary["nodes"]:
         if node["role"] == "worker" and node["honest"]:
             assert node["rejected"] == {}
-            assert node["earned"] == claims[node["name"]]["paid"] == node["commitments"] * TOKEN
+            assert node["earned"] == claims[node["name"]]["paid"] == node["commitments"] * LOCAL_DEFAULTS["pay"]
     # Two roots for one index, or one file in two batches, would show here.
     assert sum(node.get("used", 0) for node in summary["nodes"]) == STEPS * 8
     assert summary["solvent"] is True

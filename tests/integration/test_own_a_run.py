@@ -5,6 +5,7 @@ There a raw key is refused, terms have public bounds, and acts wait for confirma
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
@@ -18,8 +19,13 @@ from pathlib import Path
 import pytest
 
 from benchmarks.testbed.anvil import Anvil, free_port
+from muster.chain.client import Chain
+from muster.chain.keys import Signer
 from muster.constants import CHAIN_BASE_SEPOLIA
+from muster.contracts import token
+from muster.contracts.registry import Role
 from muster.models.init import ModelShape, make_model, make_tokenizer, save_model
+from muster.settings.schema import ChainSettings
 from tests.support.machine import PASSWORD, Machine
 from tests.support.paths import ROOT
 
@@ -68,7 +74,7 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     assert shown["terms"]["max_prompt_tokens"] + shown["terms"]["max_completion_tokens"] == 512, "the model's context"
     assert min(shown["terms"]["commit_phase"], shown["terms"]["reveal_phase"]) >= 13 * 3600, "a public run's phases"
     anvil.request("anvil_setBalance", address["trainer"], hex(10**18))
-    serve_and_train(machine)
+    serve_and_train(machine, anvil)
     assert machine.json("run", "close", "1", *owner, "--yes")["closed"] is False
 
     terms = (tmp_path / "run.toml").read_text()
@@ -84,7 +90,21 @@ def test_an_owner_sets_up_a_run_on_base_sepolia(start_anvil: Callable[..., Anvil
     assert "raw" in refused.stderr
 
 
-def serve_and_train(machine: Machine) -> None:
+async def join_validators(anvil: Anvil, folder: Path) -> None:
+    """Four validators of different operators join, for whom the trainer waits with the first step."""
+    settings = ChainSettings(
+        rpc_url=anvil.url, chain_id=CHAIN_BASE_SEPOLIA, addresses=folder / "addresses.json", poll_seconds=0.1
+    )
+    for _ in range(4):
+        operator = Signer.random()
+        anvil.request("anvil_setBalance", operator.address, hex(10**18))
+        async with await Chain.connect(settings, operator) as chain:
+            await chain.send(token.faucet())
+            await chain.deposit_with_permit((await chain.terms(1)).validator_stake)
+            await chain.join(Signer.random(), 1, Role.VALIDATOR, draw_tip=b"\x01" * 32)
+
+
+def serve_and_train(machine: Machine, anvil: Anvil) -> None:
     """The page's three processes, until the first step can be fetched; then they are told to end."""
     ports, folder = {port: str(free_port()) for port in ("8600", "8700")}, machine.folder
     chain = (folder / "muster.toml").read_text().partition("[chain]")[2].partition("\n[")[0]
@@ -108,6 +128,7 @@ def serve_and_train(machine: Machine) -> None:
             process = subprocess.Popen(command, cwd=folder, env=kept | {"HOME": str(machine.home)}, stderr=log)
             stack.callback(process.kill)
             processes.append(process)
+        asyncio.run(join_validators(anvil, folder))
         deadline = time.monotonic() + SECONDS
         while machine.json("run", "show", "1")["steps"] == 0:
             assert [process.poll() for process in processes] == [None] * 3, logs(folder)

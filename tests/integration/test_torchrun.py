@@ -93,7 +93,7 @@ async def test_a_run_that_was_closed_is_finished(
     """It has nothing left to do, says so, and ends with 0: whoever looks after it does not start it again."""
     there = await _publish(run_fixture, train(run_fixture, orchestrator, model, ONE, idle_seconds=0.5), 1)
     async with run_fixture.chain("owner") as chain, run_fixture.local_chain() as clock:
-        await chain.send(runs.announce_close(run_fixture.run))
+        await chain.send(runs.announce_withdrawal(run_fixture.run))
         await clock.advance(await chain.call(runs.notice_period(run_fixture.run)))
         await chain.send(runs.close(run_fixture.run))
     process = train(run_fixture, orchestrator, model, ONE, idle_seconds=0.5)

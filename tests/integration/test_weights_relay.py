@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from benchmarks.testbed.anvil import free_port
-from benchmarks.testbed.run_fixture import terms_of
-from muster.chain.client import Chain, event_of
-from muster.chain.keys import Signer
+from benchmarks.testbed.run_fixture import RunFixture
 from muster.contracts import runs
-from muster.contracts.runs import RunCreated
 from muster.errors import MismatchError, UnreachableError
 from muster.shardcast import Manifest, fetch_version, verify_folder
 from muster.shardcast.fetch.download import Progress
@@ -208,17 +205,13 @@ async def test_a_relay_relays_for_its_run_and_what_the_chain_has(
         assert list(folder.iterdir()) == []
 
 
-async def test_a_relay_relays_what_the_chain_has(
-    deployment: Any, funded: Callable[[int], list[Signer]], tmp_path: Path
-) -> None:
-    owner, trainer = funded(2)
+async def test_a_relay_relays_what_the_chain_has(deployment: Any, tmp_path: Path) -> None:
     settings = deployment.settings
-    async with await Chain.connect(settings, owner, journal_folder=tmp_path / "owner") as chain:
-        created = await chain.send(runs.create_run(terms_of(trainer.address, owner.address).to_chain()))
-        run = event_of(created, RunCreated).run
+    fixture = await RunFixture.build(tmp_path, settings, seed="relayed", workers=())
+    run = fixture.run
     forged, anchored = (publish_step(tmp_path, 0, run=run, seed=seed) for seed in (1, 2))
     unpublished = publish_step(tmp_path, 1, run=run)
-    async with await Chain.connect(settings, trainer, journal_folder=tmp_path / "trainer") as chain:
+    async with fixture.chain("trainer") as chain:
         await chain.send(runs.publish_checkpoint(run, 0, anchored.root, bytes(32)))
     async with odd_source(tmp_path / "published") as (url, _, _):
         where = {"chain.rpc_url": settings.rpc_url, "chain.addresses": settings.addresses}

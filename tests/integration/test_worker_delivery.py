@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import RunFixture, some_hash
+from benchmarks.testbed.run_fixture import TOKEN, RunFixture, some_hash
 from muster.chain.client import Chain
-from muster.contracts import runs
-from muster.errors import ConfigError, UnreachableError
+from muster.contracts import runs, token
+from muster.errors import ConfigError, RevertError, UnreachableError
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import UploadReceipt
@@ -133,3 +133,27 @@ async def test_another_root_at_our_index_is_another_machine_s(
         await run_fixture.commit("w2", 0, some_hash("theirs"))
         with pytest.raises(ConfigError, match="index 0 was committed with another root"):
             await Committer(context).poll()
+
+
+async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
+    deployment: Any, anvil: Anvil, tmp_path: Path
+) -> None:
+    """A slash of 50 tokens, 10 of them the bounty, covers one commitment of 40."""
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="cover", workers=("w",), pay=40 * TOKEN)
+    await run_fixture.publish(0)
+    await run_fixture.commit("w", 0, some_hash("first"))
+    async with context_of(run_fixture, "w", anvil.url, tmp_path) as context:
+        committer, operator = Committer(context), run_fixture.key("operator of w").address
+        assert (await committer.poll()) == (
+            "1 commitments wait for their pay, and its stake covers no more: muster worker claim"
+        )
+        anchor = (await context.chain.checkpoint(context.run, 0)).anchor
+        with pytest.raises(RevertError, match="has 1 unsettled commitments, and its stake covers 1") as refused:
+            await context.chain.send(runs.commit_work(context.run, 0, anchor, 1, hash_bytes(some_hash("second"))))
+        assert refused.value.name == "CoverShort"
+        async with run_fixture.local_chain() as clock:
+            await clock.advance(73 * 3600)
+        before = await context.chain.call(token.balance_of(operator))
+        assert await committer.poll() == ""
+        assert await context.chain.call(token.balance_of(operator)) == before + 40 * TOKEN
+        assert await committer.poll() == "no finished work to deliver"

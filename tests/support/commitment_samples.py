@@ -46,7 +46,6 @@ def rules() -> Rules:
         validator_stake=1,
         case_fee=1,
         jury_deposit=1,
-        seal_pay=0,
         slash_bps=5000,
         bounty_bps=2000,
         group_size=4,

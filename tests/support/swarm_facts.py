@@ -54,7 +54,6 @@ def facts(**changes: object) -> SwarmFacts:
         "wall_seconds": 123.456,
         "stage_seconds": {"prepare": 10.04, "train": 100.0},
         "escrow_kept": 2 * PAY,
-        "seals": {JUDGE: 7},
         "weights": [
             {"node": "worker-1", "fetches": 2, "seconds": 2.0, "generating": 0.75, "pause_seconds": 0.04},
             {"node": "cheater", "fetches": 0, "seconds": 0, "generating": None, "pause_seconds": None},

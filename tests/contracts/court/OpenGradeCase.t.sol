@@ -264,12 +264,12 @@ contract OpenGradeCaseTest is GradeHouse {
         run = _createRun(_sealedTerms());
         _fund(run, FUNDS);
         _join(40, IRegistry.Role.Worker, 0);
-        _publish();
         for (uint256 i = 30; i < 34; i++) {
             if (i == 32) vm.warp(block.timestamp + 1 hours);
             _join(i, IRegistry.Role.Validator, 100 ether);
         }
         vm.warp(block.timestamp + 1);
+        _publish();
         _commit(40);
         vm.warp(block.timestamp + 23 hours);
         target = _targetOf(40, 0);

@@ -133,6 +133,7 @@ abstract contract Books is House {
         IRuns.RunState memory s = runs.runState(run);
         if (closed || block.timestamp < runs.pausedUntil()) return false;
         if (w.left || s.validators < 4 || s.steps <= w.joinedStep) return false;
+        if (w.next - w.settled >= w.cover) return false;
         if (w.lastHour == block.timestamp / 1 hours && w.countInHour == s.commitmentsPerHour) return false;
         return s.balance - s.reserved >= w.pay;
     }

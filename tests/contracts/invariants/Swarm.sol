@@ -22,7 +22,6 @@ contract Swarm is Jurors {
     /// @dev Whether this run has a list of validators and private tests, and may be closed.
     bool internal listed;
 
-    uint256 public announced;
     uint256 public pausableAt;
 
     function setUp() public override {
@@ -115,35 +114,40 @@ contract Swarm is Jurors {
         done["fund"]++;
     }
 
-    function announce(uint256 amount) external {
-        announced = _bound(amount, 1, 30 ether);
+    /// @dev One announcement stands at a time, and rests for a day.
+    function announce() external {
+        uint256 latest = runs.runInfo(run).withdrawalAt;
+        uint256 againAt = latest == 0 ? 0 : runs.noticedAt(run) + 48 hours;
+        if (block.timestamp < againAt) {
+            vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeStands.selector, run, againAt, block.timestamp));
+            vm.prank(owner);
+            runs.announceWithdrawal(run);
+            return;
+        }
+        vm.assertGe(block.timestamp, latest == 0 ? 0 : latest + 48 hours, "two at a time");
         vm.prank(owner);
-        runs.announceWithdrawal(run, announced);
+        runs.announceWithdrawal(run);
+        done["announce"]++;
     }
 
-    function take() external {
-        if (!_isDue(runs.runInfo(run).withdrawalAt)) return;
-        uint256 expected = announced < ownersMoney ? announced : ownersMoney;
+    function take(uint256 amount) external {
+        if (!_isDue()) return;
+        amount = _bound(amount, 1, 30 ether);
+        uint256 expected = amount < ownersMoney ? amount : ownersMoney;
+        if (expected == 0) return;
         bool withheld = _expectWithheld();
         vm.prank(owner);
         if (withheld) {
-            runs.withdrawEscrow(run);
+            runs.withdrawEscrow(run, amount);
             return;
         }
-        vm.assertEq(runs.withdrawEscrow(run), expected, "what was announced, of the owner's own");
+        vm.assertEq(runs.withdrawEscrow(run, amount), expected, "of the owner's own");
         ownersMoney -= expected;
         done["take"]++;
     }
 
-    function announceClose() external {
-        if (!listed || closed) return;
-        vm.prank(owner);
-        runs.announceClose(run);
-        done["announce close"]++;
-    }
-
     function close() external {
-        if (!listed || closed || newcomers < 8 || !_isDue(runs.runInfo(run).closeAt)) return;
+        if (!listed || closed || newcomers < 8 || !_isDue()) return;
         bool withheld = _expectWithheld();
         vm.prank(owner);
         if (withheld) {
@@ -156,11 +160,13 @@ contract Swarm is Jurors {
         done["close"]++;
     }
 
-    /// @dev Whether a notice is over, counted from a pause if there was one since, and has not lapsed.
-    function _isDue(uint256 readyAt) private view returns (bool) {
-        uint256 afterPause = runs.pausedUntil() + 1 hours;
-        if (readyAt != 0 && readyAt < afterPause) readyAt = afterPause;
-        return readyAt != 0 && block.timestamp >= readyAt && block.timestamp < readyAt + 24 hours;
+    /// @dev Whether the owner may act: never without a notice after the announcement, nor so soon after a pause.
+    function _isDue() private view returns (bool due) {
+        if (runs.runInfo(run).withdrawalAt == 0) return false;
+        uint256 readyAt = runs.noticedAt(run);
+        due = block.timestamp >= readyAt && block.timestamp < readyAt + 24 hours;
+        if (due) vm.assertGe(block.timestamp, runs.runInfo(run).withdrawalAt, "before its notice was over");
+        if (due) vm.assertGe(block.timestamp, runs.pausedUntil() + 1 hours, "before those at work could commit");
     }
 
     // ------------------------------------------------------------------------------------------------------ admitter

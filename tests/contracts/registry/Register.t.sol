@@ -16,7 +16,6 @@ contract RegisterTest is House {
     // ------------------------------------------------------------------------------------------------------ workers
 
     function test_Register_Worker() public {
-        _publish();
         _deposit(operator(WORKER), 101 ether);
         IRegistry.Registration memory registration = _registration(WORKER, IRegistry.Role.Worker);
         registration.workClass = 1;
@@ -41,7 +40,7 @@ contract RegisterTest is House {
 
         IRuns.Work memory w = runs.work(node(WORKER));
         vm.assertEq(w.pay, 2.5 ether);
-        vm.assertEq(w.joinedStep, 2);
+        vm.assertEq(w.joinedStep, 0);
         vm.assertEq(w.operator, operator(WORKER));
         vm.assertEq(w.run, run);
         _assertSolvent();
@@ -77,8 +76,8 @@ contract RegisterTest is House {
 
     function test_Register_RevertWhen_RunClosed() public {
         vm.prank(owner);
-        runs.announceClose(run);
-        vm.warp(START + NOTICE);
+        runs.announceWithdrawal(run);
+        vm.warp(START + NOTICE + 7 days);
         vm.prank(owner);
         runs.close(run);
         _expectRejected(

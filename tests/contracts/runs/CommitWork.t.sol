@@ -139,12 +139,33 @@ contract CommitWorkTest is House {
         _expectRejected(WORKER, 0, 1, abi.encodeWithSelector(IRuns.StepBeforeLast.selector, node(WORKER), 0, 1));
     }
 
+    /// @dev It counts for a step interval more after the step that makes it too old.
     function test_Commit_RevertWhen_TooOld() public {
         _publishNext();
         _publishNext();
         _publishNext();
-        _expectRejected(WORKER, 0, 0, abi.encodeWithSelector(IRuns.StepTooOld.selector, run, 0, 1));
-        _commitAs(WORKER, 1, 0);
+        vm.warp(block.timestamp + 59);
+        _commitAs(WORKER, 0, 0);
+        vm.warp(block.timestamp + 1);
+        _expectRejected(WORKER, 0, 1, abi.encodeWithSelector(IRuns.StepTooOld.selector, run, 0, 1));
+        _publish();
+        _expectRejected(WORKER, 0, 1, abi.encodeWithSelector(IRuns.StepTooOld.selector, run, 0, 2));
+        _commitAs(WORKER, 1, 1);
+    }
+
+    /// @dev A slash of 50, of which 10 are bounty, covers the pay of 40 commitments: 16 of the second class.
+    function test_Commit_RevertWhen_CoverShort() public {
+        vm.assertEq(runs.work(node(WORKER)).cover, 40);
+        for (uint32 i = 0; i < 40; i++) {
+            if (i != 0 && i % 3 == 0) vm.warp(block.timestamp + 1 hours);
+            _commitAs(WORKER, 0, i);
+        }
+        vm.warp(block.timestamp + 1 hours);
+        _expectRejected(WORKER, 0, 40, abi.encodeWithSelector(IRuns.CoverShort.selector, node(WORKER), 40, 40));
+        vm.warp(START + 25 hours + 72 hours);
+        runs.claim(node(WORKER), 0);
+        _commitAs(WORKER, 0, 40);
+        _expectRejected(WORKER, 0, 41, abi.encodeWithSelector(IRuns.CoverShort.selector, node(WORKER), 40, 40));
     }
 
     function testFuzz_Commit_RevertWhen_WrongAnchor(bytes32 anchor) public {
@@ -157,10 +178,10 @@ contract CommitWorkTest is House {
 
     function test_Commit_RevertWhen_EscrowShort() public {
         vm.prank(owner);
-        runs.announceWithdrawal(run, FUNDS - 1.5 ether);
+        runs.announceWithdrawal(run);
         vm.warp(block.timestamp + NOTICE);
         vm.prank(owner);
-        runs.withdrawEscrow(run);
+        runs.withdrawEscrow(run, FUNDS - 1.5 ether);
         _commitAs(WORKER, 0, 0);
         _expectRejected(WORKER, 0, 1, abi.encodeWithSelector(IRuns.EscrowShort.selector, run, 0.5 ether, 1 ether));
     }

@@ -71,14 +71,24 @@ contract CreateRunTest is House {
         terms.juryDeposit = uint96(type(uint88).max) + 1;
         _expectOutOfBounds(terms, "juryDeposit", terms.juryDeposit, 1, type(uint88).max);
         terms = _terms();
-        terms.sealPay = 1 ether + 1;
-        _expectOutOfBounds(terms, "sealPay", 1 ether + 1, 0, 1 ether);
-        terms = _terms();
         terms.slashBps = 10_001;
         _expectOutOfBounds(terms, "slashBps", 10_001, 1, 10_000);
         terms = _terms();
         terms.bountyBps = 2_001;
         _expectOutOfBounds(terms, "bountyBps", 2_001, 0, 2_000);
+    }
+
+    /// @dev A conviction costs a node at least the pay of one commitment, in the best class: 50, less 10 of bounty.
+    function test_CreateRun_RevertWhen_TheStakeCoversNoCommitment() public {
+        IRuns.Terms memory terms = _terms();
+        terms.pay = 16 ether;
+        runs.createRun(terms);
+        terms.pay = 16 ether + 1;
+        _expectOutOfBounds(terms, "pay", 40 ether + 2, 1, 40 ether);
+        terms.bountyBps = 0;
+        runs.createRun(terms);
+        terms.slashBps = 4_000;
+        _expectOutOfBounds(terms, "pay", 40 ether + 2, 1, 40 ether);
     }
 
     function test_CreateRun_RevertWhen_SizesOutOfBounds() public {

@@ -11,14 +11,14 @@ contract EscrowTest is House {
         _open();
     }
 
-    function _announce(uint256 amount) private {
+    function _announce() private {
         vm.prank(owner);
-        runs.announceWithdrawal(run, amount);
+        runs.announceWithdrawal(run);
     }
 
-    function _withdraw() private returns (uint256) {
+    function _withdraw(uint256 amount) private returns (uint256) {
         vm.prank(owner);
-        return runs.withdrawEscrow(run);
+        return runs.withdrawEscrow(run, amount);
     }
 
     // --------------------------------------------------------------------------------------------------------- fund
@@ -53,11 +53,12 @@ contract EscrowTest is House {
         delay = _bound(delay, 0, 24 hours - 1);
         uint256 readyAt = block.timestamp + NOTICE;
         vm.expectEmit(address(runs));
-        emit IRuns.WithdrawalAnnounced(run, amount, readyAt);
-        _announce(amount);
+        emit IRuns.WithdrawalAnnounced(run, readyAt);
+        _announce();
+        vm.assertEq(runs.noticedAt(run), readyAt);
         vm.warp(readyAt + delay);
         uint256 before = token.balanceOf(owner);
-        uint256 paid = _withdraw();
+        uint256 paid = _withdraw(amount);
         vm.assertEq(paid, amount < FUNDS ? amount : FUNDS);
         vm.assertEq(token.balanceOf(owner), before + paid);
         vm.assertEq(runs.runState(run).balance, FUNDS - paid);
@@ -68,47 +69,61 @@ contract EscrowTest is House {
         bytes memory refused = abi.encodeWithSelector(IRuns.NotOwner.selector, run, stranger);
         vm.startPrank(stranger);
         vm.expectRevert(refused);
-        runs.announceWithdrawal(run, 1);
+        runs.announceWithdrawal(run);
         vm.expectRevert(refused);
-        runs.withdrawEscrow(run);
-        vm.expectRevert(refused);
-        runs.announceClose(run);
+        runs.withdrawEscrow(run, 1);
         vm.expectRevert(refused);
         runs.close(run);
     }
 
     function test_Withdraw_RevertWhen_NoticeNotOverOrLapsed() public {
-        vm.expectRevert(abi.encodeWithSelector(IRuns.AmountZero.selector));
-        _announce(0);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run));
-        _withdraw();
+        bytes memory nothing = abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run);
+        vm.expectRevert(nothing);
+        _withdraw(1 ether);
+        vm.expectRevert(nothing);
+        runs.noticedAt(run);
 
         uint256 readyAt = block.timestamp + NOTICE;
-        _announce(1 ether);
+        _announce();
         vm.warp(readyAt - 1);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
-        _withdraw();
+        _withdraw(1 ether);
 
+        // For a day it can be used, as often as the owner likes.
+        vm.warp(readyAt);
+        vm.assertEq(_withdraw(1 ether), 1 ether);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.AmountZero.selector));
+        _withdraw(0);
         uint256 lapsedAt = readyAt + 24 hours;
+        vm.warp(lapsedAt - 1);
+        vm.assertEq(_withdraw(type(uint256).max), FUNDS - 1 ether);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.AmountZero.selector));
+        _withdraw(1 ether);
         vm.warp(lapsedAt);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeLapsed.selector, run, lapsedAt, lapsedAt));
-        _withdraw();
+        _withdraw(1 ether);
+    }
 
-        // Announced again, taken once.
-        _announce(1 ether);
-        vm.warp(lapsedAt + NOTICE);
-        vm.assertEq(_withdraw(), 1 ether);
-        vm.expectRevert(abi.encodeWithSelector(IRuns.NothingAnnounced.selector, run));
-        _withdraw();
+    /// @dev Used or not, an announcement rests for a day after it has lapsed.
+    function testFuzz_Announce_RevertWhen_OneStandsOrRests(uint256 delay) public {
+        _announce();
+        uint256 againAt = block.timestamp + NOTICE + 48 hours;
+        vm.assertEq(runs.NOTICE_LAPSES() + runs.NOTICE_REST(), 48 hours);
+        vm.warp(_bound(delay, block.timestamp, againAt - 1));
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeStands.selector, run, againAt, block.timestamp));
+        _announce();
+        vm.warp(againAt);
+        _announce();
+        vm.assertEq(runs.noticedAt(run), againAt + NOTICE);
     }
 
     /// @dev Work committed during the notice is paid before the owner is.
     function test_Withdraw_LeavesReservedPay() public {
-        _announce(FUNDS);
+        _announce();
         _commit(WORKER);
         _commit(WORKER);
         vm.warp(block.timestamp + NOTICE);
-        vm.assertEq(_withdraw(), FUNDS - 2 ether);
+        vm.assertEq(_withdraw(FUNDS), FUNDS - 2 ether);
         vm.warp(START + 97 hours);
         runs.claim(node(WORKER), 1);
         vm.assertEq(runs.runState(run).balance, 0);
@@ -121,14 +136,12 @@ contract EscrowTest is House {
         _commit(WORKER);
         _convictNode(WORKER, 0);
         vm.assertEq(runs.withdrawable(run), FUNDS - 2 ether);
-        _announce(FUNDS);
+        _announce();
         vm.warp(block.timestamp + NOTICE);
-        vm.assertEq(_withdraw(), FUNDS - 2 ether);
+        vm.assertEq(_withdraw(FUNDS), FUNDS - 2 ether);
         vm.assertEq(runs.unreserved(run), 2 ether);
 
-        // The two voided tokens seal no hours, and pay for work; what the owner adds then is the owner's again.
-        _seal(_lastHour());
-        vm.assertEq(runs.unreserved(run), 2 ether);
+        // The two voided tokens pay for work; what the owner adds then is the owner's again.
         _join(OTHER_WORKER, IRegistry.Role.Worker, 0);
         _publishFor(OTHER_WORKER);
         _commit(OTHER_WORKER);
@@ -139,20 +152,14 @@ contract EscrowTest is House {
         _assertSolvent();
     }
 
-    function _lastHour() private returns (uint24 hour) {
-        hour = uint24(block.timestamp / 1 hours);
-        vm.warp((uint256(hour) + 1) * 1 hours);
-    }
-
     // -------------------------------------------------------------------------------------------------------- close
 
     function test_Close_PaysTheOwnerAndEndsTheRun() public {
         _commit(WORKER);
         uint256 readyAt = block.timestamp + NOTICE;
         vm.expectEmit(address(runs));
-        emit IRuns.CloseAnnounced(run, readyAt);
-        vm.prank(owner);
-        runs.announceClose(run);
+        emit IRuns.WithdrawalAnnounced(run, readyAt);
+        _announce();
 
         vm.warp(readyAt - 1);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
@@ -175,12 +182,9 @@ contract EscrowTest is House {
         runs.publishCheckpoint(run, 1, bytes32(0), bytes32(0));
         vm.expectRevert(closed);
         runs.fund(run, 1);
-        vm.startPrank(owner);
         vm.expectRevert(closed);
-        runs.announceClose(run);
-        vm.expectRevert(closed);
+        vm.prank(owner);
         runs.close(run);
-        vm.stopPrank();
 
         vm.warp(START + 97 hours);
         vm.assertEq(runs.claim(node(WORKER), 0), 1 ether);

@@ -46,6 +46,8 @@ contract HouseCallsTest is House {
         vm.assertEq(runs.work(node(90)).joinedStep, 2);
         vm.assertEq(runs.work(node(91)).joinedStep, 0);
         vm.assertEq(runs.work(node(91)).pay, 2.5 ether);
+        vm.assertEq(runs.work(node(90)).cover, 40);
+        vm.assertEq(runs.work(node(91)).cover, 16);
         vm.expectRevert(abi.encodeWithSelector(IRuns.UnknownRun.selector, 9));
         runs.enrolWorker(9, node(92), operator(92), 0);
         vm.expectRevert(abi.encodeWithSelector(IRuns.WorkClassUnknown.selector, run, 2));
@@ -62,8 +64,37 @@ contract HouseCallsTest is House {
         runs.enrolValidator(run, node(92), owner);
         vm.expectRevert(abi.encodeWithSelector(IRuns.OwnerOrTrainer.selector, run, trainer));
         runs.enrolValidator(run, trainer, operator(92));
+        vm.warp(block.timestamp + 1 hours);
         runs.leaveValidator(run);
         vm.assertEq(runs.runState(run).validators, 4);
+        vm.assertEq(runs.runInfo(run).workableSince, START);
+        vm.assertEq(runs.runInfo(run).unworkableSince, 0);
+    }
+
+    function test_LeaveValidator_NotesWhenWorkEndsAndGoesOn() public {
+        uint256 since = block.timestamp;
+        vm.startPrank(address(registry));
+        runs.leaveValidator(run);
+        vm.warp(since + 1);
+        runs.leaveValidator(run);
+        vm.assertEq(runs.runInfo(run).unworkableSince, since);
+        runs.enrolValidator(run, node(90), operator(90));
+        vm.assertEq(runs.runInfo(run).workableSince, START);
+        vm.warp(since + 2);
+        runs.enrolValidator(run, node(91), operator(91));
+        vm.warp(since + 3);
+        runs.enrolValidator(run, node(92), operator(92));
+        vm.assertEq(runs.runInfo(run).workableSince, since + 2);
+    }
+
+    /// @dev However small the pay, the count fits its bits.
+    function test_EnrolWorker_CoverIsCapped() public {
+        IRuns.Terms memory terms = _terms();
+        terms.pay = 10_000;
+        uint32 fresh = _createRun(terms);
+        vm.prank(address(registry));
+        runs.enrolWorker(fresh, node(90), operator(90), 0);
+        vm.assertEq(runs.work(node(90)).cover, type(uint24).max);
     }
 
     function test_LeaveWorker_EndsItsWorkAndLeavesItsPay() public {

@@ -115,15 +115,14 @@ contract PauseTest is House {
     /// commit before the money is gone. So the notice starts over when the pause ends.
     function test_Pause_MakesNoticesStartOver() public {
         vm.startPrank(owner);
-        runs.announceWithdrawal(run, FUNDS);
-        runs.announceClose(run);
+        runs.announceWithdrawal(run);
         vm.stopPrank();
         _pause();
         uint256 readyAt = runs.pausedUntil() + runs.noticePeriod(run);
         vm.warp(readyAt - 1);
         vm.startPrank(owner);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
-        runs.withdrawEscrow(run);
+        runs.withdrawEscrow(run, FUNDS);
         vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
         runs.close(run);
         vm.stopPrank();
@@ -131,7 +130,20 @@ contract PauseTest is House {
         _commit(WORKER);
         vm.warp(readyAt);
         vm.prank(owner);
-        vm.assertEq(runs.withdrawEscrow(run), FUNDS - 1 ether);
+        vm.assertEq(runs.withdrawEscrow(run, FUNDS), FUNDS - 1 ether);
         vm.assertEq(runs.runState(run).reserved, 1 ether);
+    }
+
+    /// @dev A pause does not bring back an announcement that had lapsed when it began.
+    function test_Pause_BringsNoLapsedNoticeBack() public {
+        vm.prank(owner);
+        runs.announceWithdrawal(run);
+        uint256 lapsedAt = block.timestamp + NOTICE + 24 hours;
+        vm.warp(lapsedAt);
+        _pause();
+        vm.warp(runs.pausedUntil() + NOTICE);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeLapsed.selector, run, lapsedAt, block.timestamp));
+        vm.prank(owner);
+        runs.withdrawEscrow(run, FUNDS);
     }
 }

@@ -1,10 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { House } from "../House.sol";
 
 contract PublishCheckpointTest is House {
+    function setUp() public override {
+        super.setUp();
+        _judged();
+    }
+
+    /// @dev The run has its validators from a second before START on.
+    function _judged() private {
+        vm.warp(START - 1);
+        for (uint256 i = 0; i < 4; i++) {
+            _join(i, IRegistry.Role.Validator, 0);
+        }
+        vm.warp(START);
+    }
+
     function _publishAs(address caller, uint32 step, bytes32 manifestRoot) private {
         vm.prank(caller);
         runs.publishCheckpoint(run, step, manifestRoot, bytes32(uint256(2)));
@@ -28,14 +43,14 @@ contract PublishCheckpointTest is House {
 
     /// @dev The same roots published in another block, as after a reorg, give another anchor.
     function test_Publish_EntropyIsTheBlocks() public {
-        uint32 other = _createRun(_terms());
+        uint256 fork = vm.snapshotState();
         _publishAs(trainer, 0, bytes32(uint256(1)));
-        bytes32 first = runs.checkpoint(run, 0).entropy;
-        run = other;
+        IRuns.Checkpoint memory first = runs.checkpoint(run, 0);
+        vm.assertTrue(vm.revertToState(fork));
         vm.roll(block.number + 1);
         _publishAs(trainer, 0, bytes32(uint256(1)));
-        vm.assertTrue(runs.checkpoint(other, 0).entropy != first);
-        vm.assertTrue(runs.checkpoint(other, 0).anchor != runs.checkpoint(1, 0).anchor);
+        vm.assertTrue(runs.checkpoint(run, 0).entropy != first.entropy);
+        vm.assertTrue(runs.checkpoint(run, 0).anchor != first.anchor);
     }
 
     function test_Publish_RevertWhen_NotTrainer() public {
@@ -56,6 +71,25 @@ contract PublishCheckpointTest is House {
         vm.expectRevert(abi.encodeWithSelector(IRuns.StepTooSoon.selector, run, START + 60, START + 59));
         _publishAs(trainer, 1, bytes32(uint256(1)));
         vm.warp(START + 60);
+        _publishAs(trainer, 1, bytes32(uint256(1)));
+    }
+
+    /// @dev Only the first step waits for them: a run goes on without.
+    function test_Publish_RevertWhen_TooFewValidators() public {
+        vm.prank(operator(3));
+        registry.retire(node(3));
+        vm.expectRevert(abi.encodeWithSelector(IRuns.TooFewValidators.selector, run, 3, 4));
+        _publishAs(trainer, 0, bytes32(uint256(1)));
+
+        _join(8, IRegistry.Role.Validator, 0);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.ValidatorsTooNew.selector, run, START, START));
+        _publishAs(trainer, 0, bytes32(uint256(1)));
+        vm.warp(START + 1);
+        _publishAs(trainer, 0, bytes32(uint256(1)));
+
+        vm.prank(operator(8));
+        registry.retire(node(8));
+        vm.warp(START + 61);
         _publishAs(trainer, 1, bytes32(uint256(1)));
     }
 }

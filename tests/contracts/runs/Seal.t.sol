@@ -13,36 +13,33 @@ contract SealTest is House {
         _open();
     }
 
-    function _sealAs(uint256 i, uint24 hour) private returns (uint256) {
+    function _sealAs(uint256 i, uint24 hour) private {
         vm.prank(node(i));
-        return runs.seal(run, hour, VOUCH);
+        runs.seal(run, hour, VOUCH);
     }
 
     function test_Seal_QuorumMovesTheWatermark() public {
         uint24 hour = _firstHour();
         vm.warp(START + 25 hours);
-        uint256 before = token.balanceOf(operator(0));
         vm.expectEmit(address(runs));
-        emit IRuns.HourSealed(run, hour, node(0), VOUCH, 0.5 ether);
-        vm.assertEq(_sealAs(0, hour), 0.5 ether);
-        vm.assertEq(token.balanceOf(operator(0)), before + 0.5 ether);
+        emit IRuns.HourSealed(run, hour, node(0), VOUCH);
+        _sealAs(0, hour);
         vm.assertEq(runs.vouchRoot(node(0), hour), VOUCH);
         vm.assertEq(runs.lastSealed(node(0)), hour);
         vm.assertEq(runs.sealCount(run, hour), 1);
         vm.assertEq(runs.sealedThrough(run), 0);
 
         vm.expectEmit(address(runs));
-        emit IRuns.HourSealed(run, hour, node(1), VOUCH, 0.5 ether);
+        emit IRuns.HourSealed(run, hour, node(1), VOUCH);
         vm.expectEmit(address(runs));
         emit IRuns.SealedThrough(run, hour);
         _sealAs(1, hour);
         vm.assertEq(runs.sealedThrough(run), hour);
-        // Who comes after the quorum vouches, and is not paid.
-        vm.expectEmit(address(runs));
-        emit IRuns.HourSealed(run, hour, node(2), VOUCH, 0);
-        vm.assertEq(_sealAs(2, hour), 0);
+        // Who comes after the quorum vouches as well.
+        _sealAs(2, hour);
         vm.assertEq(runs.sealCount(run, hour), 3);
-        vm.assertEq(runs.runState(run).balance, FUNDS - 1 ether);
+        vm.assertEq(runs.vouchRoot(node(2), hour), VOUCH);
+        vm.assertEq(runs.runState(run).balance, FUNDS);
         _assertSolvent();
     }
 
@@ -101,7 +98,8 @@ contract SealTest is House {
             abi.encodeWithSelector(IRuns.HourBeforeJoined.selector, node(8), _firstHour() + 1, START + 26 hours)
         );
         _sealAs(8, _firstHour() + 1);
-        vm.assertEq(_sealAs(8, _firstHour() + 2), 0.5 ether);
+        _sealAs(8, _firstHour() + 2);
+        vm.assertEq(runs.sealCount(run, _firstHour() + 2), 1);
     }
 
     function test_Seal_RevertWhen_HourWrong() public {
@@ -122,32 +120,15 @@ contract SealTest is House {
         _sealAs(0, hour + 4);
     }
 
-    function test_Seal_WithoutPayInAClosedRun() public {
+    function test_Seal_InAClosedRun() public {
         _commit(WORKER);
         vm.startPrank(owner);
-        runs.announceClose(run);
+        runs.announceWithdrawal(run);
         vm.warp(block.timestamp + NOTICE);
         runs.close(run);
         vm.stopPrank();
-        uint256 before = token.balanceOf(operator(0));
-        vm.assertEq(_sealAs(0, _firstHour()), 0);
-        vm.assertEq(_sealAs(1, _firstHour()), 0);
-        vm.assertEq(token.balanceOf(operator(0)), before);
+        _sealAs(0, _firstHour());
+        _sealAs(1, _firstHour());
         vm.assertEq(runs.maturesAt(node(WORKER), 0), START + 49 hours);
-    }
-
-    function test_Seal_WithoutPayWhenEscrowIsShort() public {
-        vm.prank(owner);
-        runs.announceWithdrawal(run, FUNDS - 1.25 ether);
-        vm.warp(block.timestamp + NOTICE);
-        vm.prank(owner);
-        runs.withdrawEscrow(run);
-        _commit(WORKER);
-        vm.warp(START + 25 hours);
-        vm.assertEq(_sealAs(0, _firstHour()), 0);
-        vm.assertEq(_sealAs(1, _firstHour()), 0);
-        vm.assertEq(runs.sealedThrough(run), _firstHour());
-        vm.assertEq(runs.unreserved(run), 0.25 ether);
-        _assertSolvent();
     }
 }

@@ -29,8 +29,8 @@ WORKER, VALIDATOR, OPERATOR = ("0x" + digit * 40 for digit in "abc")
 ROOT = "0x" + "0d" * 32
 TERMS = Terms(
     *("0x" + "00" * 20,) * 3,
-    *(1,) * 6,
-    slash_bps=1,
+    *(1, 1_000, 1, 1, 1),
+    slash_bps=10_000,
     bounty_bps=1,
     group_size=2,
     groups_per_commitment=4,
@@ -78,8 +78,8 @@ def history() -> list[Event]:
         lambda at: CheckpointPublished(at, 1, 0, b"\x01" * 32, b"\x02" * 32, b"\x03" * 32, b"\x04" * 32),
         lambda at: WorkCommitted(at, 1, WORKER, 0, 0, 5, bytes.fromhex(ROOT[2:])),
         lambda at: WorkCommitted(at, 1, WORKER, 0, 1, 5, b"\x0e" * 32),
-        lambda at: Claimed(at, 1, WORKER, OPERATOR, 0, 0, 10**20),
-        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32), 3),
+        lambda at: Claimed(at, 1, WORKER, 0, 10**20),
+        lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32)),
         lambda at: CaseOpened(
             at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.WRONG_REWARD, 2, b"\x05" * 32, 3, 0, 0
         ),
@@ -215,9 +215,9 @@ async def test_the_story_is_bounded(database, monkeypatch):
 async def test_everything_is_written_down(database, queries):
     await apply(database, queries, *history())
     found = await content(database)
-    assert [(row[0], row[2], row[4]) for row in found["nodes"]] == [
-        (WORKER, "worker", "jailed"),
-        (VALIDATOR, "validator", "withdrawn"),
+    assert [(row[0], row[2], row[4], row[8]) for row in found["nodes"]] == [
+        (WORKER, "worker", "jailed", 1),
+        (VALIDATOR, "validator", "withdrawn", 0),
     ]
     assert found["checkpoints"][0][:4] == (0, "0x" + "01" * 32, "0x" + "02" * 32, "0x" + "04" * 32)
     assert [(row[0], row[1], row[4], row[6]) for row in found["commitments"]] == [
@@ -226,7 +226,7 @@ async def test_everything_is_written_down(database, queries):
     ]
     assert [row[3:5] for row in found["cases"]] == [("wrong_reward", "guilty")]
     assert sorted(row[2:] for row in found["payments"]) == sorted(
-        [(WORKER, "claim", str(10**20)), (VALIDATOR, "seal", "3"), (WORKER, "slash", "50"), (WORKER, "void", "7")]
+        [(WORKER, "claim", str(10**20)), (WORKER, "slash", "50"), (WORKER, "void", "7")]
     )
     kinds = {row[0] for row in found["events"]}
     assert kinds == {"joined", "checkpoint", "committed", "claimed", "sealed", "voted", "convicted", "voided"} | {
@@ -282,7 +282,7 @@ async def test_an_escrow_that_is_short_is_said(database, queries):
     assert (await queries.node_report(WORKER)).blocked == "the run has 1 validators and takes no work before 2"
 
 
-@pytest.mark.parametrize(("kept", "named"), [("6", "6"), (None, "older than 4")])
+@pytest.mark.parametrize(("kept", "named"), [("7", "7"), (None, "older than 4")])
 async def test_a_database_of_another_version_is_refused(
     new_database_url: Callable[[], str], kept: str | None, named: str
 ) -> None:

@@ -18,8 +18,13 @@ NEW = "begins at step 9, the second after joining; the newest is step 7"
 def test_whoever_can_commit_has_no_reason() -> None:
     assert run_blocking_reason(RUN) == blocking_reason(A, RUN) == ""
     assert RUN.able == [A, A]
-    last = replace(A, first_step=7, in_hour=4)
+    last = replace(A, first_step=7, in_hour=4, unsettled=8, cover=9)
     assert blocking_reason(last, RUN) == ""
+    short = replace(last, unsettled=9)
+    assert blocking_reason(short, RUN) == (
+        "9 commitments wait for their pay, and its stake covers no more: muster worker claim"
+    )
+    assert replace(RUN, workers={"a": short, "b": last}).able == [last]
 
 
 @pytest.mark.parametrize(

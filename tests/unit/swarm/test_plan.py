@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,9 +121,9 @@ def test_only_a_swarms_own_folder_is_cleared(tmp_path: Path) -> None:
     assert (precious / "letter").exists()
 
 
-def test_the_terms_are_those_of_the_issue() -> None:
-    agreed = Terms(
-        **LOCAL_TERMS,
+def agreed_on(chosen: Mapping[str, Any]) -> Terms:
+    return Terms(
+        **chosen,
         trainer="0x" + "11" * 20,
         storage_key="0x" + "22" * 20,
         task_count=4096,
@@ -129,6 +131,10 @@ def test_the_terms_are_those_of_the_issue() -> None:
         model_hash=bytes(32),
         tokenizer_hash=bytes(32),
     )
+
+
+def test_the_terms_are_those_of_the_issue() -> None:
+    agreed = agreed_on(LOCAL_TERMS)
     assert (agreed.async_level, agreed.positions, agreed.slash_bps, agreed.bounty_bps) == (2, 128, 5_000, 2_000)
     assert agreed.admitter == "0x" + "00" * 20
 
@@ -146,7 +152,7 @@ def test_a_swarm_that_lasts_never_runs_out_of_commitments_or_pay(
     an_hour = 3600 / interval * 2
     assert an_hour <= 0.8 * workers * chosen["commitments_per_hour"]
     assert an_hour * 24 * 30 * chosen["pay"] < ESCROW or workers > 5, "a month"
-    assert chosen["seal_pay"] <= chosen["pay"]
+    assert agreed_on(chosen).cover_of(0) == 40_000 >= 73 * chosen["commitments_per_hour"], "hours that nobody seals"
     assert settings_of(lasting, "orchestrator", 1)["orchestrator.demand_batches"] == 1
     assert trainer["shardcast.kept_hours"] == 6
     assert "shardcast.whole_versions" not in trainer

@@ -69,7 +69,7 @@ DOCUMENT = {
             "accepted": 0,
             "rejected": {},
             "used": 0,
-            "earned": 7,
+            "earned": 0,
         },
     ],
     "slashes": [

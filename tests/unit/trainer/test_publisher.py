@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -101,6 +102,20 @@ async def test_an_outage_of_the_chain_is_sat_out_longer_than_what_it_says(
     monkeypatch.setattr("trainer.publisher.OUTAGE_SECONDS", 0.1)
     with pytest.raises(UnreachableError, match="nobody"):
         await publisher_on(Chain(*[UnreachableError("nobody")] * 10_000), tmp_path).publish(metadata, model, None)
+
+
+@pytest.mark.parametrize("name", ["TooFewValidators", "ValidatorsTooNew"])
+async def test_validators_are_waited_for_however_long_they_take(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr("trainer.publisher.PUBLISH_SECONDS", 0.01)
+    monkeypatch.setattr("trainer.publisher.OUTAGE_SECONDS", 0.01)
+    publisher = publisher_on(chain := Chain(*[revert(name)] * 20), tmp_path)
+    publisher.terms = replace(publisher.terms, min_step_interval=0)
+    with structlog.testing.capture_logs() as said:
+        await publisher.publish(CheckpointMetadata(step=3, batch_root=NO_BATCH), model_in(tmp_path), None)
+    assert len(chain.published) == 1
+    assert [line["event"] for line in said] == ["publishing later", "published"], "said once"
 
 
 async def test_what_ends_the_trainer_in_the_end_is_what_the_chain_said(

@@ -42,6 +42,7 @@ WORK = Work(
     work_class=0,
     left=False,
     open_cases=0,
+    cover=9,
 )
 STATE = RunState(
     balance=100,
@@ -79,6 +80,7 @@ def test_work_can_begin() -> None:
         (but(validators=3), "3 validators"),
         (but(count_in_hour=4), "all 4 commitments of this hour"),
         (but(reserved=96), "escrow"),
+        (but(cover=5), "5 commitments wait for their pay, and its stake covers no more: muster worker claim"),
     ],
 )
 def test_reasons_to_wait(facts: NodeState, why: str) -> None:
@@ -131,6 +133,11 @@ def test_what_still_counts() -> None:
     assert FACTS.oldest_step == 5
     assert still_counts(ENTRY, FACTS, ANCHOR)
     assert not still_counts(ENTRY, but(steps=9), ANCHOR), "beyond the async level"
+    just_now = replace(but(steps=9), closes_at=FACTS.now + 1)
+    assert (just_now.oldest_step, just_now.oldest_open_step) == (6, 5)
+    assert still_counts(ENTRY, just_now, ANCHOR), "the step that makes it too old has just been published"
+    assert not still_counts(ENTRY, replace(just_now, now=just_now.closes_at), ANCHOR), "a step interval ago"
+    assert not still_counts(ENTRY, replace(but(steps=10), closes_at=FACTS.now + 1), ANCHOR), "two steps too old"
     assert not still_counts(ENTRY, but(last_step=6), ANCHOR), "a later step was committed"
     assert not still_counts(ENTRY, but(joined_step=6), ANCHOR), "before the node joined"
     assert not still_counts(ENTRY, FACTS, b"\x06" * 32), "the step was published anew"
