@@ -30,7 +30,8 @@ from validator.records import StoredVerdict
 from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling
 
 MAX_LOST_CASES: Final = 3
-"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect."""
+"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect. A cured one
+does not count: the file was missing."""
 
 SUSPECT_SECONDS: Final = 3600.0
 """Pause between two attempts at an accusation while that is so; each logs the reason."""
@@ -41,7 +42,9 @@ PROOFS: Final = {Kind.WRONG_DRAW: court.prove_wrong_draw, Kind.OUT_OF_BOUNDS: co
 _LEAF_IS_GOOD: Final = frozenset({"LeafIsAsDrawn", "LeafInBounds"})
 """Reverts of a proof whose leaf shows nothing: only a jury can see what is wrong with the row."""
 
-TEMPORARY: Final = frozenset({"FreeBalanceShort", "TooManyCases", "TooFewJudges"})
+TEMPORARY: Final = frozenset(
+    {"FreeBalanceShort", "TooManyCases", "TooFewJudges", "ChallengerTooJunior", "CaseOpenAlready"}
+)
 """Reverts of an opening that money or time may mend."""
 
 log = telemetry.logger("validator")
