@@ -38,7 +38,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
 
         // Effect and interaction.
         emit Refuted(target.node, target.index, msg.sender, _kindOf(flaw), openings[0].leaf.position, flaw);
-        _convict(target.node, run, msg.sender);
+        _convict(target.node, run, msg.sender, 0);
     }
 
     // --------------------------------------------------------------------------------------------- a validator's vouching
@@ -59,7 +59,7 @@ abstract contract ObjectiveProofs is ISlashCourt {
 
         // Effect and interaction.
         emit VouchRefuted(validator, hour, msg.sender, target.node, target.index, _kindOf(flaw), flaw);
-        _convict(validator, run, msg.sender);
+        _convict(validator, run, msg.sender, 0);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
@@ -94,9 +94,10 @@ abstract contract ObjectiveProofs is ISlashCourt {
     }
 
     /// @dev The pay of a worker that is not settled is void; a validator has none.
-    function _convict(address node, uint32 run, address beneficiary) internal {
+    /// @return kept What is there for judges: `prize`, as far as the slash goes.
+    function _convict(address node, uint32 run, address beneficiary, uint256 prize) internal returns (uint256 kept) {
         IRuns.CaseTerms memory terms = RUNS.caseTerms(run);
-        REGISTRY.convict(node, terms.slashBps, terms.bountyBps, beneficiary);
+        kept = REGISTRY.convict(node, terms.slashBps, terms.bountyBps, prize, beneficiary);
         RUNS.voidWork(node);
     }
 

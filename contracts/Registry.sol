@@ -4,6 +4,7 @@ pragma solidity ^0.8.30;
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import { ECDSA } from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
 import { EIP712 } from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
+import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import { Checkpoints } from "@openzeppelin/contracts/utils/structs/Checkpoints.sol";
 import { IMusterToken } from "./interfaces/IMusterToken.sol";
@@ -178,32 +179,49 @@ contract Registry is IRegistry, EIP712 {
     }
 
     /// @inheritdoc IRegistry
-    function convict(address key, uint256 slashBps, uint256 bountyBps, address beneficiary)
+    function fine(address key, uint256 amount) external onlyCourt returns (uint256 taken) {
+        Node storage node_ = _nodes[key];
+
+        // Check.
+        _requireBound(key, node_.status);
+
+        // Effect.
+        taken = Math.min(amount, node_.lock);
+        node_.lock -= uint96(taken);
+        _books.locked -= uint128(taken);
+        totalHeld += taken;
+        emit Fined(key, node_.run, taken);
+    }
+
+    /// @inheritdoc IRegistry
+    function convict(address key, uint256 slashBps, uint256 bountyBps, uint256 prize, address beneficiary)
         external
         onlyCourt
-        returns (uint256 slashed, uint256 bounty)
+        returns (uint256 kept)
     {
         Node storage node_ = _nodes[key];
 
         // Check.
         Status status = node_.status;
-        require(status == Status.Active || status == Status.Retired, NotSlashable(key, status));
+        _requireBound(key, status);
 
         // Effect: the lock falls once, by at most the fraction.
         uint256 lock = node_.lock;
-        slashed = lock * slashBps / BASIS_POINTS;
-        bounty = slashed * bountyBps / BASIS_POINTS;
+        uint256 slashed = lock * slashBps / BASIS_POINTS;
+        uint256 bounty = slashed * bountyBps / BASIS_POINTS;
+        kept = Math.min(prize, slashed - bounty);
         node_.lock = uint96(lock - slashed);
         node_.status = Status.Jailed;
         if (status == Status.Active) node_.retiredAt = uint40(block.timestamp);
         freeBalance[beneficiary] += bounty;
         Books memory books = _books;
         _books = Books({ locked: books.locked - uint128(slashed), free: books.free + uint128(bounty) });
+        if (kept != 0) totalHeld += kept;
         emit Convicted(key, node_.run, slashed, bounty, beneficiary);
 
         // Interaction.
         if (status == Status.Active && node_.role == Role.Validator) _removeValidator(node_.run);
-        TOKEN.burn(slashed - bounty);
+        TOKEN.burn(slashed - bounty - kept);
     }
 
     // ------------------------------------------------------------------------------------------------------- views
@@ -357,6 +375,11 @@ contract Registry is IRegistry, EIP712 {
                 )
             )
         );
+    }
+
+    /// @dev Its lock is still there.
+    function _requireBound(address key, Status status) private pure {
+        require(status == Status.Active || status == Status.Retired, NotSlashable(key, status));
     }
 
     function _onlyCourt() private view {

@@ -37,8 +37,9 @@ contract SlashCourt is Grading {
     /// validates, for such a node must not be out of reach. One alone never convicts.
     uint256 public constant MIN_JURY = 2;
 
-    bytes32 private constant RECEIPT_TYPEHASH =
-        keccak256("Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size)");
+    bytes32 private constant RECEIPT_TYPEHASH = keccak256(
+        "Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size,uint64 storedAt)"
+    );
 
     // ----------------------------------------------------------------------------------------------------- storage
 
@@ -46,6 +47,7 @@ contract SlashCourt is Grading {
     uint256 public caseCount;
 
     mapping(uint256 caseId => Case) private _cases;
+    mapping(address challenger => mapping(address node => mapping(Kind kind => uint256 caseId))) private _openCases;
     mapping(uint256 caseId => mapping(address judge => Ballot)) private _ballots;
 
     // ------------------------------------------------------------------------------------------------- constructor
@@ -124,14 +126,11 @@ contract SlashCourt is Grading {
         bytes32 hash = voteHash(caseId, msg.sender, guilty, salt);
         require(bytes31(hash) == ballot_.hash, WrongVote(caseId, msg.sender, hash, ballot_.hash));
 
-        // Effect.
-        ballot_.state = BallotState.Revealed;
+        // Effect. The deposit stays until it is known who was right.
+        ballot_.state = guilty ? BallotState.VotedGuilty : BallotState.VotedNotGuilty;
         case_.reveals++;
         if (guilty) case_.guiltyVotes++;
         emit VoteRevealed(caseId, msg.sender, guilty);
-
-        // Interaction.
-        _release(msg.sender, case_.deposit);
     }
 
     /// @inheritdoc ISlashCourt
@@ -155,6 +154,8 @@ contract SlashCourt is Grading {
         // Check.
         require(case_.kind == Kind.DataMissing, KindNotMissing(caseId, case_.kind));
         _checkAccusable(Target(node, index, receipt.step, receipt.root));
+        uint256 committedAt = _committedAt(node, index);
+        require(receipt.storedAt <= committedAt, ReceiptTooLate(receipt.storedAt, committedAt));
         address signer = ECDSA.recoverCalldata(receiptDigest(run, node, index, receipt), signature);
         address storageKey = RUNS.storageKeyOf(run);
         require(signer == storageKey, ReceiptNotByStorage(signer, storageKey));
@@ -168,7 +169,8 @@ contract SlashCourt is Grading {
         amount = collectable(caseId, judge);
         require(amount != 0, NothingToCollect(caseId, judge));
 
-        _ballots[caseId][judge].state = BallotState.Collected;
+        Ballot storage ballot_ = _ballots[caseId][judge];
+        ballot_.state = ballot_.state == BallotState.Committed ? BallotState.Returned : BallotState.Collected;
         emit Collected(caseId, judge, amount);
 
         _release(judge, amount);
@@ -209,8 +211,10 @@ contract SlashCourt is Grading {
         Outcome outcome = case_.outcome;
         BallotState state = _ballots[caseId][judge].state;
         if (outcome == Outcome.Open) return 0;
-        if (state == BallotState.Revealed) return case_.share;
-        return state == BallotState.Committed && !Payouts.forfeits(outcome) ? case_.deposit : 0;
+        if (state == BallotState.Committed) return Payouts.isVerdict(outcome) ? 0 : case_.deposit;
+        bool guilty = state == BallotState.VotedGuilty;
+        if (!guilty && state != BallotState.VotedNotGuilty) return 0;
+        return _isRewarded(case_, guilty) ? uint256(case_.deposit) + case_.share : 0;
     }
 
     /// @inheritdoc ISlashCourt
@@ -233,8 +237,11 @@ contract SlashCourt is Grading {
         view
         returns (bytes32)
     {
-        bytes32 hash =
-            keccak256(abi.encode(RECEIPT_TYPEHASH, run, node, index, receipt.root, receipt.fileHash, receipt.size));
+        bytes32 hash = keccak256(
+            abi.encode(
+                RECEIPT_TYPEHASH, run, node, index, receipt.root, receipt.fileHash, receipt.size, receipt.storedAt
+            )
+        );
         return _typedDigest(hash);
     }
 
@@ -244,9 +251,12 @@ contract SlashCourt is Grading {
     function _bring(Target memory target, Accusation memory accusation) private returns (uint256 caseId) {
         // Check.
         uint256 committedAt = _checkInTime(target.node, target.index);
+        uint256 open = _openCases[msg.sender][accusation.node][accusation.kind];
+        require(open == 0, CaseOpenAlready(msg.sender, accusation.node, open));
 
         // Effect.
         caseId = ++caseCount;
+        _openCases[msg.sender][accusation.node][accusation.kind] = caseId;
         Case storage case_ = _cases[caseId];
         case_.node = accusation.node;
         case_.index = target.index;
@@ -264,9 +274,13 @@ contract SlashCourt is Grading {
 
     /// @return committedAt Second of the commitment.
     function _checkInTime(address node, uint32 index) private view returns (uint256 committedAt) {
-        committedAt = RUNS.commitment(node, index).committedAt;
+        committedAt = _committedAt(node, index);
         uint256 deadline = Windows.challengeableUntil(Windows.hourOf(committedAt));
         require(block.timestamp <= deadline, ChallengeTooLate(node, index, deadline, block.timestamp));
+    }
+
+    function _committedAt(address node, uint32 index) private view returns (uint256) {
+        return RUNS.commitment(node, index).committedAt;
     }
 
     /// @dev Checks the challenger and fixes the jury and the phases. Owner and trainer of a run cannot be its validators
@@ -299,28 +313,18 @@ contract SlashCourt is Grading {
         return challenger.operator;
     }
 
-    /// @dev The second by which judges were validators, and how many they are. Work is taken from four validators on, so
-    /// before a commitment there are too few only if they came in its very second: then these judge it, for nobody could
-    /// otherwise.
+    /// @dev The second by which judges and challenger were validators, and how many judges there are: without the
+    /// challenger and without the accused's operator's own.
     function _seniors(IRegistry.Node memory accused, uint256 committedAt, uint256 seniority)
         private
         view
         returns (uint256 seniorBefore, uint256 jury)
     {
-        uint256 senior = block.timestamp - seniority;
-        seniorBefore = Math.min(senior, committedAt - 1);
-        jury = _jury(accused, seniorBefore);
-        if (jury < MIN_JURY && senior >= committedAt) {
-            seniorBefore = committedAt;
-            jury = _jury(accused, seniorBefore);
-        }
-    }
-
-    /// @dev Validators that were active then, without the challenger and without the accused's operator's own.
-    function _jury(IRegistry.Node memory accused, uint256 seniorBefore) private view returns (uint256 jury) {
         uint32 run = accused.run;
-        jury = REGISTRY.validatorsAt(run, seniorBefore);
-        if (_wasValidator(msg.sender, run, seniorBefore)) jury--;
+        seniorBefore = Math.min(block.timestamp - seniority, committedAt - 1);
+        bool senior = _wasValidator(msg.sender, run, seniorBefore);
+        require(senior, ChallengerTooJunior(msg.sender, seniorBefore));
+        jury = REGISTRY.validatorsAt(run, seniorBefore) - 1;
         address own = REGISTRY.validatorOf(accused.operator, run);
         if (own != address(0) && _wasValidator(own, run, seniorBefore)) jury--;
     }
@@ -367,21 +371,41 @@ contract SlashCourt is Grading {
     function _verdict(Case storage case_) private view returns (Outcome) {
         uint256 jury = case_.jury;
         if (uint256(case_.reveals) * 2 <= jury) return Outcome.NoQuorum;
-        return uint256(case_.guiltyVotes) * 2 > jury ? Outcome.Guilty : Outcome.NotGuilty;
+        if (uint256(case_.guiltyVotes) * 2 > jury) return Outcome.Guilty;
+        return case_.kind == Kind.DataMissing ? Outcome.Cured : Outcome.NotGuilty;
     }
 
     function _end(uint256 caseId, Case storage case_, Outcome outcome) private {
         // Effect.
-        Payouts.Payout memory payout = Payouts.split(outcome, case_.fee, case_.deposit, case_.commits, case_.reveals);
         case_.outcome = outcome;
-        case_.share = uint96(payout.share);
+        delete _openCases[case_.challenger][case_.node][case_.kind];
         emit CaseResolved(caseId, case_.node, outcome, case_.guiltyVotes, case_.reveals, case_.jury);
 
-        // Interaction.
+        // Interaction, and an effect that follows from it: what the accused has left decides what judges share.
         RUNS.thaw(case_.node);
-        _release(case_.challenger, payout.toChallenger);
-        _release(case_.node, payout.toAccused);
-        if (outcome == Outcome.Guilty) _convict(case_.node, case_.run, _operatorOf(case_.challenger));
+        uint256 prize = _prize(case_, outcome);
+        uint256 judges = _isRewarded(case_, false) ? case_.reveals - case_.guiltyVotes : 0;
+        if (_isRewarded(case_, true)) judges += case_.guiltyVotes;
+        uint256 deposits = Payouts.isVerdict(outcome) ? (case_.commits - judges) * case_.deposit : 0;
+        (uint256 share, uint256 toChallenger, uint256 toAccused) =
+            Payouts.split(outcome, case_.fee, prize, judges, deposits);
+        case_.share = uint96(share);
+        _release(case_.challenger, toChallenger);
+        _release(case_.node, toAccused);
+    }
+
+    /// @dev What the judges are paid out of: the fee, or as much from the accused where the fee goes back. Either verdict
+    /// pays the same, so that nobody votes for the pay.
+    function _prize(Case storage case_, Outcome outcome) private returns (uint256) {
+        if (outcome == Outcome.Guilty) {
+            return _convict(case_.node, case_.run, _operatorOf(case_.challenger), case_.fee);
+        }
+        if (outcome == Outcome.Cured) return REGISTRY.fine(case_.node, case_.fee);
+        return outcome == Outcome.Moot ? 0 : case_.fee;
+    }
+
+    function _isRewarded(Case storage case_, bool votedGuilty) private view returns (bool) {
+        return Payouts.isRewarded(case_.outcome, votedGuilty, case_.reveals - case_.guiltyVotes, case_.jury);
     }
 
     /// @dev To the operator of a node.

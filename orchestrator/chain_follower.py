@@ -165,7 +165,7 @@ class Follower:
             free = state.balance - state.reserved
             seen = ChainState(min_validators=min_validators, free_escrow=free, paused_until=paused_until)
             self._observed = time.monotonic()
-        self._queries.chain = replace(seen, now=head.timestamp)
+        self._queries.chain = replace(seen, now=head.timestamp, read_at=time.monotonic())
 
     async def _is_gone(self, number: int, digest: bytes, head: Block) -> bool:
         """Return whether a block is gone from the chain. Raises UnreachableError while the endpoint may just lag."""

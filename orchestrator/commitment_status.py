@@ -2,7 +2,8 @@
 
 - A rejection holds a commitment out until the case *its own validator* opened about it has ended not guilty and no
   other is open. (Another challenger's lost case releases nothing: a friend of the accused could open it to lose.)
-- A case that was dismissed shows the storage's receipt: from then on nobody's "data missing" counts.
+- A case that was dismissed shows the storage's receipt, and one that was cured that the file came late: from then on
+  nobody's "data missing" counts. Who gave such a verdict inspects the file, and gives another one.
 - Verdicts of jailed validators count neither way.
 - A jailed node's work is void, whatever the verdicts about it.
 - Otherwise the run's required number of accepting validators makes it accepted; in a run with private tests, as many
@@ -61,7 +62,7 @@ def commitment_status(
     """
     contested = any(case.outcome == "open" for case in cases)
     cleared = set() if contested else {case.challenger for case in cases if case.outcome == "not_guilty"}
-    received = any(case.outcome == "dismissed" for case in cases)
+    received = any(case.outcome in ("dismissed", "cured") for case in cases)
     for opinion in opinions:
         answered = opinion.validator in cleared or (received and opinion.reason == "data_missing")
         if opinion.trusted and not opinion.accepted and not answered:

@@ -53,6 +53,8 @@ class ChainState:
 
     now: int = 0
     """Timestamp of the newest block read."""
+    read_at: float = float("-inf")
+    """Monotonic second at which it was read."""
     min_validators: int = 0
     free_escrow: int | None = None
     """Token wei of the run's escrow that are not reserved; None before the first poll."""

@@ -56,13 +56,13 @@ async def rebuild(
         check_upload(where, upload)
 
     kept_uploads = [u for u in await _documents(uploads.records, Upload, check_one) if u.receipt.run == run]
-    for upload in kept_uploads:
+    for upload in sorted(kept_uploads, key=lambda one: one.receipt.stored_at):  # the first receipt of a file counts
         await uploads.record(upload, 0.0)
     kept_verdicts = await _documents(verdicts.copies, Verdict, lambda verdict: check_verdict(where, verdict))
     kept_verdicts = [verdict for verdict in kept_verdicts if verdict.run == run]
-    for verdict in sorted(kept_verdicts, key=lambda v: (v.step, v.node, v.index, v.validator)):
+    for verdict in sorted(kept_verdicts, key=lambda v: (v.step, v.node, v.index, v.validator, v.draw_index)):
         await verdicts.record(verdict, 0.0)
-    by_work = {(v.validator, v.node, v.index, v.root): v for v in kept_verdicts}
+    by_work = {(v.validator, v.node, v.index, v.root): v for v in kept_verdicts if v.accepted}
 
     def check_grades(shown: ShownGrades) -> None:
         one = shown.statement

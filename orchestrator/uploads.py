@@ -11,7 +11,9 @@ The rules, so that nobody can be framed:
    at most MAX_ROOTS, for the node's next AHEAD indices, by an active worker.
 4. After the commitment, only its own root can still be uploaded, by the node in any state: so missing data can still
    be supplied.
-5. The receipt is given when file and record are on disk, not before.
+5. The receipt is given when file and record are on disk, not before. It says the second of the latest block that was
+   read by then, so a file that comes after its commitment has a receipt that says so. While the chain cannot be read
+   there are no receipts.
 6. A node uploads one file at a time: nobody can block the others by sending many slowly.
 """
 
@@ -46,6 +48,9 @@ FOOTER_BYTES: Final = 1 << 16
 
 MAX_ROOTS: Final = 16
 """Roots a node may upload for one index before it commits to one of them."""
+
+FRESH_SECONDS: Final = 30.0
+"""Age of what is known of the chain beyond which no receipt is given: its second would be too early."""
 
 log = telemetry.logger("orchestrator")
 BYTES_RECEIVED: Final = telemetry.counter("upload_bytes", "Bytes of rollout files received and kept")
@@ -117,6 +122,7 @@ class Uploads:
             raise problems.try_later(f"another upload of {caller.address} is under way")
         if self._slots.locked():
             raise problems.try_later("as many uploads as this orchestrator takes at once are under way")
+        self._chain_time()
         self._uploading.add(caller.address)
         try:
             async with self._slots:
@@ -134,6 +140,7 @@ class Uploads:
             root=root,
             file_hash=name,
             size=size,
+            stored_at=self._chain_time(),
             signature=UNSIGNED,
         )
         upload = Upload(receipt=sign_message(self._signer, self._where, receipt), request=caller.request)
@@ -143,6 +150,13 @@ class Uploads:
         BYTES_RECEIVED.inc(size)
         log.info("uploaded", node=caller.address, index=index, bytes=size)
         return upload
+
+    def _chain_time(self) -> int:
+        """Return the second of the latest block. Raises RefusedError while the chain was not read of late."""
+        chain = self._queries.chain
+        if time.monotonic() - chain.read_at > FRESH_SECONDS:
+            raise problems.try_later("the chain cannot be read, so a receipt could not say when the file came")
+        return chain.now
 
     async def record(self, upload: Upload, received: float) -> bool:
         """Record an upload in the database. Return False when its (node, index, root) has one."""

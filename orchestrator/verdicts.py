@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from eth_utils.crypto import keccak
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, delete, select
 
 from muster.clients.storage import ContentStore
 from muster.constants import DRAW_CHAIN_LENGTH
@@ -139,6 +139,7 @@ class Verdicts:
         row = row_of(verdicts, verdict, document=verdict.model_dump_json(), received=received)
 
         def write(connection: Connection) -> tuple[bool, CommitmentStatus | None]:
+            _forget_missing(connection, verdict)
             if not insert_once(connection, verdicts, row):
                 return False, None
             if not verdict.accepted:
@@ -202,7 +203,7 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
         return problems.malformed("an acceptance commits to grades in a run with private tests, and nothing else does")
     if verdict.draw_index >= DRAW_CHAIN_LENGTH:
         return problems.malformed(f"draw index {verdict.draw_index} is beyond the hash chain")
-    if known.earlier is not None:
+    if known.earlier is not None and not is_second_look(known.earlier, verdict):
         return problems.conflict(f"{verdict.validator} has given another verdict on {what}")
     if known.committed is None:
         return problems.not_found(f"there is no {what} yet", "try again once the orchestrator has read more blocks")
@@ -213,6 +214,24 @@ def refuse_verdict(verdict: Verdict, known: Known, *, graded: bool = False) -> E
     if known.below is not None and known.below[0] == verdict.draw_index:
         return problems.conflict(f"link {verdict.draw_index} of {verdict.validator}'s hash chain was used before")
     return None
+
+
+def is_second_look(earlier: Verdict, verdict: Verdict) -> bool:
+    """Return whether a verdict may take an earlier one's place: its file was missing, and other rows are drawn now."""
+    return (
+        earlier.reason == "data_missing"
+        and verdict.reason != earlier.reason
+        and verdict.draw_index > earlier.draw_index
+    )
+
+
+def _forget_missing(connection: Connection, verdict: Verdict) -> None:
+    """Delete the validator's earlier verdict on this commitment, if it was that the file is missing."""
+    if verdict.reason == "data_missing":
+        return
+    named = verdicts.c.validator == verdict.validator, verdicts.c.node == verdict.node
+    work = verdicts.c.index == verdict.index, verdicts.c.root == verdict.root
+    connection.execute(delete(verdicts).where(*named, *work, verdicts.c.reason == "data_missing"))
 
 
 def _hash_times(value: bytes, times: int) -> bytes:

@@ -74,6 +74,8 @@ def read_trees(artifacts: Path) -> Tree:
     """Read all that our own sources and OpenZeppelin's say in their documentation comments."""
     tree = Tree()
     for path in sorted(artifacts.glob("*.sol/*.json")):
+        if path.name.endswith(".tests.json"):  # what tests compiled beside it, perhaps of an older source
+            continue
         source = json.loads(path.read_text()).get("ast", {})
         if source.get("absolutePath", "").startswith("tests/"):
             continue

@@ -30,7 +30,8 @@ from validator.records import StoredVerdict
 from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling
 
 MAX_LOST_CASES: Final = 3
-"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect."""
+"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect. A cured one
+does not count: the file was missing."""
 
 SUSPECT_SECONDS: Final = 3600.0
 """Pause between two attempts at an accusation while that is so; each logs the reason."""
@@ -38,7 +39,9 @@ SUSPECT_SECONDS: Final = 3600.0
 PROVABLE: Final = (Kind.WRONG_DRAW, Kind.OUT_OF_BOUNDS)
 """What the contract may see itself, in the first row of the evidence."""
 
-TEMPORARY: Final = frozenset({"FreeBalanceShort", "TooManyCases", "TooFewJudges"})
+TEMPORARY: Final = frozenset(
+    {"FreeBalanceShort", "TooManyCases", "TooFewJudges", "ChallengerTooJunior", "CaseOpenAlready"}
+)
 """Reverts of an opening that money or time may mend."""
 
 log = telemetry.logger("validator")

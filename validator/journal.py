@@ -35,6 +35,9 @@ MAX_CASES: Final = 2
 NO_QUORUM_SECONDS: Final = 30.0
 """Pause between them."""
 
+_UNDECIDED: Final = (Outcome.NOT_GUILTY, Outcome.NO_QUORUM, Outcome.DISMISSED, Outcome.CURED)
+"""Ends of a case after which its node goes on."""
+
 
 class ValidatorJournal(Journal):
     """The journal of one validator. Hold its folder's lock while using it."""
@@ -152,6 +155,24 @@ class ValidatorJournal(Journal):
                    (SELECT accused, node, idx, root FROM cases WHERE case_id = ? AND challenger = ?)""",
                 *(now + NO_QUORUM_SECONDS, MAX_CASES, event.case_id, self.validator),
             )
+        if changed and event.outcome in _UNDECIDED:
+            self._inspect_again(event.case_id)
+
+    def _inspect_again(self, case_id: int) -> None:
+        """Queue a commitment whose case about missing data has ended: its file came late, or nobody had looked.
+
+        Its sample takes a new link of the hash chain: the verdict showed which rows the old one draws. A verdict
+        that is about to be taken to court once more stays.
+        """
+        self.execute(
+            """UPDATE commitments SET state = 'pending', retry_at = 0,
+                      draw_index = (SELECT MAX(draw_index) + 1 FROM commitments)
+               WHERE state = 'judged' AND reason = 'data_missing'
+                 AND (node, idx, root) IN (SELECT node, idx, root FROM cases WHERE case_id = ? AND kind = ?)
+                 AND (node, idx, root) NOT IN
+                     (SELECT node, idx, root FROM verdicts WHERE court = 'waiting' AND opened > 0)""",
+            *(case_id, int(Kind.DATA_MISSING)),
+        )
 
     def _convicted(self, node: str) -> None:
         self.execute("UPDATE commitments SET state = 'skipped' WHERE node = ? AND state = 'pending'", node)
@@ -219,7 +240,7 @@ class ValidatorJournal(Journal):
         pooled: PooledWork | None = None,
         shown: ShownGrades | None = None,
     ) -> None:
-        """Record a verdict: to be reported, and, from `accuse_at` on, to be taken to court.
+        """Record a verdict, in place of one about missing data: to be reported, and from `accuse_at` on for court.
 
         Keep what pools take, and the grades that the verdict commits to.
         """
@@ -237,7 +258,8 @@ class ValidatorJournal(Journal):
                 *(verdict.accepted, verdict.reason, *key),
             )
             self.execute(
-                "INSERT INTO verdicts (node, idx, root, document, evidence, court, due) VALUES (?, ?, ?, ?, ?, ?, ?)",
+                """INSERT OR REPLACE INTO verdicts (node, idx, root, document, evidence, court, due)
+                   VALUES (?, ?, ?, ?, ?, ?, ?)""",
                 *(*key, verdict.model_dump_json(), evidence, None if accuse_at is None else "waiting", accuse_at),
             )
 

@@ -14,8 +14,8 @@ from typing import Final
 
 from muster.chain.client import Chain, vote_hash
 from muster.chain.types import Block
-from muster.contracts import court
-from muster.contracts.court import BallotState, Outcome
+from muster.contracts import court, runs
+from muster.contracts.court import BallotState, Kind, Outcome
 from muster.errors import CheckError, MusterError, RevertError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
@@ -138,12 +138,31 @@ class Juror:
         )
 
     async def _decide(self, case: CaseRecord) -> None:
-        """Verify the evidence and write the vote down."""
+        """Verify the evidence and write the vote down, unless the storage's receipt ends the case."""
+        if case.kind == Kind.DATA_MISSING and await self._dismiss(case):
+            return
         guilty = await self.verify(case)
         if guilty is None:
             self.not_before[case.case_id] = time.monotonic() + VERIFY_RETRY_SECONDS
             return
         self.journal.seal_ballot(case, guilty, secrets.token_bytes(32))
+
+    async def _dismiss(self, case: CaseRecord) -> bool:
+        """Dismiss a case about a file that was there before the commitment, which its worker did not do itself.
+
+        Return whether it was dismissed. A file that came later is no reason: the case ends cured, at its node's cost.
+        """
+        c = case.commitment
+        try:
+            upload = await self.context.upload(c)
+        except (UnreachableError, CheckError):
+            return False
+        made = await self.chain.call(runs.commitment(c.node, c.index))
+        if upload.receipt.stored_at > made.committed_at:
+            return False
+        mined = await self.chain.dismiss(case.case_id, c.step, upload.receipt)
+        log.info("dismissed by the storage's receipt", case=case.case_id, tx=mined.hash)
+        return True
 
     async def _commit(self, case: CaseRecord) -> None:
         guilty, salt = case.vote

@@ -91,6 +91,8 @@ class Committer:
         if entry.state == "saved" and (reason := await self._upload(entry)):
             return reason
         failpoint("worker.uploaded")
+        if reason := await self._receipt_ahead(entry):
+            return reason
         try:
             mined = await self._context.chain.send(
                 runs.commit_work(self._context.run, entry.step, entry.anchor, entry.index, entry.root)
@@ -105,6 +107,13 @@ class Committer:
         COMMITMENTS.inc()
         log.info("committed", step=entry.step, index=entry.index, tx=mined.hash, gas=mined.gas_used)
         return ""
+
+    async def _receipt_ahead(self, entry: Entry) -> str:
+        """Return why the receipt would not answer a case about this commitment yet, or "": it must not be later."""
+        receipt, head = self._context.journal.receipt(entry.index), await self._context.chain.head()
+        if receipt is None or receipt.stored_at <= head.timestamp:
+            return ""
+        return f"the receipt is of second {receipt.stored_at}, the latest block here of second {head.timestamp}"
 
     async def _upload(self, entry: Entry) -> str:
         """Upload the file and keep its receipt. Return why that cannot be, or ""."""

@@ -82,10 +82,12 @@ interface IRegistry {
     event Retired(address indexed node, uint32 indexed run, uint256 withdrawableAt);
     event Withdrawn(address indexed node, address indexed operator, uint256 amount);
     /// @notice A node was convicted: `slashed` left its lock, `bounty` of it went to `beneficiary`'s free balance and the
-    /// rest was burned.
+    /// rest was burned, but for what the court keeps for judges.
     event Convicted(
         address indexed node, uint32 indexed run, uint256 slashed, uint256 bounty, address indexed beneficiary
     );
+    /// @notice A node was fined: `amount` left its lock for the court's keeping.
+    event Fined(address indexed node, uint32 indexed run, uint256 amount);
     /// @notice The court took `amount` from an operator's free balance into its keeping.
     event Held(address indexed operator, uint256 amount);
     /// @notice The court gave `amount` from its keeping to an operator's free balance.
@@ -150,13 +152,17 @@ interface IRegistry {
     /// release more than it holds.
     function release(address operator, uint256 amount) external;
 
-    /// @notice Jails a node and slashes its lock: a share to `beneficiary`'s free balance, the rest burned. Once per
-    /// node. Only SlashCourt.
+    /// @notice Moves `amount` of a node's lock, or what is left of it, into the court's keeping. Only SlashCourt.
+    function fine(address key, uint256 amount) external returns (uint256 taken);
+
+    /// @notice Jails a node and slashes its lock: a share to `beneficiary`'s free balance, `prize` into the court's
+    /// keeping, or what is left if that is less, the rest burned. Once per node. Only SlashCourt.
     /// @param slashBps Share of the lock, in basis points.
     /// @param bountyBps Share of the slash, in basis points.
-    function convict(address key, uint256 slashBps, uint256 bountyBps, address beneficiary)
+    /// @return kept What went into the court's keeping.
+    function convict(address key, uint256 slashBps, uint256 bountyBps, uint256 prize, address beneficiary)
         external
-        returns (uint256 slashed, uint256 bounty);
+        returns (uint256 kept);
 
     // ------------------------------------------------------------------------------------------------------- views
 

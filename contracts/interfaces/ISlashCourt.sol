@@ -34,14 +34,17 @@ interface ISlashCourt is IMasters {
     }
 
     /// @notice Open until resolved. Moot: the node was convicted in another case before this one ended. Dismissed: the
-    /// storage's receipt was shown.
+    /// storage's receipt from before the commitment was shown. Cured: missing data that nobody had such a receipt for was
+    /// there when the jury looked, or half of the jury did not say otherwise; nobody was wrong but the node, which was
+    /// late.
     enum Outcome {
         Open,
         Guilty,
         NotGuilty,
         NoQuorum,
         Moot,
-        Dismissed
+        Dismissed,
+        Cured
     }
 
     /// @notice What the contract itself finds wrong with leaves.
@@ -70,21 +73,28 @@ interface ISlashCourt is IMasters {
     }
 
     /// @notice What the storage promised of a commitment's file. Signed by the run's storage key under the Registry's
-    /// EIP-712 domain as Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size).
+    /// EIP-712 domain as Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size,uint64
+    /// storedAt).
     /// @param step Of the commitment; not in the receipt, but with the root it names the commitment.
+    /// @param storedAt Second of the latest block that the storage had seen when the file was complete. A commitment made
+    /// with the receipt in hand is in a later block, whatever anybody's clock says.
     struct Receipt {
         uint32 step;
         bytes32 root;
         bytes32 fileHash;
         uint64 size;
+        uint64 storedAt;
     }
 
-    /// @notice What a judge has done in a case. Collected: took its share (or its deposit back) after the end.
+    /// @notice What a judge has done in a case. Collected: it revealed, and took its deposit and its share after the end.
+    /// Returned: it did not reveal, and took its deposit back after an end without a verdict.
     enum BallotState {
         None,
         Committed,
-        Revealed,
-        Collected
+        VotedGuilty,
+        VotedNotGuilty,
+        Collected,
+        Returned
     }
 
     /// @param node The accused: of a wrong grade the validator, else whose commitment it is.
@@ -101,7 +111,7 @@ interface ISlashCourt is IMasters {
     /// @param commits Votes committed.
     /// @param reveals Votes revealed.
     /// @param guiltyVotes Of those, guilty.
-    /// @param share What each revealer can collect after the end.
+    /// @param share What each judge that is rewarded can collect after the end, beside its deposit.
     /// @param commitEnds Second at which committing ends.
     /// @param revealEnds Second at which revealing ends.
     /// @param seniorBefore Judges are the validators that were active at this second: `jurySeniority` before the opening,
@@ -182,6 +192,8 @@ interface ISlashCourt is IMasters {
     error NodeGone(address node);
     error NotChallenger(address caller, uint32 run);
     error OwnNode(address challenger, address node, address operator);
+    error ChallengerTooJunior(address challenger, uint256 seniorBefore);
+    error CaseOpenAlready(address challenger, address node, uint256 caseId);
     error ChallengeTooLate(address node, uint32 index, uint256 deadline, uint256 timestamp);
     error TooFewJudges(uint256 jury, uint256 needed);
     error NotJudge(uint256 caseId, address caller);
@@ -202,14 +214,16 @@ interface ISlashCourt is IMasters {
     error NothingRefuted(address node, uint32 index, uint256 position);
     error KindNotMissing(uint256 caseId, Kind kind);
     error ReceiptNotByStorage(address signer, address storageKey);
+    error ReceiptTooLate(uint256 storedAt, uint256 committedAt);
     error KindOfGrades();
     error NotGrader(address validator, uint32 run);
     error GradeNotByValidator(address signer, address validator);
 
     // ------------------------------------------------------------------------------------------------ juried cases
 
-    /// @notice Accuses a node of a commitment. The caller is an active validator of the run, whose operator pays the fee
-    /// out of its free balance. Pay of the node that cases can still be about is frozen until the case ends.
+    /// @notice Accuses a node of a commitment. The caller is an active validator of the run, as senior as its judges have
+    /// to be, whose operator pays the fee out of its free balance. It has one open case per node and kind. Pay of the
+    /// node that cases can still be about is frozen until the case ends.
     /// @param step Of the commitment.
     /// @param root Of the commitment.
     /// @param position Row concerned; ignored where the kind concerns the whole commitment.
@@ -251,24 +265,28 @@ interface ISlashCourt is IMasters {
     /// @param hash `voteHash` of the vote and a salt that the judge keeps (a lost salt forfeits the deposit).
     function commitVote(uint256 caseId, bytes32 charge, bytes32 hash) external;
 
-    /// @notice Reveals a vote and returns the deposit. Possible when committing has ended or the whole jury has
+    /// @notice Reveals a vote. The deposit stays until the end. Possible when committing has ended or the whole jury has
     /// committed; about missing data only when committing has ended, so that its cure has its time.
     function revealVote(uint256 caseId, bool guilty, bytes32 salt) external;
 
     /// @notice Ends a case whose result cannot change any more. Anyone may call it.
-    /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid; forfeited
-    /// deposits go to the revealers. Not guilty: fee and forfeited deposits go to the revealers. No quorum: deposits
-    /// back, the fee to the revealers or else to the accused. Moot: fee and deposits back.
+    /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid; as much as
+    /// the fee of the slash goes to the judges. Not guilty: the fee goes to the judges. Cured: the fee is repaid, as much
+    /// of the accused's lock goes to the judges. After these verdicts the judges that are paid are those that voted for
+    /// it, if they are more than half of the jury, else those that revealed; they have their deposits back and share
+    /// those of the others. No quorum: deposits back, the fee to the revealers or else to the accused. Moot: fee and
+    /// deposits back.
     function resolve(uint256 caseId) external returns (Outcome outcome);
 
-    /// @notice Ends an open case about missing data as Dismissed: the storage signed that it had the file, so whose
-    /// fault it is that it cannot be had is not the node's. Anyone may call it, as long as the case is open.
+    /// @notice Ends an open case about missing data as Dismissed: the storage signed that it had the file before the
+    /// commitment, so whose fault it is that it cannot be had is not the node's. Anyone may call it, as long as the case
+    /// is open.
     /// Deposits back, the fee to those who revealed or else to the accused.
     /// @notice Warning: a storage key that signs for files it never had protects its friends from this one kind of
     /// case. The owner, who names the key, pays for their work.
     function dismiss(uint256 caseId, Receipt calldata receipt, bytes calldata signature) external;
 
-    /// @notice Pays a judge's operator what an ended case owes the judge. Anyone may call it.
+    /// @notice Pays a judge's operator what an ended case owes the judge, its deposit included. Anyone may call it.
     function collect(uint256 caseId, address judge) external returns (uint256 amount);
 
     // --------------------------------------------------------------------------------------------- objective proofs

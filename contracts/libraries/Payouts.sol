@@ -3,37 +3,52 @@ pragma solidity ^0.8.30;
 
 import { ISlashCourt } from "../interfaces/ISlashCourt.sol";
 
-/// @title Who gets what came into a case: the fee, and a deposit per commit, of which each reveal has one back already.
+/// @title Who gets what came into a case: the fee, a deposit per commit, and what the accused paid for the judges.
 library Payouts {
-    /// @param share Of each judge that revealed.
-    /// @param back Of each judge that committed and did not reveal.
-    /// @param toChallenger And the rest: what does not divide goes to whom the outcome favours.
-    /// @param toAccused Its operator, as the challenger's.
-    struct Payout {
-        uint256 share;
-        uint256 back;
-        uint256 toChallenger;
-        uint256 toAccused;
+    /// @notice Only a verdict takes deposits.
+    function isVerdict(ISlashCourt.Outcome outcome) internal pure returns (bool) {
+        return outcome == ISlashCourt.Outcome.Guilty || outcome == ISlashCourt.Outcome.NotGuilty
+            || outcome == ISlashCourt.Outcome.Cured;
     }
 
-    /// @notice Only a verdict takes the deposit of a judge that committed and did not reveal.
-    function forfeits(ISlashCourt.Outcome outcome) internal pure returns (bool) {
-        return outcome == ISlashCourt.Outcome.Guilty || outcome == ISlashCourt.Outcome.NotGuilty;
+    /// @notice Whether an outcome gives the fee back to the challenger, who was right or too late.
+    function isFeeReturned(ISlashCourt.Outcome outcome) internal pure returns (bool) {
+        return outcome == ISlashCourt.Outcome.Guilty || outcome == ISlashCourt.Outcome.Moot
+            || outcome == ISlashCourt.Outcome.Cured;
     }
 
-    /// @dev The fee goes back to a challenger who was right or too late, else to the revealers.
-    function split(ISlashCourt.Outcome outcome, uint256 fee, uint256 deposit, uint256 commits, uint256 reveals)
+    /// @notice Whether a judge that revealed has its deposit back and a share. A verdict that more than half of the jury
+    /// voted for costs the others their deposits. One that silence decided does not: of who revealed nobody is to lose to
+    /// who did not.
+    /// @param votedGuilty What that judge voted.
+    /// @param acquittals Votes revealed that were not guilty.
+    function isRewarded(ISlashCourt.Outcome outcome, bool votedGuilty, uint256 acquittals, uint256 jury)
         internal
         pure
-        returns (Payout memory payout)
+        returns (bool)
     {
-        bool feeBack = outcome == ISlashCourt.Outcome.Guilty || outcome == ISlashCourt.Outcome.Moot;
-        uint256 pot = feeBack ? 0 : fee;
-        if (forfeits(outcome)) pot += (commits - reveals) * deposit;
-        else payout.back = deposit;
-        if (reveals != 0) payout.share = pot / reveals;
-        uint256 rest = pot - payout.share * reveals;
-        if (feeBack) payout.toChallenger = fee + rest;
-        else payout.toAccused = rest;
+        if (!isVerdict(outcome)) return true;
+        if (outcome == ISlashCourt.Outcome.Guilty) return votedGuilty;
+        return !votedGuilty || acquittals * 2 <= jury;
+    }
+
+    /// @param prize What the judges share beside deposits: the fee, or what took its place when the fee goes back.
+    /// @param judges How many are rewarded.
+    /// @param deposits Taken from judges that are not.
+    /// @return share Of each judge that is rewarded, beside its deposit.
+    /// @return toChallenger And the rest: what does not divide goes to whom the outcome favours.
+    /// @return toAccused Its operator, as the challenger's.
+    function split(ISlashCourt.Outcome outcome, uint256 fee, uint256 prize, uint256 judges, uint256 deposits)
+        internal
+        pure
+        returns (uint256 share, uint256 toChallenger, uint256 toAccused)
+    {
+        uint256 rest = prize + deposits;
+        if (judges != 0) {
+            share = rest / judges;
+            rest -= share * judges;
+        }
+        if (isFeeReturned(outcome)) toChallenger = fee + rest;
+        else toAccused = rest;
     }
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 pragma solidity ^0.8.30;
 
+import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { IRuns } from "../interfaces/IRuns.sol";
 
 /// @title The bounds of a run's terms. Everything a run may promise or demand is between these constants.
@@ -59,11 +60,14 @@ library TermBounds {
         _bound("pay", terms.pay, MIN_PAY, type(uint96).max);
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
-        // A fee and the deposits of 255 judges together fit the 96 bits of a judge's share.
-        _bound("caseFee", terms.caseFee, 1, type(uint88).max);
         _bound("juryDeposit", terms.juryDeposit, 1, type(uint88).max);
         _bound("slashBps", terms.slashBps, 1, BASIS_POINTS);
         _bound("bountyBps", terms.bountyBps, 0, MAX_BOUNTY_BPS);
+        // A conviction pays its judges as much as the fee, out of what the slash leaves of the smaller stake. A fee and the
+        // deposits of 255 judges together fit the 96 bits of a judge's share.
+        uint256 slash = Math.min(terms.workerStake, terms.validatorStake) * terms.slashBps / BASIS_POINTS;
+        uint256 left = slash - slash * terms.bountyBps / BASIS_POINTS;
+        _bound("caseFee", terms.caseFee, 1, Math.min(left, type(uint88).max));
     }
 
     function _checkSizes(IRuns.Terms calldata terms) private pure {

@@ -188,7 +188,8 @@ class Chain(ChainReader):
 
     async def dismiss(self, case_id: int, step: int, receipt: UploadReceipt) -> TxReceipt:
         """End a case about missing data by the storage's receipt. `step` is that of the commitment."""
-        on_chain = court.Receipt(step, hash_bytes(receipt.root), hash_bytes(receipt.file_hash), receipt.size)
+        root, file_hash = hash_bytes(receipt.root), hash_bytes(receipt.file_hash)
+        on_chain = court.Receipt(step, root, file_hash, receipt.size, receipt.stored_at)
         return await self.send(court.dismiss(case_id, on_chain, bytes.fromhex(receipt.signature[2:])))
 
     # Signatures

@@ -65,7 +65,7 @@ MAX_GRADES_CHARS: Final = 1 << 19
 
 
 class UploadReceipt(Message):
-    """The storage's promise that it holds a file; without it nobody commits."""
+    """The storage's promise that it holds a file, and since when; without it nobody commits."""
 
     struct: ClassVar = "Receipt"
 
@@ -75,6 +75,9 @@ class UploadReceipt(Message):
     root: Hash
     file_hash: Hash
     size: Annotated[int, Field(ge=1, lt=1 << 63), SignedAs("uint64")]
+    stored_at: Annotated[int, Field(ge=0, lt=1 << 63), SignedAs("uint64")]
+    """Second of the latest block that the storage had seen when the file was complete. The court dismisses a case by a
+    receipt only if that is no later than the commitment."""
     signature: Signature
 
 

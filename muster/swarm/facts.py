@@ -16,7 +16,7 @@ from muster.chain.client import Chain
 from muster.chain.provider import in_one_trip
 from muster.contracts.codec import Event
 from muster.contracts.court import CaseOpened, CaseResolved, Refuted, VoteRevealed
-from muster.contracts.registry import Convicted, Registered
+from muster.contracts.registry import Convicted, Fined, Registered
 from muster.contracts.runs import CheckpointPublished, Claimed, Voided, WorkCommitted
 from muster.errors import CheckError, StorageError
 from muster.runtime.telemetry import WEIGHTS_ARRIVED, WEIGHTS_LOADED
@@ -30,6 +30,7 @@ KINDS = (
     CheckpointPublished,
     Claimed,
     Convicted,
+    Fined,
     Refuted,
     Registered,
     Voided,
@@ -69,6 +70,7 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
     """Return cases and objective proofs, each with the conviction of its own transaction."""
     stakes = {one.node: one.lock for one in events if isinstance(one, Registered)}
     convictions = {(one.at.transaction, one.node): one for one in events if isinstance(one, Convicted)}
+    fines = {(one.at.transaction, one.node): one.amount for one in events if isinstance(one, Fined)}
     ends = {one.case_id: one for one in events if isinstance(one, CaseResolved)}
     cases = [one for one in events if isinstance(one, CaseOpened)]
     found = []
@@ -80,7 +82,8 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
         else:
             number, jury, challenger, outcome, last = 0, 0, one.prover, "guilty", one
         votes = [vote.guilty for vote in events if isinstance(vote, VoteRevealed) and vote.case_id == number]
-        stake, conviction = stakes.get(one.node, 0), convictions.get((last.at.transaction, one.node))
+        ended = last.at.transaction, one.node
+        stake, conviction = stakes.get(one.node, 0), convictions.get(ended)
         found.append(
             CaseResult(
                 case=number,
@@ -89,7 +92,7 @@ def case_results(events: Sequence[Event]) -> list[CaseResult]:
                 outcome=outcome,
                 transaction="0x" + last.at.transaction.hex(),
                 stake_before=stake,
-                stake_after=stake - (conviction.slashed if conviction else 0),
+                stake_after=stake - (conviction.slashed if conviction else fines.get(ended, 0)),
                 bounty=conviction.bounty if conviction else 0,
                 votes={"guilty": sum(votes), "not_guilty": len(votes) - sum(votes), "jury": jury},
                 challenger=challenger,

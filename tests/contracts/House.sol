@@ -276,6 +276,16 @@ abstract contract House {
         return court.openCase(node(i), index, step, _root(i, index), kind, 7, keccak256("evidence"));
     }
 
+    /// @dev The same is refused.
+    function _expectNoCase(uint256 challenger, uint256 i, uint32 index, ISlashCourt.Kind kind, bytes memory reason)
+        internal
+    {
+        uint32 step = _latest();
+        vm.expectRevert(reason);
+        vm.prank(node(challenger));
+        court.openCase(node(i), index, step, _root(i, index), kind, 7, keccak256("evidence"));
+    }
+
     function _salt(uint256 judge) internal pure returns (bytes32) {
         return keccak256(abi.encode("salt", judge));
     }
@@ -379,13 +389,23 @@ abstract contract House {
         court.prove(ISlashCourt.Target(node(i), index, step, root), _one(_opening(leaf, proof)));
     }
 
-    /// @dev The storage's receipt for commitment `index` of node i, made at the latest step to `_root`, signed by `key`.
+    /// @dev The storage's receipt for commitment `index` of node i, made at the latest step to `_root`, signed by `key`: the
+    /// file came in the very second of the commitment.
     function _receipt(uint256 key, uint256 i, uint32 index)
         internal
         view
         returns (ISlashCourt.Receipt memory receipt, bytes memory signature)
     {
-        receipt = ISlashCourt.Receipt(_latest(), _root(i, index), keccak256("file"), 12_345);
+        return _receiptAt(key, i, index, uint64(runs.commitment(node(i), index).committedAt));
+    }
+
+    /// @dev The same of a file that the storage had at a second.
+    function _receiptAt(uint256 key, uint256 i, uint32 index, uint64 storedAt)
+        internal
+        view
+        returns (ISlashCourt.Receipt memory receipt, bytes memory signature)
+    {
+        receipt = ISlashCourt.Receipt(_latest(), _root(i, index), keccak256("file"), 12_345, storedAt);
         (uint8 v, bytes32 r, bytes32 s) = vm.sign(key, court.receiptDigest(run, node(i), index, receipt));
         signature = abi.encodePacked(r, s, v);
     }

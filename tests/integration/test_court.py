@@ -143,6 +143,7 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
     async with run_fixture.chain("v1") as challenger:
         opened = await challenger.send(court.open_case(node, 0, 0, root, Kind.DATA_MISSING, 0, bytes(32)))
     case_id = event_of(opened, CaseOpened).case_id
+    committed_at = (await scene.stranger.call(runs.commitment(node, 0))).committed_at
     unsigned = UploadReceipt(
         run=run_fixture.run,
         node=node,
@@ -150,14 +151,19 @@ async def test_a_storage_receipt_dismisses_a_case_about_missing_data(scene: Scen
         root=hex_hash(root),
         file_hash=hex_hash(hashlib.sha256(b"file").digest()),
         size=12_345,
+        stored_at=committed_at + 1,
         signature=UNSIGNED,
     )
+    storage = run_fixture.key("storage")
+    with pytest.raises(
+        RevertError, match=f"at second {committed_at + 1}, after the commitment at second {committed_at}"
+    ):
+        await scene.stranger.dismiss(case_id, 0, sign_message(storage, run_fixture.domain, unsigned))
+    unsigned = unsigned.model_copy(update={"stored_at": committed_at})
     forged = sign_message(run_fixture.key("missing"), run_fixture.domain, unsigned)
     with pytest.raises(RevertError, match="not by the run's storage key"):
         await scene.stranger.dismiss(case_id, 0, forged)
-    ended = await scene.stranger.dismiss(
-        case_id, 0, sign_message(run_fixture.key("storage"), run_fixture.domain, unsigned)
-    )
+    ended = await scene.stranger.dismiss(case_id, 0, sign_message(storage, run_fixture.domain, unsigned))
     assert event_of(ended, CaseResolved).outcome is Outcome.DISMISSED
     assert (await scene.stranger.call(runs.work(node))).open_cases == 0
     with pytest.raises(RevertError, match=f"case {case_id} has ended: dismissed"):
@@ -186,6 +192,7 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
             root=hex_hash(root),
             file_hash=entry.file_hash,
             size=4,
+            stored_at=0,
             signature=UNSIGNED,
         )
         journal.uploaded(0, sign_message(run_fixture.key("missing"), run_fixture.domain, unsigned))

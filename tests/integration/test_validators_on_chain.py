@@ -145,9 +145,9 @@ async def test_an_accomplice_s_cases_shield_nobody(run_fixture: RunFixture, stra
     made = make_bundle(rules, commitment, inspection, accuser=node).to_bytes()  # type: ignore[arg-type]
     archive = Archive(rules, run_fixture.domain, {content_hash(data): data, content_hash(made): made})
 
-    async def shield() -> int:
+    async def shield(kind: Kind) -> int:
         async with run_fixture.chain("v1") as accomplice:
-            act = court.open_case(node, 0, 0, root, Kind.SAMPLING_MISMATCH, 0, b"\x0e" * 32)
+            act = court.open_case(node, 0, 0, root, kind, 0, b"\x0e" * 32)
             return event_of(await accomplice.send(act), CaseOpened).case_id
 
     async with AsyncExitStack() as stack:
@@ -161,7 +161,7 @@ async def test_an_accomplice_s_cases_shield_nobody(run_fixture: RunFixture, stra
             verdict = run_fixture.verdict(name, "shielded", 0, hex_hash(root), content_hash(data), **said)
             judge.journal.judge(commitment, verdict, made, accuse_at=0.0)
             judge.journal.sent(verdict)
-        first = await shield()
+        first = await shield(Kind.SAMPLING_MISMATCH)
         await v2.turn()
         accused = await call(court.case_of(first + 1))
         assert (accused.challenger, accused.evidence_hash) == (
@@ -174,7 +174,7 @@ async def test_an_accomplice_s_cases_shield_nobody(run_fixture: RunFixture, stra
         async with run_fixture.local_chain() as dev:
             await dev.advance(1800)
         free = await call(registry.free_balance(run_fixture.key("operator of v1").address))
-        second = await shield()
+        second = await shield(Kind.WRONG_REWARD)
         for judge in (v4, v3, v4):
             await judge.turn()
         async with run_fixture.local_chain() as dev:

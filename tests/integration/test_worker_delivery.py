@@ -34,7 +34,7 @@ NOWHERE = "http://127.0.0.1:9"
 def run_fixture(deployment: Any, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
     folder = tmp_path_factory.mktemp("delivery")
     run_fixture = asyncio.run(
-        RunFixture.build(folder, deployment.settings, seed="delivery", workers=("w1", "w2", "w3"))
+        RunFixture.build(folder, deployment.settings, seed="delivery", workers=("w1", "w2", "w3", "w4"))
     )
     asyncio.run(run_fixture.publish(0))
     return run_fixture
@@ -97,6 +97,7 @@ async def test_an_upload_is_hashed_once(
         root=root,
         file_hash="0x" + sha256(data).hexdigest(),
         size=len(data),
+        stored_at=0,
         signature=UNSIGNED,
     )
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w3", anvil.url, tmp_path, url) as context:
@@ -106,6 +107,33 @@ async def test_an_upload_is_hashed_once(
     assert entry is not None
     assert entry.state == "committed"
     assert hashed.count(len(data)) == 1
+
+
+async def test_nothing_is_committed_with_a_receipt_that_is_too_late_to_answer_with(
+    run_fixture: RunFixture, anvil: Anvil, tmp_path: Path
+) -> None:
+    """A storage that says a later second than the chain has would leave the node without an answer to its accusers."""
+    data, root = b"finished work", some_hash("ours")
+    async with run_fixture.chain("w4") as chain:
+        head = await chain.head()
+    receipt = UploadReceipt(
+        run=run_fixture.run,
+        node=run_fixture.key("w4").address,
+        index=0,
+        root=root,
+        file_hash="0x" + hashlib.sha256(data).hexdigest(),
+        size=len(data),
+        stored_at=head.timestamp + 3600,
+        signature=UNSIGNED,
+    )
+    async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w4", anvil.url, tmp_path, url) as context:
+        await saved(context, root, data)
+        why = await Committer(context).poll()
+        assert why.startswith(f"the receipt is of second {head.timestamp + 3600}, the latest block here of second ")
+        entry = context.journal.entry(0)
+        assert entry is not None
+        assert entry.state == "uploaded"
+        assert (await context.chain.call(runs.work(context.node))).next == 0
 
 
 async def test_a_server_that_does_not_know_the_commitment_yet_accuses_nobody(

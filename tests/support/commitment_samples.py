@@ -166,6 +166,7 @@ def upload_of(
         root=root,
         file_hash=name,
         size=len(data),
+        stored_at=0,
         signature=UNSIGNED,
     )
     return Upload(receipt=sign_message(storage, where, receipt), request=request)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Final
 
 from muster.chain.types import Block
 from muster.contracts.codec import Call, Event, Transaction
@@ -12,6 +12,7 @@ from muster.contracts.court import BallotState, CaseOpened, Kind
 from muster.contracts.registry import Status
 from muster.protocol.draws import Draw
 from muster.protocol.hashes import content_hash, hash_bytes
+from muster.protocol.messages import UploadReceipt
 from muster.rollouts.parquet import FileLimits, read_rollouts
 from muster.rollouts.schema import Rollout
 from muster.verification.bundles import Inspection, make_bundle
@@ -21,6 +22,9 @@ from tests.support import commitment_samples as samples
 from tests.support.validator_samples import ME, opened, receive, refusal, verdict, work
 from tests.support.verification_context import without_shards
 from validator.journal import ValidatorJournal
+
+COMMITTED_AT: Final = 50
+"""Second of every commitment."""
 
 
 @dataclass
@@ -47,6 +51,7 @@ class CourtChain:
             "Registry.node": SimpleNamespace(status=Status.ACTIVE),
             "Runs.work": SimpleNamespace(open_cases=self.open_cases),
             "Runs.challengeableUntil": 1 << 62,
+            "Runs.commitment": SimpleNamespace(committed_at=COMMITTED_AT),
             "SlashCourt.isJudge": self.judges,
             "SlashCourt.isResolvable": False,
             "SlashCourt.ballot": SimpleNamespace(state=self.ballot),
@@ -54,6 +59,10 @@ class CourtChain:
             "SlashCourt.collectable": self.collectable,
         }
         return answers[call.label]
+
+    async def dismiss(self, case_id: int, step: int, receipt: UploadReceipt) -> Any:
+        self.done.append(f"dismiss {case_id} of second {receipt.stored_at}")
+        return SimpleNamespace(hash=bytes(32))
 
     async def send(self, transaction: Transaction) -> Any:
         self.done.append(transaction.label.removeprefix("SlashCourt."))
@@ -96,8 +105,13 @@ class CourtContext:
     async def read(self, data: bytes, limits: FileLimits) -> list[Rollout]:
         return read_rollouts(data, limits)
 
-    async def upload(self, commitment: CommittedWork) -> None:
-        raise refusal(404)
+    stored_at: int | None = None
+    """Second of the storage's receipt for every commitment; None: it has no file."""
+
+    async def upload(self, commitment: CommittedWork) -> Any:
+        if self.stored_at is None:
+            raise refusal(404)
+        return SimpleNamespace(receipt=SimpleNamespace(stored_at=self.stored_at, file_hash="0x" + "00" * 32))
 
 
 def bad_rows(**changes: Any) -> tuple[CommittedWork, Finding, bytes]:

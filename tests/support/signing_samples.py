@@ -53,4 +53,4 @@ def a_verdict(**changes: object) -> Verdict:
 
 def a_receipt(**changes: object) -> UploadReceipt:
     fields: dict = {"run": 1, "node": OTHER.address, "index": 3, "root": HASH, "file_hash": "0x" + "cd" * 32}
-    return UploadReceipt(**(fields | {"size": 1234, "signature": UNSIGNED} | changes))
+    return UploadReceipt(**(fields | {"size": 1234, "stored_at": 1_799_999_990, "signature": UNSIGNED} | changes))

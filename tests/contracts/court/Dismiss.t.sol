@@ -64,8 +64,8 @@ contract DismissTest is House {
         _reveal(caseId, 2, true);
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
         _dismiss(receipt, signature);
-        vm.assertEq(court.collect(caseId, node(1)), 2.5 ether);
-        vm.assertEq(court.collect(caseId, node(2)), 2.5 ether);
+        vm.assertEq(court.collect(caseId, node(1)), 4.5 ether);
+        vm.assertEq(court.collect(caseId, node(2)), 4.5 ether);
         vm.assertEq(court.collect(caseId, node(3)), 2 ether);
         vm.assertEq(_free(WORKER), 0);
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
@@ -86,6 +86,29 @@ contract DismissTest is House {
         address storageKey = vm.addr(STORAGE);
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.ReceiptNotByStorage.selector, node(WORKER), storageKey));
         _dismiss(receipt, signature);
+    }
+
+    /// @dev Up to the second of the commitment, and not one later.
+    function testFuzz_Dismiss_RevertWhen_TooLate(uint64 storedAt) public {
+        uint64 committedAt = uint64(START + 24 hours);
+        storedAt = uint64(_bound(storedAt, committedAt + 1, type(uint64).max));
+        (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receiptAt(STORAGE, WORKER, 0, storedAt);
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.ReceiptTooLate.selector, storedAt, committedAt));
+        _dismiss(receipt, signature);
+        (receipt, signature) = _receiptAt(STORAGE, WORKER, 0, committedAt);
+        _dismiss(receipt, signature);
+    }
+
+    /// @dev The second is under the signature: nobody makes a late receipt an early one.
+    function test_Dismiss_RevertWhen_TheSecondIsChanged() public {
+        (ISlashCourt.Receipt memory receipt, bytes memory signature) =
+            _receiptAt(STORAGE, WORKER, 0, uint64(START + 24 hours + 1));
+        receipt.storedAt--;
+        vm.prank(stranger);
+        (bool done, bytes memory reason) =
+            address(court).call(abi.encodeCall(ISlashCourt.dismiss, (caseId, receipt, signature)));
+        vm.assertFalse(done);
+        vm.assertEq(uint256(uint32(bytes4(reason))), uint256(uint32(ISlashCourt.ReceiptNotByStorage.selector)));
     }
 
     /// @dev A receipt for the file of another root says nothing about this commitment.

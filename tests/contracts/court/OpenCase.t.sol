@@ -165,6 +165,24 @@ contract OpenCaseTest is House {
         _expectRejected(0, abi.encodeWithSelector(IRegistry.FreeBalanceShort.selector, operator(0), 4 ether, 5 ether));
     }
 
+    /// @dev One at a time against a node for a kind; then the next.
+    function test_OpenCase_RevertWhen_OpenAlready() public {
+        _commit(WORKER);
+        uint256 caseId = _accuse(WORKER, 0);
+        _expectNoCase(
+            0,
+            WORKER,
+            1,
+            ISlashCourt.Kind.SamplingMismatch,
+            abi.encodeWithSelector(ISlashCourt.CaseOpenAlready.selector, node(0), node(WORKER), caseId)
+        );
+        _accuseBy(1, WORKER, 1, ISlashCourt.Kind.SamplingMismatch);
+        _accuseBy(0, WORKER, 1, ISlashCourt.Kind.WrongReward);
+        vm.warp(court.caseOf(caseId).commitEnds);
+        court.resolve(caseId);
+        vm.assertEq(_accuse(WORKER, 1), 4);
+    }
+
     /// @dev Who joined after the commitment never judges it, however senior; the next commitment it does, when senior.
     function test_OpenCase_JuniorsDoNotJudge() public {
         for (uint256 i = 10; i < 20; i++) {
@@ -173,21 +191,43 @@ contract OpenCaseTest is House {
         vm.warp(block.timestamp + 1);
         _commit(WORKER);
         vm.warp(block.timestamp + 24 hours - 2);
-        vm.assertEq(court.caseOf(_accuse(WORKER, 1)).jury, 3);
+        vm.assertEq(court.caseOf(_accuseBy(1, WORKER, 1, ISlashCourt.Kind.SamplingMismatch)).jury, 3);
         vm.warp(block.timestamp + 1);
         uint256 caseId = _accuse(WORKER, 0);
         vm.assertEq(court.caseOf(caseId).seniorBefore, START + 24 hours - 1);
         vm.assertEq(court.caseOf(caseId).jury, 3);
         vm.assertFalse(court.isJudge(caseId, node(10)));
-        caseId = _accuse(WORKER, 1);
+        caseId = _accuseBy(2, WORKER, 1, ISlashCourt.Kind.SamplingMismatch);
         vm.assertEq(court.caseOf(caseId).seniorBefore, START + 24 hours);
         vm.assertEq(court.caseOf(caseId).jury, 13);
         vm.assertTrue(court.isJudge(caseId, node(10)));
+    }
 
-        // A junior may accuse; nobody is taken off the jury for it.
-        _join(20, IRegistry.Role.Validator, 100 ether);
-        caseId = _accuseBy(20, WORKER, 1, ISlashCourt.Kind.WrongReward);
-        vm.assertEq(court.caseOf(caseId).jury, 14);
+    /// @dev Who may not judge may not accuse: it would be on no jury that it could be taken off.
+    function test_OpenCase_RevertWhen_ChallengerTooJunior() public {
+        _join(10, IRegistry.Role.Validator, 100 ether);
+        uint256 joinedAt = block.timestamp;
+        vm.warp(joinedAt + 1);
+        _commit(WORKER);
+        vm.warp(joinedAt + 24 hours - 1);
+        _expectNoCase(
+            10,
+            WORKER,
+            1,
+            ISlashCourt.Kind.WrongReward,
+            abi.encodeWithSelector(ISlashCourt.ChallengerTooJunior.selector, node(10), joinedAt - 1)
+        );
+        vm.warp(joinedAt + 24 hours);
+        vm.assertEq(court.caseOf(_accuseBy(10, WORKER, 1, ISlashCourt.Kind.WrongReward)).jury, 4);
+        // Of work that was there before it came it never accuses.
+        vm.warp(joinedAt + 48 hours);
+        _expectNoCase(
+            10,
+            WORKER,
+            0,
+            ISlashCourt.Kind.WrongPrompt,
+            abi.encodeWithSelector(ISlashCourt.ChallengerTooJunior.selector, node(10), joinedAt - 1)
+        );
     }
 
     function test_OpenCase_TheRetiredStillJudge() public {
@@ -216,6 +256,7 @@ contract OpenCaseTest is House {
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 1, 2));
         vm.prank(node(30));
         court.openCase(node(40), 0, 0, root, ISlashCourt.Kind.WrongReward, 0, bytes32(0));
-        vm.assertEq(court.caseOf(_accuseBy(32, 40, 0, ISlashCourt.Kind.WrongReward)).jury, 2);
+        vm.warp(block.timestamp + 1 hours);
+        vm.assertEq(court.caseOf(_accuseBy(32, 40, 0, ISlashCourt.Kind.WrongReward)).jury, 3);
     }
 }

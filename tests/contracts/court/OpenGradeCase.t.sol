@@ -117,7 +117,8 @@ contract OpenGradeCaseTest is GradeHouse {
         vm.assertTrue(convicted.status == IRegistry.Status.Jailed);
         vm.assertEq(convicted.lock, 100 ether);
         vm.assertEq(registry.freeBalance(operator(0)), 120 ether);
-        vm.assertEq(token.totalSupply(), supply - 80 ether);
+        vm.assertEq(token.totalSupply(), supply - 75 ether);
+        vm.assertEq(court.collectable(caseId, node(1)), 4.5 ether);
         vm.assertEq(runs.runState(run).validators, 3);
         vm.assertEq(runs.work(node(ACCUSED)).openCases, 0);
 
@@ -134,8 +135,8 @@ contract OpenGradeCaseTest is GradeHouse {
         vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.NotGuilty);
         vm.assertEq(registry.node(node(ACCUSED)).lock, 200 ether);
         vm.assertEq(registry.freeBalance(operator(0)), 95 ether);
-        vm.assertEq(court.collectable(caseId, node(1)), 2.5 ether);
-        vm.assertEq(court.collectable(caseId, node(2)), 2.5 ether);
+        vm.assertEq(court.collectable(caseId, node(1)), 4.5 ether);
+        vm.assertEq(court.collectable(caseId, node(2)), 4.5 ether);
         _assertSolvent();
     }
 
@@ -273,7 +274,7 @@ contract OpenGradeCaseTest is GradeHouse {
         _commit(40);
         vm.warp(block.timestamp + 23 hours);
         target = _targetOf(40, 0);
-        _expectRejected(32, 30, abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 1, 2));
+        _expectRejected(31, 30, abi.encodeWithSelector(ISlashCourt.TooFewJudges.selector, 0, 2));
     }
 
     function test_OpenGradeCase_RevertWhen_FeeShort() public {

@@ -33,10 +33,14 @@ contract ResolveTest is House {
     }
 
     function _resolveAs(ISlashCourt.Outcome expected) private {
+        _resolveAs(expected, 0);
+    }
+
+    function _resolveAs(ISlashCourt.Outcome expected, uint256 openCases) private {
         vm.prank(stranger);
         vm.assertTrue(court.resolve(caseId) == expected);
         vm.assertTrue(court.caseOf(caseId).outcome == expected);
-        vm.assertEq(runs.work(node(WORKER)).openCases, 0);
+        vm.assertEq(runs.work(node(WORKER)).openCases, openCases);
     }
 
     function _collectAs(uint256 judge, uint256 expected) private {
@@ -58,14 +62,46 @@ contract ResolveTest is House {
 
     // ------------------------------------------------------------------------------------------------------- guilty
 
+    /// @dev The judges share as much as the fee, out of the slash; the challenger has its fee back and the bounty.
     function test_Resolve_Guilty() public {
         _decide(caseId, [true, true, true]);
+        uint256 supply = token.totalSupply();
         vm.expectEmit(address(court));
         emit ISlashCourt.CaseResolved(caseId, node(WORKER), ISlashCourt.Outcome.Guilty, 3, 3, 3);
         _resolveAs(ISlashCourt.Outcome.Guilty);
-        vm.assertEq(_free(0), 100 ether + 10 ether);
+        vm.assertEq(registry.node(node(WORKER)).lock, 50 ether);
+        vm.assertEq(token.totalSupply(), supply - 35 ether);
+        uint256 share = uint256(5 ether) / 3;
         for (uint256 i = 1; i < 4; i++) {
-            _collectAs(i, 0);
+            _collectAs(i, 2 ether + share);
+        }
+        // What does not divide is the challenger's.
+        vm.assertEq(_free(0), 100 ether + 10 ether + (5 ether - 3 * share));
+        _assertNothingHeld();
+    }
+
+    /// @dev Who voted against the majority pays those who voted with it.
+    function test_Resolve_Guilty_TheMinorityLosesItsDeposit() public {
+        _decide(caseId, [true, false, true]);
+        _resolveAs(ISlashCourt.Outcome.Guilty);
+        _collectAs(1, 2 ether + 3.5 ether);
+        _collectAs(2, 0);
+        _collectAs(3, 2 ether + 3.5 ether);
+        _assertNothingHeld();
+    }
+
+    /// @dev Fines have left less in the lock than what is owed to judges: they share what there is.
+    function test_Resolve_Guilty_OfALockThatIsAllButGone() public {
+        vm.startPrank(address(court));
+        registry.fine(node(WORKER), 98 ether);
+        registry.release(operator(99), 98 ether);
+        vm.stopPrank();
+        _decide(caseId, [true, true, true]);
+        _resolveAs(ISlashCourt.Outcome.Guilty);
+        vm.assertEq(registry.node(node(WORKER)).lock, 1 ether);
+        vm.assertEq(_free(0), 100.2 ether + 2);
+        for (uint256 i = 1; i < 4; i++) {
+            _collectAs(i, 2 ether + uint256(0.8 ether) / 3);
         }
         _assertNothingHeld();
     }
@@ -81,32 +117,10 @@ contract ResolveTest is House {
         court.resolve(caseId);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.Guilty);
-        _collectAs(1, 1 ether);
-        _collectAs(2, 1 ether);
+        _collectAs(1, 2 ether + 3.5 ether);
+        _collectAs(2, 2 ether + 3.5 ether);
         _collectAs(3, 0);
         vm.assertEq(_free(3), 98 ether);
-        _assertNothingHeld();
-    }
-
-    /// @dev Four tokens forfeited among three revealers leave a wei, which goes to the challenger.
-    function test_Resolve_Guilty_TheOddWeiGoesToTheChallenger() public {
-        _join(10, IRegistry.Role.Validator, 100 ether);
-        _join(11, IRegistry.Role.Validator, 100 ether);
-        _accuseAgain();
-        uint256 before = _free(0) + 5 ether;
-        uint256[5] memory judges = [uint256(1), 2, 3, 10, 11];
-        for (uint256 k = 0; k < 5; k++) {
-            _vote(caseId, judges[k], true);
-        }
-        for (uint256 k = 0; k < 3; k++) {
-            _reveal(caseId, judges[k], true);
-        }
-        vm.warp(block.timestamp + 27 hours);
-        _resolveAs(ISlashCourt.Outcome.Guilty);
-        vm.assertEq(_free(0), before + 10 ether + 1);
-        for (uint256 k = 0; k < 5; k++) {
-            _collectAs(judges[k], k < 3 ? uint256(4 ether) / 3 : 0);
-        }
         _assertNothingHeld();
     }
 
@@ -120,6 +134,9 @@ contract ResolveTest is House {
         _reveal(caseId, 2, true);
         vm.assertTrue(court.isResolvable(caseId));
         _resolveAs(ISlashCourt.Outcome.Guilty);
+        _collectAs(1, 4.5 ether);
+        _collectAs(2, 4.5 ether);
+        _collectAs(3, 0);
         _assertNothingHeld();
     }
 
@@ -129,17 +146,29 @@ contract ResolveTest is House {
         _decide(caseId, [true, false, false]);
         _resolveAs(ISlashCourt.Outcome.NotGuilty);
         vm.assertEq(_free(0), 95 ether);
-        uint256 share = uint256(5 ether) / 3;
-        for (uint256 i = 1; i < 4; i++) {
-            _collectAs(i, share);
-        }
-        vm.assertEq(_free(WORKER), 5 ether - 3 * share);
+        _collectAs(1, 0);
+        _collectAs(2, 2 ether + 3.5 ether);
+        _collectAs(3, 2 ether + 3.5 ether);
+        vm.assertEq(_free(WORKER), 0);
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
         _assertNothingHeld();
     }
 
-    /// @dev Two of three judges reveal and disagree: no majority of the jury, so the accused is free.
+    /// @dev What does not divide among three judges is the accused's.
+    function test_Resolve_NotGuilty_AllOfOneMind() public {
+        _decide(caseId, [false, false, false]);
+        _resolveAs(ISlashCourt.Outcome.NotGuilty);
+        uint256 share = uint256(5 ether) / 3;
+        for (uint256 i = 1; i < 4; i++) {
+            _collectAs(i, 2 ether + share);
+        }
+        vm.assertEq(_free(WORKER), 5 ether - 3 * share);
+        _assertNothingHeld();
+    }
+
+    /// @dev Two of three judges reveal and disagree: no majority of the jury, so the accused is free. Neither lost to a
+    /// majority, so neither loses its deposit; who hid its vote does.
     function test_Resolve_NotGuilty_SilenceCountsForTheAccused() public {
         _vote(caseId, 1, true);
         _vote(caseId, 2, false);
@@ -149,8 +178,8 @@ contract ResolveTest is House {
         _reveal(caseId, 2, false);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.NotGuilty);
-        _collectAs(1, 3.5 ether);
-        _collectAs(2, 3.5 ether);
+        _collectAs(1, 5.5 ether);
+        _collectAs(2, 5.5 ether);
         _collectAs(3, 0);
         _assertNothingHeld();
     }
@@ -195,9 +224,53 @@ contract ResolveTest is House {
         _reveal(caseId, 1, true);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.NoQuorum);
-        _collectAs(1, 5 ether);
+        _collectAs(1, 7 ether);
         _collectAs(2, 2 ether);
         _assertNothingHeld();
+    }
+
+    // -------------------------------------------------------------------------------------------------------- cured
+
+    function _accuseOfMissingData() private {
+        caseId = _accuseBy(0, WORKER, 0, ISlashCourt.Kind.DataMissing);
+        for (uint256 i = 1; i < 4; i++) {
+            _vote(caseId, i, i == 1);
+        }
+        vm.warp(court.caseOf(caseId).commitEnds);
+    }
+
+    /// @dev The file came late: the challenger was right and has its fee back, and the accused pays the judges.
+    function test_Resolve_Cured() public {
+        _accuseOfMissingData();
+        for (uint256 i = 1; i < 4; i++) {
+            _reveal(caseId, i, i == 1);
+        }
+        uint256 before = _free(0);
+        vm.expectEmit(address(registry));
+        emit IRegistry.Fined(node(WORKER), run, 5 ether);
+        court.resolve(caseId);
+        vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Cured);
+        vm.assertEq(registry.node(node(WORKER)).lock, 95 ether);
+        vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
+        vm.assertEq(_free(0), before + 5 ether);
+        _collectAs(1, 0);
+        _collectAs(2, 2 ether + 3.5 ether);
+        _collectAs(3, 2 ether + 3.5 ether);
+        vm.assertTrue(court.resolve(1) == ISlashCourt.Outcome.NoQuorum);
+        _assertNothingHeld();
+    }
+
+    /// @dev One hides its vote, so that no majority says that the file is there; nobody showed a receipt either.
+    function test_Resolve_Cured_SilenceCountsForTheAccused() public {
+        _accuseOfMissingData();
+        _reveal(caseId, 1, true);
+        _reveal(caseId, 2, false);
+        vm.warp(court.caseOf(caseId).revealEnds);
+        _resolveAs(ISlashCourt.Outcome.Cured, 1);
+        vm.assertEq(registry.node(node(WORKER)).lock, 95 ether);
+        _collectAs(1, 5.5 ether);
+        _collectAs(2, 5.5 ether);
+        _collectAs(3, 0);
     }
 
     // --------------------------------------------------------------------------------------------------------- moot
@@ -212,11 +285,14 @@ contract ResolveTest is House {
 
         vm.assertTrue(court.isResolvable(caseId));
         _resolveAs(ISlashCourt.Outcome.Moot);
-        vm.assertEq(_free(1), 100 ether);
+        vm.assertEq(_free(1), 98 ether);
         _collectAs(0, 2 ether);
         _collectAs(2, 2 ether);
-        vm.assertEq(_free(0), 110 ether);
-        vm.assertEq(_free(2), 100 ether);
+        caseId = first;
+        for (uint256 i = 1; i < 4; i++) {
+            _collectAs(i, 2 ether + uint256(5 ether) / 3);
+        }
+        vm.assertEq(_free(0), 110 ether + 2);
         vm.assertEq(registry.node(node(WORKER)).lock, 50 ether);
         _assertNothingHeld();
     }
@@ -266,8 +342,8 @@ contract ResolveTest is House {
             if (owed != 0) court.collect(caseId, node(_judge(j)));
         }
         vm.assertEq(registry.totalHeld(), 0);
-        uint256 bounty = outcome == ISlashCourt.Outcome.Guilty ? 10 ether : 0;
-        vm.assertEq(registry.totalFree(), totalBefore + bounty);
+        uint256 fromTheLock = outcome == ISlashCourt.Outcome.Guilty ? 15 ether : 0;
+        vm.assertEq(registry.totalFree(), totalBefore + fromTheLock);
         _assertSolvent();
     }
 

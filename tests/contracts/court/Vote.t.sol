@@ -66,8 +66,8 @@ contract VoteTest is House {
         for (uint256 i = 1; i < 4; i++) {
             _reveal(caseId, i, false);
         }
-        vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.NotGuilty);
-        vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
+        vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.Cured);
+        vm.assertEq(registry.node(node(WORKER)).lock, 95 ether);
         _assertSolvent();
     }
 
@@ -159,7 +159,7 @@ contract VoteTest is House {
 
     // ------------------------------------------------------------------------------------------------------- reveal
 
-    function testFuzz_RevealVote_CountsAndReturnsTheDeposit(bool guilty) public {
+    function testFuzz_RevealVote_CountsAndKeepsTheDeposit(bool guilty) public {
         _vote(caseId, 1, guilty);
         vm.warp(OPENED + 13 hours);
         vm.expectEmit(address(court));
@@ -168,8 +168,11 @@ contract VoteTest is House {
 
         vm.assertEq(court.caseOf(caseId).reveals, 1);
         vm.assertEq(court.caseOf(caseId).guiltyVotes, guilty ? 1 : 0);
-        vm.assertEq(registry.freeBalance(operator(1)), 100 ether);
-        vm.assertEq(registry.totalHeld(), 5 ether);
+        (ISlashCourt.BallotState state,) = court.ballot(caseId, node(1));
+        vm.assertTrue(state == (guilty ? ISlashCourt.BallotState.VotedGuilty : ISlashCourt.BallotState.VotedNotGuilty));
+        vm.assertEq(registry.freeBalance(operator(1)), 98 ether);
+        vm.assertEq(registry.totalHeld(), 7 ether);
+        vm.assertEq(court.collectable(caseId, node(1)), 0);
         _assertSolvent();
     }
 

@@ -29,6 +29,9 @@ abstract contract Books is House {
 
     mapping(uint256 worker => uint256) public paid;
     mapping(uint256 worker => uint256) public voided;
+    mapping(uint256 node => uint256) public fined;
+    /// @dev What is open of a challenger's node against another for a kind.
+    mapping(address challenger => mapping(address node => mapping(ISlashCourt.Kind kind => uint256))) internal _openOf;
     mapping(string action => uint256) public done;
 
     /// @dev What is not reserved: the owner's own, which is spent first, and voided pay.
@@ -129,6 +132,15 @@ abstract contract Books is House {
         }
     }
 
+    function _opened(uint256 caseId) internal {
+        ISlashCourt.Case memory c = court.caseOf(caseId);
+        _openOf[c.challenger][c.node][c.kind] = caseId;
+    }
+
+    function _ended(ISlashCourt.Case memory c) internal {
+        _openOf[c.challenger][c.node][c.kind] = 0;
+    }
+
     function _mayCommit(IRuns.Work memory w) internal view returns (bool) {
         IRuns.RunState memory s = runs.runState(run);
         if (closed || block.timestamp < runs.pausedUntil()) return false;
@@ -147,8 +159,6 @@ abstract contract Books is House {
         uint256 then = block.timestamp - 1 hours;
         uint256 before = _made[i][index].madeAt - 1;
         if (before < then) then = before;
-        uint256 jury = registry.validatorsAt(run, then);
-        if (registry.wasValidator(node(challenger), run, then)) jury--;
-        return jury >= 2;
+        return registry.wasValidator(node(challenger), run, then) && registry.validatorsAt(run, then) > 2;
     }
 }

@@ -21,7 +21,7 @@ abstract contract Forks is Graders {
     /// @dev Two cases change places, and a step is published in another block.
     function reorg(uint256 pick, uint256 who, uint256 kind) external {
         uint256[2] memory accusers = [_pick(validators, pick), _pick(validators, pick % validators.length + 1)];
-        (bool found, uint256[2] memory accused) = _accusable(accusers, who);
+        (bool found, uint256[2] memory accused) = _accusable(accusers, who, kind);
         if (!found) return;
 
         uint256 fork = vm.snapshotState();
@@ -74,7 +74,7 @@ abstract contract Forks is Graders {
     }
 
     /// @dev Two workers whom these may accuse of their last commitment, the search starting anywhere.
-    function _accusable(uint256[2] memory accusers, uint256 who)
+    function _accusable(uint256[2] memory accusers, uint256 who, uint256 kind)
         private
         view
         returns (bool found, uint256[2] memory accused)
@@ -82,22 +82,24 @@ abstract contract Forks is Graders {
         uint256 count = 0;
         for (uint256 k = 0; k < workers.length && count < 2; k++) {
             uint256 i = _pick(workers, who % workers.length + k);
-            if (_mayAccuseLast(accusers[count], i)) accused[count++] = i;
+            if (_mayAccuseLast(accusers[count], i, kind)) accused[count++] = i;
         }
         return (count == 2, accused);
     }
 
-    function _mayAccuseLast(uint256 accuser, uint256 accused) private view returns (bool) {
+    function _mayAccuseLast(uint256 accuser, uint256 accused, uint256 kind) private view returns (bool) {
         uint32 next = runs.work(node(accused)).next;
+        if (_openOf[node(accuser)][node(accused)][ISlashCourt.Kind(kind % 12)] != 0) return false;
         return next != 0 && _mayAccuse(accuser, accused, next - 1);
     }
 
-    function _accuseLast(uint256 accuser, uint256 accused, uint256 kind) private returns (uint256) {
+    function _accuseLast(uint256 accuser, uint256 accused, uint256 kind) private returns (uint256 caseId) {
         uint32 index = runs.work(node(accused)).next - 1;
         Made memory made = _made[accused][index];
         vm.prank(node(accuser));
-        return court.openCase(
+        caseId = court.openCase(
             node(accused), index, made.step, made.root, ISlashCourt.Kind(kind % 12), made.position, bytes32(kind)
         );
+        _opened(caseId);
     }
 }

@@ -77,6 +77,7 @@ abstract contract Graders is Provers, Statements {
         vm.prank(node(accuser));
         uint256 caseId =
             court.openGradeCase(target, node(grader), bytes32(which), _gradeSalt(grader), statement, bytes32(pick));
+        _opened(caseId);
         vm.assertEq(court.caseOf(caseId).node, node(grader));
         done["accuse a grader"]++;
     }
@@ -117,9 +118,9 @@ abstract contract Graders is Provers, Statements {
         uint256 then = block.timestamp - 1 hours;
         uint256 before = _made[i][index].madeAt - 1;
         if (before < then) then = before;
-        uint256 jury = registry.validatorsAt(run, then);
-        if (registry.wasValidator(node(accuser), run, then)) jury--;
-        if (registry.wasValidator(node(grader), run, then)) jury--;
-        return jury >= 2;
+        if (_openOf[node(accuser)][node(grader)][ISlashCourt.Kind.WrongGrade] != 0) return false;
+        uint256 judges = registry.validatorsAt(run, then);
+        if (registry.wasValidator(node(grader), run, then)) judges--;
+        return registry.wasValidator(node(accuser), run, then) && judges > 2;
     }
 }

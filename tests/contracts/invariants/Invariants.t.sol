@@ -116,7 +116,7 @@ contract InvariantsTest {
             (bool done,) = target.addr.call(bytes.concat(action, _arguments(action, a)));
             vm.assertTrue(done, "an action reverted");
         }
-        string[52] memory happened = [
+        string[55] memory happened = [
             "pass",
             "publish",
             "fund",
@@ -140,6 +140,7 @@ contract InvariantsTest {
             "seal",
             "seal further back",
             "accuse",
+            "accuse again",
             "vote",
             "vote again",
             "reveal",
@@ -147,7 +148,9 @@ contract InvariantsTest {
             "not guilty",
             "no quorum",
             "moot",
+            "cured",
             "dismiss",
+            "dismiss too late",
             "collect",
             "prove wrong draw",
             "prove out of bounds",
@@ -235,11 +238,13 @@ contract InvariantsTest {
         }
     }
 
-    /// @notice A lock falls once, by conviction, by the fraction; a node with its lock paid out has none.
+    /// @notice A lock falls by the fee of each cured case, and once, by conviction, by the fraction; a node with its lock
+    /// paid out has none.
     function invariant_LocksFallOnce() public view {
         for (uint256 s = 0; s < 2; s++) {
             for (uint256 k = 0; k < swarms[s].workerCount(); k++) {
-                _lockFellOnce(swarms[s].nodeOf(swarms[s].workers(k)), 100 ether);
+                uint256 i = swarms[s].workers(k);
+                _lockFellOnce(swarms[s].nodeOf(i), 100 ether - swarms[s].fined(i));
             }
             for (uint256 k = 0; k < swarms[s].validatorCount(); k++) {
                 _lockFellOnce(swarms[s].nodeOf(swarms[s].validators(k)), 200 ether);
@@ -347,7 +352,7 @@ contract InvariantsTest {
         for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
             ISlashCourt.Case memory c = court.caseOf(caseId);
             if (c.outcome == ISlashCourt.Outcome.Open) {
-                held += c.fee + uint256(c.commits - c.reveals) * c.deposit;
+                held += c.fee + uint256(c.commits) * c.deposit;
                 continue;
             }
             Swarm swarm = swarms[c.run == run[0] ? 0 : 1];

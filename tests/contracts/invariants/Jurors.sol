@@ -21,19 +21,30 @@ abstract contract Jurors is Forks {
         if (!_mayAccuse(challenger, i, index)) return;
         Made memory made = _made[i][index];
         ISlashCourt.Kind about = kind % 4 == 0 ? ISlashCourt.Kind.DataMissing : ISlashCourt.Kind(kind % 12);
+        uint256 open = _openOf[node(challenger)][node(i)][about];
+        if (open == 0) {
+            vm.prank(node(challenger));
+            open = court.openCase(node(i), index, made.step, made.root, about, made.position, bytes32(kind));
+            _opened(open);
+            done["accuse"]++;
+            if (kind % 8 != 0) return;
+        }
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.CaseOpenAlready.selector, node(challenger), node(i), open));
         vm.prank(node(challenger));
         court.openCase(node(i), index, made.step, made.root, about, made.position, bytes32(kind));
-        done["accuse"]++;
+        done["accuse again"]++;
     }
 
-    /// @dev One to three judges vote; three in four find the accused guilty, so that some juries agree.
+    /// @dev One to three judges vote; three in four find the accused guilty, of missing data one in four, so that some
+    /// juries agree.
     function vote(uint256 whichCase, uint256 pick, uint256 votes) external {
         (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
         if (caseId == 0 || block.timestamp >= c.commitEnds) return;
         for (uint256 k = 0; k <= pick % 3; k++) {
             (bool found, uint256 judge) = _judgeIn(caseId, pick, ISlashCourt.BallotState.None);
             if (!found || registry.freeBalance(operator(judge)) < c.deposit) return;
-            _votedGuilty[caseId][judge] = (votes >> (2 * k)) % 4 != 0;
+            bool rare = (votes >> (2 * k)) % 4 == 0;
+            _votedGuilty[caseId][judge] = rare == (c.kind == ISlashCourt.Kind.DataMissing);
             _vote(caseId, judge, _votedGuilty[caseId][judge]);
             done["vote"]++;
         }
@@ -78,19 +89,29 @@ abstract contract Jurors is Forks {
         uint256 i = _numberOf(c.node);
         uint256 owed = _unsettled(i);
         ISlashCourt.Outcome outcome = court.resolve(caseId);
+        _ended(c);
         if (outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
-        done[["open", "guilty", "not guilty", "no quorum", "moot"][uint256(outcome)]]++;
+        if (outcome == ISlashCourt.Outcome.Cured) fined[i] += 5 ether;
+        done[["open", "guilty", "not guilty", "no quorum", "moot", "dismissed", "cured"][uint256(outcome)]]++;
     }
 
-    /// @dev The storage's receipt ends an open case about missing data.
+    /// @dev The storage's receipt ends an open case about missing data, unless it is from after the commitment.
     function dismiss(uint256 whichCase, uint256 pick) external {
         (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
         if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || pick % 2 == 0) return;
         if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
         Made memory made = _made[_numberOf(c.node)][c.index];
-        ISlashCourt.Receipt memory receipt = ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1);
+        uint64 storedAt = uint64(made.madeAt + (pick % 4 == 1 ? 1 : 0));
+        ISlashCourt.Receipt memory receipt = ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, storedAt);
         (uint8 v, bytes32 r, bytes32 s) = vm.sign(STORAGE, court.receiptDigest(run, c.node, c.index, receipt));
+        if (storedAt > made.madeAt) {
+            vm.expectRevert(abi.encodeWithSelector(ISlashCourt.ReceiptTooLate.selector, storedAt, made.madeAt));
+            court.dismiss(caseId, receipt, abi.encodePacked(r, s, v));
+            done["dismiss too late"]++;
+            return;
+        }
         court.dismiss(caseId, receipt, abi.encodePacked(r, s, v));
+        _ended(c);
         vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Dismissed);
         done["dismiss"]++;
     }

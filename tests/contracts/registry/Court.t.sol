@@ -12,9 +12,9 @@ contract RegistryCourtTest is House {
         _join(WORKER, IRegistry.Role.Worker, 10 ether);
     }
 
-    function _convict(address key, uint256 slashBps, uint256 bountyBps) private returns (uint256, uint256) {
+    function _convict(address key, uint256 slashBps, uint256 bountyBps) private {
         vm.prank(address(court));
-        return registry.convict(key, slashBps, bountyBps, stranger);
+        registry.convict(key, slashBps, bountyBps, 0, stranger);
     }
 
     function test_Court_RevertWhen_NotCourt() public {
@@ -25,7 +25,9 @@ contract RegistryCourtTest is House {
         vm.expectRevert(refused);
         registry.release(operator(0), 1);
         vm.expectRevert(refused);
-        registry.convict(node(WORKER), 5_000, 2_000, stranger);
+        registry.convict(node(WORKER), 5_000, 2_000, 0, stranger);
+        vm.expectRevert(refused);
+        registry.fine(node(WORKER), 1);
     }
 
     function testFuzz_Hold_ThenRelease(uint256 held, uint256 released) public {
@@ -55,20 +57,52 @@ contract RegistryCourtTest is House {
         registry.release(operator(0), 3 ether + 1);
     }
 
-    function testFuzz_Convict_SplitsToTheWei(uint256 slashBps, uint256 bountyBps) public {
+    function testFuzz_Convict_SplitsToTheWei(uint256 slashBps, uint256 bountyBps, uint256 prize) public {
         slashBps = _bound(slashBps, 1, 10_000);
         bountyBps = _bound(bountyBps, 0, 2_000);
+        prize = _bound(prize, 0, 120 ether);
         uint256 supply = token.totalSupply();
 
-        (uint256 slashed, uint256 bounty) = _convict(node(WORKER), slashBps, bountyBps);
+        vm.prank(address(court));
+        uint256 kept = registry.convict(node(WORKER), slashBps, bountyBps, prize, stranger);
 
-        vm.assertEq(slashed, 100 ether * slashBps / 10_000);
-        vm.assertEq(bounty, slashed * bountyBps / 10_000);
+        uint256 slashed = 100 ether * slashBps / 10_000;
+        uint256 bounty = slashed * bountyBps / 10_000;
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether - slashed);
         vm.assertEq(registry.freeBalance(stranger), bounty);
-        vm.assertEq(token.totalSupply(), supply - (slashed - bounty));
+        vm.assertEq(kept, prize < slashed - bounty ? prize : slashed - bounty);
+        vm.assertEq(registry.totalHeld(), kept);
+        vm.assertEq(token.totalSupply(), supply - (slashed - bounty - kept));
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Jailed);
         _assertSolvent();
+    }
+
+    /// @dev A fine takes what is asked, or what is left; the node stays in service, and its slash is of what is left.
+    function testFuzz_Fine_TakesWhatIsLeft(uint256 amount, uint256 again) public {
+        amount = _bound(amount, 0, 100 ether);
+        again = _bound(again, 0, 200 ether);
+        vm.startPrank(address(court));
+        vm.expectEmit(address(registry));
+        emit IRegistry.Fined(node(WORKER), run, amount);
+        vm.assertEq(registry.fine(node(WORKER), amount), amount);
+        uint256 left = 100 ether - amount;
+        vm.assertEq(registry.node(node(WORKER)).lock, left);
+        vm.assertEq(registry.totalHeld(), amount);
+        vm.assertEq(registry.fine(node(WORKER), again), again < left ? again : left);
+        vm.stopPrank();
+        vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
+        _assertSolvent();
+        uint256 lock = registry.node(node(WORKER)).lock;
+        _convict(node(WORKER), 5_000, 0);
+        vm.assertEq(registry.node(node(WORKER)).lock, lock - lock / 2);
+        _assertSolvent();
+    }
+
+    function test_Fine_RevertWhen_Gone() public {
+        _convict(node(WORKER), 5_000, 2_000);
+        vm.expectRevert(abi.encodeWithSelector(IRegistry.NotSlashable.selector, node(WORKER), IRegistry.Status.Jailed));
+        vm.prank(address(court));
+        registry.fine(node(WORKER), 1);
     }
 
     function test_Convict_RevertWhen_Twice() public {

@@ -222,7 +222,7 @@ contract RegisterTest is House {
 
     function test_Register_RevertWhen_TooManyValidators() public {
         IRuns.Terms memory terms = _terms();
-        terms.validatorStake = 1;
+        (terms.validatorStake, terms.caseFee) = (4, 1);
         run = _createRun(terms);
         for (uint256 i = 100; i < 355; i++) {
             _join(i, IRegistry.Role.Validator, 0);

@@ -62,7 +62,13 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "validatorStake", 0, 1, most);
         terms = _terms();
         terms.caseFee = 0;
-        _expectOutOfBounds(terms, "caseFee", 0, 1, type(uint88).max);
+        _expectOutOfBounds(terms, "caseFee", 0, 1, 40 ether);
+        terms.caseFee = 40 ether + 1;
+        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, 40 ether);
+        terms.validatorStake = 50 ether + 3;
+        terms.caseFee = 20 ether + 2;
+        _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, 20 ether + 1);
+        (terms.workerStake, terms.validatorStake) = (type(uint96).max, type(uint96).max);
         terms.caseFee = uint96(type(uint88).max) + 1;
         _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, type(uint88).max);
         terms = _terms();

@@ -189,8 +189,16 @@ def test_documentation_comes_from_the_solidity_interface() -> None:
 def test_enums_are_those_of_the_contracts() -> None:
     assert [kind_of(reason) for reason in get_args(Reason)] == list(Kind)
     assert [status.name for status in Status] == ["NONE", "ACTIVE", "RETIRED", "JAILED", "WITHDRAWN"]
-    assert [outcome.name for outcome in Outcome] == ["OPEN", "GUILTY", "NOT_GUILTY", "NO_QUORUM", "MOOT", "DISMISSED"]
-    assert (Role.WORKER, Role.VALIDATOR, court.BallotState.COLLECTED, court.Flaw.POSITION_BEYOND) == (1, 2, 3, 6)
+    assert [outcome.name for outcome in Outcome] == [
+        "OPEN",
+        "GUILTY",
+        "NOT_GUILTY",
+        "NO_QUORUM",
+        "MOOT",
+        "DISMISSED",
+        "CURED",
+    ]
+    assert (Role.WORKER, Role.VALIDATOR, court.BallotState.COLLECTED, court.Flaw.POSITION_BEYOND) == (1, 2, 4, 6)
 
 
 def test_terms_are_the_contract_s_with_their_classes_unpacked() -> None:

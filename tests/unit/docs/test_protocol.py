@@ -347,7 +347,9 @@ def test_an_upload_of_the_page_is_the_nodes_own() -> None:
         "expiry": 1_800_000_030,
     }
     found = signed(given | {"key": node_key}, "Request", request)
-    receipt = {name: message[name] for name in ("run", "node", "index", "root", "size")}
+    receipt = {name: message[name] for name in ("run", "node", "index", "root", "size")} | {
+        "stored_at": message["storedAt"]
+    }
     upload = Upload.model_validate(
         {
             "receipt": receipt | {"file_hash": message["fileHash"], "signature": gives["signature"]},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import SignedRequest, Verdict
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
-from orchestrator.queries import NodeRecord
+from orchestrator.queries import ChainState, NodeRecord
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import MAX_UNNAMED, Verdicts
 from tests.support.commitment_samples import rules
@@ -74,7 +75,7 @@ async def test_a_wrong_link_costs_its_validator_more_time_than_us(verdicts: Verd
 
 async def test_a_node_uploads_one_file_at_a_time(tmp_path: Path) -> None:
     nobody: Any = None
-    queries: Any = SimpleNamespace(terms=rules().terms)
+    queries: Any = SimpleNamespace(terms=rules().terms, chain=ChainState(now=9, read_at=time.monotonic()))
     settings = OrchestratorSettings(
         storage_url=f"file:{tmp_path}", state_dir=tmp_path, uploads_at_once=8, upload_seconds=60
     )
@@ -138,3 +139,14 @@ async def test_a_slow_connection_s_body_is_waited_for(monkeypatch: pytest.Monkey
         return {"type": "http.request", "body": bytes(60), "more_body": False}
 
     assert b"".join([part async for part in upload(60, receive)]) == bytes(60)
+
+
+async def test_there_is_no_receipt_while_the_chain_cannot_be_read(tmp_path: Path) -> None:
+    """The second in it would be too early, and a late file would count as one that was in time."""
+    nobody: Any = None
+    queries: Any = SimpleNamespace(terms=rules().terms, chain=ChainState(now=9, read_at=time.monotonic() - 31))
+    settings = OrchestratorSettings(storage_url=f"file:{tmp_path}", state_dir=tmp_path)
+    uploads = Uploads(WHERE, nobody, queries, nobody, settings)
+    with pytest.raises(RefusedError, match="the chain cannot be read, so a receipt could not say when") as refused:
+        await uploads.take(nobody, caller(ANNE, role="worker"), NOTHING, 0, NOTHING)
+    assert refused.value.status == 429

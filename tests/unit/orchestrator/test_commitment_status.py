@@ -64,6 +64,13 @@ def test_a_receipt_ends_what_anybody_said_of_missing_data_and_nothing_else():
     assert judge(no(A, "data_missing"), yes(B), yes(C), cases=(CaseState(D, "moot"),)).state == "rejected"
 
 
+def test_a_late_file_makes_nobodys_data_missing_count():
+    """The case was cured: the file is there, and the verdicts of who did not find it are about nothing any more."""
+    shown = (CaseState(D, "cured"),)
+    assert judge(no(A, "data_missing"), yes(B), yes(C), cases=shown) == ACCEPTED
+    assert judge(no(A, "wrong_reward"), yes(B), yes(C), cases=shown).state == "rejected"
+
+
 def test_somebody_elses_lost_case_releases_nothing():
     """A friend of the accused opens a case in order to lose it."""
     assert judge(yes(A), yes(B), no(C), cases=(CaseState(D, "not_guilty"),)).state == "rejected"

@@ -58,7 +58,7 @@ def test_verdict_signed_by_eth_account_recovers_by_hand(accepted, position, meas
 def test_receipt_signed_by_eth_account_recovers_by_hand():
     receipt = sign_message(KEY, HERE, a_receipt())
     assert recover_signer(HERE, receipt) == KEY.address
-    assert struct_of(UploadReceipt).types["Receipt"][-1] == {"name": "size", "type": "uint64"}
+    assert struct_of(UploadReceipt).types["Receipt"][-1] == {"name": "storedAt", "type": "uint64"}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_receipt_signed_by_eth_account_recovers_by_hand():
         ),
         (
             UploadReceipt,
-            "Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size)",
+            "Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size,uint64 storedAt)",
         ),
         (
             Verdict,
@@ -91,14 +91,14 @@ def test_the_types_are_frozen(message: type[Verdict], text: str) -> None:
 
 
 def test_digests_are_frozen() -> None:
-    """What is signed for these messages, absent values included; the receipt's as in version 0.1.0."""
+    """What is signed for these messages, absent values included."""
     absent = a_verdict(reason=None, position=None, measured=None, threshold=None, evidence=None)
     messages = (a_verdict(), absent, a_receipt())
     digests = [HERE.digest(struct_of(type(message)), values_of(message)).hex() for message in messages]
     assert digests == [
         "fd6fcb4549023aa12623c6692d25705011d89713a506897e5943bcf492fc31f1",
         "9a54d5dcb9d04df508a50916e6e65999160233b356e9b446f61808db781417b9",
-        "0c6a23e51813017d7f6709285d4009c76b58f1582e8b804a5789bd7da5bb9415",
+        "949dec71ab389107f1939e79a3b34dfc0fbdb34de3fe35295b6104d7e14f3d3c",
     ]
 
 

@@ -165,6 +165,51 @@ def test_a_case_that_ended_not_guilty_is_not_opened_again(journal: ValidatorJour
     assert journal.accusations(9000.0) == []
 
 
+def missing(journal: ValidatorJournal) -> int:
+    """Judge commitment 0 to have no file; return the link of its verdict."""
+    c = pending(journal)[0]
+    link = journal.take_link(c)
+    made = verdict(c, link, accepted=False, reason="data_missing", evidence="0x" + "09" * 32)
+    journal.judge(c, made, b"bundle", accuse_at=0.0)
+    journal.sent(made)
+    return link
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CURED, Outcome.DISMISSED])
+@pytest.mark.parametrize("challenger", [ME, OTHER])
+def test_a_file_that_came_late_is_inspected_by_other_rows(
+    journal: ValidatorJournal, outcome: Outcome, challenger: str
+) -> None:
+    """The link of the first verdict is known by then: a file made up for its rows would pass."""
+    receive(journal, work(0), work(1))
+    link = missing(journal)
+    about = opened(1, challenger=challenger, kind=Kind.DATA_MISSING)
+    receive(journal, about, CaseResolved(place(40), 1, NODE, outcome, 0, 2, 3))
+    again = next(c for c in pending(journal) if c.index == 0)
+    assert (link, journal.take_link(again), journal.take_link(pending(journal)[0])) == (0, 1, 1)
+    reject(journal, again, accuse_at=0.0)
+    assert [c.index for c in pending(journal)] == [1]
+    assert [one.verdict.reason for one in journal.unsent(2000.0, 9)] == ["sampling_mismatch"]
+
+
+def test_what_was_not_missing_or_is_void_is_not_inspected_again(journal: ValidatorJournal) -> None:
+    receive(journal, work(0))
+    missing(journal)
+    receive(journal, opened(1), CaseResolved(place(40), 1, NODE, Outcome.CURED, 0, 2, 3))
+    assert pending(journal) == [], "the case was about something else"
+    receive(journal, opened(2, kind=Kind.DATA_MISSING), CaseResolved(place(40), 2, NODE, Outcome.GUILTY, 2, 2, 3))
+    assert pending(journal) == []
+
+
+def test_a_missing_file_that_no_quorum_judged_is_taken_to_court_again_first(journal: ValidatorJournal) -> None:
+    receive(journal, work(0))
+    missing(journal)
+    for number, waiting in ((1, 0), (2, 1)):
+        receive(journal, opened(number, challenger=ME, kind=Kind.DATA_MISSING))
+        receive(journal, CaseResolved(place(40), number, NODE, Outcome.NO_QUORUM, 0, 0, 3))
+        assert len(pending(journal)) == waiting
+
+
 def test_anothers_case_does_not_end_an_accusation_but_a_conviction_does(journal: ValidatorJournal) -> None:
     receive(journal, work(0))
     journal.sent(reject(journal, pending(journal)[0], accuse_at=0.0))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from muster.chain.types import Block
-from muster.contracts.court import BallotState, CaseResolved, Outcome
+from muster.contracts.court import BallotState, CaseResolved, Kind, Outcome
 from muster.errors import UnreachableError
 from muster.protocol.hashes import content_hash, hash_bytes
-from tests.support.court_samples import BAD, EVIDENCE, HEAD, CourtChain, CourtContext, case_of
+from tests.support.court_samples import BAD, COMMITTED_AT, EVIDENCE, HEAD, CourtChain, CourtContext, case_of
 from tests.support.validator_samples import ME, OTHER, Clock, opened, place, receive
 from validator import juror as juror_room
 from validator.journal import ValidatorJournal
@@ -58,7 +58,7 @@ async def test_a_vote_is_sealed_committed_revealed_and_collected_over_restarts(
         (1, BallotState.NONE),
         (99, BallotState.COMMITTED),
         (100, BallotState.COMMITTED),
-        (101, BallotState.REVEALED),
+        (101, BallotState.VOTED_GUILTY),
     ):
         chain.ballot = ballot
         await juror_of(journal, chain, CourtContext(chain, EVIDENCE)).poll(Block(99, second, bytes(32)))
@@ -146,3 +146,23 @@ async def test_evidence_that_breaks_a_juror_costs_no_other_case_its_vote(journal
     await juror_of(journal, chain, context).poll(HEAD)
     votes = [(case.case_id, case.ballot, case.guilty) for case in journal.cases()]
     assert votes == [(1, "none", None), (2, "sealed", False)], "the first cannot be verified yet"
+
+
+@pytest.mark.parametrize(
+    ("stored_at", "done"),
+    [
+        (COMMITTED_AT, [f"dismiss 1 of second {COMMITTED_AT}"]),
+        (COMMITTED_AT + 1, ["verify"]),
+        (None, ["verify"]),
+    ],
+)
+async def test_a_juror_shows_a_receipt_from_before_the_commitment_instead_of_voting(
+    journal: ValidatorJournal, stored_at: int | None, done: list[str]
+) -> None:
+    """A worker that sleeps through a false accusation of missing data would pay for a cure that was none."""
+    chain = CourtChain()
+    receive(journal, case_of(1, kind=Kind.DATA_MISSING))
+    context = CourtContext(chain)
+    context.stored_at = stored_at
+    await juror_of(journal, chain, context).poll(Block(99, 99, bytes(32)))
+    assert chain.done == done

@@ -62,7 +62,7 @@ ON_CHAIN: dict[str, Any] = {"ballot": BallotState.COMMITTED}
         (SEALED, {"now": 100, "paused": True}, "late"),
         (SEALED, ON_CHAIN, "committed"),
         (SEALED, ON_CHAIN | {"now": 100}, "committed"),
-        (SEALED, {"ballot": BallotState.REVEALED}, "committed"),
+        (SEALED, {"ballot": BallotState.VOTED_GUILTY}, "committed"),
         # A committed vote is revealed once, after the commit phase or when all have voted.
         (COMMITTED, ON_CHAIN, Action.WAIT),
         (COMMITTED, ON_CHAIN | {"commits": 2}, Action.WAIT),
@@ -75,7 +75,7 @@ ON_CHAIN: dict[str, Any] = {"ballot": BallotState.COMMITTED}
         (COMMITTED, ON_CHAIN | {"now": 200}, "late"),
         (COMMITTED, {"now": 100}, "sealed"),
         (COMMITTED, {"now": 200}, "late"),
-        (COMMITTED, {"now": 100, "ballot": BallotState.REVEALED}, "revealed"),
+        (COMMITTED, {"now": 100, "ballot": BallotState.VOTED_GUILTY}, "revealed"),
         (COMMITTED, {"now": 100, "ballot": BallotState.COLLECTED}, "revealed"),
         # Nothing is left to vote.
         *[({"ballot": ballot}, {"judge": True}, Action.WAIT) for ballot in ("revealed", "done", "no judge", "late")],

@@ -159,7 +159,14 @@ def test_reverts_are_stale_or_passing() -> None:
 
 
 RECEIPT = UploadReceipt(
-    run=1, node=ZERO, index=7, root="0x" + "01" * 32, file_hash="0x" + "ab" * 32, size=4, signature=UNSIGNED
+    run=1,
+    node=ZERO,
+    index=7,
+    root="0x" + "01" * 32,
+    file_hash="0x" + "ab" * 32,
+    size=4,
+    stored_at=9,
+    signature=UNSIGNED,
 )
 
 

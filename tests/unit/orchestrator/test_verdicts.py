@@ -1,0 +1,39 @@
+"""When a validator may give a second verdict on a commitment: once its file, which was missing, is there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from muster.errors import RefusedError
+from muster.protocol.messages import Verdict
+from orchestrator.queries import CommitmentRow
+from orchestrator.verdicts import Known, refuse_verdict
+from tests.support.signing_samples import a_verdict
+
+BARE: dict[str, Any] = {"position": None, "measured": None, "threshold": None, "evidence": None, "grades": None}
+MISSING = a_verdict(accepted=False, reason="data_missing", draw_index=4, **BARE)
+
+
+def refused(verdict: Verdict, earlier: Verdict) -> str:
+    known = Known(earlier, CommitmentRow(verdict.step, verdict.root), verdict.file_hash, None)
+    error = refuse_verdict(verdict, known)
+    assert error is None or isinstance(error, RefusedError)
+    return str(error or "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "accepted"),
+    [
+        ({"accepted": True, "reason": None}, True),
+        ({"reason": "wrong_reward"}, True),
+        ({"reason": "wrong_reward", "draw_index": 4}, False),
+        ({"reason": "data_missing", "draw_index": 5}, False),
+    ],
+)
+def test_missing_data_may_be_judged_again_by_other_rows(changes: dict[str, Any], accepted: bool) -> None:
+    """The first verdict shows which rows its link draws, so the second takes a later one."""
+    second = MISSING.model_copy(update={"draw_index": 5} | changes)
+    assert (refused(second, MISSING) == "") is accepted
+    assert "has given another verdict on" in refused(second, MISSING.model_copy(update={"reason": "wrong_root"}))
