@@ -18,8 +18,6 @@ abstract contract Escrow is Guarded {
     // --------------------------------------------------------------------------------------------------- constants
 
     /// @inheritdoc IRuns
-    uint256 public constant MAX_CLASSES = TermBounds.MAX_CLASSES;
-    /// @inheritdoc IRuns
     uint256 public constant NOTICE_STEPS = 8;
     /// @inheritdoc IRuns
     uint256 public constant MIN_NOTICE = 1 hours;

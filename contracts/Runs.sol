@@ -274,12 +274,7 @@ contract Runs is Escrow {
     }
 
     /// @inheritdoc IRuns
-    function matured(address node, uint32 index) external view returns (bool) {
-        return block.timestamp >= maturesAt(node, index);
-    }
-
-    /// @inheritdoc IRuns
-    function maturesAt(address node, uint32 index) public view returns (uint256) {
+    function maturesAt(address node, uint32 index) external view returns (uint256) {
         return Windows.maturesAt(_hourOf(node, index), _states[_works[node].run].sealedThrough);
     }
 

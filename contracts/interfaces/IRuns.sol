@@ -392,7 +392,6 @@ interface IRuns {
     function commitment(address node, uint32 index) external view returns (Commitment memory);
     /// @notice Whether commitment `index` of `node` is to `root` at `step` of its run.
     function isCommitted(address node, uint32 index, uint32 step, bytes32 root) external view returns (bool);
-    function matured(address node, uint32 index) external view returns (bool);
     /// @notice Second at which a commitment matures if nothing more is sealed than is now.
     function maturesAt(address node, uint32 index) external view returns (uint256);
     /// @notice Second at which a commitment can be claimed as seals and cases are now.
@@ -437,7 +436,6 @@ interface IRuns {
     function MAX_NOTICE_DELAY() external view returns (uint256);
     /// @notice Active validators without whom a run takes no commitments and no first checkpoint.
     function MIN_VALIDATORS() external view returns (uint256);
-    function MAX_CLASSES() external view returns (uint256);
     /// @notice Who may pause; zero: nobody.
     function GUARDIAN() external view returns (address);
     /// @notice Seconds that a pause lasts at most.
