@@ -27,6 +27,7 @@ NOUNS: Final = {
     "validator": "Validators: inspect strangers' work, open cases, vote on others' cases.",
     "run": "Runs: what is trained, by which terms, with whose money.",
     "slash": "Cases: who was accused of what, and whether it holds.",
+    "guardian": "The guardian: stop new commitments on the day on which a fault is found.",
     "grades": "Grades of private tests, checked once their epoch is over.",
     "weights": "Weights: every shard is checked against the root on chain.",
     "tasks": "Task sets.",
