@@ -59,8 +59,8 @@ nodes: Final = _table(
     Column("first_step", BigInteger, nullable=False),
     Column("settled", BigInteger, nullable=False, default=0),
 )
-"""Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its draws follow
-from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid."""
+"""Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its draws
+follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid."""
 
 checkpoints: Final = _table(
     "checkpoints",
