@@ -60,7 +60,7 @@ TARGETS = (
     Target("claim_median", "claim", 62_000, 70_202),
     Target("join", "join", 240_000, 181_265 + 302_140),
     Target("objective_slash", "objective_slash", 190_000, 454_702),
-    Target("deploy", "deploy", 14_500_000, 17_115_975),
+    Target("deploy", "deploy", 14_700_000, 17_115_975),
 )
 
 
