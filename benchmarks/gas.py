@@ -47,22 +47,29 @@ class Target:
     limit: int
     peer: int
     worst: bool = False
+    ceiling: int = 0
+    """What a limit that is known to be missed must not exceed either."""
 
     def figure(self, samples: Samples) -> Figure:
         values = samples[self.operation]
         ours = [max(values)] if self.worst else values
-        ratio = self.limit / statistics.median(ours)
+        ratio = self.limit / self.value(samples)
         return figure(self.name, ours, ratio=ratio, target=1.0, unit="gas", peer=[self.peer], limit=[self.limit])
+
+    def value(self, samples: Samples) -> float:
+        """Return what the limit is for."""
+        values = samples[self.operation]
+        return max(values) if self.worst else statistics.median(values)
 
 
 TARGETS = (
     Target("commit_median", "commit", 72_000, 259_405),
     Target("commit_max", "commit", 76_000, 327_805, worst=True),
     Target("claim_median", "claim", 62_000, 70_202),
-    Target("claim_first", "claim_first", 75_000, 70_202),
+    Target("claim_first", "claim_first", 70_000, 70_202, ceiling=75_000),
     Target("join", "join", 240_000, 181_265 + 302_140),
     Target("objective_slash", "objective_slash", 190_000, 454_702),
-    Target("deploy", "deploy", 14_500_000, 17_115_975),
+    Target("deploy", "deploy", 14_000_000, 17_115_975, ceiling=14_300_000),
 )
 
 
@@ -125,7 +132,8 @@ def main() -> None:
     for one in figures:
         print("{name:16} ours {ours:>12,}  limit {limit:>12,}  peer {peer:>12,}".format(**one))
     if options.check:
-        bad = [f"{one['name']} is above its limit" for one in figures if not one["holds"]]
+        bad = [target.name for target in TARGETS if target.value(samples) > max(target.limit, target.ceiling)]
+        bad = [f"{name} is above its limit" for name in bad]
         bad += regressions(snapshot(samples), json.loads(SNAPSHOT.read_text()))
         if bad:
             sys.exit("gas: " + "\n     ".join(bad) + "\n  next: python benchmarks/gas.py --update, if that is meant")

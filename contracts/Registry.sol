@@ -125,15 +125,8 @@ contract Registry is IRegistry, EIP712 {
         require(node_.operator == msg.sender, NotOperator(msg.sender, node_.operator));
         require(node_.status == Status.Active, NotActive(key, node_.status));
 
-        // Effect.
-        uint32 run = node_.run;
-        node_.status = Status.Retired;
-        node_.retiredAt = uint40(block.timestamp);
-        emit Retired(key, run, block.timestamp + UNBONDING);
-
-        // Interaction.
-        if (node_.role == Role.Worker) RUNS.leaveWorker(key);
-        else _removeValidator(run);
+        // Effect and interaction.
+        _leave(key, node_);
     }
 
     /// @inheritdoc IRegistry
@@ -172,8 +165,7 @@ contract Registry is IRegistry, EIP712 {
 
     /// @inheritdoc IRegistry
     function release(address operator, uint256 amount) external onlyCourt {
-        require(amount <= totalHeld, HeldShort(totalHeld, amount));
-        totalHeld -= amount;
+        _unhold(amount);
         _credit(operator, amount);
         emit Released(operator, amount);
     }
@@ -191,6 +183,18 @@ contract Registry is IRegistry, EIP712 {
         _books.locked -= uint128(taken);
         totalHeld += taken;
         emit Fined(key, node_.run, taken);
+    }
+
+    /// @inheritdoc IRegistry
+    function burn(uint256 amount) external onlyCourt {
+        _unhold(amount);
+        TOKEN.burn(amount);
+    }
+
+    /// @inheritdoc IRegistry
+    function expel(address key) external onlyCourt {
+        Node storage node_ = _nodes[key];
+        if (node_.status == Status.Active) _leave(key, node_);
     }
 
     /// @inheritdoc IRegistry
@@ -317,6 +321,19 @@ contract Registry is IRegistry, EIP712 {
         trace.push(uint48(block.timestamp), trace.latest() + 1);
     }
 
+    /// @dev Takes an active node out of service.
+    function _leave(address key, Node storage node_) private {
+        // Effect.
+        uint32 run = node_.run;
+        node_.status = Status.Retired;
+        node_.retiredAt = uint40(block.timestamp);
+        emit Retired(key, run, block.timestamp + UNBONDING);
+
+        // Interaction.
+        if (node_.role == Role.Worker) RUNS.leaveWorker(key);
+        else _removeValidator(run);
+    }
+
     function _removeValidator(uint32 run) private {
         Checkpoints.Trace208 storage trace = _validators[run];
         trace.push(uint48(block.timestamp), trace.latest() - 1);
@@ -335,6 +352,11 @@ contract Registry is IRegistry, EIP712 {
     function _credit(address operator, uint256 amount) private {
         freeBalance[operator] += amount;
         _books.free += amount.toUint128();
+    }
+
+    function _unhold(uint256 amount) private {
+        require(amount <= totalHeld, HeldShort(totalHeld, amount));
+        totalHeld -= amount;
     }
 
     function _debit(address operator, uint256 amount) private {

@@ -20,6 +20,14 @@ contract SlashCourt is Grading {
         bytes31 hash;
     }
 
+    /// @dev How a judge does its duty: the end of voting in the latest case that it was reported absent from, when it last
+    /// revealed a vote, and how many reported cases ended since.
+    struct Duty {
+        uint40 absentAt;
+        uint40 revealedAt;
+        uint8 absences;
+    }
+
     /// @dev Who is accused of what.
     struct Accusation {
         address node;
@@ -37,6 +45,11 @@ contract SlashCourt is Grading {
     /// validates, for such a node must not be out of reach. One alone never convicts.
     uint256 public constant MIN_JURY = 2;
 
+    /// @inheritdoc ISlashCourt
+    uint256 public constant ABSENCE_REST = 24 hours;
+    /// @inheritdoc ISlashCourt
+    uint256 public constant MAX_ABSENCES = 3;
+
     bytes32 private constant RECEIPT_TYPEHASH = keccak256(
         "Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size,uint64 storedAt)"
     );
@@ -49,6 +62,7 @@ contract SlashCourt is Grading {
     mapping(uint256 caseId => Case) private _cases;
     mapping(address challenger => mapping(address node => mapping(Kind kind => uint256 caseId))) private _openCases;
     mapping(uint256 caseId => mapping(address judge => Ballot)) private _ballots;
+    mapping(address judge => Duty) private _duties;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
@@ -130,6 +144,7 @@ contract SlashCourt is Grading {
         ballot_.state = guilty ? BallotState.VotedGuilty : BallotState.VotedNotGuilty;
         case_.reveals++;
         if (guilty) case_.guiltyVotes++;
+        _duties[msg.sender].revealedAt = uint40(block.timestamp);
         emit VoteRevealed(caseId, msg.sender, guilty);
     }
 
@@ -174,6 +189,38 @@ contract SlashCourt is Grading {
         emit Collected(caseId, judge, amount);
 
         _release(judge, amount);
+    }
+
+    /// @inheritdoc ISlashCourt
+    function reportAbsence(uint256 caseId, address judge) external {
+        Case storage case_ = _cases[caseId];
+        Duty memory duty = _duties[judge];
+        uint256 ended = case_.revealEnds;
+
+        // Check: the case took a decision or lacked a quorum, and the judge had a vote and did not show it.
+        Outcome outcome = case_.outcome;
+        require(outcome == Outcome.NoQuorum || Payouts.isVerdict(outcome), NoDuty(caseId, outcome));
+        require(isJudge(caseId, judge), NotJudge(caseId, judge));
+        BallotState state = _ballots[caseId][judge].state;
+        bool silent = state == BallotState.None || state == BallotState.Committed || state == BallotState.Returned;
+        require(silent, NotAbsent(caseId, judge));
+        uint256 from = duty.absentAt + ABSENCE_REST;
+        require(duty.absentAt == 0 || ended >= from, AbsentAlready(judge, from, ended));
+
+        // Effect. What it missed before it last revealed costs it a deposit and counts no further.
+        if (ended > duty.revealedAt) duty.absences = duty.absentAt > duty.revealedAt ? duty.absences + 1 : 1;
+        duty.absentAt = uint40(ended);
+        _duties[judge] = duty;
+        bool expelled = ended > duty.revealedAt && duty.absences >= MAX_ABSENCES;
+        emit AbsenceReported(caseId, judge, msg.sender, expelled);
+
+        // Interaction.
+        uint256 taken = REGISTRY.fine(judge, case_.deposit);
+        uint256 bounty = taken * RUNS.caseTerms(case_.run).bountyBps / 10_000;
+        address operator = _node(msg.sender).operator;
+        REGISTRY.release(operator == address(0) ? msg.sender : operator, bounty);
+        REGISTRY.burn(taken - bounty);
+        if (expelled) REGISTRY.expel(judge);
     }
 
     // -------------------------------------------------------------------------------------------------------- views

@@ -2,7 +2,9 @@
 
 Each poll reads the chain's time and the journal, and does what is due; a restart in between loses nothing. A
 vote and its salt are in the journal before the vote is committed. A validator that cannot verify the evidence
-abstains; its own failures never become votes. Validators resolve ended cases in turns.
+abstains; its own failures never become votes. Evidence that the storage does not have until the last quarter of the
+commit phase shows nothing, and is voted down: silence costs judges a part of their stakes. Validators resolve ended
+cases in turns, and report who was silent.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from muster.chain.client import Chain, vote_hash
 from muster.chain.types import Block
 from muster.contracts import court, runs
 from muster.contracts.court import BallotState, Kind, Outcome
-from muster.errors import CheckError, MusterError, RevertError, UnreachableError
+from muster.errors import CheckError, MusterError, RefusedError, RevertError, UnreachableError
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.verification.evidence import CannotVerifyError, verify_evidence
@@ -29,8 +31,9 @@ from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling, turn_o
 VERIFY_RETRY_SECONDS: Final = 5.0
 """Pause before evidence that could not be verified is tried again."""
 
-CURE_SHARE: Final = 4
-"""A juror decides about missing data in the last quarter of the commit phase: until then the data can be shown."""
+LAST_SHARE: Final = 4
+"""A juror decides about missing data, or missing evidence, in the last quarter of the commit phase: until then both can
+be shown."""
 
 log = telemetry.logger("validator")
 VOTES = telemetry.counter("validator_votes", "Votes committed", ("guilty",))
@@ -46,6 +49,8 @@ class Juror:
     stagger_seconds: float
     not_before: dict[int, float] = field(default_factory=dict, init=False)
     """Per case, the monotonic second before which nothing is tried again."""
+    _without_evidence: set[int] = field(default_factory=set, init=False)
+    """Cases whose evidence the storage says it does not have."""
     _over_since: dict[int, float] = field(default_factory=dict, init=False)
     """Per case, the monotonic second at which it could first be resolved."""
 
@@ -77,6 +82,8 @@ class Juror:
             try:
                 data = await self.context.client.get_evidence(case.evidence)
             except (UnreachableError, CheckError) as error:
+                if isinstance(error, RefusedError) and error.status == 404:
+                    self._without_evidence.add(case.case_id)
                 raise CannotVerifyError(f"the evidence cannot be fetched: {error}") from error
             if case.grades is not None:
                 inspection = await verify_grade_evidence(data, case.commitment, case.accused, case.grades, self.context)
@@ -100,7 +107,7 @@ class Juror:
         try:
             action = ruling(await self._state(case, head), "juror")
             if action is Action.VERIFY:
-                await self._decide(case)
+                await self._decide(case, head)
             elif action is Action.COMMIT:
                 await self._commit(case)
             elif action is Action.REVEAL:
@@ -134,14 +141,19 @@ class Juror:
             judge=judge,
             ballot=ballot,
             commits=commits,
-            cure_seconds=self.context.rules.terms.commit_phase // CURE_SHARE,
+            cure_seconds=self.context.rules.terms.commit_phase // LAST_SHARE,
         )
 
-    async def _decide(self, case: CaseRecord) -> None:
+    async def _decide(self, case: CaseRecord, head: Block) -> None:
         """Verify the evidence and write the vote down, unless the storage's receipt ends the case."""
         if case.kind == Kind.DATA_MISSING and await self._dismiss(case):
             return
+        self._without_evidence.discard(case.case_id)
         guilty = await self.verify(case)
+        phase = self.context.rules.terms.commit_phase // LAST_SHARE
+        if case.case_id in self._without_evidence and head.timestamp >= case.commit_ends - phase:
+            log.warning("voting not guilty: the storage has no evidence", case=case.case_id)
+            guilty = False
         if guilty is None:
             self.not_before[case.case_id] = time.monotonic() + VERIFY_RETRY_SECONDS
             return
@@ -201,4 +213,23 @@ class Juror:
         if case.ballot != "sealed" and await self.chain.call(court.collectable(case.case_id, self.me)):
             mined = await self.chain.send(court.collect(case.case_id, self.me))
             log.info("collected", case=case.case_id, tx=mined.hash)
+        if case.ballot == "revealed":
+            await self._report_absent(case)
         self.journal.set_ballot(case, "done")
+
+    async def _report_absent(self, case: CaseRecord) -> None:
+        """Report the judges that did not reveal in a case in which this validator did. The first to do so is paid."""
+        if case.outcome not in (Outcome.GUILTY, Outcome.NOT_GUILTY, Outcome.NO_QUORUM, Outcome.CURED):
+            return
+        for judge in await self.chain.validators(self.context.rules.run):
+            state = (await self.chain.call(court.ballot(case.case_id, judge))).state
+            if state not in (BallotState.NONE, BallotState.COMMITTED, BallotState.RETURNED):
+                continue
+            if not await self.chain.call(court.is_judge(case.case_id, judge)):
+                continue
+            try:
+                mined = await self.chain.send(court.report_absence(case.case_id, judge))
+            except RevertError as error:  # reported by another, or for another case of the day
+                log.info("not reported", case=case.case_id, judge=judge, error=str(error))
+                continue
+            log.info("reported an absent judge", case=case.case_id, judge=judge, tx=mined.hash)

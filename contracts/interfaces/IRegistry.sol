@@ -155,6 +155,12 @@ interface IRegistry {
     /// @notice Moves `amount` of a node's lock, or what is left of it, into the court's keeping. Only SlashCourt.
     function fine(address key, uint256 amount) external returns (uint256 taken);
 
+    /// @notice Burns `amount` of what the court keeps. Only SlashCourt.
+    function burn(uint256 amount) external;
+
+    /// @notice Takes an active node out of service as `retire` does; nothing happens to any other. Only SlashCourt.
+    function expel(address key) external;
+
     /// @notice Jails a node and slashes its lock: a share to `beneficiary`'s free balance, `prize` into the court's
     /// keeping, or what is left if that is less, the rest burned. Once per node. Only SlashCourt.
     /// @param slashBps Share of the lock, in basis points.

@@ -164,6 +164,8 @@ interface ISlashCourt is IMasters {
     event CaseResolved(
         uint256 indexed caseId, address indexed node, Outcome outcome, uint16 guiltyVotes, uint16 reveals, uint16 jury
     );
+    /// @notice `judge` did not reveal a vote in case `caseId`, and paid for it.
+    event AbsenceReported(uint256 indexed caseId, address indexed judge, address indexed reporter, bool expelled);
     event Collected(uint256 indexed caseId, address indexed judge, uint256 amount);
     /// @notice Case `caseId` is about what `validator` signed: that the private tests of a commitment of `node`, which
     /// CaseOpened tells, come to grades with the hash `grades`.
@@ -205,6 +207,9 @@ interface ISlashCourt is IMasters {
     error NotVoted(uint256 caseId, address judge);
     error WrongVote(uint256 caseId, address judge, bytes32 hash, bytes32 committed);
     error VotingNotOver(uint256 caseId, uint256 revealEnds, uint256 timestamp);
+    error NoDuty(uint256 caseId, Outcome outcome);
+    error NotAbsent(uint256 caseId, address judge);
+    error AbsentAlready(address judge, uint256 from, uint256 ended);
     error NothingToCollect(uint256 caseId, address judge);
     error LeafNotInRoot(bytes32 leaf, bytes32 root);
     error PositionsDiffer(uint256 first, uint256 second);
@@ -289,6 +294,12 @@ interface ISlashCourt is IMasters {
     /// @notice Pays a judge's operator what an ended case owes the judge, its deposit included. Anyone may call it.
     function collect(uint256 caseId, address judge) external returns (uint256 amount);
 
+    /// @notice Fines a judge that did not reveal in a case that ended by a verdict or without a quorum: the deposit leaves
+    /// its lock, a share of it, the run's bounty, goes to the caller's operator, or to the caller, and the rest is burned.
+    /// Cases whose voting ends within `ABSENCE_REST` of one that it was fined for are no further absence, so that an
+    /// outage of a day costs one deposit. `MAX_ABSENCES` without a reveal in between cost the seat.
+    function reportAbsence(uint256 caseId, address judge) external;
+
     // --------------------------------------------------------------------------------------------- objective proofs
 
     // Each convicts at once, and its bounty goes to the caller's free balance in the Registry. Anyone may call, as long
@@ -342,6 +353,10 @@ interface ISlashCourt is IMasters {
         returns (bytes32);
     /// @notice A task reward of 1, in the unit of leaves.
     function REWARD_ONE() external view returns (int256);
+    /// @notice Seconds from the end of voting in a case that a judge was fined for to that of the next.
+    function ABSENCE_REST() external view returns (uint256);
+    /// @notice Absences in a row that cost a validator its seat.
+    function MAX_ABSENCES() external view returns (uint256);
     /// @notice Judges without whom no case can be opened.
     function MIN_JURY() external view returns (uint256);
 }

@@ -41,6 +41,8 @@ class CourtChain:
     ballot: BallotState = BallotState.NONE
     """This validator's on chain."""
     collectable: int = 0
+    others: list[str] = field(default_factory=list)
+    """The run's validators."""
     done: list[str] = field(default_factory=list)
     signer = SimpleNamespace(address=ME)
 
@@ -59,6 +61,9 @@ class CourtChain:
             "SlashCourt.collectable": self.collectable,
         }
         return answers[call.label]
+
+    async def validators(self, run: int) -> list[str]:
+        return self.others
 
     async def dismiss(self, case_id: int, step: int, receipt: UploadReceipt) -> Any:
         self.done.append(f"dismiss {case_id} of second {receipt.stored_at}")

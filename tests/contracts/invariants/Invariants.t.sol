@@ -44,7 +44,7 @@ contract InvariantsTest {
 
     /// @dev What happens often is there often.
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
-        bytes4[50] memory actions = [
+        bytes4[53] memory actions = [
             Swarm.pass.selector,
             Swarm.pass.selector,
             Swarm.pass.selector,
@@ -79,12 +79,15 @@ contract InvariantsTest {
             Jurors.reveal.selector,
             Jurors.reveal.selector,
             Jurors.reveal.selector,
+            Jurors.agree.selector,
+            Jurors.reportAbsence.selector,
             Jurors.resolve.selector,
             Jurors.dismiss.selector,
             Jurors.collect.selector,
             Provers.prove.selector,
             Provers.prove.selector,
             Provers.prove.selector,
+            Jurors.reportAbsence.selector,
             Provers.proveVouched.selector,
             Provers.slander.selector,
             Provers.misname.selector,
@@ -109,14 +112,14 @@ contract InvariantsTest {
     /// @notice A long walk: shows that the invariants are not held by nothing ever happening.
     function test_Swarm_EverythingHappens() public {
         FuzzSelector[] memory targets = targetSelectors();
-        for (uint256 n = 0; n < 9_000; n++) {
+        for (uint256 n = 0; n < 12_000; n++) {
             bytes32 a = keccak256(abi.encode("walk", n));
             FuzzSelector memory target = targets[uint256(a) % 4 == 0 ? 1 : 0];
             bytes4 action = target.selectors[(uint256(a) >> 8) % target.selectors.length];
             (bool done,) = target.addr.call(bytes.concat(action, _arguments(action, a)));
             vm.assertTrue(done, "an action reverted");
         }
-        string[55] memory happened = [
+        string[57] memory happened = [
             "pass",
             "publish",
             "fund",
@@ -144,6 +147,7 @@ contract InvariantsTest {
             "vote",
             "vote again",
             "reveal",
+            "agree",
             "guilty",
             "not guilty",
             "no quorum",
@@ -152,6 +156,7 @@ contract InvariantsTest {
             "dismiss",
             "dismiss too late",
             "collect",
+            "report an absence",
             "prove wrong draw",
             "prove out of bounds",
             "prove position beyond",
@@ -238,8 +243,8 @@ contract InvariantsTest {
         }
     }
 
-    /// @notice A lock falls by the fee of each cured case, and once, by conviction, by the fraction; a node with its lock
-    /// paid out has none.
+    /// @notice A lock falls by the fee of each cured case, by a deposit for each absence, and once, by conviction, by the
+    /// fraction; a node with its lock paid out has none.
     function invariant_LocksFallOnce() public view {
         for (uint256 s = 0; s < 2; s++) {
             for (uint256 k = 0; k < swarms[s].workerCount(); k++) {
@@ -247,7 +252,8 @@ contract InvariantsTest {
                 _lockFellOnce(swarms[s].nodeOf(i), 100 ether - swarms[s].fined(i));
             }
             for (uint256 k = 0; k < swarms[s].validatorCount(); k++) {
-                _lockFellOnce(swarms[s].nodeOf(swarms[s].validators(k)), 200 ether);
+                uint256 i = swarms[s].validators(k);
+                _lockFellOnce(swarms[s].nodeOf(i), 200 ether - swarms[s].fined(i));
             }
         }
     }

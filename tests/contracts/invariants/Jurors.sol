@@ -81,6 +81,27 @@ abstract contract Jurors is Forks {
         }
     }
 
+    /// @dev All judges who can commit and reveal of one mind, so that juries of every size come to verdicts.
+    function agree(uint256 whichCase, uint256 votes) external {
+        (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
+        if (caseId == 0 || block.timestamp >= c.commitEnds || votes % 4 != 0) return;
+        for (uint256 k = 0; k < validators.length; k++) {
+            uint256 judge = validators[k];
+            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
+            if (state != ISlashCourt.BallotState.None || !court.isJudge(caseId, node(judge))) continue;
+            if (registry.freeBalance(operator(judge)) < c.deposit) continue;
+            _votedGuilty[caseId][judge] = votes % 32 == 0;
+            _vote(caseId, judge, votes % 32 == 0);
+        }
+        vm.warp(c.commitEnds);
+        for (uint256 k = 0; k < validators.length; k++) {
+            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(validators[k]));
+            if (state != ISlashCourt.BallotState.Committed) continue;
+            _reveal(caseId, validators[k], _votedGuilty[caseId][validators[k]]);
+        }
+        done["agree"]++;
+    }
+
     // -------------------------------------------------------------------------------------------------------- anyone
 
     function resolve(uint256 whichCase) external {
@@ -101,19 +122,52 @@ abstract contract Jurors is Forks {
         if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || pick % 2 == 0) return;
         if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
         Made memory made = _made[_numberOf(c.node)][c.index];
-        uint64 storedAt = uint64(made.madeAt + (pick % 4 == 1 ? 1 : 0));
-        ISlashCourt.Receipt memory receipt = ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, storedAt);
-        (uint8 v, bytes32 r, bytes32 s) = vm.sign(STORAGE, court.receiptDigest(run, c.node, c.index, receipt));
-        if (storedAt > made.madeAt) {
-            vm.expectRevert(abi.encodeWithSelector(ISlashCourt.ReceiptTooLate.selector, storedAt, made.madeAt));
-            court.dismiss(caseId, receipt, abi.encodePacked(r, s, v));
-            done["dismiss too late"]++;
-            return;
-        }
-        court.dismiss(caseId, receipt, abi.encodePacked(r, s, v));
+        ISlashCourt.Receipt memory receipt =
+            ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, uint64(made.madeAt + 1));
+        bytes memory signature = _stored(c, receipt);
+        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.ReceiptTooLate.selector, made.madeAt + 1, made.madeAt));
+        court.dismiss(caseId, receipt, signature);
+        done["dismiss too late"]++;
+        if (pick % 4 == 1) return;
+        receipt.storedAt--;
+        court.dismiss(caseId, receipt, _stored(c, receipt));
         _ended(c);
         vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Dismissed);
         done["dismiss"]++;
+    }
+
+    function _stored(ISlashCourt.Case memory c, ISlashCourt.Receipt memory receipt)
+        private
+        view
+        returns (bytes memory)
+    {
+        (uint8 v, bytes32 r, bytes32 s) = vm.sign(STORAGE, court.receiptDigest(run, c.node, c.index, receipt));
+        return abi.encodePacked(r, s, v);
+    }
+
+    /// @dev A judge that did not reveal pays a deposit, and nobody else does.
+    function reportAbsence(uint256 whichCase, uint256 pick) external {
+        uint256 count = court.caseCount();
+        if (count == 0 || pick % 4 != 0) return;
+        uint256 caseId = count - whichCase % (count < RECENT ? count : RECENT);
+        uint256 judge = _pick(validators, pick / 4);
+        uint256 lock = registry.node(node(judge)).lock;
+        (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
+        vm.prank(stranger);
+        try court.reportAbsence(caseId, node(judge)) {
+            ISlashCourt.Outcome outcome = court.caseOf(caseId).outcome;
+            vm.assertTrue(outcome != ISlashCourt.Outcome.Open && outcome != ISlashCourt.Outcome.Moot);
+            vm.assertTrue(outcome != ISlashCourt.Outcome.Dismissed);
+            vm.assertTrue(
+                state == ISlashCourt.BallotState.None || state == ISlashCourt.BallotState.Committed
+                    || state == ISlashCourt.BallotState.Returned
+            );
+            fined[judge] += 2 ether;
+            vm.assertEq(registry.node(node(judge)).lock, lock - 2 ether);
+            done["report an absence"]++;
+        } catch {
+            vm.assertEq(registry.node(node(judge)).lock, lock);
+        }
     }
 
     function collect(uint256 whichCase, uint256 pick) external {

@@ -28,6 +28,40 @@ contract RegistryCourtTest is House {
         registry.convict(node(WORKER), 5_000, 2_000, 0, stranger);
         vm.expectRevert(refused);
         registry.fine(node(WORKER), 1);
+        vm.expectRevert(refused);
+        registry.burn(0);
+        vm.expectRevert(refused);
+        registry.expel(node(0));
+    }
+
+    function test_Burn_OfWhatIsHeld() public {
+        uint256 supply = token.totalSupply();
+        vm.startPrank(address(court));
+        registry.hold(operator(0), 3 ether);
+        registry.burn(2 ether);
+        vm.assertEq(registry.totalHeld(), 1 ether);
+        vm.assertEq(token.totalSupply(), supply - 2 ether);
+        _assertSolvent();
+        vm.expectRevert(abi.encodeWithSelector(IRegistry.HeldShort.selector, 1 ether, 1 ether + 1));
+        registry.burn(1 ether + 1);
+    }
+
+    /// @dev As if its operator had retired it; who has left or is jailed is left alone.
+    function test_Expel() public {
+        vm.warp(START + 5);
+        vm.startPrank(address(court));
+        vm.expectEmit(address(registry));
+        emit IRegistry.Retired(node(0), run, START + 5 + 7 days);
+        registry.expel(node(0));
+        vm.assertTrue(registry.node(node(0)).status == IRegistry.Status.Retired);
+        vm.assertEq(runs.runState(run).validators, 0);
+        vm.warp(START + 6);
+        registry.expel(node(0));
+        vm.assertEq(registry.node(node(0)).retiredAt, START + 5);
+        registry.convict(node(0), 5_000, 2_000, 0, stranger);
+        registry.expel(node(0));
+        vm.assertTrue(registry.node(node(0)).status == IRegistry.Status.Jailed);
+        _assertSolvent();
     }
 
     function testFuzz_Hold_ThenRelease(uint256 held, uint256 released) public {

@@ -85,7 +85,7 @@ async def test_a_vote_that_a_reorg_took_is_committed_again(journal: ValidatorJou
     assert (chain.done, journal.cases()[0].ballot) == (["commitVote"], "committed")
 
 
-async def test_a_juror_that_cannot_fetch_the_evidence_abstains_and_tries_again(
+async def test_a_juror_tries_again_to_fetch_the_evidence_and_votes_it_down_at_last(
     journal: ValidatorJournal, clock: Clock
 ) -> None:
     chain = CourtChain()
@@ -97,9 +97,10 @@ async def test_a_juror_that_cannot_fetch_the_evidence_abstains_and_tries_again(
     clock.now += VERIFY_RETRY_SECONDS
     await juror.poll(HEAD)
     assert chain.done == ["verify", "verify"]
-    await juror.poll(Block(99, 100, bytes(32)))
+    clock.now += VERIFY_RETRY_SECONDS
+    await juror.poll(Block(99, 99, bytes(32)))
     case = journal.cases()[0]
-    assert (case.ballot, case.guilty) == ("late", None)
+    assert (case.ballot, case.guilty) == ("sealed", False), "nothing shows guilt, and silence costs"
 
 
 async def test_what_the_chain_cannot_answer_is_no_abstention(
@@ -166,3 +167,25 @@ async def test_a_juror_shows_a_receipt_from_before_the_commitment_instead_of_vot
     context.stored_at = stored_at
     await juror_of(journal, chain, context).poll(Block(99, 99, bytes(32)))
     assert chain.done == done
+
+
+@pytest.mark.parametrize(
+    ("ballot", "outcome", "reported"),
+    [
+        (BallotState.NONE, Outcome.NO_QUORUM, True),
+        (BallotState.COMMITTED, Outcome.GUILTY, True),
+        (BallotState.VOTED_GUILTY, Outcome.GUILTY, False),
+        (BallotState.NONE, Outcome.DISMISSED, False),
+    ],
+)
+async def test_who_revealed_reports_who_did_not(
+    journal: ValidatorJournal, ballot: BallotState, outcome: Outcome, reported: bool
+) -> None:
+    chain = CourtChain(others=[OTHER], ballot=ballot)
+    receive(journal, case_of(1))
+    journal.seal_ballot(journal.cases()[0], True, bytes(32))
+    journal.set_ballot(journal.cases()[0], "revealed")
+    receive(journal, CaseResolved(place(40), 1, BAD.node, outcome, 1, 1, 3))
+    await juror_of(journal, chain, CourtContext(chain)).poll(HEAD)
+    assert chain.done == (["reportAbsence"] if reported else [])
+    assert journal.cases() == []
