@@ -87,7 +87,7 @@ contract InvariantsTest {
             Provers.prove.selector,
             Provers.prove.selector,
             Provers.prove.selector,
-            Jurors.reportAbsence.selector,
+            Provers.misname.selector,
             Provers.proveVouched.selector,
             Provers.slander.selector,
             Provers.misname.selector,
