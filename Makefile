@@ -2,7 +2,7 @@
 #
 #   make setup              what the others begin with; a second run takes a second
 #   make demo ARGS='...'    the swarm on this machine; arguments go to `muster swarm demo`
-#   make demo-language      the same with a pretrained model that is trained on sums asked in English
+#   make demo-language      the same with a pretrained model that is trained on sums, asked and told as stories
 #   make test               lint, contracts, unit and integration tests, side by side; ARGS go to pytest
 #   make test-all           the longer suites as well: three whole demos, more fuzzing
 #   make test-contracts     the contracts' tests, and their gas against the snapshot

@@ -149,6 +149,7 @@ def test_a_receipt_ends_a_case_about_missing_data(stranger: Machine, run_fixture
         root=hex_hash(root),
         file_hash=hex_hash(hashlib.sha256(b"file").digest()),
         size=12_345,
+        stored_at=0,
         signature=UNSIGNED,
     )
     path = tmp_path / "receipt.json"
