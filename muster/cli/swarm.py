@@ -39,7 +39,7 @@ PortOption = Annotated[
 WorkersOption = Annotated[int, typer.Option("--workers", help="Honest workers.", min=1, max=64)]
 ValidatorsOption = Annotated[int, typer.Option("--validators", help="Validators; a run needs four.", min=4, max=64)]
 ScenarioOption = Annotated[
-    ScenarioChoice, typer.Option("--scenario", help="What it trains: sorting digits, or sums, asked and told in English.")
+    ScenarioChoice, typer.Option("--scenario", help="What it trains: sorting digits, or sums asked in English.")
 ]
 TasksOption = Annotated[
     Path | None,

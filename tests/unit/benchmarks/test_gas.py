@@ -25,4 +25,5 @@ def test_new_and_lost_operations_are_told() -> None:
 def test_the_committed_snapshot_is_within_the_limits() -> None:
     kept = json.loads(SNAPSHOT.read_text())
     for target in TARGETS:
-        assert kept[target.operation]["max" if target.worst else "median"] <= max(target.limit, target.ceiling), target.name
+        value = kept[target.operation]["max" if target.worst else "median"]
+        assert value <= max(target.limit, target.ceiling), target.name
