@@ -8,6 +8,7 @@ import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
+import { TermBounds } from "./libraries/TermBounds.sol";
 import { Windows } from "./libraries/Windows.sol";
 
 /// @title Juried cases; see ISlashCourt.
@@ -216,7 +217,7 @@ contract SlashCourt is Grading {
 
         // Interaction.
         uint256 taken = REGISTRY.fine(judge, case_.deposit);
-        uint256 bounty = taken * RUNS.caseTerms(case_.run).bountyBps / 10_000;
+        uint256 bounty = taken * RUNS.caseTerms(case_.run).bountyBps / TermBounds.BASIS_POINTS;
         address operator = _node(msg.sender).operator;
         REGISTRY.release(operator == address(0) ? msg.sender : operator, bounty);
         REGISTRY.burn(taken - bounty);

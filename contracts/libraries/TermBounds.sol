@@ -65,8 +65,7 @@ library TermBounds {
         _bound("bountyBps", terms.bountyBps, 0, MAX_BOUNTY_BPS);
         // A conviction pays its judges as much as the fee, out of what the slash leaves of the smaller stake. A fee and the
         // deposits of 255 judges together fit the 96 bits of a judge's share.
-        uint256 slash = Math.min(terms.workerStake, terms.validatorStake) * terms.slashBps / BASIS_POINTS;
-        uint256 left = slash - slash * terms.bountyBps / BASIS_POINTS;
+        uint256 left = burned(Math.min(terms.workerStake, terms.validatorStake), terms.slashBps, terms.bountyBps);
         _bound("caseFee", terms.caseFee, 1, Math.min(left, type(uint88).max));
     }
 

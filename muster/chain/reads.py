@@ -25,7 +25,7 @@ from muster.contracts.abi import CONTRACTS
 from muster.contracts.codec import Call, Event
 from muster.contracts.registry import Node, Registered, Role, Status
 from muster.errors import ChainError, ConfigError, MalformedError, UnreachableError, WrongChainError
-from muster.protocol.draws import DrawSource
+from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.terms import Terms, check_tools
 from muster.settings.schema import ChainSettings
 
@@ -194,6 +194,11 @@ class ChainReader:
         if not any(terms.entropy):
             raise ChainError(f"step {work.joined_step}, by which {node} draws, is not published")
         return DrawSource(node, terms.entropy, work.work_class)
+
+    async def draw(self, run: int, node: str, index: int) -> Draw:
+        """Return what the rows of a commitment must be. Raises as `draw_source`."""
+        terms, source = await self.terms(run), await self.draw_source(node)
+        return draw_of(source, index, terms, chain_id=self.chain_id, runs=self.addresses.runs, run=run)
 
     async def latest_checkpoint(self, run: int) -> PolicyStep | None:
         """Return the newest step, or None before the first."""

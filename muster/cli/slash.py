@@ -63,7 +63,6 @@ async def prove(
     there twice or not at all. Anybody may; the bounty goes to your free balance. Exit code 3 when nothing is wrong.
     """
     from muster.contracts import runs
-    from muster.protocol.draws import draw_base, draw_commitment
     from muster.rollouts.leaves import rollout_tree
     from muster.rollouts.parquet import FileLimits
     from muster.rollouts.reader import RolloutReader
@@ -83,16 +82,7 @@ async def prove(
 
         # 2. Find what is wrong.
         run = (await chain.call(runs.work(node))).run
-        terms, source = await chain.terms(run), await chain.draw_source(node)
-        base = draw_base(
-            chain_id=chain.chain_id,
-            runs=chain.addresses.runs,
-            run=run,
-            entropy=source.entropy,
-            node=node,
-            index=index,
-        )
-        found = find_flaw(rows, draw_commitment(base, terms, source.work_class), terms)
+        found = find_flaw(rows, await chain.draw(run, node, index), await chain.terms(run))
         if found is None:
             raise CheckError(
                 f"the contract sees nothing wrong in the {len(rows)} rows of this file",

@@ -76,6 +76,12 @@ def position_seed(base: bytes, position: int) -> int:
     return int.from_bytes(keccak(base + b"p" + position.to_bytes(4, "big")), "big") & (1 << 63) - 1
 
 
+def draw_of(source: DrawSource, index: int, terms: Terms, *, chain_id: int, runs: str, run: int) -> Draw:
+    """Draw what the rows of a node's commitment must be, at whatever step it is made. `runs`: the contract."""
+    base = draw_base(chain_id=chain_id, runs=runs, run=run, entropy=source.entropy, node=source.node, index=index)
+    return draw_commitment(base, terms, source.work_class)
+
+
 def draw_commitment(base: bytes, terms: Terms, work_class: int) -> Draw:
     """Draw all groups and seeds of one commitment, positions in order (position = group × group_size + sample)."""
     groups = tuple(group_draw(base, g, terms, work_class) for g in range(terms.groups_per_commitment))

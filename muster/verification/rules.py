@@ -20,7 +20,7 @@ from muster.environments.task import Task
 from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, StorageError, UnreachableError
 from muster.grading.grades import UNSURE_FUEL, RowGrade
 from muster.grading.sealing import open_task
-from muster.protocol.draws import Draw, DrawSource, draw_base, draw_commitment
+from muster.protocol.draws import Draw, DrawSource, draw_of
 from muster.protocol.masters import epoch_of
 from muster.protocol.prompts import completion_text, end_token, prompt_text, prompt_tokens
 from muster.protocol.terms import Terms
@@ -187,12 +187,4 @@ class Rules:
 
     def draw(self, source: DrawSource, index: int) -> Draw:
         """Draw what the rows of a node's commitment must be, at whatever step it is made."""
-        base = draw_base(
-            chain_id=self.chain_id,
-            runs=self.runs,
-            run=self.run,
-            entropy=source.entropy,
-            node=source.node,
-            index=index,
-        )
-        return draw_commitment(base, self.terms, source.work_class)
+        return draw_of(source, index, self.terms, chain_id=self.chain_id, runs=self.runs, run=self.run)

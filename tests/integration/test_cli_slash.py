@@ -15,7 +15,6 @@ from muster.chain.client import event_of
 from muster.contracts import court, registry, runs
 from muster.contracts.court import CaseOpened, Kind, Outcome
 from muster.contracts.registry import Status
-from muster.protocol.draws import draw_base, draw_commitment
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hex_hash
 from muster.protocol.messages import UploadReceipt
@@ -54,10 +53,8 @@ def stranger(run_fixture: RunFixture, tmp_path_factory: pytest.TempPathFactory) 
 async def rows_of(run_fixture: RunFixture, worker: str) -> list[Rollout]:
     """Rows that are as drawn, for commitment 0 of a worker."""
     async with run_fixture.chain("stranger") as chain:
-        terms, source = await chain.terms(run_fixture.run), await chain.draw_source(run_fixture.key(worker).address)
-        where = {"chain_id": chain.chain_id, "runs": chain.addresses.runs, "run": run_fixture.run}
-    base = draw_base(**where, entropy=source.entropy, node=source.node, index=0)
-    draw = draw_commitment(base, terms, source.work_class)
+        terms = await chain.terms(run_fixture.run)
+        draw = await chain.draw(run_fixture.run, run_fixture.key(worker).address, 0)
     return [
         Rollout(
             run=run_fixture.run,

@@ -24,7 +24,6 @@ from muster.constants import MICRO
 from muster.contributions.pack import read_pack
 from muster.environments.manifest import Score
 from muster.environments.scoring import Scorers
-from muster.protocol.draws import draw_base, draw_commitment
 from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
 from muster.sandbox.component import default_folder
@@ -163,17 +162,8 @@ async def the_next_run(place: Place, task_set: TaskSet, author: str, folder: Pat
             tasks = await RunTasks.fetch(client, terms, folder / "node")
             drawn: Counter[str] = Counter()
             for worker in WORKERS:
-                source = await chain.draw_source(run_fixture.key(worker).address)
                 for index in range(COMMITMENTS):
-                    base = draw_base(
-                        chain_id=chain.chain_id,
-                        runs=chain.addresses.runs,
-                        run=run_fixture.run,
-                        entropy=source.entropy,
-                        node=source.node,
-                        index=index,
-                    )
-                    draw = draw_commitment(base, terms, 0)
+                    draw = await chain.draw(run_fixture.run, run_fixture.key(worker).address, index)
                     await tasks.ensure(draw, 1)
                     for group in draw.groups:
                         drawn[tasks.task_set.task(group.task).author] += terms.group_size

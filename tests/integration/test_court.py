@@ -20,7 +20,6 @@ from muster.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome
 from muster.contracts.registry import Status
 from muster.contracts.runs import Paused
 from muster.errors import TRANSIENT, RevertError
-from muster.protocol.draws import draw_base, draw_commitment
 from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.hashes import hex_hash
 from muster.protocol.merkle import LeafTree
@@ -50,16 +49,7 @@ class Scene:
     async def leaves(self, name: str, index: int = 0) -> list[Leaf]:
         """What an honest worker commits to."""
         chain, run = self.stranger, self.run_fixture.run
-        terms, source = await chain.terms(run), await chain.draw_source(self.address(name))
-        base = draw_base(
-            chain_id=chain.chain_id,
-            runs=chain.addresses.runs,
-            run=run,
-            entropy=source.entropy,
-            node=source.node,
-            index=index,
-        )
-        draw = draw_commitment(base, terms, 0)
+        terms, draw = await chain.terms(run), await chain.draw(run, self.address(name), index)
         groups = [draw.groups[p // terms.group_size] for p in range(terms.positions)]
         return [
             Leaf(p, g.task, draw.seeds[p], g.budget, LENGTH, 0, bytes(32), bytes(32), bytes([p]) * 32)

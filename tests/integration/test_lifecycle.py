@@ -28,7 +28,6 @@ from muster.contracts.runs import (
     WorkCommitted,
 )
 from muster.errors import ChainError, ConfigError, RevertError
-from muster.protocol.draws import draw_base, draw_commitment
 from muster.rollouts.leaves import Leaf, LeafTree, leaf_hash
 from tests.support.chain import Deployment
 
@@ -234,15 +233,7 @@ async def test_a_wrong_draw_is_proven_by_anybody(chains: OpenChains) -> None:
     terms = await chain.terms(run)
     published = await publish(chains)
     step, node = published.step, chains.address("forger")
-    base = draw_base(
-        chain_id=chain.chain_id,
-        runs=chain.addresses.runs,
-        run=run,
-        entropy=(await chain.draw_source(node)).entropy,
-        node=node,
-        index=0,
-    )
-    draw = draw_commitment(base, terms, 0)
+    draw = await chain.draw(run, node, 0)
     leaves = [
         Leaf(p, group.task, draw.seeds[p], group.budget, 3, 0, bytes(32), bytes(32), bytes(32))
         for p in range(terms.positions)
