@@ -144,6 +144,14 @@ abstract contract House {
         vm.stopPrank();
     }
 
+    /// @dev Goes to the second before a notice is over: the owner gets nothing yet.
+    function _warpToLastSecondOfNotice(uint256 readyAt) internal {
+        vm.warp(readyAt - 1);
+        vm.expectRevert(abi.encodeWithSelector(IRuns.NoticeRunning.selector, run, readyAt, readyAt - 1));
+        vm.prank(owner);
+        runs.withdrawEscrow(run, FUNDS);
+    }
+
     // --------------------------------------------------------------------------------------------------- node steps
 
     function _registration(uint256 i, IRegistry.Role role) internal view returns (IRegistry.Registration memory) {
@@ -378,14 +386,9 @@ abstract contract House {
     }
 
     /// @dev Shows the court a leaf of a commitment of node i.
-    function _prove(
-        uint256 i,
-        uint32 index,
-        uint32 step,
-        bytes32 root,
-        Leaves.Leaf memory leaf,
-        bytes32[] memory proof
-    ) internal {
+    function _prove(uint256 i, uint32 index, uint32 step, bytes32 root, Leaves.Leaf memory leaf, bytes32[] memory proof)
+        internal
+    {
         court.prove(ISlashCourt.Target(node(i), index, step, root), _one(_opening(leaf, proof)));
     }
 

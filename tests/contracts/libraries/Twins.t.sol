@@ -44,11 +44,7 @@ contract TwinsTest {
         for (uint256 i = 0; i < count; i++) {
             vm.chainId(_uint("chainId", i));
             bytes32 base = Draws.base(
-                _address("runs", i),
-                _uint32("run", i),
-                _bytes32("entropy", i),
-                _address("node", i),
-                _uint32("index", i)
+                _address("runs", i), _uint32("run", i), _bytes32("entropy", i), _address("node", i), _uint32("index", i)
             );
             vm.assertEq(base, _bytes32("base", i));
             (uint256 task, uint256 budget) =
