@@ -58,7 +58,7 @@ def terms_of(trainer: str, storage_key: str, **changes: Any) -> Terms:
         "worker_stake": 100 * TOKEN,
         "validator_stake": 200 * TOKEN,
         "case_fee": TOKEN,
-        "jury_deposit": TOKEN,
+        "jury_deposit": 8 * TOKEN,
         "slash_bps": 5_000,
         "bounty_bps": 2_000,
         "group_size": 2,

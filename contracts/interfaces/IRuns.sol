@@ -15,14 +15,15 @@ interface IRuns {
     /// @param trainer Publishes checkpoints.
     /// @param storageKey Signs storage receipts.
     /// @param admitter Keeps the list of admitted validator operators; zero admits anyone who locks a stake.
-    /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than a conviction
-    /// takes from a worker, less the bounty.
+    /// @param pay Token wei per commitment at a class weight of 10,000 basis points. In no class more than the bounty of
+    /// a worker's slash, so that nobody gains by keeping a false commitment quiet.
     /// @param workerStake Lock of a worker.
     /// @param validatorStake Lock of a validator.
     /// @param caseFee What a challenger puts down per case.
-    /// @param juryDeposit What a judge puts down per vote.
+    /// @param juryDeposit What a judge puts down per vote: at least the pay of four commitments of the best-paid class.
     /// @param slashBps Share of a lock that a conviction takes.
-    /// @param bountyBps Share of a slash that goes to the challenger, at most 2,000.
+    /// @param bountyBps Share of a slash that goes to the challenger: of a worker's at least the pay of one commitment of
+    /// the best-paid class, and at most 2,000.
     /// @param groupSize Samples per group.
     /// @param groupsPerCommitment Groups per commitment; every commitment is full-sized.
     /// @param commitmentsPerHour Most commitments of a node in one hour, at most 255.

@@ -11,6 +11,9 @@ library TermBounds {
     uint256 internal constant MAX_POSITIONS = 4096;
     uint256 internal constant MAX_BOUNTY_BPS = 2_000;
     uint256 internal constant BASIS_POINTS = 10_000;
+    /// @dev A judge's deposit, in commitments of the best-paid class. Where one case in twenty is guilty, a vote that
+    /// nobody looked for is wrong once in twenty cases: that costs more than the replay of a fifth of a commitment.
+    uint256 internal constant DEPOSIT_COMMITMENTS = 4;
     /// @dev Of a class, in basis points of the run's pay; and the run's pay in token wei, so that no class's is nothing.
     uint256 internal constant MIN_WEIGHT = 1_000;
     uint256 internal constant MIN_PAY = BASIS_POINTS;
@@ -32,17 +35,10 @@ library TermBounds {
     /// @notice Reverts unless every term is within its bounds.
     function check(IRuns.Terms calldata terms) internal view {
         require(terms.trainer != address(0) && terms.storageKey != address(0), IRuns.ZeroAddress());
-        _checkMoney(terms);
         _checkSizes(terms);
         _checkTimes(terms);
         _checkGrades(terms);
-        _bound("classes", terms.classes.length, 1, MAX_CLASSES);
-        uint256 most = burned(terms.workerStake, terms.slashBps, terms.bountyBps);
-        for (uint256 i = 0; i < terms.classes.length; i++) {
-            _checkClass(terms, i);
-            // A conviction costs every node at least the pay of one commitment.
-            _bound("pay", payOf(terms.pay, terms.classes[i]), 1, most);
-        }
+        _checkMoney(terms, _checkClasses(terms));
     }
 
     /// @notice Token wei per commitment of a node of a class.
@@ -56,13 +52,18 @@ library TermBounds {
         return slashed - slashed * bountyBps / BASIS_POINTS;
     }
 
-    function _checkMoney(IRuns.Terms calldata terms) private pure {
+    /// @param best Pay of a commitment of the best-paid class.
+    function _checkMoney(IRuns.Terms calldata terms, uint256 best) private pure {
         _bound("pay", terms.pay, MIN_PAY, type(uint96).max);
         _bound("workerStake", terms.workerStake, 1, type(uint96).max);
         _bound("validatorStake", terms.validatorStake, 1, type(uint96).max);
-        _bound("juryDeposit", terms.juryDeposit, 1, type(uint88).max);
         _bound("slashBps", terms.slashBps, 1, BASIS_POINTS);
-        _bound("bountyBps", terms.bountyBps, 0, MAX_BOUNTY_BPS);
+        // The bounty is at least the pay of one commitment, so that nobody is paid to keep a false one quiet. It is a fifth
+        // of the slash at most, so what a conviction burns is four times that.
+        uint256 slashed = uint256(terms.workerStake) * terms.slashBps / BASIS_POINTS;
+        _bound("pay", best, 1, slashed * MAX_BOUNTY_BPS / BASIS_POINTS);
+        _bound("bountyBps", terms.bountyBps, Math.ceilDiv(best * BASIS_POINTS, slashed), MAX_BOUNTY_BPS);
+        _bound("juryDeposit", terms.juryDeposit, DEPOSIT_COMMITMENTS * best, type(uint88).max);
         // A conviction pays its judges as much as the fee, out of what the slash leaves of the smaller stake. A fee and the
         // deposits of 255 judges together fit the 96 bits of a judge's share.
         uint256 left = burned(Math.min(terms.workerStake, terms.validatorStake), terms.slashBps, terms.bountyBps);
@@ -94,6 +95,15 @@ library TermBounds {
         uint256 any = terms.gradeTip == 0 ? 0 : 1;
         _bound("gradeEpochs", terms.gradeEpochs, any, any * type(uint16).max);
         _bound("gradeEpochSteps", terms.gradeEpochSteps, any, any * type(uint32).max);
+    }
+
+    /// @return best Pay of a commitment of the best-paid class.
+    function _checkClasses(IRuns.Terms calldata terms) private pure returns (uint256 best) {
+        _bound("classes", terms.classes.length, 1, MAX_CLASSES);
+        for (uint256 i = 0; i < terms.classes.length; i++) {
+            _checkClass(terms, i);
+            best = Math.max(best, payOf(terms.pay, terms.classes[i]));
+        }
     }
 
     /// @dev A class pays in proportion to the mean of its budgets, so that claiming hardware one does not have earns nothing

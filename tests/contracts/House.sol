@@ -26,6 +26,8 @@ abstract contract House {
     uint256 internal constant FUNDS = 1_000 ether;
     /// @dev Of `_terms`: its eight step intervals would be eight minutes.
     uint256 internal constant NOTICE = 1 hours;
+    /// @dev Of `_terms`, the least that a judge can be asked for: four times what class 1 is paid.
+    uint256 internal constant DEPOSIT = 10 ether;
 
     IMusterToken internal token;
     IRegistry internal registry;
@@ -71,7 +73,7 @@ abstract contract House {
         t.workerStake = 100 ether;
         t.validatorStake = 200 ether;
         t.caseFee = 5 ether;
-        t.juryDeposit = 2 ether;
+        t.juryDeposit = uint96(DEPOSIT);
         t.slashBps = 5_000;
         t.bountyBps = 2_000;
         t.groupSize = 8;

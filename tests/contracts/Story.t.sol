@@ -55,9 +55,9 @@ contract StoryTest is House {
         vm.assertEq(token.totalSupply(), supply - 35 ether);
 
         // The two who saw it share as much as the fee, and the deposit of the one who did not.
-        vm.assertEq(registry.totalHeld(), 11 ether);
-        vm.assertEq(court.collect(caseId, node(1)), 5.5 ether);
-        vm.assertEq(court.collect(caseId, node(2)), 5.5 ether);
+        vm.assertEq(registry.totalHeld(), 35 ether);
+        vm.assertEq(court.collect(caseId, node(1)), 17.5 ether);
+        vm.assertEq(court.collect(caseId, node(2)), 17.5 ether);
         vm.assertEq(registry.totalHeld(), 0);
 
         // Both commitments are void, and the owner cannot take what they would have paid.

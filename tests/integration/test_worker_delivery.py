@@ -166,18 +166,20 @@ async def test_another_root_at_our_index_is_another_machine_s(
 async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
     deployment: Any, anvil: Anvil, tmp_path: Path
 ) -> None:
-    """A slash of 50 tokens, 10 of them the bounty, covers one commitment of 40."""
-    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="cover", workers=("w",), pay=40 * TOKEN)
+    """A slash of 50 tokens, 10 of them the bounty, covers four commitments of 10."""
+    terms = {"pay": 10 * TOKEN, "jury_deposit": 40 * TOKEN}
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="cover", workers=("w",), **terms)
     await run_fixture.publish(0)
-    await run_fixture.commit("w", 0, some_hash("first"))
+    for number in range(4):
+        await run_fixture.commit("w", number, some_hash(f"root {number}"))
     async with context_of(run_fixture, "w", anvil.url, tmp_path) as context:
         committer, operator = Committer(context), run_fixture.key("operator of w").address
         assert (await committer.poll()) == (
-            "1 commitments wait for their pay, and its stake covers no more: muster worker claim"
+            "4 commitments wait for their pay, and its stake covers no more: muster worker claim"
         )
         anchor = (await context.chain.checkpoint(context.run, 0)).anchor
-        with pytest.raises(RevertError, match="has 1 unsettled commitments, and its stake covers 1") as refused:
-            await context.chain.send(runs.commit_work(context.run, 0, anchor, 1, hash_bytes(some_hash("second"))))
+        with pytest.raises(RevertError, match="has 4 unsettled commitments, and its stake covers 4") as refused:
+            await context.chain.send(runs.commit_work(context.run, 0, anchor, 4, hash_bytes(some_hash("fifth"))))
         assert refused.value.name == "CoverShort"
         async with run_fixture.local_chain() as clock:
             await clock.advance(73 * 3600)

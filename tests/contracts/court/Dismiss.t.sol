@@ -44,7 +44,7 @@ contract DismissTest is House {
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
         _dismiss(receipt, signature);
         for (uint256 i = 1; i < 3; i++) {
-            vm.assertEq(court.collect(caseId, node(i)), 2 ether);
+            vm.assertEq(court.collect(caseId, node(i)), DEPOSIT);
             vm.assertEq(_free(i), 100 ether);
         }
         vm.expectRevert(abi.encodeWithSelector(ISlashCourt.NothingToCollect.selector, caseId, node(3)));
@@ -64,9 +64,9 @@ contract DismissTest is House {
         _reveal(caseId, 2, true);
         (ISlashCourt.Receipt memory receipt, bytes memory signature) = _receipt(STORAGE, WORKER, 0);
         _dismiss(receipt, signature);
-        vm.assertEq(court.collect(caseId, node(1)), 4.5 ether);
-        vm.assertEq(court.collect(caseId, node(2)), 4.5 ether);
-        vm.assertEq(court.collect(caseId, node(3)), 2 ether);
+        vm.assertEq(court.collect(caseId, node(1)), 12.5 ether);
+        vm.assertEq(court.collect(caseId, node(2)), 12.5 ether);
+        vm.assertEq(court.collect(caseId, node(3)), DEPOSIT);
         vm.assertEq(_free(WORKER), 0);
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
         vm.assertEq(registry.totalHeld(), 0);

@@ -50,7 +50,7 @@ contract OpenCaseTest is House {
         vm.assertEq(c.position, 7);
         vm.assertEq(c.jury, 3);
         vm.assertEq(c.fee, 5 ether);
-        vm.assertEq(c.deposit, 2 ether);
+        vm.assertEq(c.deposit, DEPOSIT);
         vm.assertEq(c.seniorBefore, START);
         vm.assertEq(c.evidenceHash, keccak256("evidence"));
         ISlashCourt.Target memory target = ISlashCourt.Target(node(WORKER), 0, 0, _root(WORKER, 0));

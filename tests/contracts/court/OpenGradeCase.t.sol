@@ -78,7 +78,7 @@ contract OpenGradeCaseTest is GradeHouse {
         vm.assertEq(c.position, 0);
         vm.assertEq(c.jury, 2);
         vm.assertEq(c.fee, 5 ether);
-        vm.assertEq(c.deposit, 2 ether);
+        vm.assertEq(c.deposit, DEPOSIT);
         vm.assertEq(c.seniorBefore, START);
         vm.assertEq(c.evidenceHash, keccak256("evidence"));
         bytes32 words = keccak256(
@@ -118,7 +118,7 @@ contract OpenGradeCaseTest is GradeHouse {
         vm.assertEq(convicted.lock, 100 ether);
         vm.assertEq(registry.freeBalance(operator(0)), 120 ether);
         vm.assertEq(token.totalSupply(), supply - 75 ether);
-        vm.assertEq(court.collectable(caseId, node(1)), 4.5 ether);
+        vm.assertEq(court.collectable(caseId, node(1)), 12.5 ether);
         vm.assertEq(runs.runState(run).validators, 3);
         vm.assertEq(runs.work(node(ACCUSED)).openCases, 0);
 
@@ -135,8 +135,8 @@ contract OpenGradeCaseTest is GradeHouse {
         vm.assertTrue(court.resolve(caseId) == ISlashCourt.Outcome.NotGuilty);
         vm.assertEq(registry.node(node(ACCUSED)).lock, 200 ether);
         vm.assertEq(registry.freeBalance(operator(0)), 95 ether);
-        vm.assertEq(court.collectable(caseId, node(1)), 4.5 ether);
-        vm.assertEq(court.collectable(caseId, node(2)), 4.5 ether);
+        vm.assertEq(court.collectable(caseId, node(1)), 12.5 ether);
+        vm.assertEq(court.collectable(caseId, node(2)), 12.5 ether);
         _assertSolvent();
     }
 

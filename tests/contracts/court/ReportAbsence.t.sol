@@ -41,9 +41,9 @@ contract ReportAbsenceTest is House {
         emit ISlashCourt.AbsenceReported(caseId, node(3), stranger, false);
         vm.prank(stranger);
         court.reportAbsence(caseId, node(3));
-        vm.assertEq(_lock(3), 198 ether);
-        vm.assertEq(registry.freeBalance(stranger), 0.4 ether);
-        vm.assertEq(token.totalSupply(), supply - 1.6 ether);
+        vm.assertEq(_lock(3), 190 ether);
+        vm.assertEq(registry.freeBalance(stranger), 2 ether);
+        vm.assertEq(token.totalSupply(), supply - 8 ether);
         vm.assertTrue(registry.node(node(3)).status == IRegistry.Status.Active);
         _assertSolvent();
         _expectRefused(
@@ -63,7 +63,7 @@ contract ReportAbsenceTest is House {
         uint256 before = registry.freeBalance(operator(1));
         vm.prank(node(1));
         court.reportAbsence(caseId, node(3));
-        vm.assertEq(registry.freeBalance(operator(1)), before + 0.4 ether);
+        vm.assertEq(registry.freeBalance(operator(1)), before + 2 ether);
     }
 
     /// @dev Who committed and did not reveal was no help either, also when it has its deposit back.
@@ -76,7 +76,7 @@ contract ReportAbsenceTest is House {
         court.collect(caseId, node(1));
         for (uint256 i = 1; i < 4; i++) {
             court.reportAbsence(caseId, node(i));
-            vm.assertEq(_lock(i), 198 ether);
+            vm.assertEq(_lock(i), 190 ether);
         }
         _assertSolvent();
     }
@@ -128,7 +128,7 @@ contract ReportAbsenceTest is House {
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.AbsentAlready.selector, node(3), from, from - 24 hours));
         caseId = third;
         _expectRefused(3, abi.encodeWithSelector(ISlashCourt.AbsentAlready.selector, node(3), from, from - 1));
-        vm.assertEq(_lock(3), 198 ether);
+        vm.assertEq(_lock(3), 190 ether);
     }
 
     /// @dev Three absences with a vote in between cost three deposits and no seat, in whatever order they are reported.
@@ -149,7 +149,7 @@ contract ReportAbsenceTest is House {
         for (uint256 k = 0; k < 3; k++) {
             court.reportAbsence(ids[k], node(3));
         }
-        vm.assertEq(_lock(3), 194 ether);
+        vm.assertEq(_lock(3), 170 ether);
         vm.assertTrue(registry.node(node(3)).status == IRegistry.Status.Active);
         _assertSolvent();
     }

@@ -73,7 +73,7 @@ contract ResolveTest is House {
         vm.assertEq(token.totalSupply(), supply - 35 ether);
         uint256 share = uint256(5 ether) / 3;
         for (uint256 i = 1; i < 4; i++) {
-            _collectAs(i, 2 ether + share);
+            _collectAs(i, DEPOSIT + share);
         }
         // What does not divide is the challenger's.
         vm.assertEq(_free(0), 100 ether + 10 ether + (5 ether - 3 * share));
@@ -84,9 +84,9 @@ contract ResolveTest is House {
     function test_Resolve_Guilty_TheMinorityLosesItsDeposit() public {
         _decide(caseId, [true, false, true]);
         _resolveAs(ISlashCourt.Outcome.Guilty);
-        _collectAs(1, 2 ether + 3.5 ether);
+        _collectAs(1, DEPOSIT + 7.5 ether);
         _collectAs(2, 0);
-        _collectAs(3, 2 ether + 3.5 ether);
+        _collectAs(3, DEPOSIT + 7.5 ether);
         _assertNothingHeld();
     }
 
@@ -101,7 +101,7 @@ contract ResolveTest is House {
         vm.assertEq(registry.node(node(WORKER)).lock, 1 ether);
         vm.assertEq(_free(0), 100.2 ether + 2);
         for (uint256 i = 1; i < 4; i++) {
-            _collectAs(i, 2 ether + uint256(0.8 ether) / 3);
+            _collectAs(i, DEPOSIT + uint256(0.8 ether) / 3);
         }
         _assertNothingHeld();
     }
@@ -117,10 +117,10 @@ contract ResolveTest is House {
         court.resolve(caseId);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.Guilty);
-        _collectAs(1, 2 ether + 3.5 ether);
-        _collectAs(2, 2 ether + 3.5 ether);
+        _collectAs(1, DEPOSIT + 7.5 ether);
+        _collectAs(2, DEPOSIT + 7.5 ether);
         _collectAs(3, 0);
-        vm.assertEq(_free(3), 98 ether);
+        vm.assertEq(_free(3), 90 ether);
         _assertNothingHeld();
     }
 
@@ -134,8 +134,8 @@ contract ResolveTest is House {
         _reveal(caseId, 2, true);
         vm.assertTrue(court.isResolvable(caseId));
         _resolveAs(ISlashCourt.Outcome.Guilty);
-        _collectAs(1, 4.5 ether);
-        _collectAs(2, 4.5 ether);
+        _collectAs(1, 12.5 ether);
+        _collectAs(2, 12.5 ether);
         _collectAs(3, 0);
         _assertNothingHeld();
     }
@@ -147,8 +147,8 @@ contract ResolveTest is House {
         _resolveAs(ISlashCourt.Outcome.NotGuilty);
         vm.assertEq(_free(0), 95 ether);
         _collectAs(1, 0);
-        _collectAs(2, 2 ether + 3.5 ether);
-        _collectAs(3, 2 ether + 3.5 ether);
+        _collectAs(2, DEPOSIT + 7.5 ether);
+        _collectAs(3, DEPOSIT + 7.5 ether);
         vm.assertEq(_free(WORKER), 0);
         vm.assertEq(registry.node(node(WORKER)).lock, 100 ether);
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
@@ -161,7 +161,7 @@ contract ResolveTest is House {
         _resolveAs(ISlashCourt.Outcome.NotGuilty);
         uint256 share = uint256(5 ether) / 3;
         for (uint256 i = 1; i < 4; i++) {
-            _collectAs(i, 2 ether + share);
+            _collectAs(i, DEPOSIT + share);
         }
         vm.assertEq(_free(WORKER), 5 ether - 3 * share);
         _assertNothingHeld();
@@ -178,8 +178,8 @@ contract ResolveTest is House {
         _reveal(caseId, 2, false);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.NotGuilty);
-        _collectAs(1, 5.5 ether);
-        _collectAs(2, 5.5 ether);
+        _collectAs(1, 17.5 ether);
+        _collectAs(2, 17.5 ether);
         _collectAs(3, 0);
         _assertNothingHeld();
     }
@@ -211,8 +211,8 @@ contract ResolveTest is House {
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.NoQuorum);
         vm.assertEq(_free(WORKER), 5 ether);
-        _collectAs(1, 2 ether);
-        _collectAs(2, 2 ether);
+        _collectAs(1, DEPOSIT);
+        _collectAs(2, DEPOSIT);
         _collectAs(3, 0);
         _assertNothingHeld();
     }
@@ -224,8 +224,8 @@ contract ResolveTest is House {
         _reveal(caseId, 1, true);
         vm.warp(END);
         _resolveAs(ISlashCourt.Outcome.NoQuorum);
-        _collectAs(1, 7 ether);
-        _collectAs(2, 2 ether);
+        _collectAs(1, 15 ether);
+        _collectAs(2, DEPOSIT);
         _assertNothingHeld();
     }
 
@@ -254,8 +254,8 @@ contract ResolveTest is House {
         vm.assertTrue(registry.node(node(WORKER)).status == IRegistry.Status.Active);
         vm.assertEq(_free(0), before + 5 ether);
         _collectAs(1, 0);
-        _collectAs(2, 2 ether + 3.5 ether);
-        _collectAs(3, 2 ether + 3.5 ether);
+        _collectAs(2, DEPOSIT + 7.5 ether);
+        _collectAs(3, DEPOSIT + 7.5 ether);
         vm.assertTrue(court.resolve(1) == ISlashCourt.Outcome.NoQuorum);
         _assertNothingHeld();
     }
@@ -268,8 +268,8 @@ contract ResolveTest is House {
         vm.warp(court.caseOf(caseId).revealEnds);
         _resolveAs(ISlashCourt.Outcome.Cured, 1);
         vm.assertEq(registry.node(node(WORKER)).lock, 95 ether);
-        _collectAs(1, 5.5 ether);
-        _collectAs(2, 5.5 ether);
+        _collectAs(1, 17.5 ether);
+        _collectAs(2, 17.5 ether);
         _collectAs(3, 0);
     }
 
@@ -285,12 +285,12 @@ contract ResolveTest is House {
 
         vm.assertTrue(court.isResolvable(caseId));
         _resolveAs(ISlashCourt.Outcome.Moot);
-        vm.assertEq(_free(1), 98 ether);
-        _collectAs(0, 2 ether);
-        _collectAs(2, 2 ether);
+        vm.assertEq(_free(1), 90 ether);
+        _collectAs(0, DEPOSIT);
+        _collectAs(2, DEPOSIT);
         caseId = first;
         for (uint256 i = 1; i < 4; i++) {
-            _collectAs(i, 2 ether + uint256(5 ether) / 3);
+            _collectAs(i, DEPOSIT + uint256(5 ether) / 3);
         }
         vm.assertEq(_free(0), 110 ether + 2);
         vm.assertEq(registry.node(node(WORKER)).lock, 50 ether);

@@ -41,8 +41,8 @@ contract VoteTest is House {
         vm.assertTrue(state == ISlashCourt.BallotState.Committed);
         vm.assertEq(bytes32(kept), bytes32(bytes31(hash)));
         vm.assertEq(court.caseOf(caseId).commits, 1);
-        vm.assertEq(registry.freeBalance(operator(1)), 98 ether);
-        vm.assertEq(registry.totalHeld(), 7 ether);
+        vm.assertEq(registry.freeBalance(operator(1)), 90 ether);
+        vm.assertEq(registry.totalHeld(), 15 ether);
         _assertSolvent();
     }
 
@@ -57,7 +57,7 @@ contract VoteTest is House {
             _vote(caseId, i, false);
         }
         vm.assertEq(court.caseOf(caseId).commits, 3);
-        vm.assertEq(registry.freeBalance(operator(1)), 98 ether);
+        vm.assertEq(registry.freeBalance(operator(1)), 90 ether);
         vm.warp(OPENED + 13 hours);
         _expectRejectedVote(
             1,
@@ -153,7 +153,7 @@ contract VoteTest is House {
         vm.prank(operator(1));
         registry.withdrawFree(99 ether);
         _expectRejectedVote(
-            1, abi.encodeWithSelector(IRegistry.FreeBalanceShort.selector, operator(1), 1 ether, 2 ether)
+            1, abi.encodeWithSelector(IRegistry.FreeBalanceShort.selector, operator(1), 1 ether, DEPOSIT)
         );
     }
 
@@ -170,8 +170,8 @@ contract VoteTest is House {
         vm.assertEq(court.caseOf(caseId).guiltyVotes, guilty ? 1 : 0);
         (ISlashCourt.BallotState state,) = court.ballot(caseId, node(1));
         vm.assertTrue(state == (guilty ? ISlashCourt.BallotState.VotedGuilty : ISlashCourt.BallotState.VotedNotGuilty));
-        vm.assertEq(registry.freeBalance(operator(1)), 98 ether);
-        vm.assertEq(registry.totalHeld(), 7 ether);
+        vm.assertEq(registry.freeBalance(operator(1)), 90 ether);
+        vm.assertEq(registry.totalHeld(), 15 ether);
         vm.assertEq(court.collectable(caseId, node(1)), 0);
         _assertSolvent();
     }

@@ -162,8 +162,8 @@ abstract contract Jurors is Forks {
                 state == ISlashCourt.BallotState.None || state == ISlashCourt.BallotState.Committed
                     || state == ISlashCourt.BallotState.Returned
             );
-            fined[judge] += 2 ether;
-            vm.assertEq(registry.node(node(judge)).lock, lock - 2 ether);
+            fined[judge] += DEPOSIT;
+            vm.assertEq(registry.node(node(judge)).lock, lock - DEPOSIT);
             done["report an absence"]++;
         } catch {
             vm.assertEq(registry.node(node(judge)).lock, lock);

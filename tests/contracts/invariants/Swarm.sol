@@ -51,7 +51,7 @@ contract Swarm is Jurors {
         ownersMoney = 20 ether;
         for (uint256 i = first; i < first + 4; i++) {
             if (listed) _admit(i, true);
-            _join(i, IRegistry.Role.Validator, 50 ether);
+            _join(i, IRegistry.Role.Validator, 250 ether);
             validators.push(i);
         }
         for (uint256 i = first + WORKER; i < first + WORKER + 2; i++) {
@@ -222,7 +222,7 @@ contract Swarm is Jurors {
             return;
         }
         newcomers++;
-        _register(i, registration, consent, worker ? 100 ether : 250 ether, pick % 4 < 2);
+        _register(i, registration, consent, worker ? 100 ether : 450 ether, pick % 4 < 2);
         if (worker) workers.push(i);
         else validators.push(i);
         done[worker && registration.workClass == 1 ? "join the second class" : "join"]++;
@@ -250,7 +250,7 @@ contract Swarm is Jurors {
 
     function depositWithPermit(uint256 pick, uint256 amount) external {
         uint256 i = _pick(validators, pick);
-        amount = _bound(amount, 0, 5 ether);
+        amount = _bound(amount, 0, 25 ether);
         _mint(operator(i), amount);
         IRegistry.Permit memory permit = _permit(i, amount);
         vm.prank(operator(i));

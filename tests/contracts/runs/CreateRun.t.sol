@@ -73,28 +73,84 @@ contract CreateRunTest is House {
         _expectOutOfBounds(terms, "caseFee", terms.caseFee, 1, type(uint88).max);
         terms = _terms();
         terms.juryDeposit = 0;
-        _expectOutOfBounds(terms, "juryDeposit", 0, 1, type(uint88).max);
+        _expectOutOfBounds(terms, "juryDeposit", 0, 10 ether, type(uint88).max);
         terms.juryDeposit = uint96(type(uint88).max) + 1;
-        _expectOutOfBounds(terms, "juryDeposit", terms.juryDeposit, 1, type(uint88).max);
+        _expectOutOfBounds(terms, "juryDeposit", terms.juryDeposit, 10 ether, type(uint88).max);
         terms = _terms();
         terms.slashBps = 10_001;
         _expectOutOfBounds(terms, "slashBps", 10_001, 1, 10_000);
         terms = _terms();
         terms.bountyBps = 2_001;
-        _expectOutOfBounds(terms, "bountyBps", 2_001, 0, 2_000);
+        _expectOutOfBounds(terms, "bountyBps", 2_001, 500, 2_000);
     }
 
-    /// @dev A conviction costs a node at least the pay of one commitment, in the best class: 50, less 10 of bounty.
-    function test_CreateRun_RevertWhen_TheStakeCoversNoCommitment() public {
+    /// @dev Class 1 is paid 2.5 times `pay`, and a wrong vote costs a judge four commitments of it.
+    function test_CreateRun_RevertWhen_TheDepositIsBelowFourCommitments() public {
         IRuns.Terms memory terms = _terms();
-        terms.pay = 16 ether;
+        terms.juryDeposit = 10 ether;
         runs.createRun(terms);
-        terms.pay = 16 ether + 1;
-        _expectOutOfBounds(terms, "pay", 40 ether + 2, 1, 40 ether);
+        terms.juryDeposit = 10 ether - 1;
+        _expectOutOfBounds(terms, "juryDeposit", 10 ether - 1, 10 ether, type(uint88).max);
+        // Of two wei more of pay, class 1 gains five.
+        (terms.pay, terms.juryDeposit) = (1 ether + 2, 10 ether + 19);
+        _expectOutOfBounds(terms, "juryDeposit", 10 ether + 19, 10 ether + 20, type(uint88).max);
+        terms.juryDeposit = 10 ether + 20;
+        runs.createRun(terms);
+        // Whichever class is the best paid.
+        (terms.classes[0], terms.classes[1]) = (terms.classes[1], terms.classes[0]);
+        runs.createRun(terms);
+        terms.juryDeposit = 10 ether + 19;
+        _expectOutOfBounds(terms, "juryDeposit", 10 ether + 19, 10 ether + 20, type(uint88).max);
+    }
+
+    /// @dev A worker's slash is 50, so the smallest share of it that is worth the 2.5 of class 1 is a twentieth.
+    function test_CreateRun_RevertWhen_TheBountyIsBelowOneCommitment() public {
+        IRuns.Terms memory terms = _terms();
+        terms.bountyBps = 500;
+        runs.createRun(terms);
+        terms.bountyBps = 499;
+        _expectOutOfBounds(terms, "bountyBps", 499, 500, 2_000);
         terms.bountyBps = 0;
+        _expectOutOfBounds(terms, "bountyBps", 0, 500, 2_000);
+        // What a basis point of the slash exceeds the pay by makes no whole basis point.
+        (terms.pay, terms.juryDeposit) = (1 ether + 1, 11 ether);
+        terms.bountyBps = 500;
+        _expectOutOfBounds(terms, "bountyBps", 500, 501, 2_000);
+        terms.bountyBps = 501;
         runs.createRun(terms);
-        terms.slashBps = 4_000;
-        _expectOutOfBounds(terms, "pay", 40 ether + 2, 1, 40 ether);
+        // A smaller share of the stake, the same bounty.
+        (terms.slashBps, terms.bountyBps) = (2_500, 1_001);
+        runs.createRun(terms);
+        terms.bountyBps = 1_000;
+        _expectOutOfBounds(terms, "bountyBps", 1_000, 1_001, 2_000);
+    }
+
+    /// @dev No share of the slash that is allowed would be worth the pay: 50 at most give 10.
+    function test_CreateRun_RevertWhen_NoBountyIsWorthThePay() public {
+        IRuns.Terms memory terms = _terms();
+        (terms.pay, terms.juryDeposit) = (4 ether, 40 ether);
+        runs.createRun(terms);
+        (terms.pay, terms.juryDeposit) = (4 ether + 1, 41 ether);
+        _expectOutOfBounds(terms, "pay", 10 ether + 2, 1, 10 ether);
+        terms.pay = 4 ether;
+        terms.slashBps = 4_999;
+        _expectOutOfBounds(terms, "pay", 10 ether, 1, 9.998 ether);
+        terms.workerStake = 4;
+        _expectOutOfBounds(terms, "pay", 10 ether, 1, 0);
+    }
+
+    /// @dev Products of the largest values fit.
+    function test_CreateRun_LargestMoney() public {
+        IRuns.Terms memory terms = _terms();
+        (terms.workerStake, terms.validatorStake) = (type(uint96).max, type(uint96).max);
+        terms.slashBps = 10_000;
+        terms.pay = type(uint96).max;
+        _expectOutOfBounds(
+            terms, "pay", uint256(terms.pay) * 25_000 / 10_000, 1, uint256(terms.workerStake) * 2_000 / 10_000
+        );
+        terms.juryDeposit = type(uint88).max;
+        terms.pay = uint96(terms.juryDeposit) / 10;
+        runs.createRun(terms);
     }
 
     function test_CreateRun_RevertWhen_SizesOutOfBounds() public {

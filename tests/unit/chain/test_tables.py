@@ -86,6 +86,10 @@ def test_amounts_enums_and_short_strings_are_readable() -> None:
     assert str(decode_revert(term, "x")) == "x: the term slashBps is 10001 and must be 1 to 10000"
     pay = revert("runs", "TermOutOfBounds", b"workerStake".ljust(32, b"\0"), 0, 10**18, 10**24)
     assert str(decode_revert(pay, "x")) == "x: the term workerStake is 0 MUST and must be 1 MUST to 1,000,000 MUST"
+    deposit = revert("runs", "TermOutOfBounds", b"juryDeposit".ljust(32, b"\0"), 10**18, 4 * 10**18, 10**26)
+    shown = decode_revert(deposit, "x")
+    assert str(shown) == "x: the term juryDeposit is 1 MUST and must be 4 MUST to 100,000,000 MUST"
+    assert shown.hint == "which terms depend on others is in docs/own-a-run.md, Money"
     late = error_message("HourNotEnded", {"hour": 1, "endsAt": 2**255, "timestamp": 0})
     assert late.endswith(f"ends at second {2**255}")
 
