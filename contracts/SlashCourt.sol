@@ -2,32 +2,16 @@
 pragma solidity ^0.8.30;
 
 import { ECDSA } from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
-import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
-import { Grading } from "./Grading.sol";
+import { Juries } from "./Juries.sol";
 import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 import { ISlashCourt } from "./interfaces/ISlashCourt.sol";
 import { Payouts } from "./libraries/Payouts.sol";
-import { TermBounds } from "./libraries/TermBounds.sol";
 import { Windows } from "./libraries/Windows.sol";
 
 /// @title Juried cases; see ISlashCourt.
-contract SlashCourt is Grading {
+contract SlashCourt is Juries {
     // ------------------------------------------------------------------------------------------------------- types
-
-    /// @dev What a judge has done, and the first 31 bytes of the vote it committed to.
-    struct Ballot {
-        BallotState state;
-        bytes31 hash;
-    }
-
-    /// @dev How a judge does its duty: the end of voting in the latest case that it was reported absent from, when it last
-    /// revealed a vote, and how many reported cases ended since.
-    struct Duty {
-        uint40 absentAt;
-        uint40 revealedAt;
-        uint8 absences;
-    }
 
     /// @dev Who is accused of what.
     struct Accusation {
@@ -41,16 +25,6 @@ contract SlashCourt is Grading {
 
     // --------------------------------------------------------------------------------------------------- constants
 
-    /// @inheritdoc ISlashCourt
-    /// @dev Runs asks for four validators, so three judge when one accuses; two when the accused's operator also
-    /// validates, for such a node must not be out of reach. One alone never convicts.
-    uint256 public constant MIN_JURY = 2;
-
-    /// @inheritdoc ISlashCourt
-    uint256 public constant ABSENCE_REST = 24 hours;
-    /// @inheritdoc ISlashCourt
-    uint256 public constant MAX_ABSENCES = 3;
-
     bytes32 private constant RECEIPT_TYPEHASH = keccak256(
         "Receipt(uint32 run,address node,uint32 index,bytes32 root,bytes32 fileHash,uint64 size,uint64 storedAt)"
     );
@@ -60,14 +34,11 @@ contract SlashCourt is Grading {
     /// @inheritdoc ISlashCourt
     uint256 public caseCount;
 
-    mapping(uint256 caseId => Case) private _cases;
     mapping(address challenger => mapping(address node => mapping(Kind kind => uint256 caseId))) private _openCases;
-    mapping(uint256 caseId => mapping(address judge => Ballot)) private _ballots;
-    mapping(address judge => Duty) private _duties;
 
     // ------------------------------------------------------------------------------------------------- constructor
 
-    constructor(IRegistry registry, IRuns runs) Grading(registry, runs) { }
+    constructor(IRegistry registry, IRuns runs) Juries(registry, runs) { }
 
     // ------------------------------------------------------------------------------------------------- juried cases
 
@@ -145,7 +116,7 @@ contract SlashCourt is Grading {
         ballot_.state = guilty ? BallotState.VotedGuilty : BallotState.VotedNotGuilty;
         case_.reveals++;
         if (guilty) case_.guiltyVotes++;
-        _duties[msg.sender].revealedAt = uint40(block.timestamp);
+        _noteReveal(msg.sender);
         emit VoteRevealed(caseId, msg.sender, guilty);
     }
 
@@ -192,38 +163,6 @@ contract SlashCourt is Grading {
         _release(judge, amount);
     }
 
-    /// @inheritdoc ISlashCourt
-    function reportAbsence(uint256 caseId, address judge) external {
-        Case storage case_ = _cases[caseId];
-        Duty memory duty = _duties[judge];
-        uint256 ended = case_.revealEnds;
-
-        // Check: the case took a decision or lacked a quorum, and the judge had a vote and did not show it.
-        Outcome outcome = case_.outcome;
-        require(outcome == Outcome.NoQuorum || Payouts.isVerdict(outcome), NoDuty(caseId, outcome));
-        require(isJudge(caseId, judge), NotJudge(caseId, judge));
-        BallotState state = _ballots[caseId][judge].state;
-        bool silent = state == BallotState.None || state == BallotState.Committed || state == BallotState.Returned;
-        require(silent, NotAbsent(caseId, judge));
-        uint256 from = duty.absentAt + ABSENCE_REST;
-        require(duty.absentAt == 0 || ended >= from, AbsentAlready(judge, from, ended));
-
-        // Effect. What it missed before it last revealed costs it a deposit and counts no further.
-        if (ended > duty.revealedAt) duty.absences = duty.absentAt > duty.revealedAt ? duty.absences + 1 : 1;
-        duty.absentAt = uint40(ended);
-        _duties[judge] = duty;
-        bool expelled = ended > duty.revealedAt && duty.absences >= MAX_ABSENCES;
-        emit AbsenceReported(caseId, judge, msg.sender, expelled);
-
-        // Interaction.
-        uint256 taken = REGISTRY.fine(judge, case_.deposit);
-        uint256 bounty = taken * RUNS.caseTerms(case_.run).bountyBps / TermBounds.BASIS_POINTS;
-        address operator = _node(msg.sender).operator;
-        REGISTRY.release(operator == address(0) ? msg.sender : operator, bounty);
-        REGISTRY.burn(taken - bounty);
-        if (expelled) REGISTRY.expel(judge);
-    }
-
     // -------------------------------------------------------------------------------------------------------- views
 
     /// @inheritdoc ISlashCourt
@@ -235,15 +174,6 @@ contract SlashCourt is Grading {
     function ballot(uint256 caseId, address judge) external view returns (BallotState state, bytes31 hash) {
         Ballot storage ballot_ = _ballots[caseId][judge];
         return (ballot_.state, ballot_.hash);
-    }
-
-    /// @inheritdoc ISlashCourt
-    function isJudge(uint256 caseId, address judge) public view returns (bool) {
-        Case storage case_ = _cases[caseId];
-        if (judge == case_.challenger || !_wasValidator(judge, case_.run, case_.seniorBefore)) return false;
-        IRegistry.Node memory node_ = _node(judge);
-        bool bound = node_.status == IRegistry.Status.Active || node_.status == IRegistry.Status.Retired;
-        return bound && node_.operator != _operatorOf(case_.node);
     }
 
     /// @inheritdoc ISlashCourt
@@ -361,22 +291,6 @@ contract SlashCourt is Grading {
         return challenger.operator;
     }
 
-    /// @dev The second by which judges and challenger were validators, and how many judges there are: without the
-    /// challenger and without the accused's operator's own.
-    function _seniors(IRegistry.Node memory accused, uint256 committedAt, uint256 seniority)
-        private
-        view
-        returns (uint256 seniorBefore, uint256 jury)
-    {
-        uint32 run = accused.run;
-        seniorBefore = Math.min(block.timestamp - seniority, committedAt - 1);
-        bool senior = _wasValidator(msg.sender, run, seniorBefore);
-        require(senior, ChallengerTooJunior(msg.sender, seniorBefore));
-        jury = REGISTRY.validatorsAt(run, seniorBefore) - 1;
-        address own = REGISTRY.validatorOf(accused.operator, run);
-        if (own != address(0) && _wasValidator(own, run, seniorBefore)) jury--;
-    }
-
     function _announce(uint256 caseId, uint32 step, bytes32 root) private {
         Case storage case_ = _cases[caseId];
         emit CaseOpened(
@@ -459,14 +373,6 @@ contract SlashCourt is Grading {
     /// @dev To the operator of a node.
     function _release(address node, uint256 amount) private {
         if (amount != 0) REGISTRY.release(_operatorOf(node), amount);
-    }
-
-    function _operatorOf(address node) private view returns (address) {
-        return REGISTRY.operatorOf(node);
-    }
-
-    function _wasValidator(address key, uint32 run, uint256 timestamp) private view returns (bool) {
-        return REGISTRY.wasValidator(key, run, timestamp);
     }
 
     function _isJailed(address node) private view returns (bool) {
