@@ -202,7 +202,11 @@ abstract contract Escrow is Guarded {
 
     function _requireOpen(uint32 run) internal view {
         require(_infos[run].owner != address(0), UnknownRun(run));
-        require(!_states[run].closed, RunIsClosed(run));
+        _requireGoingOn(run, _states[run]);
+    }
+
+    function _requireGoingOn(uint32 run, RunState storage state) internal view {
+        require(!state.closed, RunIsClosed(run));
     }
 
     /// @dev Owner and trainer of a run do not validate it: they would judge their own accusers.

@@ -36,7 +36,7 @@ abstract contract Guarded is IRuns {
     }
 
     modifier onlyGuardian() {
-        require(msg.sender == GUARDIAN, NotGuardian(msg.sender));
+        _onlyGuardian();
         _;
     }
 
@@ -69,6 +69,10 @@ abstract contract Guarded is IRuns {
     }
 
     // ---------------------------------------------------------------------------------------------------- internal
+
+    function _onlyGuardian() private view {
+        require(msg.sender == GUARDIAN, NotGuardian(msg.sender));
+    }
 
     function _pausedFrom() internal view returns (uint256) {
         return _pause.from;

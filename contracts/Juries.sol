@@ -60,7 +60,7 @@ abstract contract Juries is Grading {
         // Check: the case took a decision or lacked a quorum, and the judge had a vote and did not show it.
         Outcome outcome = case_.outcome;
         require(outcome == Outcome.NoQuorum || Payouts.isVerdict(outcome), NoDuty(caseId, outcome));
-        require(isJudge(caseId, judge), NotJudge(caseId, judge));
+        _requireJudge(caseId, judge);
         BallotState state = _ballots[caseId][judge].state;
         bool silent = state == BallotState.None || state == BallotState.Committed || state == BallotState.Returned;
         require(silent, NotAbsent(caseId, judge));
@@ -90,11 +90,14 @@ abstract contract Juries is Grading {
         Case storage case_ = _cases[caseId];
         if (judge == case_.challenger || !_wasValidator(judge, case_.run, case_.seniorBefore)) return false;
         IRegistry.Node memory node_ = _node(judge);
-        bool bound = node_.status == IRegistry.Status.Active || node_.status == IRegistry.Status.Retired;
-        return bound && node_.operator != _operatorOf(case_.node);
+        return _isBound(node_) && node_.operator != _operatorOf(case_.node);
     }
 
     // ----------------------------------------------------------------------------------------------------- internal
+
+    function _requireJudge(uint256 caseId, address judge) internal view {
+        require(isJudge(caseId, judge), NotJudge(caseId, judge));
+    }
 
     function _noteReveal(address judge) internal {
         _duties[judge].revealedAt = uint40(block.timestamp);

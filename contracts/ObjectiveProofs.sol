@@ -89,8 +89,12 @@ abstract contract ObjectiveProofs is ISlashCourt {
 
     function _checkBound(address key) internal view returns (IRegistry.Node memory bound) {
         bound = _node(key);
-        bool locked = bound.status == IRegistry.Status.Active || bound.status == IRegistry.Status.Retired;
-        require(locked, NodeGone(key));
+        require(_isBound(bound), NodeGone(key));
+    }
+
+    /// @dev Its lock is still there.
+    function _isBound(IRegistry.Node memory node_) internal pure returns (bool) {
+        return node_.status == IRegistry.Status.Active || node_.status == IRegistry.Status.Retired;
     }
 
     /// @dev The pay of a worker that is not settled is void; a validator has none.

@@ -3,7 +3,7 @@ pragma solidity ^0.8.30;
 
 import { SafeERC20 } from "@openzeppelin/contracts/token/ERC20/utils/SafeERC20.sol";
 import { ECDSA } from "@openzeppelin/contracts/utils/cryptography/ECDSA.sol";
-import { EIP712 } from "@openzeppelin/contracts/utils/cryptography/EIP712.sol";
+import { MessageHashUtils } from "@openzeppelin/contracts/utils/cryptography/MessageHashUtils.sol";
 import { Math } from "@openzeppelin/contracts/utils/math/Math.sol";
 import { SafeCast } from "@openzeppelin/contracts/utils/math/SafeCast.sol";
 import { Checkpoints } from "@openzeppelin/contracts/utils/structs/Checkpoints.sol";
@@ -12,7 +12,7 @@ import { IRegistry } from "./interfaces/IRegistry.sol";
 import { IRuns } from "./interfaces/IRuns.sol";
 
 /// @title Identity and stake; see IRegistry.
-contract Registry is IRegistry, EIP712 {
+contract Registry is IRegistry {
     using SafeCast for uint256;
     using SafeERC20 for IMusterToken;
     using Checkpoints for Checkpoints.Trace208;
@@ -33,6 +33,8 @@ contract Registry is IRegistry, EIP712 {
 
     uint256 private constant BASIS_POINTS = 10_000;
 
+    bytes32 private constant DOMAIN_TYPEHASH =
+        keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
     bytes32 private constant CONSENT_TYPEHASH = keccak256(
         "Consent(address operator,address node,uint32 run,uint8 role,uint8 workClass,bytes32 drawTip,uint256 deadline)"
     );
@@ -65,7 +67,7 @@ contract Registry is IRegistry, EIP712 {
     /// @param token The money.
     /// @param runs Where Runs is going to be: the three contracts name each other, so their addresses are computed first.
     /// @param court Where SlashCourt is going to be.
-    constructor(IMusterToken token, IRuns runs, address court) EIP712("Muster", "1") {
+    constructor(IMusterToken token, IRuns runs, address court) {
         require(address(token) != address(0) && address(runs) != address(0) && court != address(0), ZeroAddress());
         TOKEN = token;
         RUNS = runs;
@@ -247,7 +249,7 @@ contract Registry is IRegistry, EIP712 {
 
     /// @inheritdoc IRegistry
     function validatorsAt(uint32 run, uint256 timestamp) external view returns (uint256) {
-        return _validators[run].upperLookupRecent(timestamp.toUint48());
+        return _validators[run].upperLookup(timestamp.toUint48());
     }
 
     /// @inheritdoc IRegistry
@@ -274,13 +276,26 @@ contract Registry is IRegistry, EIP712 {
     }
 
     /// @inheritdoc IRegistry
-    function consentDigest(address operator, Registration calldata registration) external view returns (bytes32) {
-        return _consentDigest(operator, registration);
+    function consentDigest(address operator, Registration calldata registration) public view returns (bytes32) {
+        bytes32 hash = keccak256(
+            abi.encode(
+                CONSENT_TYPEHASH,
+                operator,
+                registration.node,
+                registration.run,
+                registration.role,
+                registration.workClass,
+                registration.drawTip,
+                registration.deadline
+            )
+        );
+        return MessageHashUtils.toTypedDataHash(domainSeparator(), hash);
     }
 
     /// @inheritdoc IRegistry
-    function domainSeparator() external view returns (bytes32) {
-        return _domainSeparatorV4();
+    /// @dev Not kept: on a fork that has another chain id, what was signed for this chain is void.
+    function domainSeparator() public view returns (bytes32) {
+        return keccak256(abi.encode(DOMAIN_TYPEHASH, keccak256("Muster"), keccak256("1"), block.chainid, address(this)));
     }
 
     // ---------------------------------------------------------------------------------------------------- internal
@@ -290,7 +305,7 @@ contract Registry is IRegistry, EIP712 {
         address key = registration.node;
 
         // Check.
-        require(registration.role == Role.Worker || registration.role == Role.Validator, RoleUnknown());
+        require(registration.role != Role.None, RoleUnknown());
         require(_nodes[key].status == Status.None, NodeKeyUsed(key));
         _checkConsent(registration, consent);
 
@@ -382,25 +397,8 @@ contract Registry is IRegistry, EIP712 {
 
     function _checkConsent(Registration calldata registration, bytes calldata consent) private view {
         require(block.timestamp <= registration.deadline, ConsentExpired(registration.deadline, block.timestamp));
-        address signer = ECDSA.recoverCalldata(_consentDigest(msg.sender, registration), consent);
+        address signer = ECDSA.recoverCalldata(consentDigest(msg.sender, registration), consent);
         require(signer == registration.node, ConsentNotByNode(signer, registration.node));
-    }
-
-    function _consentDigest(address operator, Registration calldata registration) private view returns (bytes32) {
-        return _hashTypedDataV4(
-            keccak256(
-                abi.encode(
-                    CONSENT_TYPEHASH,
-                    operator,
-                    registration.node,
-                    registration.run,
-                    registration.role,
-                    registration.workClass,
-                    registration.drawTip,
-                    registration.deadline
-                )
-            )
-        );
     }
 
     /// @dev Its lock is still there.

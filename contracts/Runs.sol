@@ -52,12 +52,12 @@ contract Runs is Escrow {
     }
 
     modifier onlyRegistry() {
-        require(msg.sender == address(REGISTRY), NotRegistry(msg.sender));
+        _onlyRegistry();
         _;
     }
 
     modifier onlyCourt() {
-        require(msg.sender == COURT, NotCourt(msg.sender));
+        _onlyCourt();
         _;
     }
 
@@ -71,7 +71,7 @@ contract Runs is Escrow {
 
         // Check.
         require(msg.sender == terms_.trainer, NotTrainer(run, msg.sender));
-        require(!state.closed, RunIsClosed(run));
+        _requireGoingOn(run, state);
         require(step == state.steps, StepOutOfOrder(run, step, state.steps));
         if (step == 0) _checkJudged(run, state, info);
         uint256 readyAt = step == 0 ? 0 : info.publishedAt + terms_.minStepInterval;
@@ -312,6 +312,14 @@ contract Runs is Escrow {
     }
 
     // ------------------------------------------------------------------------------------------------------ internal
+
+    function _onlyRegistry() private view {
+        require(msg.sender == address(REGISTRY), NotRegistry(msg.sender));
+    }
+
+    function _onlyCourt() private view {
+        require(msg.sender == COURT, NotCourt(msg.sender));
+    }
 
     function _checkWorker(Work storage work_, uint32 run, uint32 index) private view {
         require(work_.operator != address(0) && !work_.left, NotWorking(msg.sender));

@@ -87,7 +87,7 @@ contract SlashCourt is Juries {
         require(block.timestamp < case_.commitEnds, CommitPhaseOver(caseId, case_.commitEnds, block.timestamp));
         bool again = ballot_.state == BallotState.Committed && case_.kind == Kind.DataMissing;
         require(again || ballot_.state == BallotState.None, AlreadyVoted(caseId, msg.sender));
-        require(again || isJudge(caseId, msg.sender), NotJudge(caseId, msg.sender));
+        if (!again) _requireJudge(caseId, msg.sender);
 
         // Effect.
         ballot_.state = BallotState.Committed;
