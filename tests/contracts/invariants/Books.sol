@@ -20,6 +20,8 @@ abstract contract Books is House {
 
     /// @dev Actions about cases concern the latest, so that cases come to an end.
     uint256 internal constant RECENT = 12;
+    /// @dev The least that there can be at the other terms, so that fines and what is unsettled come near the cover.
+    uint256 public constant WORKER_STAKE = 25 ether;
 
     uint256[] public workers;
     uint256[] public validators;
@@ -142,10 +144,13 @@ abstract contract Books is House {
     }
 
     function _mayCommit(IRuns.Work memory w) internal view returns (bool) {
+        return w.next - w.settled < w.cover && _mayCommitIfCovered(w);
+    }
+
+    function _mayCommitIfCovered(IRuns.Work memory w) internal view returns (bool) {
         IRuns.RunState memory s = runs.runState(run);
         if (closed || block.timestamp < runs.pausedUntil()) return false;
         if (w.left || s.validators < 4 || s.steps <= w.joinedStep) return false;
-        if (w.next - w.settled >= w.cover) return false;
         if (w.lastHour == block.timestamp / 1 hours && w.countInHour == s.commitmentsPerHour) return false;
         return s.balance - s.reserved >= w.pay;
     }

@@ -44,7 +44,7 @@ contract InvariantsTest {
 
     /// @dev What happens often is there often.
     function targetSelectors() public view returns (FuzzSelector[] memory targets) {
-        bytes4[53] memory actions = [
+        bytes4[55] memory actions = [
             Swarm.pass.selector,
             Swarm.pass.selector,
             Swarm.pass.selector,
@@ -64,6 +64,7 @@ contract InvariantsTest {
             Swarm.commit.selector,
             Swarm.commit.selector,
             Swarm.commit.selector,
+            Swarm.overcommit.selector,
             Swarm.claim.selector,
             Swarm.claim.selector,
             Provers.seal.selector,
@@ -80,6 +81,7 @@ contract InvariantsTest {
             Jurors.reveal.selector,
             Jurors.reveal.selector,
             Jurors.agree.selector,
+            Jurors.reportAbsence.selector,
             Jurors.reportAbsence.selector,
             Jurors.resolve.selector,
             Jurors.dismiss.selector,
@@ -119,7 +121,7 @@ contract InvariantsTest {
             (bool done,) = target.addr.call(bytes.concat(action, _arguments(action, a)));
             vm.assertTrue(done, "an action reverted");
         }
-        string[57] memory happened = [
+        string[64] memory happened = [
             "pass",
             "publish",
             "fund",
@@ -138,6 +140,9 @@ contract InvariantsTest {
             "commit",
             "commit wrong",
             "commit at an older step",
+            "commit after a fine",
+            "overcommit",
+            "overcommit after a fine",
             "claim",
             "claim while accused",
             "seal",
@@ -157,6 +162,10 @@ contract InvariantsTest {
             "dismiss too late",
             "collect",
             "report an absence",
+            "report twice a day",
+            "report who revealed",
+            "judge without an absence",
+            "expel",
             "prove wrong draw",
             "prove out of bounds",
             "prove position beyond",
@@ -191,6 +200,9 @@ contract InvariantsTest {
         invariant_LocksFallOnce();
         invariant_CountsAreRight();
         invariant_MastersLeadToTheTip();
+        invariant_OnlySilenceIsFined();
+        invariant_ReceiptsAreFromBefore();
+        invariant_WorkIsCovered();
         afterInvariant();
     }
 
@@ -249,7 +261,7 @@ contract InvariantsTest {
         for (uint256 s = 0; s < 2; s++) {
             for (uint256 k = 0; k < swarms[s].workerCount(); k++) {
                 uint256 i = swarms[s].workers(k);
-                _lockFellOnce(swarms[s].nodeOf(i), 100 ether - swarms[s].fined(i));
+                _lockFellOnce(swarms[s].nodeOf(i), swarms[s].WORKER_STAKE() - swarms[s].fined(i));
             }
             for (uint256 k = 0; k < swarms[s].validatorCount(); k++) {
                 uint256 i = swarms[s].validators(k);
@@ -288,6 +300,24 @@ contract InvariantsTest {
         vm.assertGe(epochs + 2, behind, "steps went on without a master");
     }
 
+    /// @notice Judges pay for silence only, and once a day.
+    function invariant_OnlySilenceIsFined() public view {
+        swarms[0].assertOnlySilenceIsFined();
+        swarms[1].assertOnlySilenceIsFined();
+    }
+
+    /// @notice Receipts from after a commitment dismiss nothing.
+    function invariant_ReceiptsAreFromBefore() public view {
+        swarms[0].assertReceiptsAreFromBefore();
+        swarms[1].assertReceiptsAreFromBefore();
+    }
+
+    /// @notice A worker binds no more than its lock would burn.
+    function invariant_WorkIsCovered() public view {
+        swarms[0].assertWorkIsCovered();
+        swarms[1].assertWorkIsCovered();
+    }
+
     /// @dev Three words of chance, truth values where the action takes some.
     function _arguments(bytes4 action, bytes32 a) private pure returns (bytes memory) {
         uint256 first = uint256(keccak256(abi.encode(a, 1)));
@@ -303,7 +333,6 @@ contract InvariantsTest {
             IRuns.Work memory w = runs.work(swarm.nodeOf(i));
             vm.assertLe(w.settled, w.next, "settled beyond what is committed");
             unsettled += uint256(w.next - w.settled) * w.pay;
-            vm.assertLe(w.next - w.settled, w.cover, "more is reserved than its slash covers");
             vm.assertEq(swarm.paid(i) + swarm.voided(i), uint256(w.settled) * w.pay, "settled once");
         }
     }

@@ -84,7 +84,7 @@ abstract contract Jurors is Forks {
     /// @dev All judges who can commit and reveal of one mind, so that juries of every size come to verdicts.
     function agree(uint256 whichCase, uint256 votes) external {
         (uint256 caseId, ISlashCourt.Case memory c) = _openCase(whichCase);
-        if (caseId == 0 || block.timestamp >= c.commitEnds || votes % 4 != 0) return;
+        if (caseId == 0 || block.timestamp >= c.commitEnds || votes % 2 != 0) return;
         for (uint256 k = 0; k < validators.length; k++) {
             uint256 judge = validators[k];
             (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
@@ -109,10 +109,12 @@ abstract contract Jurors is Forks {
         if (caseId == 0 || !court.isResolvable(caseId)) return;
         uint256 i = _numberOf(c.node);
         uint256 owed = _unsettled(i);
+        uint256 lock = registry.node(c.node).lock;
         ISlashCourt.Outcome outcome = court.resolve(caseId);
         _ended(c);
+        if (outcome != ISlashCourt.Outcome.Moot) _noteDuty(caseId);
         if (outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
-        if (outcome == ISlashCourt.Outcome.Cured) fined[i] += 5 ether;
+        if (outcome == ISlashCourt.Outcome.Cured) fined[i] += lock < 5 ether ? lock : 5 ether;
         done[["open", "guilty", "not guilty", "no quorum", "moot", "dismissed", "cured"][uint256(outcome)]]++;
     }
 
@@ -122,18 +124,26 @@ abstract contract Jurors is Forks {
         if (caseId == 0 || c.kind != ISlashCourt.Kind.DataMissing || pick % 2 == 0) return;
         if (registry.node(c.node).status == IRegistry.Status.Jailed) return;
         Made memory made = _made[_numberOf(c.node)][c.index];
-        ISlashCourt.Receipt memory receipt =
-            ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, uint64(made.madeAt + 1));
-        bytes memory signature = _stored(c, receipt);
-        vm.expectRevert(abi.encodeWithSelector(ISlashCourt.ReceiptTooLate.selector, made.madeAt + 1, made.madeAt));
-        court.dismiss(caseId, receipt, signature);
-        done["dismiss too late"]++;
+        // A second late, or up to a week; then in the very second, or before it.
+        uint256 late = pick % 8 < 4 ? 1 : 1 + (pick >> 8) % 7 days;
+        _show(caseId, c, made, made.madeAt + late);
         if (pick % 4 == 1) return;
-        receipt.storedAt--;
-        court.dismiss(caseId, receipt, _stored(c, receipt));
-        _ended(c);
-        vm.assertTrue(court.caseOf(caseId).outcome == ISlashCourt.Outcome.Dismissed);
-        done["dismiss"]++;
+        _show(caseId, c, made, made.madeAt - (pick >> 8) % 2 * ((pick >> 9) % 7 days));
+    }
+
+    /// @dev What the storage signs that it had the file at.
+    function _show(uint256 caseId, ISlashCourt.Case memory c, Made memory made, uint256 storedAt) private {
+        ISlashCourt.Receipt memory receipt =
+            ISlashCourt.Receipt(made.step, made.root, keccak256("file"), 1, uint64(storedAt));
+        try court.dismiss(caseId, receipt, _stored(c, receipt)) {
+            _shownAt[caseId] = storedAt + 1;
+            _ended(c);
+            done["dismiss"]++;
+        } catch (bytes memory reason) {
+            vm.assertEq(reason, abi.encodeWithSelector(ISlashCourt.ReceiptTooLate.selector, storedAt, made.madeAt));
+            vm.assertGe(storedAt, made.madeAt + 1, "a receipt from before is refused");
+            done["dismiss too late"]++;
+        }
     }
 
     function _stored(ISlashCourt.Case memory c, ISlashCourt.Receipt memory receipt)
@@ -145,29 +155,38 @@ abstract contract Jurors is Forks {
         return abi.encodePacked(r, s, v);
     }
 
-    /// @dev A judge that did not reveal pays a deposit, and nobody else does.
+    /// @dev A judge that did not reveal in one of the latest cases pays a deposit, once a day, and nobody else does.
     function reportAbsence(uint256 whichCase, uint256 pick) external {
         uint256 count = court.caseCount();
-        if (count == 0 || pick % 4 != 0) return;
+        if (count == 0) return;
         uint256 caseId = count - whichCase % (count < RECENT ? count : RECENT);
-        uint256 judge = _pick(validators, pick / 4);
-        uint256 lock = registry.node(node(judge)).lock;
-        (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
+        uint256 judge = _pick(validators, pick);
+        if (whichCase % 4 != 0) caseId = _firstDue(judge, caseId);
+        IRegistry.Node memory n = registry.node(node(judge));
         vm.prank(stranger);
         try court.reportAbsence(caseId, node(judge)) {
-            ISlashCourt.Outcome outcome = court.caseOf(caseId).outcome;
-            vm.assertTrue(outcome != ISlashCourt.Outcome.Open && outcome != ISlashCourt.Outcome.Moot);
-            vm.assertTrue(outcome != ISlashCourt.Outcome.Dismissed);
-            vm.assertTrue(
-                state == ISlashCourt.BallotState.None || state == ISlashCourt.BallotState.Committed
-                    || state == ISlashCourt.BallotState.Returned
-            );
+            vm.assertTrue(_missed[caseId][judge], "fined for a case that it did not miss");
+            _finedFor[judge].push(court.caseOf(caseId).revealEnds);
             fined[judge] += DEPOSIT;
-            vm.assertEq(registry.node(node(judge)).lock, lock - DEPOSIT);
+            vm.assertEq(registry.node(node(judge)).lock, n.lock - DEPOSIT);
             done["report an absence"]++;
-        } catch {
-            vm.assertEq(registry.node(node(judge)).lock, lock);
+            if (n.status == IRegistry.Status.Active && registry.node(node(judge)).status != n.status) done["expel"]++;
+        } catch (bytes memory reason) {
+            vm.assertEq(registry.node(node(judge)).lock, n.lock);
+            bytes4 selector = bytes4(reason);
+            if (selector == ISlashCourt.AbsentAlready.selector) done["report twice a day"]++;
+            if (selector == ISlashCourt.NotAbsent.selector) done["report who revealed"]++;
         }
+    }
+
+    /// @dev The first case that a judge missed and was not fined for, nor for one of that day; without any, another.
+    function _firstDue(uint256 judge, uint256 otherwise) private view returns (uint256 caseId) {
+        uint256[] storage ends = _finedFor[judge];
+        uint256 from = ends.length == 0 ? 0 : ends[ends.length - 1] + 24 hours;
+        for (caseId = 1; caseId <= court.caseCount(); caseId++) {
+            if (_missed[caseId][judge] && court.caseOf(caseId).revealEnds >= from) return caseId;
+        }
+        return otherwise;
     }
 
     function collect(uint256 whichCase, uint256 pick) external {

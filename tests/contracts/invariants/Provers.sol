@@ -5,11 +5,11 @@ import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
 import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
 import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
 import { Leaves } from "../../../contracts/libraries/Leaves.sol";
-import { Books } from "./Books.sol";
+import { Duties } from "./Duties.sol";
 
 /// @title Those who seal hours, those who prove that a commitment or a seal is wrong, and those who try it in vain.
 /// @dev A proof that holds must convict, and one that does not must be refused, for the reason the court gives.
-abstract contract Provers is Books {
+abstract contract Provers is Duties {
     /// @dev What a validator's seal says of one commitment. `beside` is the other half of its tree.
     struct Vouch {
         uint256 validator;

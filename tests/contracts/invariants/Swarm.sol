@@ -13,7 +13,7 @@ import { Jurors } from "./Jurors.sol";
 /// and seals wrong is in Provers; cases are in Jurors.
 contract Swarm is Jurors {
     uint256 internal constant FIRST_NEWCOMER = 10;
-    uint256 internal constant MOST_NEWCOMERS = 40;
+    uint256 internal constant MOST_NEWCOMERS = 80;
 
     address internal admitter = address(0xad317);
 
@@ -42,6 +42,7 @@ contract Swarm is Jurors {
         terms.commitPhase = 6 hours;
         terms.revealPhase = 6 hours;
         terms.jurySeniority = 1 hours;
+        terms.workerStake = uint96(WORKER_STAKE);
         if (listed) {
             terms.admitter = admitter;
             (terms.gradeTip, terms.gradeEpochs, terms.gradeEpochSteps) = (_master(0), EPOCHS, EPOCH_STEPS);
@@ -147,7 +148,7 @@ contract Swarm is Jurors {
     }
 
     function close() external {
-        if (!listed || closed || newcomers < 8 || !_isDue()) return;
+        if (!listed || closed || newcomers < 16 || !_isDue()) return;
         bool withheld = _expectWithheld();
         vm.prank(owner);
         if (withheld) {
@@ -222,7 +223,7 @@ contract Swarm is Jurors {
             return;
         }
         newcomers++;
-        _register(i, registration, consent, worker ? 100 ether : 450 ether, pick % 4 < 2);
+        _register(i, registration, consent, worker ? WORKER_STAKE : 450 ether, pick % 4 < 2);
         if (worker) workers.push(i);
         else validators.push(i);
         done[worker && registration.workClass == 1 ? "join the second class" : "join"]++;
@@ -265,6 +266,7 @@ contract Swarm is Jurors {
         if (pick % (worker || runs.runState(run).validators > 5 ? 4 : 32) != 0) return;
         vm.prank(operator(i));
         registry.retire(node(i));
+        _leftByItself[i] = true;
         done["retire"]++;
     }
 
@@ -308,8 +310,29 @@ contract Swarm is Jurors {
         _made[i][w.next] = Made(step, root, flaw, position, block.timestamp);
         _commitAt(i, step, root);
         _reserve(w.pay);
+        _lockAtCommit[i] = registry.node(node(i)).lock;
+        if (fined[i] != 0) done["commit after a fine"]++;
         if (step != _latest()) done["commit at an older step"]++;
         done[wrong ? "commit wrong" : "commit"]++;
+    }
+
+    /// @dev A worker that could commit, had it not as much unsettled as its lock covers, is refused.
+    function overcommit(uint256 pick) external {
+        for (uint256 k = 0; k < workers.length; k++) {
+            uint256 i = _pick(workers, pick % workers.length + k);
+            IRuns.Work memory w = runs.work(node(i));
+            if (_mayCommit(w) || !_mayCommitIfCovered(w)) continue;
+            vm.assertGe(_unsettled(i) + w.pay, _burnedOf(registry.node(node(i)).lock) + 1, "it was covered");
+            uint32 step = _latest();
+            bytes32 anchor = runs.checkpoint(run, step).anchor;
+            vm.expectRevert(
+                abi.encodeWithSelector(IRuns.CoverShort.selector, node(i), w.next - w.settled, uint256(w.cover))
+            );
+            vm.prank(node(i));
+            runs.commitWork(run, step, anchor, w.next, keccak256("not covered"));
+            done[fined[i] == 0 ? "overcommit" : "overcommit after a fine"]++;
+            return;
+        }
     }
 
     /// @dev Pays exactly what is payable by the rule, told from what was seen: no more, and no less.

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+pragma solidity ^0.8.30;
+
+import { IRegistry } from "../../../contracts/interfaces/IRegistry.sol";
+import { IRuns } from "../../../contracts/interfaces/IRuns.sol";
+import { ISlashCourt } from "../../../contracts/interfaces/ISlashCourt.sol";
+import { Books } from "./Books.sol";
+
+/// @title Books of what judges owe, of receipts that were shown, and of locks that work was committed under; and what must
+/// hold of them.
+abstract contract Duties is Books {
+    /// @dev By whoever ended a case: who was to judge it and did not reveal, and how often that was so.
+    mapping(uint256 caseId => mapping(uint256 validator => bool)) internal _missed;
+    mapping(uint256 validator => uint256) internal _absences;
+    mapping(uint256 validator => uint256) internal _attended;
+    /// @dev The end of voting in each case that a validator was fined for, in the order of the reports.
+    mapping(uint256 validator => uint256[]) internal _finedFor;
+    mapping(uint256 node => bool) internal _leftByItself;
+
+    /// @dev Of a case that a receipt dismissed, the receipt's second and one, so that zero is none.
+    mapping(uint256 caseId => uint256) internal _shownAt;
+
+    /// @dev A worker's lock when it last committed.
+    mapping(uint256 worker => uint256) internal _lockAtCommit;
+
+    /// @dev Takes down who revealed in a case that has just ended, and who should have.
+    function _noteDuty(uint256 caseId) internal {
+        for (uint256 k = 0; k < validators.length; k++) {
+            uint256 judge = validators[k];
+            (ISlashCourt.BallotState state,) = court.ballot(caseId, node(judge));
+            if (state == ISlashCourt.BallotState.VotedGuilty || state == ISlashCourt.BallotState.VotedNotGuilty) {
+                _attended[judge]++;
+                if (_absences[judge] == 0 && _attended[judge] > 1) done["judge without an absence"]++;
+            } else if (court.isJudge(caseId, node(judge))) {
+                _missed[caseId][judge] = true;
+                _absences[judge]++;
+            }
+        }
+    }
+
+    /// @notice A judge is fined for cases only that it missed, and whose voting ended a day after that of the last; three
+    /// of them at least cost it the seat. Who revealed in every case that it had to judge keeps its lock and its seat.
+    function assertOnlySilenceIsFined() external view {
+        for (uint256 k = 0; k < validators.length; k++) {
+            uint256 i = validators[k];
+            uint256[] memory ends = _finedFor[i];
+            vm.assertLe(ends.length, _absences[i], "more fines than absences");
+            for (uint256 e = 1; e < ends.length; e++) {
+                vm.assertGe(ends[e], ends[e - 1] + 24 hours, "two fines of a day");
+            }
+            IRegistry.Node memory n = registry.node(node(i));
+            if (_absences[i] == 0) {
+                vm.assertTrue(
+                    n.lock == 200 ether || n.status == IRegistry.Status.Jailed
+                        || n.status == IRegistry.Status.Withdrawn,
+                    "fined without an absence"
+                );
+            }
+            bool gone = n.status == IRegistry.Status.Retired || n.status == IRegistry.Status.Withdrawn;
+            if (gone && !_leftByItself[i]) vm.assertGe(ends.length, 3, "lost its seat for less than three absences");
+        }
+    }
+
+    /// @notice What a receipt dismissed was a case about missing data, and the receipt was from before the commitment.
+    function assertReceiptsAreFromBefore() external view {
+        for (uint256 caseId = 1; caseId <= court.caseCount(); caseId++) {
+            ISlashCourt.Case memory c = court.caseOf(caseId);
+            if (c.run != run || c.outcome != ISlashCourt.Outcome.Dismissed) continue;
+            vm.assertTrue(c.kind == ISlashCourt.Kind.DataMissing, "a receipt ended another case");
+            vm.assertGe(_shownAt[caseId], 1, "dismissed without a receipt");
+            vm.assertLe(_shownAt[caseId] - 1, runs.commitment(c.node, c.index).committedAt, "a late receipt");
+        }
+    }
+
+    /// @notice What a worker has unsettled is no more than its conviction would have burned of the lock that it had when it
+    /// last committed; and what it may have follows its lock, also after fines.
+    function assertWorkIsCovered() external view {
+        for (uint256 k = 0; k < workers.length; k++) {
+            uint256 i = workers[k];
+            IRuns.Work memory w = runs.work(node(i));
+            vm.assertLe(_unsettled(i), _burnedOf(_lockAtCommit[i]), "more is bound than a conviction burns");
+            if (_isBound(i)) {
+                vm.assertEq(w.cover, _burnedOf(registry.node(node(i)).lock) / w.pay, "the cover is not the lock's");
+            }
+        }
+    }
+
+    /// @dev Of a lock, by a conviction: half, less a fifth of that.
+    function _burnedOf(uint256 lock) internal pure returns (uint256) {
+        return lock / 2 - lock / 2 / 5;
+    }
+}
