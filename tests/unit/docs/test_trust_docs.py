@@ -26,7 +26,7 @@ CHECKS = {
     "_checkWorker(": "worker's key",
     "_checkSealer(": "validator's key",
     "_bring(": "validator's key",
-    "NotJudge(caseId, msg.sender)": "validator's key",
+    "_requireJudge(caseId, msg.sender)": "validator's key",
     "NotVoted(": "validator's key",
     "onlyRegistry": "Registry",
     "onlyCourt": "SlashCourt",
