@@ -180,15 +180,11 @@ contract Registry is IRegistry {
         _requireBound(key, node_.status);
 
         // Effect.
-        uint256 lock = node_.lock;
-        taken = Math.min(amount, lock);
-        node_.lock = uint96(lock - taken);
+        taken = Math.min(amount, node_.lock);
+        node_.lock -= uint96(taken);
         _books.locked -= uint128(taken);
         totalHeld += taken;
         emit Fined(key, node_.run, taken);
-
-        // Interaction.
-        if (node_.role == Role.Worker) RUNS.coverWorker(key, lock - taken);
     }
 
     /// @inheritdoc IRegistry

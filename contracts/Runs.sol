@@ -168,8 +168,11 @@ contract Runs is Escrow {
 
         // Every word that a commitment changes is made non-zero here, so that the first one costs what all cost.
         Work storage work_ = _works[node];
-        work_.pay = uint96(TermBounds.payOf(terms_.pay, terms_.classes[workClass]));
-        _cover(work_, terms_, terms_.workerStake);
+        uint256 pay = TermBounds.payOf(terms_.pay, terms_.classes[workClass]);
+        work_.pay = uint96(pay);
+        work_.cover = uint24(
+            Math.min(TermBounds.burned(terms_.workerStake, terms_.slashBps, terms_.bountyBps) / pay, type(uint24).max)
+        );
         // The next step's entropy may be known already to who builds the block that publishes it; the one's after is not.
         uint32 steps = _states[run].steps;
         work_.joinedStep = steps == 0 ? 0 : steps + 1;
@@ -177,12 +180,6 @@ contract Runs is Escrow {
         work_.run = run;
         work_.workClass = workClass;
         return terms_.workerStake;
-    }
-
-    /// @inheritdoc IRuns
-    function coverWorker(address node, uint256 lock) external onlyRegistry {
-        Work storage work_ = _works[node];
-        _cover(work_, _terms[work_.run], lock);
     }
 
     /// @inheritdoc IRuns
@@ -354,11 +351,6 @@ contract Runs is Escrow {
         uint256 since = info.workableSince;
         require(state.validators >= MIN_VALIDATORS, TooFewValidators(run, state.validators, MIN_VALIDATORS));
         require(block.timestamp > since, ValidatorsTooNew(run, since, block.timestamp));
-    }
-
-    function _cover(Work storage work_, Terms storage terms_, uint256 lock) private {
-        uint256 burned = TermBounds.burned(lock, terms_.slashBps, terms_.bountyBps);
-        work_.cover = uint24(Math.min(burned / work_.pay, type(uint24).max));
     }
 
     /// @dev What a node has reserved and could lose costs it as much: its slash, less the bounty that it could pay itself.

@@ -12,7 +12,7 @@ from sqlalchemy import Connection, delete, select, update
 
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, MasterRevealed, VoteRevealed
-from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, Withdrawn
+from muster.contracts.registry import Convicted, Registered, Retired, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator.attribution import Attribution
 from orchestrator.database import insert_once, row_of, upsert
@@ -25,7 +25,6 @@ INTERESTING: Final = (
     Retired,
     Withdrawn,
     Convicted,
-    Fined,
     CheckpointPublished,
     WorkCommitted,
     Claimed,
@@ -68,8 +67,6 @@ class ChainProjection:
                 self._registered(connection, event)
             case Retired() | Withdrawn() | Convicted():
                 self._left(connection, event)
-            case Fined():
-                self._fined(connection, event)
             case CheckpointPublished():
                 self._published(connection, event)
             case WorkCommitted():
@@ -107,7 +104,6 @@ class ChainProjection:
         latest = latest_step(connection)
         first_step = 0 if latest is None else latest + 2  # of a worker that joins now, as joinedStep on chain
         row = row_of(nodes, event, address=event.node, status="active", block=event.at.block, first_step=first_step)
-        row["cover"] = self._queries.terms.cover_of(event.work_class) if event.role == Role.WORKER else 0
         # A key registers once: a second delivery must not bring a jailed node back.
         insert_once(connection, nodes, row)
         data = {"node": event.node, "operator": event.operator, "role": row["role"]}
@@ -128,18 +124,6 @@ class ChainProjection:
         judged = select(verdicts.c.node, verdicts.c.index).where(verdicts.c.validator == event.node)
         for node, index in connection.execute(own.union(judged)).all():
             self._queries.update_status(connection, node, index)
-
-    def _fined(self, connection: Connection, event: Fined) -> None:
-        """Note a fine, after which a worker's lock covers less of its work."""
-        _pay(connection, event.at, event.node, "fine", event.amount)
-        fines = select(payments.c.amount).where(payments.c.node == event.node, payments.c.kind == "fine")
-        fined = sum(int(amount) for amount in connection.execute(fines).scalars())
-        worker = (nodes.c.address == event.node, nodes.c.role == "worker")
-        work_class = connection.execute(select(nodes.c.work_class).where(*worker)).scalar()
-        if work_class is not None:
-            cover = self._queries.terms.cover_of(work_class, fined)
-            connection.execute(update(nodes).where(*worker).values(cover=cover))
-        _record_event(connection, "fined", {"node": event.node, "amount": event.amount}, event.at)
 
     def _published(self, connection: Connection, event: CheckpointPublished) -> None:
         row = row_of(checkpoints, event, block=event.at.block, transaction=event.at.transaction)

@@ -214,7 +214,7 @@ class Queries:
             commitments_per_hour=self.terms.commitments_per_hour,
             validators=active.get("validator", 0),
             min_validators=chain.min_validators,
-            workers=_workers(connection, chain.now // HOUR_SECONDS),
+            workers=_workers(connection, chain.now // HOUR_SECONDS, self.terms),
             closed=connection.execute(select(meta.c.value).where(meta.c.key == "closed")).scalar() is not None,
             finished=report is not None and report.finished,
             escrow_short=chain.free_escrow is not None and bool(pays) and chain.free_escrow < min(pays),
@@ -380,18 +380,19 @@ def _accepts_of(connection: Connection, works: Sequence[tuple]) -> dict[tuple, l
     return found
 
 
-def _workers(connection: Connection, hour: int) -> dict[str, WorkerFacts]:
+def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, WorkerFacts]:
     """Return the active workers with their commitments in `hour`, oldest member first."""
     made = select(func.coalesce(func.max(commitments.c.index) + 1, 0)).where(commitments.c.node == nodes.c.address)
     unsettled = made.correlate(nodes).scalar_subquery() - nodes.c.settled
     query = (
-        select(nodes.c.address, nodes.c.first_step, func.count(commitments.c.node), unsettled, nodes.c.cover)
+        select(nodes.c.address, nodes.c.work_class, nodes.c.first_step, func.count(commitments.c.node), unsettled)
         .outerjoin(commitments, and_(commitments.c.node == nodes.c.address, commitments.c.hour == hour))
         .where(nodes.c.role == "worker", nodes.c.status == "active")
-        .group_by(nodes.c.address, nodes.c.first_step, nodes.c.settled, nodes.c.cover, nodes.c.block)
+        .group_by(nodes.c.address, nodes.c.work_class, nodes.c.first_step, nodes.c.settled, nodes.c.block)
         .order_by(nodes.c.block, nodes.c.address)
     )
-    return {row[0]: WorkerFacts(*row[1:]) for row in connection.execute(query)}
+    rows = connection.execute(query)
+    return {row[0]: WorkerFacts(*row[2:], cover=terms.cover_of(row.work_class)) for row in rows}
 
 
 def _step_seconds(connection: Connection, least: int) -> float | None:

@@ -25,7 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.schema import SchemaItem
 
 metadata: Final = MetaData()
-VERSION: Final = "7"
+VERSION: Final = "6"
 """Of these tables: raise it with every change of one."""
 MAX_SOURCE: Final = 60
 """Characters of an event's source."""
@@ -58,11 +58,9 @@ nodes: Final = _table(
     Column("block", BigInteger, nullable=False),
     Column("first_step", BigInteger, nullable=False),
     Column("settled", BigInteger, nullable=False, default=0),
-    Column("cover", Integer, nullable=False, default=0),
 )
 """Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its draws
-follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid,
-`cover` how many commitments it may have unsettled (IRuns.Work.cover)."""
+follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid."""
 
 checkpoints: Final = _table(
     "checkpoints",
@@ -126,7 +124,7 @@ payments: Final = _table(
     Column("amount", String(30), nullable=False),
     Index("payments_by_node", "node"),
 )
-"""What nodes were paid (`claim`) or lost (`void`, `slash`, `fine`): token wei as decimal text, for want of bits."""
+"""What nodes were paid (`claim`) or lost (`void`, `slash`): token wei as decimal text, for want of bits."""
 
 # From members
 

@@ -152,8 +152,7 @@ interface IRegistry {
     /// release more than it holds.
     function release(address operator, uint256 amount) external;
 
-    /// @notice Moves `amount` of a node's lock, or what is left of it, into the court's keeping. A worker may then have less
-    /// unsettled (IRuns.coverWorker). Only SlashCourt.
+    /// @notice Moves `amount` of a node's lock, or what is left of it, into the court's keeping. Only SlashCourt.
     function fine(address key, uint256 amount) external returns (uint256 taken);
 
     /// @notice Burns `amount` of what the court keeps. Only SlashCourt.

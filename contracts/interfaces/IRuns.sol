@@ -150,8 +150,7 @@ interface IRuns {
     /// @param workClass Its class.
     /// @param left Whether it retired or was convicted.
     /// @param openCases Open cases against it; while there are any, what they may be about is frozen.
-    /// @param cover Commitments that may be unsettled at a time: those whose pay a slash of its lock covers, less the
-    /// bounty.
+    /// @param cover Commitments that may be unsettled at a time: those whose pay its slash covers, less the bounty.
     struct Work {
         uint96 pay;
         uint32 next;
@@ -323,7 +322,7 @@ interface IRuns {
     // ------------------------------------------------------------------------------------------------ workers' calls
 
     /// @notice Commits the calling node to a full-sized piece of work and reserves its pay. Not while as many of its
-    /// commitments are unsettled as its lock covers.
+    /// commitments are unsettled as its stake covers.
     /// @param anchor Of the step, so that a reorg or a republished step reverts instead of framing an honest node.
     /// @param index The node's next index.
     /// @param root Merkle root over the leaves of all rows.
@@ -356,10 +355,6 @@ interface IRuns {
     /// @notice Enrols a node that is registering. Only Registry.
     /// @return stake What the node must lock.
     function enrolWorker(uint32 run, address node, address operator, uint8 workClass) external returns (uint256 stake);
-
-    /// @notice A fine has left `lock` of a worker's lock: from now on it has no more unsettled than a conviction would burn
-    /// of that. What it committed to before stays. Only Registry.
-    function coverWorker(address node, uint256 lock) external;
 
     /// @notice Enrols a validator that is registering. Only Registry.
     function enrolValidator(uint32 run, address node, address operator) external returns (uint256 stake);

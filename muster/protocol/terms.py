@@ -139,12 +139,9 @@ class Terms:
         """Return the token wei that one commitment of a node of this class earns."""
         return self.pay * self.classes[work_class].weight_bps // BASIS_POINTS
 
-    def cover_of(self, work_class: int, fined: int = 0) -> int:
-        """Return how many commitments of a node of this class may be unsettled at a time (`IRuns.Work.cover`).
-
-        `fined` is what fines have taken from its lock, in token wei.
-        """
-        slashed = (self.worker_stake - fined) * self.slash_bps // BASIS_POINTS
+    def cover_of(self, work_class: int) -> int:
+        """Return how many commitments of a node of this class may be unsettled at a time (`IRuns.Work.cover`)."""
+        slashed = self.worker_stake * self.slash_bps // BASIS_POINTS
         return min((slashed - slashed * self.bounty_bps // BASIS_POINTS) // self.pay_of(work_class), MAX_COVER)
 
     def __post_init__(self) -> None:

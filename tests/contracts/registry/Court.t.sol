@@ -121,8 +121,6 @@ contract RegistryCourtTest is House {
         vm.assertEq(registry.fine(node(WORKER), amount), amount);
         uint256 left = 100 ether - amount;
         vm.assertEq(registry.node(node(WORKER)).lock, left);
-        uint256 burned = left / 2 - left / 2 / 5;
-        vm.assertEq(runs.work(node(WORKER)).cover, burned / 1 ether);
         vm.assertEq(registry.totalHeld(), amount);
         vm.assertEq(registry.fine(node(WORKER), again), again < left ? again : left);
         vm.stopPrank();
@@ -132,13 +130,6 @@ contract RegistryCourtTest is House {
         _convict(node(WORKER), 5_000, 0);
         vm.assertEq(registry.node(node(WORKER)).lock, lock - lock / 2);
         _assertSolvent();
-    }
-
-    function test_Fine_OfAValidator() public {
-        vm.prank(address(court));
-        vm.assertEq(registry.fine(node(0), 10 ether), 10 ether);
-        vm.assertEq(registry.node(node(0)).lock, 190 ether);
-        vm.assertEq(runs.work(node(0)).cover, 0);
     }
 
     function test_Fine_RevertWhen_Gone() public {

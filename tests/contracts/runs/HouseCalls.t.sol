@@ -20,8 +20,6 @@ contract HouseCallsTest is House {
         vm.expectRevert(refused);
         runs.enrolWorker(run, stranger, stranger, 0);
         vm.expectRevert(refused);
-        runs.coverWorker(node(WORKER), 100 ether);
-        vm.expectRevert(refused);
         runs.enrolValidator(run, stranger, stranger);
         vm.expectRevert(refused);
         runs.leaveWorker(node(WORKER));
@@ -97,30 +95,6 @@ contract HouseCallsTest is House {
         vm.prank(address(registry));
         runs.enrolWorker(fresh, node(90), operator(90), 0);
         vm.assertEq(runs.work(node(90)).cover, type(uint24).max);
-    }
-
-    /// @dev 40 commitments of a whole lock, and of three wei less one less. Three are made, and a lock of five covers two.
-    function test_CoverWorker_FollowsTheLock() public {
-        for (uint256 k = 0; k < 3; k++) {
-            _commit(WORKER);
-        }
-        uint256[5] memory locks = [uint256(100 ether - 2), 100 ether - 3, 7.5 ether, 5 ether, 0];
-        uint256[5] memory covers = [uint256(40), 39, 3, 2, 0];
-        bytes32 anchor = runs.checkpoint(run, 0).anchor;
-        vm.warp(block.timestamp + 1 hours);
-        for (uint256 k = 0; k < 5; k++) {
-            vm.prank(address(registry));
-            runs.coverWorker(node(WORKER), locks[k]);
-            vm.assertEq(runs.work(node(WORKER)).cover, covers[k]);
-        }
-        vm.expectRevert(abi.encodeWithSelector(IRuns.CoverShort.selector, node(WORKER), 3, 0));
-        vm.prank(node(WORKER));
-        runs.commitWork(run, 0, anchor, 3, bytes32("more"));
-        vm.warp(START + 98 hours);
-        vm.assertEq(runs.claim(node(WORKER), 2), 3 ether);
-        vm.prank(address(registry));
-        runs.coverWorker(node(WORKER), 5 ether);
-        _commit(WORKER);
     }
 
     function test_LeaveWorker_EndsItsWorkAndLeavesItsPay() public {

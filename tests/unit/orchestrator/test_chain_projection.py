@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, create_engine, delete, inspect, select
 
 from muster.contracts.codec import Event, Place
 from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
-from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, Withdrawn
+from muster.contracts.registry import Convicted, Registered, Retired, Role, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError
 from muster.protocol.terms import Terms, WorkClass
@@ -84,7 +84,6 @@ def history() -> list[Event]:
             at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.WRONG_REWARD, 2, b"\x05" * 32, 3, 0, 0
         ),
         lambda at: VoteRevealed(at, 9, OPERATOR, True),
-        lambda at: Fined(at, WORKER, 1, 30),
         lambda at: Convicted(at, WORKER, 1, 50, 10, OPERATOR),
         lambda at: Voided(at, 1, WORKER, 1, 1, 7),
         lambda at: CaseResolved(at, 9, WORKER, Outcome.GUILTY, 2, 2, 3),
@@ -216,9 +215,9 @@ async def test_the_story_is_bounded(database, monkeypatch):
 async def test_everything_is_written_down(database, queries):
     await apply(database, queries, *history())
     found = await content(database)
-    assert [(row[0], row[2], row[4], *row[8:]) for row in found["nodes"]] == [
-        (WORKER, "worker", "jailed", 1, 970),
-        (VALIDATOR, "validator", "withdrawn", 0, 0),
+    assert [(row[0], row[2], row[4], row[8]) for row in found["nodes"]] == [
+        (WORKER, "worker", "jailed", 1),
+        (VALIDATOR, "validator", "withdrawn", 0),
     ]
     assert found["checkpoints"][0][:4] == (0, "0x" + "01" * 32, "0x" + "02" * 32, "0x" + "04" * 32)
     assert [(row[0], row[1], row[4], row[6]) for row in found["commitments"]] == [
@@ -227,20 +226,10 @@ async def test_everything_is_written_down(database, queries):
     ]
     assert [row[3:5] for row in found["cases"]] == [("wrong_reward", "guilty")]
     assert sorted(row[2:] for row in found["payments"]) == sorted(
-        [(WORKER, "claim", str(10**20)), (WORKER, "fine", "30"), (WORKER, "slash", "50"), (WORKER, "void", "7")]
+        [(WORKER, "claim", str(10**20)), (WORKER, "slash", "50"), (WORKER, "void", "7")]
     )
     kinds = {row[0] for row in found["events"]}
-    assert kinds == {
-        "joined",
-        "checkpoint",
-        "committed",
-        "claimed",
-        "sealed",
-        "voted",
-        "fined",
-        "convicted",
-        "voided",
-    } | {
+    assert kinds == {"joined", "checkpoint", "committed", "claimed", "sealed", "voted", "convicted", "voided"} | {
         "case opened",
         "case ended",
         "retired",
@@ -282,20 +271,6 @@ async def test_demand_says_who_is_new_and_who_can_work(database, queries):
     assert await counts() == (0, 2), "nothing was written: the hour alone is new"
 
 
-async def test_a_fined_worker_waits_for_its_pay(database, queries):
-    """Of a stake of 1,000, a fine leaves enough for two commitments of 1; applied twice, it is one fine."""
-    queries.chain = ChainState(now=6 * 3_600)
-    await apply(database, queries, *history()[:5])
-    assert (await queries.demand()).able_workers == 1
-    first, second = (Fined(place(number), WORKER, 1, amount) for number, amount in ((30, 500), (31, 498)))
-    await apply(database, queries, first, first)
-    assert (await queries.demand()).able_workers == 1
-    await apply(database, queries, second)
-    report = await queries.node_report(WORKER)
-    assert report.blocked == "2 commitments wait for their pay, and its stake covers no more: muster worker claim"
-    assert (await queries.demand()).able_workers == 0
-
-
 async def test_an_escrow_that_is_short_is_said(database, queries):
     await apply(database, queries, *history()[:3])
     queries.chain = ChainState(free_escrow=1, min_validators=1)
@@ -307,7 +282,7 @@ async def test_an_escrow_that_is_short_is_said(database, queries):
     assert (await queries.node_report(WORKER)).blocked == "the run has 1 validators and takes no work before 2"
 
 
-@pytest.mark.parametrize(("kept", "named"), [("6", "6"), (None, "older than 4")])
+@pytest.mark.parametrize(("kept", "named"), [("7", "7"), (None, "older than 4")])
 async def test_a_database_of_another_version_is_refused(
     new_database_url: Callable[[], str], kept: str | None, named: str
 ) -> None:
