@@ -3,12 +3,15 @@
     python benchmarks/incentives.py [--json] [--terms public local] [--only workers validators …] [--seed N]
 
 Every world is a run on an Anvil of its own whose clock is moved: weeks of commitments, inspections, cases, seals and
-claims by honest parties and one that deviates (benchmarks/testbed/economy). Income is what lies in an operator's wallet,
-free balance and locks at the end, less what it began with, its compute, its gas and what its stakes would have earned
-elsewhere; per day. What the contracts do not know is assumed, and printed: benchmarks/testbed/economy/assumptions.py.
+claims by honest parties and one that deviates (benchmarks/testbed/economy). Income is what lies in an operator's
+wallet, free balance and locks at the end, less what it began with, its compute, its gas and what its stakes would have
+earned elsewhere; per day. What the contracts do not know is assumed, and printed
+(benchmarks/testbed/economy/assumptions.py).
 
-    honest_margin   (honest income − that of the best deviating strategy) / honest income, the lowest over all strategies
-                    of one party, and over public and local terms
+    honest_margin   (honest income − that of the best deviating strategy) / honest income, the lowest over all
+                    strategies of one party, and over public and local terms
+    honest_margin_quiet
+                    the same of a validator that inspects nothing, where there is a cheater in ten days
     bait_cost       tokens that a validator loses per file that comes only when it is accused, gas aside
     judge_margin    tokens per case that a judge who replays earns more than one who votes unseen, at one guilty case in
                     twenty: the lower of acquitting and convicting unseen

@@ -32,8 +32,8 @@ class Assumptions:
     def shown(self) -> str:
         """Return the assumptions as one line for a table's foot."""
         return (
-            f"generating costs {self.generate:.3g} of a commitment's pay, an inspection {self.inspect:.3g}, a replay for"
-            f" a case {self.replay:.3g}; a million of gas {self.gas:g} tokens; locked tokens would earn"
+            f"generating costs {self.generate:.3g} of a commitment's pay, an inspection {self.inspect:.3g}, a replay"
+            f" for a case {self.replay:.3g}; a million of gas {self.gas:g} tokens; locked tokens would earn"
             f" {self.yearly:.0%} a year; {self.commitments_per_hour} commitments an hour from each worker; a cheater"
             f" every {self.cheat_every} hours; {self.days} days, where a world says nothing else"
         )

@@ -118,7 +118,7 @@ class Ledger:
         return receipts
 
     def perform(self, sender: str, transaction: Transaction[T]) -> T:
-        """Mine one transaction at once; return what its function returns. Raises RevertError, and mines nothing then."""
+        """Mine one transaction at once; return what its function returns. Raises RevertError, having mined nothing."""
         # A call sees the clock of the block that is mined after it.
         self._request([("evm_setNextBlockTimestamp", [hex(self.now + 1)])])
         result = self._try(sender, transaction, "pending")

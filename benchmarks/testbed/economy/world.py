@@ -297,11 +297,13 @@ class World:
 
     def _accuse(self) -> None:
         """Open a case for each node that somebody found at fault, unless there is one."""
-        accused: list[Commitment] = []
-        for c in self._found:
-            if c.key.gone or (c.uploaded and c.worker.strategy.upload is not Upload.BEFORE) or (not self.cases.is_open(c.key.address) and self._accuse_one(c)):
-                accused.append(c)
-        self._found = [c for c in self._found if c not in accused and c.step > self.step - CHALLENGE_HOURS]
+        waiting = [c for c in self._found if c.step > self.step - CHALLENGE_HOURS and not self._is_moot(c)]
+        self._found = [c for c in waiting if self.cases.is_open(c.key.address) or not self._accuse_one(c)]
+
+    def _is_moot(self, c: Commitment) -> bool:
+        """Return whether the node is out of service already, or has brought its rows."""
+        late = c.worker.strategy.upload is not Upload.BEFORE
+        return c.key.gone or (late and c.uploaded)
 
     def _accuse_one(self, c: Commitment) -> bool:
         kind = Kind.DATA_MISSING if c.is_missing else Kind.ACTIVATION_MISMATCH
