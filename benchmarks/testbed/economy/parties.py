@@ -56,6 +56,8 @@ class Worker:
     keys: list[Key] = field(default_factory=list[Key])
     made: int = 0
     """Commitments."""
+    waited_for: int = -1
+    """Index that it let an hour pass for already."""
     worked: float = 0.0
     """Sum of their work: 1 is the mean."""
 

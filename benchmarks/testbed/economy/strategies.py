@@ -69,10 +69,9 @@ WORKERS: Final = (
         for share in (0.01, 0.05, 0.1, 0.25)
     ),
     CHEATER,
-    Working("junk at full rate", false_share=1.0, full_rate=True),
-    Working("late uploader", upload=Upload.ACCUSED),
-    Working("late uploader at full rate", upload=Upload.ACCUSED, full_rate=True),
-    Working("never uploads", upload=Upload.NEVER),
+    Working("junk, full rate", false_share=1.0, full_rate=True),
+    Working("late uploader, full rate", upload=Upload.ACCUSED, full_rate=True),
+    Working("never uploads, full rate", upload=Upload.NEVER, full_rate=True),
     *SHOPPERS,
 )
 """Each is alone among honest ones."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -174,7 +175,7 @@ class World:
         """Let cases end and pay mature; nobody works any more."""
         for _ in range(SETTLING_HOURS // CLAIM_EVERY):
             self._proceed_until(self.ledger.now + DAY)
-            self._claim()
+            self._claim(self._keys)
 
     def pass_hour(self, *, working: bool) -> None:
         """Publish, work, inspect, accuse, seal and claim, and let the cases of the hour proceed."""
@@ -183,7 +184,8 @@ class World:
         if every and self.hour % every == every // 2:
             self.add_worker(CHEATER)
         if working:
-            fresh = [c for worker in self.workers for c in self._plan(worker)]
+            covers = self._covers()
+            fresh = [c for worker in self.workers for c in self._plan(worker, covers)]
             self._commit(fresh)
             for commitment in fresh:
                 self._inspect(commitment)
@@ -191,7 +193,7 @@ class World:
         if self.hour % SEAL_EVERY == SEAL_EVERY - 1:
             self._seal()
         if self.hour % CLAIM_EVERY == CLAIM_EVERY - 1:
-            self._claim()
+            self._claim(self._keys)
         self.hour += 1
         self._proceed_until((start // HOUR_SECONDS + 1) * HOUR_SECONDS)
         self._publish()
@@ -205,25 +207,27 @@ class World:
 
     # -------------------------------------------------------------------------------------------------------- work
 
-    def _plan(self, worker: Worker) -> list[Commitment]:
-        """Return what a worker commits to in this hour."""
-        strategy = worker.strategy
-        keys = [key for key in worker.keys if not key.gone and key.first_step <= self.step]
-        if not keys:
-            return []
-        rate = self.terms.commitments_per_hour if strategy.full_rate else self.assumptions.commitments_per_hour
-        covers = {key.address: self._cover(key) for key in keys} if strategy.full_rate else {}
+    def _plan(self, worker: Worker, covers: Counter[str]) -> list[Commitment]:
+        """Return what a worker commits to in this hour; `covers` says how many each key may, and is used up."""
+        keys = [key for key in worker.keys if key.first_step <= self.step]
         planned: list[Commitment] = []
-        waited = False
-        for _ in range(rate):
-            key = min(keys, key=self._next_work)
+        for _ in range(self._rate(worker)):
+            free = [key for key in keys if covers[key.address]]
+            if not free:
+                break
+            key = min(free, key=self._next_work)
             work = self._next_work(key)
-            if strategy.waits and work > 1 and not waited and not planned:
+            if worker.strategy.waits and work > 1 and worker.waited_for != key.next:
+                worker.waited_for = key.next
                 break
-            if strategy.full_rate and covers[key.address] <= len(planned):
-                break
+            covers[key.address] -= 1
             planned.append(self._make(worker, key, work))
         return planned
+
+    def _rate(self, worker: Worker) -> int:
+        """Return how many commitments a worker makes in an hour."""
+        full = worker.strategy.full_rate
+        return self.terms.commitments_per_hour if full else self.assumptions.commitments_per_hour
 
     def _make(self, worker: Worker, key: Key, work: float) -> Commitment:
         strategy, index = worker.strategy, key.next
@@ -254,10 +258,19 @@ class World:
             key.work.append(budgets / groups / self._budget_mean)
         return key.work[key.next]
 
-    def _cover(self, key: Key) -> int:
-        """Return how many commitments a key may still make before more is settled."""
-        account = self.ledger.read(runs.work(key.address))
-        return 0 if account.left else account.cover - (account.next - account.settled)
+    def _covers(self) -> Counter[str]:
+        """Return how many commitments each key may make before more is settled; where that is short, claim first."""
+        rates = {key.address: self._rate(worker) for worker in self.workers for key in worker.keys if not key.gone}
+        covers = self._read_covers(list(rates))
+        if short := [key for key, rate in rates.items() if covers[key] < rate]:
+            self._claim(short)
+            covers |= self._read_covers(short)
+        return covers
+
+    def _read_covers(self, keys: Sequence[str]) -> Counter[str]:
+        works = self.ledger.read_all([runs.work(key) for key in keys])
+        left = (0 if one.left else max(0, one.cover - (one.next - one.settled)) for one in works)
+        return Counter(dict(zip(keys, left, strict=True)))
 
     def _commit(self, commitments: Sequence[Commitment]) -> None:
         anchor = self._anchors[self.step]
@@ -265,13 +278,17 @@ class World:
             self.ledger.send(c.key.address, runs.commit_work(self.run, c.step, anchor, c.index, c.root))
         self.ledger.mine()
 
-    def _claim(self) -> None:
-        keys = [key for worker in self.workers for key in worker.keys]
-        found = self.ledger.read_all([runs.claimable(key.address) for key in keys])
+    def _claim(self, keys: Sequence[str]) -> None:
+        """Claim what has matured."""
+        found = self.ledger.read_all([runs.claimable(key) for key in keys])
         for key, (through, amount) in zip(keys, found, strict=True):
             if amount:
-                self.ledger.send(key.address, runs.claim(key.address, through))
+                self.ledger.send(key, runs.claim(key, through))
         self.ledger.mine()
+
+    @property
+    def _keys(self) -> list[str]:
+        return [key.address for worker in self.workers for key in worker.keys]
 
     # --------------------------------------------------------------------------------------------------- validation
 
