@@ -132,7 +132,7 @@ class Study:
         slander = (1 / GUILTY - 1) / (24 * 4 * 5)
         for strategy in LAZY_JUDGES:
             judges = [replace(SLANDERER, slanders=slander)] + [FAITHFUL] * 5 + [strategy]
-            world = self.world(ledger, judges, [HONEST] * 5, days=10)
+            world = self.world(ledger, judges, [HONEST] * 5, days=6)
             world.live()
             outcomes = [case.outcome for case in world.cases.ended]
             row = one_against_the_rest(world, first=1)
