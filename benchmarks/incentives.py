@@ -37,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
 from benchmarks.testbed.economy.assumptions import Assumptions
-from benchmarks.testbed.economy.ledger import Ledger
+from benchmarks.testbed.economy.chain import WorldChain
 from benchmarks.testbed.economy.parties import Income
 from benchmarks.testbed.economy.strategies import (
     BLIND,
@@ -87,20 +87,20 @@ class Study:
 
     def world(
         self,
-        ledger: Ledger,
+        chain: WorldChain,
         validators: Sequence[Validating],
         workers: Sequence[Working],
         **assumed: Any,
     ) -> World:
-        return World.begin(ledger, self.terms, Assumptions(seed=self.seed, **assumed), validators, workers)
+        return World.begin(chain, self.terms, Assumptions(seed=self.seed, **assumed), validators, workers)
 
     # ------------------------------------------------------------------------------------------ one party deviates
 
-    def workers(self, ledger: Ledger) -> list[Row]:
+    def workers(self, chain: WorldChain) -> list[Row]:
         """Let all deviating workers work beside honest ones, as fast as the terms allow, before honest validators."""
         busy = min(60, self.terms.commitments_per_hour)
         world = self.world(
-            ledger, [FAITHFUL] * 6, [HONEST] * 3 + list(WORKERS), commitments_per_hour=busy, days=10, cheat_every=0
+            chain, [FAITHFUL] * 6, [HONEST] * 3 + list(WORKERS), commitments_per_hour=busy, days=10, cheat_every=0
         )
         world.live()
         honest = mean_income(world.income(one.operator) for one in world.workers if one.strategy is HONEST)
@@ -111,28 +111,28 @@ class Study:
                 rows.append(row | {"commitments": one.made, "work": round(one.worked / max(1, one.made), 4)})
         return rows
 
-    def validators(self, ledger: Ledger, **assumed: Any) -> list[Row]:
+    def validators(self, chain: WorldChain, **assumed: Any) -> list[Row]:
         """Let each deviating validator serve beside five honest ones, in a world of its own."""
         rows: list[Row] = []
         for strategy in VALIDATORS:
-            world = self.world(ledger, [FAITHFUL] * 5 + [strategy], [HONEST] * 5, **assumed)
+            world = self.world(chain, [FAITHFUL] * 5 + [strategy], [HONEST] * 5, **assumed)
             world.live()
             rows.append(one_against_the_rest(world))
         return rows
 
-    def quiet(self, ledger: Ledger) -> list[Row]:
+    def quiet(self, chain: WorldChain) -> list[Row]:
         """Let a blind sealer serve where hardly anybody cheats."""
-        world = self.world(ledger, [FAITHFUL] * 5 + [BLIND], [HONEST] * 5, cheat_every=240)
+        world = self.world(chain, [FAITHFUL] * 5 + [BLIND], [HONEST] * 5, cheat_every=240)
         world.live()
         return [one_against_the_rest(world)]
 
-    def judges(self, ledger: Ledger) -> list[Row]:
+    def judges(self, chain: WorldChain) -> list[Row]:
         """Let each kind of lazy judge serve where a slanderer makes nineteen of twenty cases unfounded."""
         rows: list[Row] = []
         slander = (1 / GUILTY - 1) / (24 * 4 * 5)
         for strategy in LAZY_JUDGES:
             judges = [replace(SLANDERER, slanders=slander)] + [FAITHFUL] * 5 + [strategy]
-            world = self.world(ledger, judges, [HONEST] * 5, days=6)
+            world = self.world(chain, judges, [HONEST] * 5, days=6)
             world.live()
             outcomes = [case.outcome for case in world.cases.ended]
             row = one_against_the_rest(world, first=1)
@@ -145,36 +145,36 @@ class Study:
 
     # ---------------------------------------------------------------------------------------------- special worlds
 
-    def baits(self, ledger: Ledger) -> list[Row]:
+    def baits(self, chain: WorldChain) -> list[Row]:
         """Let one validator accuse late uploaders, who bring each file then."""
         mute = replace(FAITHFUL, accuses=False)
         late = [Working("bait", upload=Upload.ACCUSED)] * 5
-        world = self.world(ledger, [FAITHFUL, *[mute] * 3], late, commitments_per_hour=1, days=2, cheat_every=0)
+        world = self.world(chain, [FAITHFUL, *[mute] * 3], late, commitments_per_hour=1, days=2, cheat_every=0)
         world.live()
         baits = sum(case.outcome is Outcome.CURED for case in world.cases.ended)
         accuser = world.income(world.validators[0].operator)
         return [{"baits": baits, "lost": -accuser.money / baits, "gas": accuser.gas / baits}]
 
-    def junk(self, ledger: Ledger) -> list[Row]:
+    def junk(self, chain: WorldChain) -> list[Row]:
         """Let junk be committed until the stake covers no more, while nobody looks; then convict it."""
         mute = replace(BLIND, seals=False)
         eager = replace(WORKERS[0], name="junk", false_share=1.0, full_rate=True)
-        world = self.world(ledger, [mute] * 4, [eager], cheat_every=0)
+        world = self.world(chain, [mute] * 4, [eager], cheat_every=0)
         for _ in range(48):
             world.pass_hour(working=True)
         worker = world.workers[0]
-        work = ledger.read(runs.work(worker.keys[0].address))
-        before = ledger.read(registry.node(worker.keys[0].address)).lock
+        work = chain.read(runs.work(worker.keys[0].address))
+        before = chain.read(registry.node(worker.keys[0].address)).lock
         world.accuse_latest(worker, world.validators[0], Kind.ACTIVATION_MISMATCH)
         world.settle()
-        slashed = before - ledger.read(registry.node(worker.keys[0].address)).lock
+        slashed = before - chain.read(registry.node(worker.keys[0].address)).lock
         bounty = slashed * self.terms.bounty_bps // 10_000
         bound = (work.next - work.settled) * work.pay
         return [{"bound": bound / TOKEN, "lost": (slashed - bounty) / TOKEN, "commitments": work.next}]
 
-    def owner(self, ledger: Ledger) -> list[Row]:
+    def owner(self, chain: WorldChain) -> list[Row]:
         """Let the owner withdraw all that it can after three days of work, and close the run."""
-        world = self.world(ledger, [FAITHFUL] * 4, [HONEST] * 3, days=3, cheat_every=0)
+        world = self.world(chain, [FAITHFUL] * 4, [HONEST] * 3, days=3, cheat_every=0)
         for _ in range(72):
             world.pass_hour(working=True)
         paid = world.close()
@@ -183,14 +183,14 @@ class Study:
         owed = sum(one.made for one in world.workers) * self.terms.pay_of(0) / TOKEN
         return [{"owner": paid / TOKEN, "owed": owed, "paid": earned, "withheld": owed - earned}]
 
-    def cartels(self, ledger: Ledger) -> list[Row]:
+    def cartels(self, chain: WorldChain) -> list[Row]:
         """Let some of the validators shield a worker of theirs, and others convict the honest."""
         rows: list[Row] = []
         for strategy in (SHIELD, MOB):
             for members, all_of_them in CARTELS:
                 validators = [strategy] * members + [FAITHFUL] * (all_of_them - members)
                 workers = [FRIEND, HONEST, HONEST]
-                world = self.world(ledger, validators, workers, days=10, cheat_every=0)
+                world = self.world(chain, validators, workers, days=10, cheat_every=0)
                 world.live()
                 rows.append(cartel_row(world, strategy, members))
         return rows
@@ -234,7 +234,7 @@ def cartel_row(world: World, strategy: Validating, members: int) -> Row:
     }
 
 
-PARTS: Final[dict[str, Callable[[Study, Ledger], list[Row]]]] = {
+PARTS: Final[dict[str, Callable[[Study, WorldChain], list[Row]]]] = {
     "workers": Study.workers,
     "validators": Study.validators,
     "quiet": Study.quiet,
@@ -285,8 +285,8 @@ def main() -> int:
         study, parts = Study(terms(name), options.seed), found.setdefault(name, {})
         for part in options.only:
             begun = time.monotonic()
-            with tempfile.TemporaryDirectory() as folder, Ledger.open(Path(folder)) as ledger:
-                parts[part] = PARTS[part](study, ledger)
+            with tempfile.TemporaryDirectory() as folder, WorldChain.open(Path(folder)) as chain:
+                parts[part] = PARTS[part](study, chain)
             print(f"{name} terms, {part}: {time.monotonic() - begun:.0f} s", file=sys.stderr, flush=True)
     shown = figures(found)
     document = json.loads(report.document(shown, runs=1, machine=report.machine()))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.incentives import Study, terms
-from benchmarks.testbed.economy.ledger import Ledger
+from benchmarks.testbed.economy.chain import WorldChain
 from benchmarks.testbed.economy.strategies import BLIND, CHEATER, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
 from benchmarks.testbed.economy.world import World
 from muster.chain.keys import Signer
@@ -23,8 +23,8 @@ PAY = 0.25
 
 
 @pytest.fixture(scope="module")
-def ledger(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ledger]:
-    with Ledger.open(tmp_path_factory.mktemp("ledger")) as opened:
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorldChain]:
+    with WorldChain.open(tmp_path_factory.mktemp("chain")) as opened:
         yield opened
 
 
@@ -33,18 +33,18 @@ def lived(world: World) -> World:
     return world
 
 
-def test_a_reverting_transaction_is_an_error_and_its_reason_is_told(ledger: Ledger, tmp_path: Path) -> None:
+def test_a_reverting_transaction_is_an_error_and_its_reason_is_told(chain: WorldChain, tmp_path: Path) -> None:
     poor = Signer.random().address
-    ledger.mint(poor, 0)
+    chain.mint(poor, 0)
     with pytest.raises(RevertError, match="has 0 MUST and needs 1 MUST"):
-        ledger.perform(poor, token.transfer(ledger.book.runs, TOKEN))
-    ledger.send(poor, token.transfer(ledger.book.runs, TOKEN))
+        chain.perform(poor, token.transfer(chain.book.runs, TOKEN))
+    chain.send(poor, token.transfer(chain.book.runs, TOKEN))
     with pytest.raises(CheckError, match="has 0 MUST and needs 1 MUST"):
-        ledger.mine()
+        chain.mine()
 
 
-def test_honest_workers_are_paid_for_every_commitment_and_validators_lose_nothing(ledger: Ledger) -> None:
-    world = lived(PUBLIC.world(ledger, [FAITHFUL] * 4, [HONEST] * 2, days=1, cheat_every=0))
+def test_honest_workers_are_paid_for_every_commitment_and_validators_lose_nothing(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [HONEST] * 2, days=1, cheat_every=0))
     for worker in world.workers:
         assert worker.made == 24 * 4
         assert world.income(worker.operator).money == 24 * 4 * PAY
@@ -53,11 +53,11 @@ def test_honest_workers_are_paid_for_every_commitment_and_validators_lose_nothin
         assert income.money == 0
         assert income.compute == pytest.approx(sum(w.worked for w in world.workers) * PAY / 12)
     assert not world.cases.ended
-    assert ledger.read(runs.run_state(world.run)).reserved == 0
+    assert chain.read(runs.run_state(world.run)).reserved == 0
 
 
-def test_a_cheater_loses_half_its_stake_and_the_finder_gets_a_fifth_of_that(ledger: Ledger) -> None:
-    world = lived(PUBLIC.world(ledger, [FAITHFUL] * 4, [CHEATER], days=1, cheat_every=0))
+def test_a_cheater_loses_half_its_stake_and_the_finder_gets_a_fifth_of_that(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [CHEATER], days=1, cheat_every=0))
     assert [case.outcome for case in world.cases.ended] == [Outcome.GUILTY]
     assert world.income(world.workers[0].operator).money == -500
     money = sorted(world.income(one.operator).money for one in world.validators)
@@ -65,19 +65,19 @@ def test_a_cheater_loses_half_its_stake_and_the_finder_gets_a_fifth_of_that(ledg
     assert money[3] == pytest.approx(100)
 
 
-def test_a_late_uploader_loses_the_fee_and_all_that_it_had_not_been_paid(ledger: Ledger) -> None:
+def test_a_late_uploader_loses_the_fee_and_all_that_it_had_not_been_paid(chain: WorldChain) -> None:
     late = Working("late", upload=Upload.ACCUSED)
-    world = lived(PUBLIC.world(ledger, [FAITHFUL] * 4, [late], days=2, cheat_every=0))
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [late], days=2, cheat_every=0))
     assert [case.outcome for case in world.cases.ended] == [Outcome.CURED]
     [worker] = world.workers
     assert world.income(worker.operator).money == -10
     assert worker.made == 14 * 4, "it commits until the case ends, when everybody has revealed after 13 hours"
-    assert ledger.read(registry.node(worker.keys[0].address)).lock == 990 * TOKEN
+    assert chain.read(registry.node(worker.keys[0].address)).lock == 990 * TOKEN
     assert sum(world.income(one.operator).money for one in world.validators) == pytest.approx(10)
 
 
-def test_a_judge_that_acquits_unseen_pays_its_deposit_to_those_who_looked(ledger: Ledger) -> None:
-    world = lived(PUBLIC.world(ledger, [FAITHFUL] * 4 + [LAZY_JUDGES[0]], [CHEATER], days=1, cheat_every=0))
+def test_a_judge_that_acquits_unseen_pays_its_deposit_to_those_who_looked(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4 + [LAZY_JUDGES[0]], [CHEATER], days=1, cheat_every=0))
     assert [case.outcome for case in world.cases.ended] == [Outcome.GUILTY]
     *looked, lazy = sorted(world.validators, key=lambda one: one.strategy is not FAITHFUL)
     assert world.income(lazy.operator).money == -10
@@ -86,32 +86,32 @@ def test_a_judge_that_acquits_unseen_pays_its_deposit_to_those_who_looked(ledger
     assert judged == [pytest.approx(20 / 3)] * 3
 
 
-def test_a_silent_judge_is_fined_and_its_reporter_has_a_fifth(ledger: Ledger) -> None:
+def test_a_silent_judge_is_fined_and_its_reporter_has_a_fifth(chain: WorldChain) -> None:
     silent = replace(LAZY_JUDGES[3], accuses=False)
-    world = lived(PUBLIC.world(ledger, [FAITHFUL] * 4 + [silent], [CHEATER], days=1, cheat_every=0))
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4 + [silent], [CHEATER], days=1, cheat_every=0))
     [case] = world.cases.ended
     assert world.income(world.validators[-1].operator).money == -10
     assert world.income(case.challenger.operator).money == pytest.approx(100 + 2)
 
 
-def test_a_blind_validator_spends_nothing_on_inspections(ledger: Ledger) -> None:
-    world = lived(PUBLIC.world(ledger, [FAITHFUL] * 4 + [BLIND], [HONEST], days=1, cheat_every=0))
+def test_a_blind_validator_spends_nothing_on_inspections(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4 + [BLIND], [HONEST], days=1, cheat_every=0))
     assert world.income(world.validators[-1].operator).compute == 0
     assert world.income(world.validators[0].operator).compute > 0
-    assert ledger.read(runs.vouch_root(world.validators[-1].address, ledger_hour(world))) == bytes(32)
+    assert chain.read(runs.vouch_root(world.validators[-1].address, sealed_hour(world))) == bytes(32)
 
 
-def test_what_an_owner_withdraws_is_not_what_workers_are_owed(ledger: Ledger) -> None:
-    [row] = PUBLIC.owner(ledger)
+def test_what_an_owner_withdraws_is_not_what_workers_are_owed(chain: WorldChain) -> None:
+    [row] = PUBLIC.owner(chain)
     assert row["withheld"] == 0
     assert row["owed"] == 3 * 72 * 4 * PAY
 
 
-def test_junk_binds_exactly_what_its_conviction_burns(ledger: Ledger) -> None:
-    [row] = PUBLIC.junk(ledger)
+def test_junk_binds_exactly_what_its_conviction_burns(chain: WorldChain) -> None:
+    [row] = PUBLIC.junk(chain)
     assert (row["bound"], row["lost"], row["commitments"]) == (400, 400, 1_600)
 
 
-def ledger_hour(world: World) -> int:
+def sealed_hour(world: World) -> int:
     """Return the last hour that a validator of a world sealed."""
-    return world.ledger.read(runs.last_sealed(world.validators[-1].address))
+    return world.chain.read(runs.last_sealed(world.validators[-1].address))

@@ -8,7 +8,7 @@ from typing import Final
 
 from eth_utils.crypto import keccak
 
-from benchmarks.testbed.economy.ledger import Ledger
+from benchmarks.testbed.economy.chain import WorldChain
 from benchmarks.testbed.economy.parties import Commitment, Validator
 from benchmarks.testbed.economy.strategies import Upload, Vote
 from muster.contracts import court
@@ -39,7 +39,7 @@ class Case:
 class Proceedings:
     """All cases of a run."""
 
-    ledger: Ledger
+    chain: WorldChain
     validators: list[Validator]
     replayed: Callable[[Validator], None]
     """Charges a party for a replay."""
@@ -59,11 +59,11 @@ class Proceedings:
         evidence = keccak(text=f"{c.key.address}/{c.index}/{challenger.address}")
         opening = court.open_case(c.key.address, c.index, c.step, c.root, kind, 0, evidence)
         try:
-            number = self.ledger.perform(challenger.address, opening)
+            number = self.chain.perform(challenger.address, opening)
         except RevertError:
             return False
-        facts = self.ledger.read(court.case_of(number))
-        on_jury = self.ledger.read_all([court.is_judge(number, one.address) for one in self.validators])
+        facts = self.chain.read(court.case_of(number))
+        on_jury = self.chain.read_all([court.is_judge(number, one.address) for one in self.validators])
         judges = [one for one, judges in zip(self.validators, on_jury, strict=True) if judges]
         case = Case(number, kind, c, challenger, judges, facts.commit_ends, facts.reveal_ends)
         self.open_cases.append(case)
@@ -75,16 +75,16 @@ class Proceedings:
 
         # 3. Vote. Where all did, the reveals need not wait, unless the case is about missing data.
         self._vote(case, facts.charge)
-        everybody = self.ledger.read(court.case_of(number)).commits == facts.jury
+        everybody = self.chain.read(court.case_of(number)).commits == facts.jury
         if everybody and kind is not Kind.DATA_MISSING:
-            case.due = self.ledger.now
+            case.due = self.chain.now
         return True
 
     def proceed(self, case: Case) -> None:
         """Take a case that is due to its next stage: the reveals, or its end."""
         if not case.revealed:
             self._reveal(case)
-        if self.ledger.read(court.is_resolvable(case.number)):
+        if self.chain.read(court.is_resolvable(case.number)):
             self._end(case)
         else:
             case.due = case.reveal_ends
@@ -99,10 +99,10 @@ class Proceedings:
                 hash_ = sealed[0] if sealed else NO_SALT
             else:
                 case.votes[judge] = guilty
-                hash_ = self.ledger.read(court.vote_hash(case.number, judge.address, guilty, NO_SALT))
+                hash_ = self.chain.read(court.vote_hash(case.number, judge.address, guilty, NO_SALT))
             sealed.append(hash_)
-            self.ledger.send(judge.address, court.commit_vote(case.number, charge, hash_))
-        self.ledger.mine()
+            self.chain.send(judge.address, court.commit_vote(case.number, charge, hash_))
+        self.chain.mine()
 
     def _opinion(self, judge: Validator, case: Case) -> bool | None:
         """Return what a judge votes; None for one that has no vote of its own."""
@@ -116,31 +116,31 @@ class Proceedings:
 
     def _reveal(self, case: Case) -> None:
         for judge, guilty in case.votes.items():
-            self.ledger.send(judge.address, court.reveal_vote(case.number, guilty, NO_SALT))
-        self.ledger.mine()
+            self.chain.send(judge.address, court.reveal_vote(case.number, guilty, NO_SALT))
+        self.chain.mine()
         case.revealed = True
 
     def _end(self, case: Case) -> None:
         # 1. The challenger ends it, and the verdict is known.
-        case.outcome = self.ledger.perform(case.challenger.address, court.resolve(case.number))
+        case.outcome = self.chain.perform(case.challenger.address, court.resolve(case.number))
         self.open_cases.remove(case)
         self.ended.append(case)
         case.challenger.lost += case.outcome is Outcome.NOT_GUILTY
         case.commitment.key.gone |= case.outcome is Outcome.GUILTY
 
         # 2. Judges collect, and an honest one reports who was silent.
-        owed = self.ledger.read_all([court.collectable(case.number, one.address) for one in case.judges])
+        owed = self.chain.read_all([court.collectable(case.number, one.address) for one in case.judges])
         for judge, amount in zip(case.judges, owed, strict=True):
             if amount:
-                self.ledger.send(judge.address, court.collect(case.number, judge.address))
-        self.ledger.mine()
+                self.chain.send(judge.address, court.collect(case.number, judge.address))
+        self.chain.mine()
         self._report(case, [one for one in case.judges if one not in case.votes])
 
     def _report(self, case: Case, silent: Iterable[Validator]) -> None:
         for judge in silent:
-            state = self.ledger.read(court.ballot(case.number, judge.address)).state
+            state = self.chain.read(court.ballot(case.number, judge.address)).state
             try:
                 if state in (BallotState.NONE, BallotState.COMMITTED):
-                    self.ledger.perform(case.challenger.address, court.report_absence(case.number, judge.address))
+                    self.chain.perform(case.challenger.address, court.report_absence(case.number, judge.address))
             except RevertError:
                 continue  # it has been fined for another case of these days

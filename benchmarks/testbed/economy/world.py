@@ -11,7 +11,7 @@ from typing import Final
 from eth_utils.crypto import keccak
 
 from benchmarks.testbed.economy.assumptions import Assumptions
-from benchmarks.testbed.economy.ledger import Ledger
+from benchmarks.testbed.economy.chain import WorldChain
 from benchmarks.testbed.economy.parties import Commitment, Income, Key, Operator, Validator, Worker, tokens_of_gas
 from benchmarks.testbed.economy.proceedings import Case, Proceedings
 from benchmarks.testbed.economy.strategies import CHEATER, Upload, Validating, Working
@@ -49,7 +49,7 @@ MAX_LOST_CASES: Final = 3
 class World:
     """One run and everybody in it. Make it with `World.begin`."""
 
-    ledger: Ledger
+    chain: WorldChain
     terms: Terms
     assumptions: Assumptions
     owner: Signer
@@ -71,7 +71,7 @@ class World:
 
     def __post_init__(self) -> None:
         self._random = random.Random(self.assumptions.seed)
-        self.cases = Proceedings(self.ledger, self.validators, self._charge_replay, self._charge_rows)
+        self.cases = Proceedings(self.chain, self.validators, self._charge_replay, self._charge_rows)
         self._budget_mean = sum(self.terms.classes[0].budgets) / len(self.terms.classes[0].budgets)
 
     # ------------------------------------------------------------------------------------------------------ entering
@@ -79,7 +79,7 @@ class World:
     @classmethod
     def begin(
         cls,
-        ledger: Ledger,
+        chain: WorldChain,
         terms: Terms,
         assumptions: Assumptions,
         validators: Sequence[Validating],
@@ -88,22 +88,22 @@ class World:
         """Create and fund a run, let everybody join, and publish step 0 once the validators may judge."""
         owner, trainer = Signer.random(), Signer.random()
         named = replace(terms, trainer=trainer.address, storage_key=owner.address)
-        world = cls(ledger, named, assumptions, owner, trainer)
+        world = cls(chain, named, assumptions, owner, trainer)
         # 1. The run, with more in its escrow than all can earn.
-        ledger.mint(owner.address, ESCROW)
-        ledger.mint(trainer.address, 0)
-        world.run = ledger.perform(owner.address, runs.create_run(named.to_chain()))
-        ledger.send(owner.address, token.approve(ledger.book.runs, ESCROW * TOKEN))
-        ledger.send(owner.address, runs.fund(world.run, ESCROW * TOKEN))
-        ledger.mine()
+        chain.mint(owner.address, ESCROW)
+        chain.mint(trainer.address, 0)
+        world.run = chain.perform(owner.address, runs.create_run(named.to_chain()))
+        chain.send(owner.address, token.approve(chain.book.runs, ESCROW * TOKEN))
+        chain.send(owner.address, runs.fund(world.run, ESCROW * TOKEN))
+        chain.mine()
         # 2. Validators, who are to be senior by the first commitment; then the workers of step 0.
         for strategy in validators:
             world.add_validator(strategy)
-        ledger.advance_to(ledger.now + terms.jury_seniority)
+        chain.advance_to(chain.now + terms.jury_seniority)
         for strategy in workers:
             world.add_worker(strategy)
         # 3. Hours begin with the chain's.
-        ledger.advance_to((ledger.now // HOUR_SECONDS + 1) * HOUR_SECONDS)
+        chain.advance_to((chain.now // HOUR_SECONDS + 1) * HOUR_SECONDS)
         world._publish()
         return world
 
@@ -112,7 +112,7 @@ class World:
         operator = self._operator(f"{strategy.name} #{len(self.validators)}", 1)
         validator = Validator(operator, strategy, Signer.random())
         self._register(operator, validator.signer, Role.VALIDATOR)
-        self.ledger.perform(operator.address, registry.deposit(PURSE * TOKEN))
+        self.chain.perform(operator.address, registry.deposit(PURSE * TOKEN))
         self.validators.append(validator)
         return validator
 
@@ -123,25 +123,25 @@ class World:
         for _ in range(strategy.keys):
             signer = Signer.random()
             self._register(operator, signer, Role.WORKER)
-            worker.keys.append(Key(signer, self.ledger.read(runs.work(signer.address)).joined_step))
+            worker.keys.append(Key(signer, self.chain.read(runs.work(signer.address)).joined_step))
         self.workers.append(worker)
         return worker
 
     def _operator(self, name: str, keys: int) -> Operator:
         operator = Operator(name, Signer.random(), keys * WORTH * TOKEN)
-        self.ledger.mint(operator.address, keys * WORTH)
-        self.ledger.perform(operator.address, token.approve(self.ledger.book.registry, 1 << 255))
+        self.chain.mint(operator.address, keys * WORTH)
+        self.chain.perform(operator.address, token.approve(self.chain.book.registry, 1 << 255))
         return operator
 
     def _register(self, operator: Operator, signer: Signer, role: Role) -> None:
         stake = self.terms.worker_stake if role is Role.WORKER else self.terms.validator_stake
         tip = keccak(text=signer.address) if role is Role.VALIDATOR else bytes(32)
-        until = self.ledger.now + CONSENT_SECONDS
+        until = self.chain.now + CONSENT_SECONDS
         registration = Registration(signer.address, self.run, role, 0, tip, until)
-        consent = sign_consent(signer, registration, operator.address, CHAIN_ANVIL, self.ledger.book.registry)
-        self.ledger.mint(signer.address, 0)
-        self.ledger.perform(operator.address, registry.deposit(stake))
-        self.ledger.perform(operator.address, registry.register(registration, consent))
+        consent = sign_consent(signer, registration, operator.address, CHAIN_ANVIL, self.chain.book.registry)
+        self.chain.mint(signer.address, 0)
+        self.chain.perform(operator.address, registry.deposit(stake))
+        self.chain.perform(operator.address, registry.register(registration, consent))
         operator.keys.append(signer.address)
         days = self.assumptions.days - self.hour / 24
         operator.capital += stake / TOKEN * self.assumptions.yearly * days * DAY / YEAR
@@ -151,7 +151,7 @@ class World:
         key = worker.keys[0]
         index = key.next - 1
         root = keccak(text=f"{key.address}/{index}")
-        step = self.ledger.read(runs.work(key.address)).last_step
+        step = self.chain.read(runs.work(key.address)).last_step
         rows = self.terms.positions
         commitment = Commitment(worker, key, index, step, root, 1.0, uploaded=True, false_rows=rows)
         if not self.cases.accuse(challenger, commitment, kind):
@@ -159,9 +159,9 @@ class World:
 
     def close(self) -> int:
         """Let the owner announce, wait, and close the run. Return the token wei that it took."""
-        self.ledger.perform(self.owner.address, runs.announce_withdrawal(self.run))
-        self._proceed_until(self.ledger.read(runs.noticed_at(self.run)) + 1)
-        return self.ledger.perform(self.owner.address, runs.close(self.run))
+        self.chain.perform(self.owner.address, runs.announce_withdrawal(self.run))
+        self._proceed_until(self.chain.read(runs.noticed_at(self.run)) + 1)
+        return self.chain.perform(self.owner.address, runs.close(self.run))
 
     # ---------------------------------------------------------------------------------------------------- the hours
 
@@ -174,12 +174,12 @@ class World:
     def settle(self) -> None:
         """Let cases end and pay mature; nobody works any more."""
         for _ in range(SETTLING_HOURS // CLAIM_EVERY):
-            self._proceed_until(self.ledger.now + DAY)
+            self._proceed_until(self.chain.now + DAY)
             self._claim(self._keys)
 
     def pass_hour(self, *, working: bool) -> None:
         """Publish, work, inspect, accuse, seal and claim, and let the cases of the hour proceed."""
-        start = self.ledger.now
+        start = self.chain.now
         every = self.assumptions.cheat_every
         if every and self.hour % every == every // 2:
             self.add_worker(CHEATER)
@@ -201,8 +201,8 @@ class World:
     def _publish(self) -> None:
         self.step += 1
         root = keccak(text=f"step {self.step}")
-        self.ledger.perform(self.trainer.address, runs.publish_checkpoint(self.run, self.step, root, root))
-        published = self.ledger.read(runs.checkpoint(self.run, self.step))
+        self.chain.perform(self.trainer.address, runs.publish_checkpoint(self.run, self.step, root, root))
+        published = self.chain.read(runs.checkpoint(self.run, self.step))
         self._anchors[self.step], self._entropies[self.step] = published.anchor, published.entropy
 
     # -------------------------------------------------------------------------------------------------------- work
@@ -247,7 +247,7 @@ class World:
         while len(key.work) <= key.next:
             base = draw_base(
                 chain_id=CHAIN_ANVIL,
-                runs=self.ledger.book.runs,
+                runs=self.chain.book.runs,
                 run=self.run,
                 entropy=self._entropies[key.first_step],
                 node=key.address,
@@ -268,23 +268,23 @@ class World:
         return covers
 
     def _read_covers(self, keys: Sequence[str]) -> Counter[str]:
-        works = self.ledger.read_all([runs.work(key) for key in keys])
+        works = self.chain.read_all([runs.work(key) for key in keys])
         left = (0 if one.left else max(0, one.cover - (one.next - one.settled)) for one in works)
         return Counter(dict(zip(keys, left, strict=True)))
 
     def _commit(self, commitments: Sequence[Commitment]) -> None:
         anchor = self._anchors[self.step]
         for c in commitments:
-            self.ledger.send(c.key.address, runs.commit_work(self.run, c.step, anchor, c.index, c.root))
-        self.ledger.mine()
+            self.chain.send(c.key.address, runs.commit_work(self.run, c.step, anchor, c.index, c.root))
+        self.chain.mine()
 
     def _claim(self, keys: Sequence[str]) -> None:
         """Claim what has matured."""
-        found = self.ledger.read_all([runs.claimable(key) for key in keys])
+        found = self.chain.read_all([runs.claimable(key) for key in keys])
         for key, (through, amount) in zip(keys, found, strict=True):
             if amount:
-                self.ledger.send(key, runs.claim(key, through))
-        self.ledger.mine()
+                self.chain.send(key, runs.claim(key, through))
+        self.chain.mine()
 
     @property
     def _keys(self) -> list[str]:
@@ -338,30 +338,30 @@ class World:
 
     def _seal(self) -> None:
         """Seal the latest hour that has ended, and all before it with it."""
-        hour = self.ledger.now // HOUR_SECONDS - 1
+        hour = self.chain.now // HOUR_SECONDS - 1
         for validator in self.validators:
             if validator.strategy.seals and not validator.gone:
                 vouched = keccak(text=f"{hour}") if validator.strategy.inspects else bytes(32)
-                self.ledger.send(validator.address, runs.seal(self.run, hour, vouched))
-        self.ledger.mine()
+                self.chain.send(validator.address, runs.seal(self.run, hour, vouched))
+        self.chain.mine()
 
     def _proceed_until(self, timestamp: int) -> None:
         """Let time pass, and every case that falls due in it go on."""
         while due := [case for case in self.cases.open_cases if case.due <= timestamp]:
             case = min(due, key=lambda one: one.due)
-            self.ledger.advance_to(case.due)
+            self.chain.advance_to(case.due)
             self.cases.proceed(case)
             self._after(case)
-        self.ledger.advance_to(timestamp)
+        self.chain.advance_to(timestamp)
 
     def _after(self, case: Case) -> None:
         """Learn what a verdict changed."""
         if case.outcome is Outcome.OPEN:
             return
         c = case.commitment
-        c.key.gone |= self.ledger.read(runs.work(c.key.address)).left
+        c.key.gone |= self.chain.read(runs.work(c.key.address)).left
         for validator in self.validators:
-            status = self.ledger.read(registry.node(validator.address)).status
+            status = self.chain.read(registry.node(validator.address)).status
             validator.gone = status is not Status.ACTIVE
 
     # ------------------------------------------------------------------------------------------------------- money
@@ -380,10 +380,10 @@ class World:
 
     def income(self, operator: Operator) -> Income:
         """Return what an operator earned since it came."""
-        wallet = self.ledger.read(token.balance_of(operator.address))
-        free = self.ledger.read(registry.free_balance(operator.address))
-        locks = sum(node.lock for node in self.ledger.read_all([registry.node(key) for key in operator.keys]))
-        gas = sum(self.ledger.gas[account] for account in (operator.address, *operator.keys))
+        wallet = self.chain.read(token.balance_of(operator.address))
+        free = self.chain.read(registry.free_balance(operator.address))
+        locks = sum(node.lock for node in self.chain.read_all([registry.node(key) for key in operator.keys]))
+        gas = sum(self.chain.gas[account] for account in (operator.address, *operator.keys))
         return Income(
             operator.name.split(" #")[0],
             (wallet + free + locks - operator.given) / TOKEN,

@@ -38,7 +38,7 @@ Json = dict[str, Any]
 
 
 @dataclass
-class Ledger:
+class WorldChain:
     """The chain: reads, transactions of any account, time, and the gas of each account."""
 
     client: httpx2.Client
@@ -53,7 +53,7 @@ class Ledger:
 
     @classmethod
     @contextmanager
-    def open(cls, folder: Path) -> Iterator[Ledger]:
+    def open(cls, folder: Path) -> Iterator[WorldChain]:
         """Start an Anvil, deploy the contracts, and end it afterwards."""
         with Anvil.start() as anvil, httpx2.Client(base_url=anvil.url, timeout=REQUEST_SECONDS) as client:
             settings = ChainSettings(rpc_url=anvil.url, addresses=folder / "addresses.json", poll_seconds=0.05)
