@@ -67,7 +67,7 @@ class Incentives:
         """
         return validators * inspection / self.bounty if self.bounty else float("inf")
 
-    def most_saved_by_keys(self, keys: int, work: float, capital: float) -> float:
+    def least_saving(self, keys: int, work: float, capital: float) -> float:
         """Return the share of work that a node with several keys must save for their stakes to be worth it.
 
         work: cost of one key's full work in some time, and capital: what a stake would earn elsewhere in it, in the

@@ -31,7 +31,7 @@ def test_of_the_public_defaults() -> None:
     assert found.judge_margin(0.05, TOKEN // 20, 6) == pytest.approx(0.05 * (10 + 10 / 6) * TOKEN - 0.05 * TOKEN)
     assert found.least_share_wrong(TOKEN // 20, 6) == pytest.approx(0.05 / (10 + 10 / 6))
     assert found.least_cheaters(6, TOKEN // 48) == pytest.approx(1 / 800)
-    assert found.most_saved_by_keys(8, work=10.0, capital=0.1) == pytest.approx(0.07)
+    assert found.least_saving(8, work=10.0, capital=0.1) == pytest.approx(0.07)
 
 
 def test_of_the_local_defaults() -> None:
