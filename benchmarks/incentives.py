@@ -190,7 +190,7 @@ class Study:
             for members, all_of_them in CARTELS:
                 validators = [strategy] * members + [FAITHFUL] * (all_of_them - members)
                 workers = [FRIEND, HONEST, HONEST]
-                world = self.world(chain, validators, workers, days=10, cheat_every=0)
+                world = self.world(chain, validators, workers, days=6, cheat_every=0)
                 world.live()
                 rows.append(cartel_row(world, strategy, members))
         return rows

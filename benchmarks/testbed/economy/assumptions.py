@@ -26,7 +26,7 @@ class Assumptions:
     """Of a worker, where its strategy does not say otherwise."""
     cheat_every: int = 24
     """Hours between two cheaters in every row, each with a stake of its own; 0: there are none."""
-    days: int = 18
+    days: int = 12
     seed: int = 0
 
     def shown(self) -> str:

@@ -95,4 +95,4 @@ VALIDATORS: Final = (
 )
 
 SHIELD: Final = replace(FAITHFUL, name="cartel that shields its worker", cartel=True)
-MOB: Final = replace(SHIELD, name="cartel that convicts the honest", slanders=0.1)
+MOB: Final = replace(SHIELD, name="cartel that convicts the honest", slanders=0.02)

@@ -360,9 +360,9 @@ class World:
             return
         c = case.commitment
         c.key.gone |= self.chain.read(runs.work(c.key.address)).left
-        for validator in self.validators:
-            status = self.chain.read(registry.node(validator.address)).status
-            validator.gone = status is not Status.ACTIVE
+        nodes = self.chain.read_all([registry.node(one.address) for one in self.validators])
+        for validator, node in zip(self.validators, nodes, strict=True):
+            validator.gone = node.status is not Status.ACTIVE
 
     # ------------------------------------------------------------------------------------------------------- money
 
