@@ -55,7 +55,10 @@ class WorldChain:
     @contextmanager
     def open(cls, folder: Path) -> Iterator[WorldChain]:
         """Start an Anvil, deploy the contracts, and end it afterwards."""
-        with Anvil.start(latest_only=True) as anvil, httpx2.Client(base_url=anvil.url, timeout=REQUEST_SECONDS) as client:
+        with (
+            Anvil.start(latest_only=True) as anvil,
+            httpx2.Client(base_url=anvil.url, timeout=REQUEST_SECONDS) as client,
+        ):
             settings = ChainSettings(rpc_url=anvil.url, addresses=folder / "addresses.json", poll_seconds=0.05)
             deployer = Signer.random()
             anvil.request("anvil_setBalance", deployer.address, hex(ETHER))
