@@ -1,4 +1,4 @@
-"""The tables of docs/benchmarks.md and docs/training.md, out of the documents that the benchmarks print.
+"""The tables of docs/benchmarks.md, training.md and economics.md, out of the documents that the benchmarks print.
 
     python benchmarks/broadcast.py --json > broadcast.json
     python benchmarks/tables.py broadcast broadcast.json …
@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ PAGE = DOCS / "benchmarks.md"
 ASYNC = "async"
 """The part that is on docs/training.md."""
 ASYNC_HEADS = ("async level", "final score", "seconds to the score", "seconds in all")
+ECONOMICS = "economics"
+"""All parts of docs/economics.md."""
 HEADS = ("figure", "unit", "ours", "peer", "limit", "ratio", "target", "runs")
 
 
@@ -65,6 +67,43 @@ def row(figure: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
+def economics_parts(document: dict[str, Any]) -> dict[str, str]:
+    """Return the parts of docs/economics.md by name, from incentives.py's document: a column per kind of terms."""
+    worlds: dict[str, dict[str, list[dict[str, Any]]]] = document["worlds"]
+
+    def beside(part: str, heads: Sequence[str], cells: Callable[[dict[str, Any]], list[str]]) -> str:
+        found = {terms: {row["name"]: cells(row) for row in parts[part]} for terms, parts in worlds.items()}
+        names = list(next(iter(found.values())))
+        rows = [[name, *(cell for rows in found.values() for cell in rows[name])] for name in names]
+        return table(["strategy", *(f"{head}, {terms} terms" for terms in found for head in heads)], rows)
+
+    income, against = ("tokens a day", "honest beside it"), ("per_day", "honest")
+    for parts in worlds.values():
+        quiet = [row | {"name": f"{row['name']}, a cheater in ten days"} for row in parts["quiet"]]
+        parts["validators"] = [*parts["validators"], *quiet]
+
+    def shown(*keys: str) -> Callable[[dict[str, Any]], list[str]]:
+        return lambda row: [money(row[key]) if key in row else "" for key in keys]
+
+    assumed = f"Assumed: {document['assumptions']}."
+    return {
+        "figures": "\n\n".join([part([document]), assumed]),
+        "workers": beside("workers", income, shown(*against)),
+        "validators": beside("validators", income, shown(*against)),
+        "judges": beside("judges", (*income, "margin per case"), shown(*against, "margin_per_case")),
+        "cartels": beside(
+            "cartels",
+            ("the cartel's tokens a day", "an honest worker's", "an honest validator's"),
+            shown("per_day", "honest_worker", "honest_validator"),
+        ),
+    }
+
+
+def money(value: float) -> str:
+    """Return tokens as a table has them."""
+    return f"{value:,.2f}".replace("-", "\N{MINUS SIGN}")
+
+
 def measured(figure: dict[str, Any], kind: str) -> str:
     value = figure[kind]
     if value is None:
@@ -86,6 +125,10 @@ def main() -> int:
     if options.part == ASYNC:
         (document,) = documents
         rewrite(DOCS / "training.md", ASYNC, async_part(document))
+    elif options.part == ECONOMICS:
+        (document,) = documents
+        for name, text in economics_parts(document).items():
+            rewrite(DOCS / "economics.md", name, text)
     else:
         rewrite(PAGE, options.part, part(documents))
     return 0

@@ -357,12 +357,16 @@ contract SlashCourt is Juries {
     }
 
     /// @dev What the judges are paid out of: the fee, or as much from the accused where the fee goes back. Either verdict
-    /// pays the same, so that nobody votes for the pay.
+    /// pays the same, so that nobody votes for the pay. A node that was late with one file has its unsettled pay voided
+    /// besides: few of the files that it may have held back are ever asked for.
     function _prize(Case storage case_, Outcome outcome) private returns (uint256) {
         if (outcome == Outcome.Guilty) {
             return _convict(case_.node, case_.run, _operatorOf(case_.challenger), case_.fee);
         }
-        if (outcome == Outcome.Cured) return REGISTRY.fine(case_.node, case_.fee);
+        if (outcome == Outcome.Cured) {
+            RUNS.voidWork(case_.node);
+            return REGISTRY.fine(case_.node, case_.fee);
+        }
         return outcome == Outcome.Moot ? 0 : case_.fee;
     }
 

@@ -11,8 +11,16 @@ from typing import Any, Final
 from sqlalchemy import Connection, delete, select, update
 
 from muster.contracts.codec import Event, Place
-from muster.contracts.court import CaseOpened, CaseResolved, GradeAccused, MasterRevealed, VoteRevealed
-from muster.contracts.registry import Convicted, Registered, Retired, Withdrawn
+from muster.contracts.court import (
+    AbsenceReported,
+    CaseOpened,
+    CaseResolved,
+    GradeAccused,
+    MasterRevealed,
+    Outcome,
+    VoteRevealed,
+)
+from muster.contracts.registry import Convicted, Fined, Registered, Retired, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from orchestrator.attribution import Attribution
 from orchestrator.database import insert_once, row_of, upsert
@@ -25,6 +33,7 @@ INTERESTING: Final = (
     Retired,
     Withdrawn,
     Convicted,
+    Fined,
     CheckpointPublished,
     WorkCommitted,
     Claimed,
@@ -35,6 +44,7 @@ INTERESTING: Final = (
     GradeAccused,
     VoteRevealed,
     CaseResolved,
+    AbsenceReported,
     MasterRevealed,
 )
 """Events that `apply` handles."""
@@ -88,11 +98,18 @@ class ChainProjection:
                 self._case_resolved(connection, event)
             case Claimed():
                 _pay(connection, event.at, event.node, "claim", event.paid)
-                paid = update(nodes).where(nodes.c.address == event.node)
-                connection.execute(paid.values(settled=event.through + 1))
+                _settle(connection, event.node, event.through)
                 _record_event(connection, "claimed", {"node": event.node, "amount": event.paid}, event.at)
+            case Fined():
+                _pay(connection, event.at, event.node, "fine", event.amount)
+                _record_event(connection, "fined", {"node": event.node, "amount": event.amount}, event.at)
+            case AbsenceReported():
+                if self._knows_case(connection, event.case_id):
+                    data = {"case": event.case_id, "judge": event.judge, "expelled": event.expelled}
+                    _record_event(connection, "absent", data, event.at)
             case Voided():
                 _pay(connection, event.at, event.node, "void", event.amount)
+                _settle(connection, event.node, event.through)
                 _record_event(connection, "voided", {"node": event.node, "amount": event.amount}, event.at)
             case HourSealed():
                 _record_event(connection, "sealed", {"node": event.validator, "hour": event.hour}, event.at)
@@ -154,6 +171,9 @@ class ChainProjection:
         about = select(cases.c.node, cases.c.index).where(cases.c.id == event.case_id)
         node, index = connection.execute(about).one()
         self._queries.update_status(connection, node, index)
+        if event.outcome is Outcome.CURED:  # its key commits no more, and what it may still do is retire
+            late = update(nodes).where(nodes.c.address == node, nodes.c.status == "active")
+            connection.execute(late.values(status="retired"))
         votes = {"guilty": event.guilty_votes, "reveals": event.reveals, "jury": event.jury}
         data = {"case": event.case_id, "node": node, "index": index, "outcome": values["outcome"], **votes}
         _record_event(connection, "case ended", data, event.at)
@@ -166,6 +186,12 @@ class ChainProjection:
 def _pay(connection: Connection, at: Place, node: str, kind: str, amount: int) -> None:
     row = {"block": at.block, "log_index": at.log_index, "node": node, "kind": kind, "amount": str(amount)}
     insert_once(connection, payments, row)
+
+
+def _settle(connection: Connection, node: str, through: int) -> None:
+    """Note that commitments up to this one are settled; an event that is delivered again takes nothing back."""
+    earlier = update(nodes).where(nodes.c.address == node, nodes.c.settled <= through)
+    connection.execute(earlier.values(settled=through + 1))
 
 
 def _record_event(connection: Connection, kind: str, data: Mapping[str, Any], at: Place) -> None:

@@ -82,6 +82,8 @@ class NodeLine(Message):
     """Claims paid."""
     voided: int
     slashed: int
+    fined: int = 0
+    """For a file that came only when it was missed, or for votes that were not revealed."""
     blocked: str = ""
     """Why the chain takes no work from this worker now, as a sentence; empty when it would."""
 
@@ -232,6 +234,7 @@ class Summaries:
                     earned=_sum(money.get(address, []), "claim"),
                     voided=_sum(money.get(address, []), "void"),
                     slashed=_sum(money.get(address, []), "slash"),
+                    fined=_sum(money.get(address, []), "fine"),
                     blocked=blocked.get(address, ""),
                 )
             )

@@ -14,15 +14,12 @@ from muster.protocol.messages import UploadReceipt
 from muster.protocol.receipts import check_receipt
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
-from muster.runtime.units import Tokens
+from worker.claimer import Claimer
 from worker.context import WorkerContext
 from worker.decisions import PASSING, STALE, Entry, NodeState, still_counts, waiting_reason
 
 MAX_PAUSE_SECONDS: Final = 60.0
 """Longest pause after an upload that was refused. The first is short: a registration reaches the orchestrator late."""
-
-PAID_OTHERWISE: Final = frozenset({"AlreadySettled", "PayFrozen"})
-"""Reverts of claim that mean: somebody else claimed, or accused this node, in the meantime."""
 
 log = telemetry.logger("worker")
 COMMITMENTS = telemetry.counter("worker_commitments", "Commitments mined")
@@ -31,15 +28,17 @@ COMMITMENTS = telemetry.counter("worker_commitments", "Commitments mined")
 class Committer:
     """Uploads and commits what the journal holds."""
 
-    def __init__(self, context: WorkerContext) -> None:
+    def __init__(self, context: WorkerContext, claimer: Claimer) -> None:
+        """`claimer` is asked when the stake covers no more commitments."""
         self._context = context
+        self._claimer = claimer
         self._refusals = 0
 
     async def poll(self) -> str:
         """Deliver the work of the node's next index. Return why that cannot be, or ""."""
         facts = await self._context.facts()
         if reason := waiting_reason(facts):
-            return "" if facts.worker.is_uncovered and await self._claim() else reason
+            return "" if facts.worker.is_uncovered and await self._claimer.claim() else reason
         await self._record_mined(facts)
         entry = self._context.journal.entry(facts.work.next)
         if entry is None:
@@ -71,20 +70,6 @@ class Committer:
             journal.committed(entry.index, None, None)
             log.info("committed", step=entry.step, index=entry.index, found="on chain after a restart")
         journal.prune(facts.work.settled)
-
-    async def _claim(self) -> bool:
-        """Claim what has matured, so that the stake covers new work. Return whether there was anything."""
-        through, amount = await self._context.chain.call(runs.claimable(self._context.node))
-        if not amount:
-            return False
-        try:
-            mined = await self._context.chain.send(runs.claim(self._context.node, through))
-        except RevertError as error:
-            if error.name not in PAID_OTHERWISE:
-                raise
-            return False
-        log.info("claimed", through=through, amount=str(Tokens(amount)), tx=mined.hash, gas=mined.gas_used)
-        return True
 
     async def _deliver(self, entry: Entry) -> str:
         """Upload the file unless that is done, then commit. Return why that cannot be, or ""."""

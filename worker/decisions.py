@@ -118,7 +118,13 @@ def waiting_reason(facts: NodeState) -> str:
             "this worker is jailed: it was convicted, and takes no more work",
             hint="muster worker why, muster worker claim",
         )
-    if node.status != Status.ACTIVE or work.left:
+    if node.status == Status.ACTIVE and work.left:
+        raise FinishedError(
+            "this worker brought a file only when it was accused: what was not paid by then is void, and its key"
+            " commits no more",
+            hint="muster worker why, then muster worker retire --operator NAME",
+        )
+    if node.status != Status.ACTIVE:
         text, hint = retired_status(facts)
         raise FinishedError(text, hint=hint)
     if state.closed:

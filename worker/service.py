@@ -26,6 +26,8 @@ from muster.shardcast.serve.origin import LocalVersions
 from muster.shardcast.serve.routes import listening
 from muster.shardcast.serve.store import Stats
 from muster.verification.devices import check_device
+from worker.claimer import POLL_SECONDS as CLAIM_SECONDS
+from worker.claimer import Claimer
 from worker.committer import Committer
 from worker.context import FATAL, WorkerContext
 from worker.decisions import waiting_reason
@@ -65,11 +67,13 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
     pause = context.settings.worker.poll_seconds
     relays = Relays(context.settings.shardcast, context.client, context.run)
     newest = await _prepare(context, relays)
-    producer, committer = Producer(context, newest, engine), Committer(context)
+    claimer = Claimer(context)
+    producer, committer = Producer(context, newest, engine), Committer(context, claimer)
     try:
         jobs = [
             PollLoop(log, "weights", context.settings.chain.poll_seconds).run(newest.poll),
             PollLoop(log, "defend", POLL_SECONDS).run(Defender(context).dismiss_open),
+            PollLoop(log, "claim", CLAIM_SECONDS).run(claimer.poll),
             PollLoop(log, "produce", pause, fatal=FATAL).run(producer.poll, context.delivered),
             PollLoop(log, "commit", pause, fatal=FATAL).run(committer.poll, context.saved),
         ]

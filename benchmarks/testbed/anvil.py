@@ -60,8 +60,11 @@ class Anvil:
         mining: bool = True,
         chain_id: int = CHAIN_ANVIL,
         log: Path | None = None,
+        latest_only: bool = False,
     ) -> Anvil:
         """Start one and wait until it answers. Port 0 takes any free one. Blocks for about 0.1 s.
+
+        latest_only: keep no older states. They fill a disk where many thousands of blocks are mined.
 
         Raises ConfigError when the port is occupied or the binary missing, UnreachableError when it does not come up.
         """
@@ -71,7 +74,7 @@ class Anvil:
         for _ in range(1 if port else 3):  # a free port may be taken before Anvil gets to it
             try:
                 chosen = port or free_port()
-                command = anvil_command(chosen, block_time=block_time, chain_id=chain_id)
+                command = anvil_command(chosen, block_time=block_time, chain_id=chain_id, latest_only=latest_only)
                 command += [] if mining else ["--no-mining"]  # nothing is mined until a block is asked for
                 return cls._start_on(chosen, command, log)
             except UnreachableError as error:

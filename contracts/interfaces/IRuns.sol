@@ -148,7 +148,7 @@ interface IRuns {
     /// @param operator Whom claims pay.
     /// @param run Run it works for.
     /// @param workClass Its class.
-    /// @param left Whether it retired or was convicted.
+    /// @param left Whether it retired, was convicted, or brought a file only when it was accused.
     /// @param openCases Open cases against it; while there are any, what they may be about is frozen.
     /// @param cover Commitments that may be unsettled at a time: those whose pay its slash covers, less the bounty.
     struct Work {

@@ -277,7 +277,8 @@ interface ISlashCourt is IMasters {
     /// @notice Ends a case whose result cannot change any more. Anyone may call it.
     /// Guilty: the lock is slashed, pay not settled voided, the key jailed, the fee repaid, the bounty paid; as much as
     /// the fee of the slash goes to the judges. Not guilty: the fee goes to the judges. Cured: the fee is repaid, as much
-    /// of the accused's lock goes to the judges. After these verdicts the judges that are paid are those that voted for
+    /// of the accused's lock goes to the judges, and its pay not settled is void: it commits no more, and may retire with
+    /// the rest of its lock. After these verdicts the judges that are paid are those that voted for
     /// it, if they are more than half of the jury, else those that revealed; they have their deposits back and share
     /// those of the others. No quorum: deposits back, the fee to the revealers or else to the accused. Moot: fee and
     /// deposits back.

@@ -9,6 +9,7 @@ import typer
 from muster.chain.client import Chain
 from muster.cli.session import RunArgument, Session
 from muster.contracts import runs
+from muster.protocol.incentives import Incentives
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import (
     NOBODY,
@@ -68,6 +69,9 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
         "worker_stake": Tokens(agreed.worker_stake),
         "validator_stake": Tokens(agreed.validator_stake),
         "slash": f"{agreed.slash_bps / 100:g}%",
+        "burned_by_a_conviction": Tokens(agreed.burned),
+        "bounty": Tokens(agreed.bounty),
+        "cheating_loses": loses(agreed),
         "rollouts_per_commitment": agreed.positions,
         "async_level": agreed.async_level,
         "classes": [f"{c.weight_bps} bps for {', '.join(map(str, c.budgets))} tokens" for c in agreed.classes],
@@ -75,6 +79,12 @@ async def run_document(chain: Chain, run: int, exact: bool) -> dict[str, Any]:
         "manifest_root": latest.manifest_root if latest else None,
         "withdrawal_at": Moment(await chain.call(runs.noticed_at(run))) if info.withdrawal_at else None,
     } | ({"terms": terms_document(agreed)} if exact else {})
+
+
+def loses(terms: Terms) -> str:
+    """Return from which chance of a conviction on false work loses, in words: of the best-paid class."""
+    chances = (Incentives.of(terms, one).least_detection(1.0) for one in range(len(terms.classes)))
+    return f"from one conviction in {1 / max(chances):,.0f} false commitments on (docs/economics.md)"
 
 
 def admits(terms: Terms) -> str:

@@ -139,10 +139,24 @@ class Terms:
         """Return the token wei that one commitment of a node of this class earns."""
         return self.pay * self.classes[work_class].weight_bps // BASIS_POINTS
 
+    @property
+    def slash(self) -> int:
+        """Return the token wei that a conviction takes from a worker's whole stake."""
+        return self.worker_stake * self.slash_bps // BASIS_POINTS
+
+    @property
+    def bounty(self) -> int:
+        """Return how much of it goes to whoever brought the conviction about."""
+        return self.slash * self.bounty_bps // BASIS_POINTS
+
+    @property
+    def burned(self) -> int:
+        """Return how much of it is gone for good: a convict may have the bounty paid to itself."""
+        return self.slash - self.bounty
+
     def cover_of(self, work_class: int) -> int:
         """Return how many commitments of a node of this class may be unsettled at a time (`IRuns.Work.cover`)."""
-        slashed = self.worker_stake * self.slash_bps // BASIS_POINTS
-        return min((slashed - slashed * self.bounty_bps // BASIS_POINTS) // self.pay_of(work_class), MAX_COVER)
+        return min(self.burned // self.pay_of(work_class), MAX_COVER)
 
     def __post_init__(self) -> None:
         sealed = self.has_private_tests

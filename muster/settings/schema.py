@@ -103,6 +103,9 @@ class WorkerSettings(Section):
     """Journal, lock and weights of this worker."""
     poll_seconds: float = Field(default=2, gt=0, le=600)
     """Pause between two polls: of the demand for work, and of whatever else is waited for."""
+    auto_claim_hours: float = Field(default=6, ge=0, le=8760)
+    """Pay is claimed for the operator once it has been payable for this long; 0: only when the stake covers no more
+    commitments, and by muster worker claim."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """GPUs that the model is split over; its attention heads must divide evenly."""
     cache_bytes: int = Field(default=0, ge=0)

@@ -39,6 +39,8 @@ def test_show_has_exact_money_in_json_and_tokens_for_people(machine: Machine, ru
     text = machine.type("run", "show", run).stdout
     assert "1,500.5 MUST" in text
     assert "anyone who locks a stake" in text
+    assert (shown["burned_by_a_conviction"], shown["bounty"]) == (400 * TOKEN, 100 * TOKEN)
+    assert "from one conviction in 8,000 false commitments on" in text
     assert [row["run"] for row in machine.json("run", "list")] == [run]
 
 

@@ -22,6 +22,7 @@ from muster.protocol.messages import UploadReceipt
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
 from tests.support.balancer import balanced, first
+from worker.claimer import Claimer
 from worker.committer import Committer
 from worker.context import WorkerContext
 from worker.decisions import Entry
@@ -56,6 +57,10 @@ async def context_of(
             yield WorkerContext(Settings(run=run_fixture.run, chain=settings), chain, client, terms, CPU_FP32, journal)
     finally:
         journal.close()
+
+
+def committer_of(context: WorkerContext) -> Committer:
+    return Committer(context, Claimer(context))
 
 
 async def saved(context: WorkerContext, root: str, data: bytes = b"finished work") -> Entry:
@@ -102,7 +107,7 @@ async def test_an_upload_is_hashed_once(
     )
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w3", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)
-        assert await Committer(context).poll() == ""
+        assert await committer_of(context).poll() == ""
         entry = context.journal.entry(0)
     assert entry is not None
     assert entry.state == "committed"
@@ -128,7 +133,7 @@ async def test_nothing_is_committed_with_a_receipt_that_is_too_late_to_answer_wi
     )
     async with storage(run_fixture, receipt) as url, context_of(run_fixture, "w4", anvil.url, tmp_path, url) as context:
         await saved(context, root, data)
-        why = await Committer(context).poll()
+        why = await committer_of(context).poll()
         assert why.startswith(f"the receipt is of second {head.timestamp + 3600}, the latest block here of second ")
         entry = context.journal.entry(0)
         assert entry is not None
@@ -145,7 +150,7 @@ async def test_a_server_that_does_not_know_the_commitment_yet_accuses_nobody(
         await run_fixture.commit("w1", 0, some_hash("ours"))
         question = runs.is_committed(context.node, 0, entry.step, entry.root).encode().hex()
         balancer.lags = first(1, question)
-        committer = Committer(context)
+        committer = committer_of(context)
         with pytest.raises(UnreachableError, match="the endpoint is behind"):
             await committer.poll()
         assert context.journal.pending(1) == [entry]
@@ -160,7 +165,7 @@ async def test_another_root_at_our_index_is_another_machine_s(
         await saved(context, some_hash("ours"))
         await run_fixture.commit("w2", 0, some_hash("theirs"))
         with pytest.raises(ConfigError, match="index 0 was committed with another root"):
-            await Committer(context).poll()
+            await committer_of(context).poll()
 
 
 async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
@@ -173,7 +178,7 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
     for number in range(4):
         await run_fixture.commit("w", number, some_hash(f"root {number}"))
     async with context_of(run_fixture, "w", anvil.url, tmp_path) as context:
-        committer, operator = Committer(context), run_fixture.key("operator of w").address
+        committer, operator = committer_of(context), run_fixture.key("operator of w").address
         assert (await committer.poll()) == (
             "4 commitments wait for their pay, and its stake covers no more: muster worker claim"
         )
@@ -187,3 +192,48 @@ async def test_a_worker_whose_stake_covers_no_more_claims_by_itself(
         assert await committer.poll() == ""
         assert await context.chain.call(token.balance_of(operator)) == before + 40 * TOKEN
         assert await committer.poll() == "no finished work to deliver"
+
+
+async def test_a_worker_claims_once_its_pay_has_been_payable_for_six_hours(
+    deployment: Any, anvil: Anvil, tmp_path: Path
+) -> None:
+    """Whatever it does besides: here it has nothing to commit. A restarted one knows as much."""
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="claim", workers=("w",), pay=2 * TOKEN)
+    await run_fixture.publish(0)
+    async with context_of(run_fixture, "w", anvil.url, tmp_path) as context:
+        operator = run_fixture.key("operator of w").address
+
+        async def wallet() -> int:
+            return await context.chain.call(token.balance_of(operator))
+
+        before = await wallet()
+        assert await Claimer(context).poll() is None, "nothing has been committed"
+        for index in range(2):
+            await run_fixture.commit("w", index, some_hash(f"work {index}"))
+        payable_at = await context.chain.call(runs.payable_at(context.node, 0))
+        async with run_fixture.local_chain() as clock:
+            await clock.advance_to(payable_at + 6 * 3600 - 30)
+            assert await Claimer(context).poll() is None
+            assert await wallet() == before
+            await clock.advance_to(payable_at + 6 * 3600)
+        claimer = Claimer(context)
+        assert await asyncio.gather(claimer.poll(), claimer.poll()) == [None, None], "one claim at a time"
+        assert await wallet() == before + 4 * TOKEN
+        work = await context.chain.call(runs.work(context.node))
+        assert (work.settled, work.next) == (2, 2)
+
+
+async def test_a_claim_that_fails_is_told_and_stops_nothing(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="poor", workers=("w",), pay=2 * TOKEN)
+    await run_fixture.publish(0)
+    await run_fixture.commit("w", 0, some_hash("work"))
+    async with context_of(run_fixture, "w", anvil.url, tmp_path) as context, run_fixture.local_chain() as clock:
+        await clock.advance(100 * 3600)
+        await clock.fund([context.node], wei=0)
+        why = await Claimer(context).poll()
+        assert why is not None
+        assert why.startswith("the claim failed: ")
+        assert (await context.chain.call(runs.work(context.node))).settled == 0
+        await clock.fund([context.node])
+        assert await Claimer(context).poll() is None
+        assert (await context.chain.call(runs.work(context.node))).settled == 1

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Table, create_engine, delete, inspect, select
 
 from muster.contracts.codec import Event, Place
-from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
-from muster.contracts.registry import Convicted, Registered, Retired, Role, Withdrawn
+from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
+from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError
 from muster.protocol.terms import Terms, WorkClass
@@ -216,7 +217,7 @@ async def test_everything_is_written_down(database, queries):
     await apply(database, queries, *history())
     found = await content(database)
     assert [(row[0], row[2], row[4], row[8]) for row in found["nodes"]] == [
-        (WORKER, "worker", "jailed", 1),
+        (WORKER, "worker", "jailed", 2),
         (VALIDATOR, "validator", "withdrawn", 0),
     ]
     assert found["checkpoints"][0][:4] == (0, "0x" + "01" * 32, "0x" + "02" * 32, "0x" + "04" * 32)
@@ -237,6 +238,37 @@ async def test_everything_is_written_down(database, queries):
         "closed",
     }
     assert (await queries.demand()).wanted is False  # the run is closed
+
+
+async def test_a_late_file_costs_its_node_the_fee_what_was_unsettled_and_its_place(database, queries):
+    opened = CaseOpened(
+        place(5), 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.DATA_MISSING, 0, b"\x05" * 32, 3, 0, 0
+    )
+    await apply(
+        database,
+        queries,
+        *history()[:5],
+        opened,
+        Voided(place(6), 1, WORKER, 0, 1, 7),
+        Fined(place(7), WORKER, 1, 10),
+        CaseResolved(place(8), 9, WORKER, Outcome.CURED, 0, 2, 3),
+        AbsenceReported(place(9), 9, VALIDATOR, OPERATOR, False),
+        Fined(place(9), VALIDATOR, 1, 2),
+    )
+    found = await content(database)
+    assert [(row[0], row[2], row[4]) for row in found["nodes"]] == [
+        (WORKER, "worker", "retired"),
+        (VALIDATOR, "validator", "active"),
+    ]
+    assert (await rows_of(database, select(tables.nodes.c.settled).where(tables.nodes.c.address == WORKER)))[0][0] == 2
+    follower: Any = SimpleNamespace(head_number=9, head_time=0)
+    summary = await Summaries(database, queries, follower, 31337).make()
+    lines = {line.address: line for line in summary.nodes}
+    assert (lines[WORKER].fined, lines[WORKER].voided, lines[WORKER].slashed) == (10, 7, 0)
+    assert lines[VALIDATOR].fined == 2
+    told = [(row[0], json.loads(row[1])) for row in found["events"] if row[0] in ("fined", "absent")]
+    assert ("absent", {"case": 9, "judge": VALIDATOR, "expelled": False}) in told
+    assert ("fined", {"node": WORKER, "amount": 10}) in told
 
 
 async def test_demand_says_who_is_new_and_who_can_work(database, queries):

@@ -10,7 +10,7 @@ import pytest
 
 from muster.contracts.registry import Node, Role, Status
 from muster.contracts.runs import RunState, Work
-from muster.errors import ConfigError, MusterError, StorageError
+from muster.errors import ConfigError, FinishedError, MusterError, StorageError
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.hashes import content_hash
 from muster.protocol.messages import UploadReceipt
@@ -105,6 +105,13 @@ def test_the_end_is_the_end(facts: NodeState, code: int) -> None:
     with pytest.raises(MusterError) as caught:
         waiting_reason(facts)
     assert caught.value.exit_code == code
+
+
+def test_a_worker_that_was_late_with_a_file_is_told_why_it_has_nothing_to_do() -> None:
+    with pytest.raises(FinishedError, match="brought a file only when it was accused"):
+        waiting_reason(but(left=True))
+    with pytest.raises(FinishedError, match="this worker has retired"):
+        waiting_reason(but(status=Status.RETIRED, left=True))
 
 
 def test_a_retired_worker_says_what_it_waits_for() -> None:

@@ -1,0 +1,117 @@
+"""The simulated economy pays by the contracts: exact sums for who is honest, late, false, silent or lazy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks.incentives import Study, terms
+from benchmarks.testbed.economy.chain import WorldChain
+from benchmarks.testbed.economy.strategies import BLIND, CHEATER, FAITHFUL, HONEST, LAZY_JUDGES, Upload, Working
+from benchmarks.testbed.economy.world import World
+from muster.chain.keys import Signer
+from muster.constants import TOKEN
+from muster.contracts import registry, runs, token
+from muster.contracts.court import Outcome
+from muster.errors import CheckError, RevertError
+
+PUBLIC = Study(terms("public"), seed=1)
+PAY = 0.25
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WorldChain]:
+    with WorldChain.open(tmp_path_factory.mktemp("chain")) as opened:
+        yield opened
+
+
+def lived(world: World) -> World:
+    world.live()
+    return world
+
+
+def test_a_reverting_transaction_is_an_error_and_its_reason_is_told(chain: WorldChain, tmp_path: Path) -> None:
+    poor = Signer.random().address
+    chain.mint(poor, 0)
+    with pytest.raises(RevertError, match="has 0 MUST and needs 1 MUST"):
+        chain.perform(poor, token.transfer(chain.book.runs, TOKEN))
+    chain.send(poor, token.transfer(chain.book.runs, TOKEN))
+    with pytest.raises(CheckError, match="has 0 MUST and needs 1 MUST"):
+        chain.mine()
+
+
+def test_honest_workers_are_paid_for_every_commitment_and_validators_lose_nothing(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [HONEST] * 2, days=1, cheat_every=0))
+    for worker in world.workers:
+        assert worker.made == 24 * 4
+        assert world.income(worker.operator).money == 24 * 4 * PAY
+    for validator in world.validators:
+        income = world.income(validator.operator)
+        assert income.money == 0
+        assert income.compute == pytest.approx(sum(w.worked for w in world.workers) * PAY / 12)
+    assert not world.cases.ended
+    assert chain.read(runs.run_state(world.run)).reserved == 0
+
+
+def test_a_cheater_loses_half_its_stake_and_the_finder_gets_a_fifth_of_that(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [CHEATER], days=1, cheat_every=0))
+    assert [case.outcome for case in world.cases.ended] == [Outcome.GUILTY]
+    assert world.income(world.workers[0].operator).money == -500
+    money = sorted(world.income(one.operator).money for one in world.validators)
+    assert money[:3] == [pytest.approx(10 / 3)] * 3
+    assert money[3] == pytest.approx(100)
+
+
+def test_a_late_uploader_loses_the_fee_and_all_that_it_had_not_been_paid(chain: WorldChain) -> None:
+    late = Working("late", upload=Upload.ACCUSED)
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4, [late], days=2, cheat_every=0))
+    assert [case.outcome for case in world.cases.ended] == [Outcome.CURED]
+    [worker] = world.workers
+    assert world.income(worker.operator).money == -10
+    assert worker.made == 14 * 4, "it commits until the case ends, when everybody has revealed after 13 hours"
+    assert chain.read(registry.node(worker.keys[0].address)).lock == 990 * TOKEN
+    assert sum(world.income(one.operator).money for one in world.validators) == pytest.approx(10)
+
+
+def test_a_judge_that_acquits_unseen_pays_its_deposit_to_those_who_looked(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4 + [LAZY_JUDGES[0]], [CHEATER], days=1, cheat_every=0))
+    assert [case.outcome for case in world.cases.ended] == [Outcome.GUILTY]
+    *looked, lazy = sorted(world.validators, key=lambda one: one.strategy is not FAITHFUL)
+    assert world.income(lazy.operator).money == -10
+    [case] = world.cases.ended
+    judged = [world.income(one.operator).money for one in looked if one is not case.challenger]
+    assert judged == [pytest.approx(20 / 3)] * 3
+
+
+def test_a_silent_judge_is_fined_and_its_reporter_has_a_fifth(chain: WorldChain) -> None:
+    silent = replace(LAZY_JUDGES[3], accuses=False)
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4 + [silent], [CHEATER], days=1, cheat_every=0))
+    [case] = world.cases.ended
+    assert world.income(world.validators[-1].operator).money == -10
+    assert world.income(case.challenger.operator).money == pytest.approx(100 + 2)
+
+
+def test_a_blind_validator_spends_nothing_on_inspections(chain: WorldChain) -> None:
+    world = lived(PUBLIC.world(chain, [FAITHFUL] * 4 + [BLIND], [HONEST], days=1, cheat_every=0))
+    assert world.income(world.validators[-1].operator).compute == 0
+    assert world.income(world.validators[0].operator).compute > 0
+    assert chain.read(runs.vouch_root(world.validators[-1].address, sealed_hour(world))) == bytes(32)
+
+
+def test_what_an_owner_withdraws_is_not_what_workers_are_owed(chain: WorldChain) -> None:
+    [row] = PUBLIC.owner(chain)
+    assert row["withheld"] == 0
+    assert row["owed"] == 3 * 72 * 4 * PAY
+
+
+def test_junk_binds_exactly_what_its_conviction_burns(chain: WorldChain) -> None:
+    [row] = PUBLIC.junk(chain)
+    assert (row["bound"], row["lost"], row["commitments"]) == (400, 400, 1_600)
+
+
+def sealed_hour(world: World) -> int:
+    """Return the last hour that a validator of a world sealed."""
+    return world.chain.read(runs.last_sealed(world.validators[-1].address))

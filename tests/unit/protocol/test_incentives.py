@@ -1,0 +1,88 @@
+"""What terms make of dishonesty: the defaults' exact break-even points, and that no allowed terms pay for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.constants import BASIS_POINTS, TOKEN
+from muster.protocol.incentives import Incentives
+from muster.protocol.terms import Terms, WorkClass
+from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
+from muster.verification.sample_policy import detection, false_rows
+
+_UNUSED = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
+_KEYS = {"trainer": NOBODY, "storage_key": NOBODY, "task_count": 1, "classes": (WorkClass(10_000, (8, 12, 16)),)}
+PUBLIC = Terms(**PUBLIC_DEFAULTS, **_UNUSED, **_KEYS)
+LOCAL = Terms(**LOCAL_DEFAULTS, **_UNUSED, **_KEYS)
+
+
+def test_of_the_public_defaults() -> None:
+    found = Incentives.of(PUBLIC, 0)
+    assert found == Incentives(
+        pay=TOKEN // 4, burned=400 * TOKEN, bounty=100 * TOKEN, cover=1_600, deposit=10 * TOKEN, fee=10 * TOKEN
+    )
+    assert found.least_detection(1.0) == 1 / 1_600
+    assert found.junk_ratio() == 1.0
+    # At one guilty case in twenty, six judges and a replay for a twentieth of a token.
+    assert found.judge_margin(0.05, TOKEN // 20, 6) == pytest.approx(0.05 * (10 + 10 / 6) * TOKEN - 0.05 * TOKEN)
+    assert found.least_share_wrong(TOKEN // 20, 6) == pytest.approx(0.05 / (10 + 10 / 6))
+    assert found.least_cheaters(6, TOKEN // 48) == pytest.approx(1 / 800)
+    assert found.least_saving(8, work=10.0, capital=0.1) == pytest.approx(0.07)
+
+
+def test_of_the_local_defaults() -> None:
+    found = Incentives.of(LOCAL, 0)
+    assert (found.pay, found.cover) == (TOKEN // 20, 8_000)
+    assert found.least_detection(0.5) == 0.5 / 8_000
+
+
+def test_without_a_bounty_no_number_of_cheaters_pays_an_inspection() -> None:
+    assert Incentives.of(replace(PUBLIC, bounty_bps=0), 0).least_cheaters(6, 1) == float("inf")
+
+
+@st.composite
+def allowed_terms(draw: st.DrawFn) -> Terms:
+    """Draw terms whose best class is paid at most the bounty and a quarter of the deposit, as TermBounds demands."""
+    weight, pay = draw(st.integers(1_000, 65_535)), draw(st.integers(BASIS_POINTS, 10**20))
+    slash_bps, bounty_bps = draw(st.integers(1, BASIS_POINTS)), draw(st.integers(1, 2_000))
+    best = pay * weight // BASIS_POINTS
+    slash = -(-best * BASIS_POINTS // bounty_bps)
+    return replace(
+        PUBLIC,
+        pay=pay,
+        worker_stake=draw(st.integers(-(-slash * BASIS_POINTS // slash_bps), (1 << 96) - 1)),
+        slash_bps=slash_bps,
+        bounty_bps=bounty_bps,
+        jury_deposit=draw(st.integers(4 * best, (1 << 88) - 1)),
+        case_fee=draw(st.integers(1, 10**24)),
+        classes=(WorkClass(weight, (8,)),),
+    )
+
+
+@given(allowed_terms(), st.data())
+def test_one_inspector_makes_any_share_of_false_rows_lose(terms: Terms, data: st.DataObject) -> None:
+    positions = data.draw(st.integers(1, 512))
+    false = false_rows(positions, data.draw(st.floats(0.001, 1)))
+    sample = data.draw(st.integers(1, positions))
+    saved = false / positions
+    assert detection(positions, false, sample) >= Incentives.of(terms, 0).least_detection(saved) * (1 - 1e-9)
+
+
+@given(allowed_terms())
+def test_junk_binds_no_more_than_it_costs(terms: Terms) -> None:
+    found = Incentives.of(terms, 0)
+    assert found.pay <= found.bounty
+    assert found.cover * found.pay <= found.burned
+
+
+@given(allowed_terms(), st.integers(1, 254), st.floats(0, 0.2))
+def test_looking_pays_a_judge_at_one_guilty_case_in_twenty(terms: Terms, judges: int, replay: float) -> None:
+    found = Incentives.of(terms, 0)
+    cost = replay * found.pay
+    assert found.judge_margin(0.05, cost, judges) >= -1e-9 * found.pay
+    assert found.judge_margin(0.95, cost, judges) > 0
+    assert found.least_share_wrong(cost, judges) <= 0.05
