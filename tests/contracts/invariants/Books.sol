@@ -20,7 +20,7 @@ abstract contract Books is House {
 
     /// @dev Actions about cases concern the latest, so that cases come to an end.
     uint256 internal constant RECENT = 12;
-    /// @dev The least that there can be at the other terms, so that fines and what is unsettled come near the cover.
+    /// @dev The least that there can be at the other terms, so that what is unsettled comes near the cover.
     uint256 public constant WORKER_STAKE = 25 ether;
 
     uint256[] public workers;

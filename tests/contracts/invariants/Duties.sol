@@ -73,14 +73,16 @@ abstract contract Duties is Books {
     }
 
     /// @notice What a worker has unsettled is no more than its conviction would have burned of the lock that it had when it
-    /// last committed; and what it may have follows its lock, also after fines.
+    /// last committed. A fine, which is for a file that came late, leaves it nothing, and no more to commit.
     function assertWorkIsCovered() external view {
         for (uint256 k = 0; k < workers.length; k++) {
             uint256 i = workers[k];
             IRuns.Work memory w = runs.work(node(i));
             vm.assertLe(_unsettled(i), _burnedOf(_lockAtCommit[i]), "more is bound than a conviction burns");
-            if (_isBound(i)) {
-                vm.assertEq(w.cover, _burnedOf(registry.node(node(i)).lock) / w.pay, "the cover is not the lock's");
+            vm.assertEq(w.cover, _burnedOf(WORKER_STAKE) / w.pay, "the cover is not the stake's");
+            if (fined[i] != 0) {
+                vm.assertTrue(w.left, "it commits on after a cured case");
+                vm.assertEq(_unsettled(i), 0, "it is paid after a cured case");
             }
         }
     }

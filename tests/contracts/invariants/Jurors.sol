@@ -113,8 +113,9 @@ abstract contract Jurors is Forks {
         ISlashCourt.Outcome outcome = court.resolve(caseId);
         _ended(c);
         if (outcome != ISlashCourt.Outcome.Moot) _noteDuty(caseId);
-        if (outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
-        if (outcome == ISlashCourt.Outcome.Cured) fined[i] += lock < 5 ether ? lock : 5 ether;
+        bool cured = outcome == ISlashCourt.Outcome.Cured;
+        if (cured || outcome == ISlashCourt.Outcome.Guilty) _voided(i, owed);
+        if (cured) fined[i] += lock < 5 ether ? lock : 5 ether;
         done[["open", "guilty", "not guilty", "no quorum", "moot", "dismissed", "cured"][uint256(outcome)]]++;
     }
 

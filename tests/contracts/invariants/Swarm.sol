@@ -311,7 +311,6 @@ contract Swarm is Jurors {
         _commitAt(i, step, root);
         _reserve(w.pay);
         _lockAtCommit[i] = registry.node(node(i)).lock;
-        if (fined[i] != 0) done["commit after a fine"]++;
         if (step != _latest()) done["commit at an older step"]++;
         done[wrong ? "commit wrong" : "commit"]++;
     }
@@ -330,7 +329,7 @@ contract Swarm is Jurors {
             );
             vm.prank(node(i));
             runs.commitWork(run, step, anchor, w.next, keccak256("not covered"));
-            done[fined[i] == 0 ? "overcommit" : "overcommit after a fine"]++;
+            done["overcommit"]++;
             return;
         }
     }
