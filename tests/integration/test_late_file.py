@@ -1,0 +1,118 @@
+"""A worker that commits without having uploaded, and brings its file when it is accused. Real chain, orchestrator,
+engine and validators."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.testbed.anvil import Anvil
+from muster.chain.client import Chain
+from muster.contracts import registry, runs
+from muster.contracts.court import CaseOpened, CaseResolved, Kind, Outcome
+from muster.contracts.registry import Convicted, Fined, Status
+from muster.contracts.runs import Voided
+from muster.errors import RevertError
+from muster.protocol.hashes import hash_bytes, hex_hash
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import read_rollouts
+from tests.support.node_fixture import NodeProcess, until
+from tests.support.world import World, opened
+
+
+@pytest.fixture
+def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> Iterator[World]:
+    """One whose judges have a minute: a case about missing data lasts as long as the commit phase."""
+    with opened(start_anvil, tmp_path, workers=("w1",), commit_phase=45) as made:
+        yield made
+
+
+@pytest.mark.timeout(900)
+async def test_a_file_that_comes_when_it_is_missed_costs_the_fee_and_all_unsettled_pay(world: World) -> None:
+    """Though its rows are honest. Who missed it has its fee back; the worker is told why it has nothing to do."""
+    torch.set_num_threads(1)
+    run_fixture = world.run_fixture
+    node, run = run_fixture.key("w1").address, run_fixture.run
+    worker = NodeProcess("worker", run_fixture.folder / "w1", ["worker.generated"])
+    world.settings("w1")
+    try:
+        # 1. A real worker makes honest rows and dies before it uploads them; its operator commits to them all the same.
+        worker.start()
+        assert await worker.ends(240) == -signal.SIGKILL, worker.output()
+        data = finished_file(run_fixture.state("w1"))
+        root = hex_hash(rollout_tree(read_rollouts(data)).root)
+        await run_fixture.commit("w1", 0, root)
+
+        async with run_fixture.chain("stranger") as chain, world.validators("v1", "v2", "v3"):
+            terms = await chain.terms(run)
+            before = await free_balances(world, chain)
+
+            # 2. A validator accuses it, and then the file comes.
+            async def accused() -> bool:
+                return any(event.node == node for event in await world.events(CaseOpened))
+
+            await until("somebody accuses the node", accused, 120)
+            async with run_fixture.client(world.orchestrator.url, "w1") as client:
+                receipt = await client.put_file(data, run, 0, hash_bytes(root))
+            assert receipt.stored_at > (await chain.call(runs.commitment(node, 0))).committed_at
+
+            # 3. The case ends cured, and the file is inspected.
+            async def ended() -> bool:
+                cases, ends = await world.events(CaseOpened), await world.events(CaseResolved)
+                return len(cases) == len(ends)
+
+            await until("every case ends", ended, 240)
+
+            async def inspected() -> bool:
+                return sum(verdict.accepted for verdict in await world.verdicts("w1")) >= 2
+
+            await until("two validators accept the file", inspected, 240)
+
+            # 4. What it cost, and whom: a fee for each validator that accused it, and its pay.
+            cases = await world.events(CaseOpened)
+            assert {(case.node, case.kind) for case in cases} == {(node, Kind.DATA_MISSING)}
+            assert {event.outcome for event in await world.events(CaseResolved)} == {Outcome.CURED}
+            fees = len(cases) * terms.case_fee
+            assert sum(event.amount for event in await world.events(Fined) if event.node == node) == fees
+            assert [event.amount for event in await world.events(Voided)] == [terms.pay]
+            assert not await world.events(Convicted)
+            facts, work = await asyncio.gather(chain.call(registry.node(node)), chain.call(runs.work(node)))
+            assert (facts.status, facts.lock) == (Status.ACTIVE, terms.worker_stake - fees)
+            assert (work.left, work.open_cases, work.next - work.settled) == (True, 0, 0)
+            assert (await chain.call(runs.run_state(run))).reserved == 0
+
+            async def repaid() -> bool:
+                free = await free_balances(world, chain)
+                return all(free[case.challenger] >= before[case.challenger] for case in cases)
+
+            await until("who accused it has its fee back, and its deposits in the others' cases", repaid, 120)
+
+        # 5. It commits no more, and its process says why.
+        with pytest.raises(RevertError) as refused:
+            await run_fixture.commit("w1", 1, root)
+        assert refused.value.name == "NotWorking"
+        worker.start()
+        assert await worker.ends(120) == 0, worker.output()
+        assert "this worker brought a file only when it was accused" in worker.output()
+    finally:
+        worker.stop()
+
+
+def finished_file(state: Path) -> bytes:
+    """Return the one file that a worker has made."""
+    [path] = state.rglob("*.parquet")
+    return path.read_bytes()
+
+
+async def free_balances(world: World, chain: Chain) -> dict[str, int]:
+    """Return what is free to the operators of the validators, by node."""
+    key = world.run_fixture.key
+    return {
+        key(name).address: await chain.call(registry.free_balance(key(f"operator of {name}").address))
+        for name in ("v1", "v2", "v3")
+    }
