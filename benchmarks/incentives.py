@@ -1,6 +1,7 @@
 """What each strategy earns, of workers, validators, judges, owners and cartels, on the real contracts.
 
     python benchmarks/incentives.py [--json] [--terms public local] [--only workers validators …] [--seed N]
+    python benchmarks/incentives.py --json --merge FILE…
 
 Every world is a run on an Anvil of its own whose clock is moved: weeks of commitments, inspections, cases, seals and
 claims by honest parties and one that deviates (benchmarks/testbed/economy). Income is what lies in an operator's
@@ -278,10 +279,14 @@ def main() -> int:
     parser.add_argument("--terms", nargs="+", choices=sorted(TERMS), default=list(TERMS))
     parser.add_argument("--only", nargs="+", choices=sorted(PARTS), default=list(PARTS))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--merge", nargs="+", type=Path, help="run nothing: put earlier runs' documents together")
     options = parser.parse_args()
 
     found: dict[str, dict[str, list[Row]]] = {}
-    for name in options.terms:
+    for path in options.merge or ():
+        for name, parts in json.loads(path.read_text())["worlds"].items():
+            found.setdefault(name, {}).update(parts)
+    for name in () if options.merge else options.terms:
         study, parts = Study(terms(name), options.seed), found.setdefault(name, {})
         for part in options.only:
             begun = time.monotonic()

@@ -7,7 +7,7 @@ import pytest
 from benchmarks.async_speedup import Curve, figures, seconds_to
 from benchmarks.page import DOCS
 from benchmarks.report import figure, slower
-from benchmarks.tables import async_part, part
+from benchmarks.tables import async_part, economics_parts, part
 
 
 def test_a_table_of_figures() -> None:
@@ -79,3 +79,37 @@ def test_one_seed_has_no_interval() -> None:
     scores = {0: 0.1, 1: 0.4, 2: 0.5, 3: 0.6}
     speedup, _ = figures([curve(level, [0.0, 1.0, 2.0, 3.0], scores) for level in (0, 2)])
     assert "| 0 | 0.500 | 2 | 3 |" in async_part({"machine": "a machine", "figures": [speedup]})
+
+
+def test_incomes_under_different_terms_stand_side_by_side() -> None:
+    def row(name: str, per_day: float, **more: float) -> dict[str, object]:
+        return {"name": name, "per_day": per_day, "honest": 2.0, **more}
+
+    def world(scale: float) -> dict[str, list[dict[str, object]]]:
+        return {
+            "workers": [{"name": "honest", "per_day": 2.0}, row("cheater", -1234.5 * scale)],
+            "validators": [row("mute", scale)],
+            "quiet": [row("blind", 0.25)],
+            "judges": [row("lazy", -3.0, margin_per_case=1.5)],
+            "cartels": [{"name": "two", "per_day": 1.0, "honest_worker": 2.0, "honest_validator": 3.0}],
+        }
+
+    document = {"machine": "here", "figures": [], "assumptions": "a", "worlds": {"public": world(1), "local": world(2)}}
+    parts = economics_parts(document)
+    assert parts["workers"].splitlines()[2:] == [
+        "| honest | 2.00 |  | 2.00 |  |",
+        "| cheater | \N{MINUS SIGN}1,234.50 | 2.00 | \N{MINUS SIGN}2,469.00 | 2.00 |",
+    ]
+    assert parts["validators"].splitlines()[3] == "| blind, a cheater in ten days | 0.25 | 2.00 | 0.25 | 2.00 |"
+    assert (
+        parts["judges"].splitlines()[2]
+        == "| lazy | \N{MINUS SIGN}3.00 | 2.00 | 1.50 | \N{MINUS SIGN}3.00 | 2.00 | 1.50 |"
+    )
+    assert parts["cartels"].splitlines()[2] == "| two | 1.00 | 2.00 | 3.00 | 1.00 | 2.00 | 3.00 |"
+
+
+def test_every_party_s_income_has_been_simulated() -> None:
+    page = (DOCS / "economics.md").read_text(encoding="utf-8")
+    for name, rows in {"figures": 7, "workers": 11, "validators": 9, "judges": 4, "cartels": 8}.items():
+        text = page.partition(f"<!-- begin {name} -->")[2].partition(f"<!-- end {name} -->")[0]
+        assert text.count("\n| ") == rows + 1, name
