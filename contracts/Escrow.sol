@@ -17,8 +17,8 @@ abstract contract Escrow is Guarded {
 
     // --------------------------------------------------------------------------------------------------- constants
 
-    /// @inheritdoc IRuns
-    uint256 public constant NOTICE_STEPS = 8;
+    /// @dev Step intervals of notice that withdrawing and closing take.
+    uint256 internal constant NOTICE_STEPS = 8;
     /// @inheritdoc IRuns
     uint256 public constant MIN_NOTICE = 1 hours;
     /// @inheritdoc IRuns

@@ -29,15 +29,15 @@ abstract contract Juries is Grading {
 
     // --------------------------------------------------------------------------------------------------- constants
 
-    /// @inheritdoc ISlashCourt
-    /// @dev Runs asks for four validators, so three judge when one accuses; two when the accused's operator also
-    /// validates, for such a node must not be out of reach. One alone never convicts.
-    uint256 public constant MIN_JURY = 2;
+    /// @dev Judges without whom no case can be opened. Runs asks for four validators, so three judge when one accuses;
+    /// two when the accused's operator also validates, for such a node must not be out of reach. One alone never
+    /// convicts.
+    uint256 internal constant MIN_JURY = 2;
 
     /// @inheritdoc ISlashCourt
     uint256 public constant ABSENCE_REST = 24 hours;
-    /// @inheritdoc ISlashCourt
-    uint256 public constant MAX_ABSENCES = 3;
+    /// @dev Absences in a row that cost a validator its seat.
+    uint256 internal constant MAX_ABSENCES = 3;
 
     // ----------------------------------------------------------------------------------------------------- storage
 

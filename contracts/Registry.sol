@@ -33,8 +33,8 @@ contract Registry is IRegistry {
 
     uint256 private constant BASIS_POINTS = 10_000;
 
-    bytes32 private constant DOMAIN_TYPEHASH =
-        keccak256("EIP712Domain(string name,string version,uint256 chainId,address verifyingContract)");
+    /// @dev Of an EIP-712 domain that has a name, a version, a chain id and a contract, and no salt; see EIP-5267.
+    bytes1 private constant DOMAIN_FIELDS = 0x0f;
     bytes32 private constant CONSENT_TYPEHASH = keccak256(
         "Consent(address operator,address node,uint32 run,uint8 role,uint8 workClass,bytes32 drawTip,uint256 deadline)"
     );
@@ -291,7 +291,9 @@ contract Registry is IRegistry {
     /// @inheritdoc IRegistry
     /// @dev Not kept: on a fork that has another chain id, what was signed for this chain is void.
     function domainSeparator() public view returns (bytes32) {
-        return keccak256(abi.encode(DOMAIN_TYPEHASH, keccak256("Muster"), keccak256("1"), block.chainid, address(this)));
+        return MessageHashUtils.toDomainSeparator(
+            DOMAIN_FIELDS, keccak256("Muster"), keccak256("1"), block.chainid, address(this), 0
+        );
     }
 
     // ---------------------------------------------------------------------------------------------------- internal

@@ -27,11 +27,7 @@ from validator.context import RunVerificationContext
 from validator.journal import ValidatorJournal
 from validator.juror import Juror
 from validator.records import StoredVerdict
-from validator.ruling import RETRY_SECONDS, Action, CaseSnapshot, ruling
-
-MAX_LOST_CASES: Final = 3
-"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect. A cured one
-does not count: the file was missing."""
+from validator.ruling import MAX_LOST_CASES, RETRY_SECONDS, Action, CaseSnapshot, ruling
 
 SUSPECT_SECONDS: Final = 3600.0
 """Pause between two attempts at an accusation while that is so; each logs the reason."""

@@ -18,9 +18,9 @@ from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.verification.grade_evidence import make_grade_bundle, verify_grade_evidence
-from validator.challenger import CASES, MAX_LOST_CASES, SUSPECT_SECONDS, TEMPORARY, Challenger
+from validator.challenger import CASES, SUSPECT_SECONDS, TEMPORARY, Challenger
 from validator.grade_journal import GradeJournal, OtherGrades
-from validator.ruling import RETRY_SECONDS
+from validator.ruling import MAX_LOST_CASES, RETRY_SECONDS
 
 log: Final = telemetry.logger("validator")
 

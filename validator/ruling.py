@@ -20,6 +20,10 @@ from validator.records import Ballot, CaseRecord
 RETRY_SECONDS: Final = 30.0
 """Pause after a failure that money or time may mend."""
 
+MAX_LOST_CASES: Final = 3
+"""Cases that may end not guilty before this validator accuses nobody any more: its own machine is suspect. A cured one
+does not count: the file was missing."""
+
 
 class Action(Enum):
     """What to do next about a case."""

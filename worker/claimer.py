@@ -40,18 +40,22 @@ class Claimer:
 
     async def poll(self) -> str | None:
         """Claim if that is due. Return why it could not be, or None. Raises TRANSIENT errors, and no other."""
-        chain, node = self._context.chain, self._context.node
-        work, head = await asyncio.gather(chain.call(runs.work(node)), chain.head())
-        if work.settled == work.next:
-            return None
-        payable_at = await chain.call(runs.payable_at(node, work.settled))
-        if not is_due(payable_at, head.timestamp, self._context.settings.worker.auto_claim_hours):
-            return None
         try:
-            await self.claim()
+            if await self._is_due():
+                await self.claim()
         except (RevertError, UnfundedError) as error:  # work goes on: what has matured can be claimed later
             return f"the claim failed: {error}"
         return None
+
+    async def _is_due(self) -> bool:
+        """Return whether to claim now. Raises TRANSIENT errors, and RevertError where a server that lags does not know
+        the commitment yet."""
+        chain, node = self._context.chain, self._context.node
+        work, head = await asyncio.gather(chain.call(runs.work(node)), chain.head())
+        if work.settled == work.next:
+            return False
+        payable_at = await chain.call(runs.payable_at(node, work.settled))
+        return is_due(payable_at, head.timestamp, self._context.settings.worker.auto_claim_hours)
 
     async def claim(self) -> bool:
         """Claim what has matured. Return whether there was anything. Raises RevertError and TRANSIENT errors."""

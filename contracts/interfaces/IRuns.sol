@@ -425,9 +425,7 @@ interface IRuns {
     function WINDOW_HOURS() external view returns (uint256);
     /// @notice The same for an hour that was never sealed; also how long a case may be opened.
     function UNSEALED_WINDOW_HOURS() external view returns (uint256);
-    /// @notice Step intervals of notice that withdrawing and closing take.
-    function NOTICE_STEPS() external view returns (uint256);
-    /// @notice Seconds of notice that they take at least, however short the interval.
+    /// @notice Seconds of notice that withdrawing and closing take at least; otherwise it is eight step intervals.
     function MIN_NOTICE() external view returns (uint256);
     /// @notice Seconds after which an announcement is void, so that none stands for ever.
     function NOTICE_LAPSES() external view returns (uint256);

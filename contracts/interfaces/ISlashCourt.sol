@@ -298,7 +298,7 @@ interface ISlashCourt is IMasters {
     /// @notice Fines a judge that did not reveal in a case that ended by a verdict or without a quorum: the deposit leaves
     /// its lock, a share of it, the run's bounty, goes to the caller's operator, or to the caller, and the rest is burned.
     /// Cases whose voting ends within `ABSENCE_REST` of one that it was fined for are no further absence, so that an
-    /// outage of a day costs one deposit. `MAX_ABSENCES` without a reveal in between cost the seat.
+    /// outage of a day costs one deposit. Three without a reveal in between cost the seat.
     function reportAbsence(uint256 caseId, address judge) external;
 
     // --------------------------------------------------------------------------------------------- objective proofs
@@ -356,8 +356,4 @@ interface ISlashCourt is IMasters {
     function REWARD_ONE() external view returns (int256);
     /// @notice Seconds from the end of voting in a case that a judge was fined for to that of the next.
     function ABSENCE_REST() external view returns (uint256);
-    /// @notice Absences in a row that cost a validator its seat.
-    function MAX_ABSENCES() external view returns (uint256);
-    /// @notice Judges without whom no case can be opened.
-    function MIN_JURY() external view returns (uint256);
 }

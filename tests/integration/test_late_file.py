@@ -27,8 +27,7 @@ from tests.support.world import World, opened
 
 @pytest.fixture
 def world(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> Iterator[World]:
-    """One whose judges have a minute: a case about missing data lasts as long as the commit phase."""
-    with opened(start_anvil, tmp_path, workers=("w1",), commit_phase=45) as made:
+    with opened(start_anvil, tmp_path, workers=("w1",)) as made:
         yield made
 
 

@@ -21,7 +21,7 @@ from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import UploadReceipt
 from muster.settings.schema import Settings
 from muster.verification.profiles import CPU_FP32
-from tests.support.balancer import balanced, first
+from tests.support.balancer import balanced, first, never
 from worker.claimer import Claimer
 from worker.committer import Committer
 from worker.context import WorkerContext
@@ -221,6 +221,26 @@ async def test_a_worker_claims_once_its_pay_has_been_payable_for_six_hours(
         assert await wallet() == before + 4 * TOKEN
         work = await context.chain.call(runs.work(context.node))
         assert (work.settled, work.next) == (2, 2)
+
+
+async def test_a_server_that_does_not_know_a_commitment_yet_puts_the_claim_off(
+    deployment: Any, anvil: Anvil, tmp_path: Path
+) -> None:
+    run_fixture = await RunFixture.build(tmp_path, deployment.settings, seed="behind", workers=("w",), pay=2 * TOKEN)
+    await run_fixture.publish(0)
+    async with balanced(anvil) as balancer, context_of(run_fixture, "w", balancer.url, tmp_path) as context:
+        balancer.head = (await context.chain.head()).number
+        await run_fixture.commit("w", 0, some_hash("work"))
+        asked = runs.payable_at(context.node, 0).encode().hex()
+        balancer.lags = lambda text: asked in text
+        assert await Claimer(context).poll() == (
+            f"the claim failed: Runs.payableAt: {context.node} has not made this commitment 0"
+        )
+        balancer.lags = never
+        async with run_fixture.local_chain() as clock:
+            await clock.advance(100 * 3600)
+        assert await Claimer(context).poll() is None
+        assert (await context.chain.call(runs.work(context.node))).settled == 1
 
 
 async def test_a_claim_that_fails_is_told_and_stops_nothing(deployment: Any, anvil: Anvil, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ class Assumptions:
     """Hours between two cheaters in every row, each with a stake of its own; 0: there are none."""
     days: int = 12
     seed: int = 0
+    """Of who inspects what. Keys and draws are new in each world."""
 
     def shown(self) -> str:
         """Return the assumptions as one line for a table's foot."""

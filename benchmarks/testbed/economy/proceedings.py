@@ -128,7 +128,7 @@ class Proceedings:
         case.challenger.lost += case.outcome is Outcome.NOT_GUILTY
         case.commitment.key.gone |= case.outcome is Outcome.GUILTY
 
-        # 2. Judges collect, and an honest one reports who was silent.
+        # 2. Judges collect, and the challenger reports who was silent.
         owed = self.chain.read_all([court.collectable(case.number, one.address) for one in case.judges])
         for judge, amount in zip(case.judges, owed, strict=True):
             if amount:

@@ -26,6 +26,7 @@ from muster.protocol.draws import draw_base, group_draw
 from muster.protocol.terms import Terms
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, false_rows, sample_size
+from validator.ruling import MAX_LOST_CASES
 
 DAY: Final = 24 * HOUR_SECONDS
 YEAR: Final = 365 * DAY
@@ -41,8 +42,6 @@ SETTLING_HOURS: Final = 180
 """After the last commitment: by then every case has ended, and everything has matured."""
 CHALLENGE_HOURS: Final = 72
 """A step is published every hour, so this many steps later a commitment cannot be accused any more."""
-MAX_LOST_CASES: Final = 3
-"""As `validator.challenger` has it: who lost so many accuses nobody any more."""
 
 
 @dataclass
