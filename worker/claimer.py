@@ -48,8 +48,10 @@ class Claimer:
         return None
 
     async def _is_due(self) -> bool:
-        """Return whether to claim now. Raises TRANSIENT errors, and RevertError where a server that lags does not know
-        the commitment yet."""
+        """Return whether to claim now.
+
+        Raises TRANSIENT errors, and RevertError where a server that lags does not know the commitment yet.
+        """
         chain, node = self._context.chain, self._context.node
         work, head = await asyncio.gather(chain.call(runs.work(node)), chain.head())
         if work.settled == work.next:
