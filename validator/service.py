@@ -28,6 +28,7 @@ from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import PollLoop
+from muster.runtime.notify import notifying
 from muster.runtime.process import run_together
 from muster.settings.schema import Settings
 from validator.challenger import Challenger
@@ -40,6 +41,8 @@ from validator.juror import Juror
 from validator.records import Pending, StoredVerdict
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
+from validator.watch import POLL_SECONDS as WATCH_SECONDS
+from validator.watch import ValidatorWatch
 
 AT_ONCE: Final = 8
 """Commitments and verdicts taken from the journal at a time."""
@@ -80,10 +83,13 @@ class OutOfServiceError(MusterError):
 async def serve(settings: Settings) -> None:
     """Validate with these settings until cancelled."""
     state = settings.validator.state_dir
-    links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
-    async with node_session(settings, state) as session, RolloutReader() as reader:
-        log.info("ready", node=session.node, run=settings.run)
-        await Validator(settings, session, reader, links).run()
+    async with notifying(settings, state, "validator") as notifier:
+        links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
+        async with node_session(settings, state) as session, RolloutReader() as reader:
+            notifier.node = session.node
+            log.info("ready", node=session.node, run=settings.run)
+            watch = ValidatorWatch(session.chain, notifier, state, settings.run) if notifier.host else None
+            await Validator(settings, session, reader, links, watch).run()
 
 
 class Validator:
@@ -91,8 +97,17 @@ class Validator:
 
     inspector_class = Inspector
 
-    def __init__(self, settings: Settings, session: NodeSession, reader: RolloutReader, links: list[bytes]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        session: NodeSession,
+        reader: RolloutReader,
+        links: list[bytes],
+        watch: ValidatorWatch | None = None,
+    ) -> None:
+        """`links`: the preimages of the draw secret; `watch`: what tells the operator."""
         self.settings = settings
+        self.watch = watch
         self.chain = session.chain
         self.client = session.client
         self.reader = reader
@@ -135,9 +150,11 @@ class Validator:
         grader = Grader(self.chain, self.journal.grades, context, stagger)
         sealer = HourSealer(self.chain, self.journal, self.settings.run)
         poll = self.settings.chain.poll_seconds
-        graded = [PollLoop(log, "grades", poll).run(grader.poll)] if context.rules.terms.has_private_tests else []
+        more = [PollLoop(log, "grades", poll).run(grader.poll)] if context.rules.terms.has_private_tests else []
+        if self.watch is not None:
+            more.append(PollLoop(log, "notifications", WATCH_SECONDS).run(self.watch.poll))
         await run_together(
-            *graded,
+            *more,
             PollLoop(log, "follow", poll).run(self.follow),
             PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
             PollLoop(log, "report", poll).run(self.report, self._judged),

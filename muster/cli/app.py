@@ -25,6 +25,7 @@ NOUNS: Final = {
     "config": "Settings: what holds, where it came from, and a first file.",
     "worker": "Workers: generate rollouts for a run and be paid for them.",
     "validator": "Validators: inspect strangers' work, open cases, vote on others' cases.",
+    "notify": "Notifications: what a node tells its operator through a webhook.",
     "run": "Runs: what is trained, by which terms, with whose money.",
     "slash": "Cases: who was accused of what, and whether it holds.",
     "guardian": "The guardian: stop new commitments on the day on which a fault is found.",
