@@ -47,6 +47,10 @@ DEFAULT_CONFIG = Path("muster.toml")
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; else $MUSTER_CONFIG, else ./muster.toml.")
 ]
+ConfigsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--config", "-c", help="Settings file; may be given several times."),
+]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -301,14 +305,16 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def command(
-    app: typer.Typer, name: str, *, spends: bool = False, operator: bool = False
+    app: typer.Typer, name: str, *, spends: bool = False, operator: bool = False, several: bool = False
 ) -> Callable[[Callable], Callable]:
     """Register a function as a command of `app`. Its docstring is the help.
 
-    `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file.
+    `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file. `several`: --config may
+    be given more than once, and the function's parameter `configs` gets all of them.
     """
     # 1. The options that it gets besides its own.
-    shared: dict[str, tuple[Any, object]] = {"config": (ConfigOption, None), "json": (JsonOption, False)}
+    config = ConfigsOption if several else ConfigOption
+    shared: dict[str, tuple[Any, object]] = {"config": (config, None), "json": (JsonOption, False)}
     if operator:
         shared |= {"operator": (OperatorOption, None), "password_file": (OperatorPassword, None)}
     if spends or operator:
@@ -320,6 +326,9 @@ def command(
         def wrapper(context: typer.Context, **values: Any) -> None:
             given = {key: values.pop(key) for key in shared}
             outer = context.find_root().obj or Options()
+            if several:
+                values["configs"] = given["config"] or ([outer.config] if outer.config else [])
+                given["config"] = values["configs"][0] if values["configs"] else None
             options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
             with handled(options):
                 _log_errors()
@@ -330,6 +339,7 @@ def command(
         # 3. What typer reads: the context, the function's own parameters but the session, and the shared ones.
         keyword = inspect.Parameter.KEYWORD_ONLY
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        own = [parameter for parameter in own if not (several and parameter.name == "configs")]
         parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
         parameters += [parameter.replace(kind=keyword) for parameter in own]
         parameters += [
