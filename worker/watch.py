@@ -60,6 +60,8 @@ class WorkerWatch:
             if self._is_news(verdict):
                 rejections[verdict.reason or "unknown"].add(verdict.index)
         first, self._first = self._first, False
+        if first:
+            notifier.know("rejected", "before the first look")  # so that a restart is none
         for reason, indices in sorted(rejections.items()):
             if first:
                 for index in indices:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -170,3 +174,20 @@ def test_a_notification_by_hand(machine: Machine) -> None:
     assert "http://127.0.0.1/…" in shown.stdout
     unset = machine.json("notify", "test", status=78)
     assert unset["error"] == "no webhook is set: nobody is told anything"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("role", "node", "last"), [("worker", "w1", "open cases"), ("validator", "v1", "cases won")])
+def test_a_status_is_shown_until_somebody_stops_it(
+    machine: Machine, addresses: dict[str, str], role: str, node: str, last: str
+) -> None:
+    command = [sys.executable, "-m", "muster", role, "status", "--watch", "--node", addresses[node]]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=machine.folder, env=environment) as process:
+        assert process.stdout is not None
+        seen = list(itertools.takewhile(lambda line: not line.startswith(last), process.stdout))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert seen[0].split() == ["node", addresses[node]]
+    refused = machine.json(role, "status", "--watch", "--node", addresses[node], status=2)
+    assert refused["error"] == "--json prints one document, and --watch never ends"
