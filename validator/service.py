@@ -88,8 +88,11 @@ async def serve(settings: Settings) -> None:
         async with node_session(settings, state) as session, RolloutReader() as reader:
             notifier.node = session.node
             log.info("ready", node=session.node, run=settings.run)
-            watch = ValidatorWatch(session.chain, notifier, state, settings.run) if notifier.host else None
-            await Validator(settings, session, reader, links, watch).run()
+            jobs = [Validator(settings, session, reader, links).run()]
+            if notifier.host:
+                watch = ValidatorWatch(session.chain, notifier, state, settings.run)
+                jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(watch.poll))
+            await run_together(*jobs)
 
 
 class Validator:
@@ -97,17 +100,8 @@ class Validator:
 
     inspector_class = Inspector
 
-    def __init__(
-        self,
-        settings: Settings,
-        session: NodeSession,
-        reader: RolloutReader,
-        links: list[bytes],
-        watch: ValidatorWatch | None = None,
-    ) -> None:
-        """`links`: the preimages of the draw secret; `watch`: what tells the operator."""
+    def __init__(self, settings: Settings, session: NodeSession, reader: RolloutReader, links: list[bytes]) -> None:
         self.settings = settings
-        self.watch = watch
         self.chain = session.chain
         self.client = session.client
         self.reader = reader
@@ -150,11 +144,9 @@ class Validator:
         grader = Grader(self.chain, self.journal.grades, context, stagger)
         sealer = HourSealer(self.chain, self.journal, self.settings.run)
         poll = self.settings.chain.poll_seconds
-        more = [PollLoop(log, "grades", poll).run(grader.poll)] if context.rules.terms.has_private_tests else []
-        if self.watch is not None:
-            more.append(PollLoop(log, "notifications", WATCH_SECONDS).run(self.watch.poll))
+        graded = [PollLoop(log, "grades", poll).run(grader.poll)] if context.rules.terms.has_private_tests else []
         await run_together(
-            *more,
+            *graded,
             PollLoop(log, "follow", poll).run(self.follow),
             PollLoop(log, "inspect", poll).run(lambda: self._inspect(inspector), self._news),
             PollLoop(log, "report", poll).run(self.report, self._judged),

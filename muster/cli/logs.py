@@ -7,7 +7,6 @@ import os
 import re
 import sys
 import time
-import unicodedata
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ import typer
 
 from muster.cli.session import Session, command
 from muster.errors import ConfigError, UsageError
+from muster.runtime.printable import printable
 from muster.runtime.telemetry import short_line
 
 app = typer.Typer()
@@ -234,16 +234,7 @@ def shown(line: dict[str, Any]) -> str:
 
 def escaped(text: str) -> str:
     """Return text with all letters that are not printed as escapes, cut at MAX_SHOWN."""
-    cut = text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…"
-    return "".join(_escape(letter) if _is_hostile(letter) else letter for letter in cut)
-
-
-def _is_hostile(letter: str) -> bool:
-    return letter != " " and unicodedata.category(letter)[0] in "CZ"
-
-
-def _escape(letter: str) -> str:
-    return letter.encode("unicode_escape", "surrogatepass").decode("ascii") if ord(letter) != 0xA0 else "\\xa0"
+    return printable(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…")
 
 
 def _seconds(line: dict[str, Any]) -> float:

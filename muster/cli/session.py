@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from muster.errors import ConfigError, MusterError, RevertError, UsageError
+from muster.runtime.printable import printable
 from muster.runtime.units import Ether, parse_amount
 from muster.settings.schema import KeySettings, Settings
 from muster.settings.sources import LoadedSettings, read_settings
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
 EXIT_UNEXPECTED, EXIT_CHECK, EXIT_INTERRUPTED = 1, 3, 130
 PLAIN_WIDTH = 200
 """Columns where stdout is no terminal."""
+
+NEW_LINE: Final = "\n"
+"""What of text that is not printed stays: an error of ours may have several lines."""
 
 TRANSFER_GAS: Final = 21_000
 DEFAULT_CONFIG = Path("muster.toml")
@@ -263,7 +268,7 @@ def as_table(document: Mapping[str, Any] | Sequence[Any]) -> RenderableType:
         grid.add_column()
         grid.add_column(overflow="fold")
         for name, value in document.items():
-            grid.add_row(str(name).replace("_", " "), cell(value))
+            grid.add_row(str(name).replace("_", " "), Text(cell(value)))
         return grid
     rows = list(document)
     if not rows:
@@ -272,7 +277,7 @@ def as_table(document: Mapping[str, Any] | Sequence[Any]) -> RenderableType:
     for name in rows[0]:
         table.add_column(str(name).replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(cell(value) for value in row.values()))
+        table.add_row(*(Text(cell(value)) for value in row.values()))
     return table
 
 
@@ -285,7 +290,7 @@ def cell(value: object) -> str:
         return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items()) or "none"
     if isinstance(value, (list, tuple)):
         return ", ".join(cell(inner) for inner in value) or "none"
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value), kept=NEW_LINE)
 
 
 def parse_tokens(text: str) -> int:
@@ -391,9 +396,9 @@ def report(error: BaseException, options: Options) -> int:
     else:
         code, what = EXIT_UNEXPECTED, f"unexpected {type(error).__name__}: {error}"
         hint = "MUSTER_DEBUG=1 shows the traceback; please report it"
-    print(f"error: {what}", file=sys.stderr)
+    print(f"error: {printable(what, kept=NEW_LINE)}", file=sys.stderr)
     if hint:
-        print(f"  next: {hint}", file=sys.stderr)
+        print(f"  next: {printable(hint, kept=NEW_LINE)}", file=sys.stderr)
     if options.json:
         document: dict[str, object] = {"error": what, "kind": type(error).__name__, "exit_code": code, "hint": hint}
         if isinstance(error, RevertError):

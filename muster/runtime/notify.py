@@ -363,7 +363,7 @@ async def notifying(settings: Settings, state_dir: Path, role: str) -> AsyncIter
     except asyncio.CancelledError:
         seconds = SIGNAL_SECONDS
         raise
-    except BaseException as error:
+    except Exception as error:
         tell_end(notifier, error)
         raise
     finally:
@@ -372,9 +372,9 @@ async def notifying(settings: Settings, state_dir: Path, role: str) -> AsyncIter
         await notifier.finish(seconds)
 
 
-def tell_end(notifier: Notifier, error: BaseException) -> None:
+def tell_end(notifier: Notifier, error: Exception) -> None:
     """Tell that the process ends by an error, and what to do next."""
-    while isinstance(error, BaseExceptionGroup):
+    while isinstance(error, ExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, MusterError):
         code, what, hint = error.exit_code, plain(str(error), MAX_QUOTE), plain(error.hint, MAX_QUOTE)

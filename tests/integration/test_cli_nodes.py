@@ -24,14 +24,16 @@ GAS = 2 * 10**16
 
 
 @contextmanager
-def orchestrator(reports: dict[str, dict[str, Any]]) -> Iterator[str]:
-    """Serves the reports of some nodes, and knows no other; its URL."""
+def orchestrator(reports: dict[str, dict[str, Any]], problem: dict[str, Any] | None = None) -> Iterator[str]:
+    """Serves the reports of some nodes, and knows no other, which `problem` says; its URL."""
 
     class Reports(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             found = reports.get(self.path.split("?")[0].rpartition("/")[2])
-            body = json.dumps(found or {}).encode()
+            body = json.dumps(found or problem or {}).encode()
             self.send_response(200 if found else 404)
+            if problem:
+                self.send_header("Content-Type", "application/problem+json")
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -129,6 +131,17 @@ def test_nodes_of_settings_files_and_folders(machine: Machine, run: int, address
     assert listed[0]["remark"].startswith(f"{broken} is not TOML")
     assert listed[1]["remark"] == "no key is set"
     assert listed[2:] == [new, w1]
+
+
+def test_what_an_orchestrator_answers_is_text_only(
+    machine: Machine, run: int, addresses: dict[str, str], tmp_path: Path
+) -> None:
+    problem = {"title": "[/red]\x1b[2J\u202e", "status": 404, "type": "about:blank", "detail": "[bold]x"}
+    with orchestrator({}, problem) as url:
+        path = settings(machine, run, tmp_path, "w1", url)
+        done = machine.type("node", "list", "--config", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].endswith("no report: [/red]\\x1b[2J\\u202e: [bold]x")
 
 
 def test_where_no_settings_file_is(machine: Machine, tmp_path: Path) -> None:
