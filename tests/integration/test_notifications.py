@@ -25,7 +25,9 @@ from muster.runtime.notify import Notifier, Told
 from muster.settings.schema import NotifySettings, Settings, WorkerSettings
 from muster.verification.profiles import CPU_FP32
 from tests.support.chain import Deployment
-from tests.support.webhook import webhook
+from tests.support.node_fixture import NodeProcess
+from tests.support.webhook import OK, answer, webhook
+from tests.support.world import World
 from validator.watch import FILE_NAME, ValidatorWatch
 from worker.claimer import Claimer
 from worker.context import WorkerContext
@@ -276,3 +278,28 @@ async def test_a_process_tells_why_it_ends(role: str, tmp_path: Path) -> None:
     assert "secret-path" not in output.decode() + (tmp_path / "log.jsonl").read_text()
     [told] = json.loads((tmp_path / ".muster" / role / "notifications.json").read_text())
     assert told.startswith("stopped:ConfigError")
+
+
+@pytest.mark.timeout(300)
+async def test_nodes_at_work_notify_of_little_gas(world: World) -> None:
+    """Real processes; the webhook fails at first, and is asked again."""
+    async with webhook(answer("503 Service Unavailable"), OK) as server, world.run_fixture.local_chain() as local:
+        processes = []
+        for name, role in (("v1", "validator"), ("w1", "worker")):
+            world.settings(name, **{"notify.webhook": server.url, "notify.events": ["low_gas"]})
+            await local.fund([world.run_fixture.key(name).address], wei=0)
+            processes.append(NodeProcess(role, world.run_fixture.folder / name))
+        try:
+            for process in processes:
+                process.start()
+            await server.until(lambda: len({post["name"] for post in server.posts}) == 2, 240)
+        finally:
+            for process in processes:
+                process.stop()
+    for name in ("v1", "w1"):
+        address = world.run_fixture.key(name).address
+        told = [post for post in server.posts if post["name"] == name]
+        assert {(post["kind"], post["node"], post["run"]) for post in told} == {
+            ("low_gas", address, world.run_fixture.run)
+        }
+        assert told[0]["details"]["transactions"] == 0
