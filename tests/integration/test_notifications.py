@@ -169,6 +169,14 @@ async def test_rejections_are_told_together_and_once(
         reports += [verdict(context, 30)]
         await WorkerWatch(context).poll()
         assert [kind for kind, _ in said(again)] == ["rejected"], "nor does it take what is new for old"
+        reports.clear()
+        context.notifier = notifier(Told(tmp_path / "other.json"))
+        await WorkerWatch(context).poll()
+        context.notifier.told.save()
+        reports += [verdict(context, 40)]
+        context.notifier = notifier(Told.load(tmp_path / "other.json"))
+        await WorkerWatch(context).poll()
+        assert [kind for kind, _ in said(context.notifier)] == ["rejected"], "it was down meanwhile"
 
 
 async def test_a_case_is_told_to_the_accused_and_its_loss_to_the_challenger(

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 OK = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+DRIP = b"one line of the head after the other, without an end"
 
 
 def answer(status: str, *headers: str) -> bytes:
@@ -18,7 +22,8 @@ def answer(status: str, *headers: str) -> bytes:
 class Webhook:
     """Answers each request with the next of `answers`, and with the last one from then on.
 
-    b"" closes without an answer; None never answers; bytes that are no whole head leave the client waiting.
+    b"" closes without an answer; None never answers; DRIP never ends the head of its answer; bytes that are no whole
+    head leave the client waiting.
     """
 
     def __init__(self, *answers: bytes | None) -> None:
@@ -41,6 +46,12 @@ class Webhook:
         given = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if given is None:
             await self.end.wait()
+        elif given is DRIP:
+            writer.write(b"HTTP/1.1 200 OK\r\n")
+            while not self.end.is_set():
+                writer.write(b"X-More: 1\r\n")
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self.end.wait(), 0.05)
         else:
             writer.write(given)
             await writer.drain()

@@ -25,7 +25,7 @@ from muster.runtime.notify import (
     webhook_of,
 )
 from muster.settings.schema import NotifySettings, Settings
-from tests.support.webhook import OK, Webhook, answer, webhook
+from tests.support.webhook import DRIP, OK, Webhook, answer, webhook
 
 NODE = "0x" + "1" * 40
 NOON = 1_700_000_000.0
@@ -106,6 +106,7 @@ def test_discord_gets_its_own_field_and_pings_nobody() -> None:
         ((b"", OK), 2),
         ((None, OK), 2),
         ((b"HTTP/1.1 20", OK), 2),
+        ((DRIP, OK), 2),
         ((b"nonsense\r\n\r\n", OK), 2),
         ((answer("500 Internal Server Error"),), 3),
         ((b"",), 3),
