@@ -83,11 +83,14 @@ def logs(
     if session.options.json:
         session.result(found)
         return
-    for line in found:
-        _print(line)
-    if follow:
-        with Tail(path, end) as tail:
-            tail.follow(lambda data: _print_wanted(parsed(data), wanted))
+    try:
+        for line in found:
+            _print(line)
+        if follow:
+            with Tail(path, end) as tail:
+                tail.follow(lambda data: _print_wanted(parsed(data), wanted))
+    except BrokenPipeError:  # who reads them has seen enough, as `head` has
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def log_file(session: Session) -> Path:

@@ -218,3 +218,15 @@ def test_follow_shows_what_is_added_to_what_was_there(machine: Machine, tmp_path
         assert process.stdout.readline().endswith("worker-1 after\n")
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 130
+
+
+@pytest.mark.timeout(60)
+def test_a_reader_that_has_seen_enough_is_no_error(machine: Machine) -> None:
+    write(machine, *(line(f"event {number}", text="x" * 1000) for number in range(2_000)))
+    command = [sys.executable, "-m", "muster", "logs", "-n", "2000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=machine.folder) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert b"worker-1 event 0 " in process.stdout.readline()
+        process.stdout.close()
+        assert (process.wait(20), process.stderr.read()) == (0, b"")
