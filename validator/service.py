@@ -28,6 +28,7 @@ from muster.rollouts.reader import RolloutReader
 from muster.runtime import telemetry
 from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import PollLoop
+from muster.runtime.notify import notifying
 from muster.runtime.process import run_together
 from muster.settings.schema import Settings
 from validator.challenger import Challenger
@@ -40,6 +41,8 @@ from validator.juror import Juror
 from validator.records import Pending, StoredVerdict
 from validator.ruling import turn_of
 from validator.sealing import HourSealer
+from validator.watch import POLL_SECONDS as WATCH_SECONDS
+from validator.watch import ValidatorWatch
 
 AT_ONCE: Final = 8
 """Commitments and verdicts taken from the journal at a time."""
@@ -80,10 +83,16 @@ class OutOfServiceError(MusterError):
 async def serve(settings: Settings) -> None:
     """Validate with these settings until cancelled."""
     state = settings.validator.state_dir
-    links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
-    async with node_session(settings, state) as session, RolloutReader() as reader:
-        log.info("ready", node=session.node, run=settings.run)
-        await Validator(settings, session, reader, links).run()
+    async with notifying(settings, state, "validator") as notifier:
+        links = await asyncio.to_thread(chain_preimages, load_draw_secret(state), DRAW_CHAIN_LENGTH)
+        async with node_session(settings, state) as session, RolloutReader() as reader:
+            notifier.node = session.node
+            log.info("ready", node=session.node, run=settings.run)
+            jobs = [Validator(settings, session, reader, links).run()]
+            if notifier.host:
+                watch = ValidatorWatch(session.chain, notifier, state, settings.run)
+                jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(watch.poll))
+            await run_together(*jobs)
 
 
 class Validator:

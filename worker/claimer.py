@@ -77,4 +77,18 @@ class Claimer:
         count = through + 1 - work.settled
         paid = str(Tokens(amount))
         log.info("claimed", paid=paid, to=work.operator, commitments=count, tx=mined.hash, gas=mined.gas_used)
+        self._tell(paid, count, through, "0x" + mined.hash.hex())
         return True
+
+    def _tell(self, paid: str, count: int, through: int, transaction: str) -> None:
+        notifier = self._context.notifier
+        what = f"{paid} for {count} commitment{'s' if count > 1 else ''}"
+        notifier.forget("claimable", "pay")
+        notifier.tell(
+            "claimed",
+            f"through {through}",
+            f"{notifier.name} claimed {what} for its operator",
+            paid=paid,
+            commitments=count,
+            transaction=transaction,
+        )

@@ -17,6 +17,7 @@ from muster.contracts import registry, runs
 from muster.contracts.registry import Status
 from muster.errors import RevertError, UnfundedError
 from muster.protocol.terms import Terms
+from muster.runtime.notify import Notifier
 from muster.settings.schema import Settings
 from muster.verification.profiles import Profile
 from worker.decisions import NodeState
@@ -36,6 +37,8 @@ class WorkerContext:
     terms: Terms
     profile: Profile
     journal: WorkJournal
+    notifier: Notifier = field(default_factory=Notifier)
+    """Tells the operator; the default tells nobody."""
     saved: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the journal has a new file."""
     delivered: asyncio.Event = field(default_factory=asyncio.Event)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from muster.contracts import court, runs
-from muster.contracts.court import Kind, Outcome
+from muster.contracts.court import Case, Kind, Outcome
 from muster.runtime import telemetry
+from muster.runtime.notify import FOR_GOOD
 from worker.context import WorkerContext
 
 POLL_SECONDS: Final = 5.0
@@ -35,9 +36,19 @@ class Defender:
             case = await chain.call(court.case_of(number))
             if case.node == node and case.outcome == Outcome.OPEN:
                 left -= 1
+                self._tell(number, case)
                 if case.kind == Kind.DATA_MISSING:
                     await self._dismiss(number, case.index)
             number -= 1
+
+    def _tell(self, number: int, case: Case) -> None:
+        notifier, kind = self._context.notifier, case.kind.name.lower()
+        text = (
+            f"{notifier.name} is accused of {kind} in commitment {case.index}: case {number} is open against it."
+            f" muster slash verify {number} runs the evidence again"
+        )
+        values = {"case": number, "commitment": case.index, "reason": kind, "challenger": case.challenger}
+        notifier.tell("accused", f"case {number}", text, again=FOR_GOOD, **values)
 
     async def _dismiss(self, case_id: int, index: int) -> None:
         journal = self._context.journal

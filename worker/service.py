@@ -20,6 +20,7 @@ from muster.protocol.messages import RelayOffer
 from muster.runtime import telemetry
 from muster.runtime.files import use_temporary_folder
 from muster.runtime.loop import PollLoop
+from muster.runtime.notify import notifying
 from muster.runtime.process import run_together
 from muster.settings.schema import Settings, ShardcastSettings
 from muster.shardcast.serve.origin import LocalVersions
@@ -35,6 +36,8 @@ from worker.defender import POLL_SECONDS, Defender
 from worker.engine import Engine
 from worker.journal import WorkJournal
 from worker.producer import Producer
+from worker.watch import POLL_SECONDS as WATCH_SECONDS
+from worker.watch import WorkerWatch
 from worker.weights import NewestCheckpoint
 
 OFFER_SECONDS: Final = 240.0
@@ -49,7 +52,8 @@ log = telemetry.logger("worker")
 async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
     """Work with these settings until cancelled. `engine` is the class that generates."""
     state = settings.worker.state_dir
-    async with node_session(settings, state) as session:
+    async with notifying(settings, state, "worker") as notifier, node_session(settings, state) as session:
+        notifier.node = session.node
         use_temporary_folder(state.absolute() / "temporary")
         log.info("ready", node=session.node, run=settings.run)
         with closing(WorkJournal(state, session.identity)) as journal:
@@ -59,7 +63,8 @@ async def serve(settings: Settings, engine: type[Engine] = Engine) -> None:
             )
             check_device(profile, device_kind())
             await session.chain.check_gas()
-            await _work(WorkerContext(settings, session.chain, session.client, terms, profile, journal), engine)
+            context = WorkerContext(settings, session.chain, session.client, terms, profile, journal, notifier)
+            await _work(context, engine)
 
 
 async def _work(context: WorkerContext, engine: type[Engine]) -> None:
@@ -77,6 +82,8 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
             PollLoop(log, "produce", pause, fatal=FATAL).run(producer.poll, context.delivered),
             PollLoop(log, "commit", pause, fatal=FATAL).run(committer.poll, context.saved),
         ]
+        if context.notifier.host:
+            jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(WorkerWatch(context).poll))
         if context.settings.shardcast.share:
             jobs.append(share(context.weights, context.run, context.settings.shardcast, context.client, relays))
         await run_together(*jobs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +23,10 @@ from eth_typing import ChecksumAddress
 
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError, UsageError
+from muster.runtime.secret_files import read_secret, read_small
 from muster.settings.schema import KeySettings
 
 MIN_PASSWORD_LENGTH: Final = 8
-MAX_KEY_FILE_BYTES: Final = 64 * 1024
 
 
 class Signer:
@@ -114,7 +113,7 @@ def import_keystore(path: Path, signer: Signer, password: str, *, iterations: in
 def load_keystore(path: Path, password: str) -> Signer:
     """Decrypt a keystore v3 file. Raises ConfigError when it is none or the password is wrong."""
     try:
-        text = _read_small(path)
+        text = read_small(path)
         document = json.loads(text)
         key = Account.decrypt(document, password)
     except FileNotFoundError as error:
@@ -152,22 +151,6 @@ def read_password(path: Path | None, prompt: str) -> str:
     return getpass.getpass(prompt)
 
 
-def read_secret(path: Path) -> str:
-    """Return the first line of a file that only its owner may read. Raises ConfigError with the chmod to type."""
-    try:
-        mode = stat.S_IMODE(path.stat().st_mode)
-        if mode & 0o077:
-            raise ConfigError(f"others may read {path} (mode {mode:04o})", hint=f"chmod 600 {path}")
-        lines = _read_small(path).splitlines()
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint="check keys.* in your settings") from error
-    except UnicodeDecodeError:
-        raise ConfigError(f"{path} is not text") from None
-    if not lines or not lines[0]:
-        raise ConfigError(f"{path} is empty")
-    return lines[0]
-
-
 def write_secret(path: Path, text: str) -> None:
     """Create a file with mode 0600 that did not exist before. Raises ConfigError when it does."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -186,11 +169,3 @@ def refuse_existing(path: Path) -> None:
     """Raise ConfigError when there is anything at the path of a new key."""
     if path.exists() or path.is_symlink():
         raise ConfigError(f"{path} exists and is not overwritten: it may hold a key", hint="choose another path")
-
-
-def _read_small(path: Path) -> str:
-    with path.open(encoding="utf-8") as file:
-        text = file.read(MAX_KEY_FILE_BYTES + 1)
-    if len(text) > MAX_KEY_FILE_BYTES:
-        raise ConfigError(f"{path} is too large to hold a key")
-    return text

@@ -11,7 +11,7 @@ from muster.cli.session import DEFAULT_CONFIG, Session, command
 from muster.constants import CHAIN_BASE_SEPOLIA
 from muster.errors import ConfigError, UsageError
 from muster.settings.schema import Settings
-from muster.settings.sources import URL_KEYS, known_keys, mask, url_beside, value_of
+from muster.settings.sources import URL_KEYS, known_keys, mask_setting, url_beside, value_of
 from muster.settings.toml import toml_value
 
 app = typer.Typer()
@@ -41,7 +41,11 @@ def show(
         raise UsageError(f"no setting is called {key}", hint="muster config show")
     loaded = session.loaded
     rows = [
-        {"key": name, "value": mask(_resolved(name, value_of(loaded.settings, name))), "source": loaded.source(name)}
+        {
+            "key": name,
+            "value": mask_setting(name, _resolved(name, value_of(loaded.settings, name))),
+            "source": loaded.source(name),
+        }
         | ({"help": info.description or ""} if key or session.options.json else {})
         for name, info in fields.items()
         if key in (None, name)

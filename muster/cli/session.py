@@ -24,8 +24,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import typer
 from rich.console import Console, RenderableType
 from rich.table import Table
+from rich.text import Text
 
 from muster.errors import ConfigError, MusterError, RevertError, UsageError
+from muster.runtime.printable import printable
 from muster.runtime.units import Ether, parse_amount
 from muster.settings.schema import KeySettings, Settings
 from muster.settings.sources import LoadedSettings, read_settings
@@ -41,11 +43,18 @@ EXIT_UNEXPECTED, EXIT_CHECK, EXIT_INTERRUPTED = 1, 3, 130
 PLAIN_WIDTH = 200
 """Columns where stdout is no terminal."""
 
+NEW_LINE: Final = "\n"
+"""What of text that is not printed stays: an error of ours may have several lines."""
+
 TRANSFER_GAS: Final = 21_000
 DEFAULT_CONFIG = Path("muster.toml")
 
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", "-c", help="Settings file; else $MUSTER_CONFIG, else ./muster.toml.")
+]
+ConfigsOption = Annotated[
+    list[Path] | None,
+    typer.Option("--config", "-c", help="Settings file; may be given several times."),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done and check it; send nothing.")]
@@ -259,7 +268,7 @@ def as_table(document: Mapping[str, Any] | Sequence[Any]) -> RenderableType:
         grid.add_column()
         grid.add_column(overflow="fold")
         for name, value in document.items():
-            grid.add_row(str(name).replace("_", " "), cell(value))
+            grid.add_row(str(name).replace("_", " "), Text(cell(value)))
         return grid
     rows = list(document)
     if not rows:
@@ -268,7 +277,7 @@ def as_table(document: Mapping[str, Any] | Sequence[Any]) -> RenderableType:
     for name in rows[0]:
         table.add_column(str(name).replace("_", " "), overflow="fold")
     for row in rows:
-        table.add_row(*(cell(value) for value in row.values()))
+        table.add_row(*(Text(cell(value)) for value in row.values()))
     return table
 
 
@@ -281,7 +290,7 @@ def cell(value: object) -> str:
         return ", ".join(f"{name} {cell(inner)}" for name, inner in value.items()) or "none"
     if isinstance(value, (list, tuple)):
         return ", ".join(cell(inner) for inner in value) or "none"
-    return "" if value is None else str(value)
+    return "" if value is None else printable(str(value), kept=NEW_LINE)
 
 
 def parse_tokens(text: str) -> int:
@@ -301,14 +310,16 @@ def parse_numbers(text: str) -> tuple[int, ...]:
 
 
 def command(
-    app: typer.Typer, name: str, *, spends: bool = False, operator: bool = False
+    app: typer.Typer, name: str, *, spends: bool = False, operator: bool = False, several: bool = False
 ) -> Callable[[Callable], Callable]:
     """Register a function as a command of `app`. Its docstring is the help.
 
-    `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file.
+    `spends` adds --dry-run and --yes; `operator` adds these and --operator and --password-file. `several`: --config may
+    be given more than once, and the function's parameter `configs` gets all of them.
     """
     # 1. The options that it gets besides its own.
-    shared: dict[str, tuple[Any, object]] = {"config": (ConfigOption, None), "json": (JsonOption, False)}
+    config = ConfigsOption if several else ConfigOption
+    shared: dict[str, tuple[Any, object]] = {"config": (config, None), "json": (JsonOption, False)}
     if operator:
         shared |= {"operator": (OperatorOption, None), "password_file": (OperatorPassword, None)}
     if spends or operator:
@@ -320,6 +331,9 @@ def command(
         def wrapper(context: typer.Context, **values: Any) -> None:
             given = {key: values.pop(key) for key in shared}
             outer = context.find_root().obj or Options()
+            if several:
+                values["configs"] = given["config"] or ([outer.config] if outer.config else [])
+                given["config"] = values["configs"][0] if values["configs"] else None
             options = Options(**{key: given.get(key) or getattr(outer, key) for key in outer.__dataclass_fields__})
             with handled(options):
                 _log_errors()
@@ -330,6 +344,7 @@ def command(
         # 3. What typer reads: the context, the function's own parameters but the session, and the shared ones.
         keyword = inspect.Parameter.KEYWORD_ONLY
         own = list(inspect.signature(function, eval_str=True).parameters.values())[1:]
+        own = [parameter for parameter in own if not (several and parameter.name == "configs")]
         parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
         parameters += [parameter.replace(kind=keyword) for parameter in own]
         parameters += [
@@ -381,9 +396,9 @@ def report(error: BaseException, options: Options) -> int:
     else:
         code, what = EXIT_UNEXPECTED, f"unexpected {type(error).__name__}: {error}"
         hint = "MUSTER_DEBUG=1 shows the traceback; please report it"
-    print(f"error: {what}", file=sys.stderr)
+    print(f"error: {printable(what, kept=NEW_LINE)}", file=sys.stderr)
     if hint:
-        print(f"  next: {hint}", file=sys.stderr)
+        print(f"  next: {printable(hint, kept=NEW_LINE)}", file=sys.stderr)
     if options.json:
         document: dict[str, object] = {"error": what, "kind": type(error).__name__, "exit_code": code, "hint": hint}
         if isinstance(error, RevertError):

@@ -9,10 +9,11 @@ from rich.console import Group
 from rich.text import Text
 
 from muster.chain.client import Chain
-from muster.cli import nodes
+from muster.cli import nodes, watching
 from muster.cli.nodes import GasOption, NodeOption, RunOption
 from muster.cli.reasons import ADVICE, explain
 from muster.cli.session import Session, as_table, command
+from muster.cli.watching import WatchOption
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import court, runs
 from muster.contracts.court import CaseOpened
@@ -50,17 +51,23 @@ def run(session: Session) -> None:
 
 
 @command(app, "status")
-async def status(session: Session, node: NodeOption = None) -> None:
+async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
     """Show what a worker has done, what was rejected, what it earned and what can be claimed."""
     address = await nodes.address_of(session, node)
+    if watch:
+        await watching.watch(session, lambda session: _status(session, address))
+    session.result(await _status(session, address))
+
+
+async def _status(session: Session, address: str) -> dict[str, Any]:
     async with session.chain() as chain:
         document = await nodes.base_status(session, chain, address) | await _earnings(session, chain, address)
         report = await nodes.report_of(session, chain, address)
-        if report is not None:
-            document |= {"rollouts": report.rollouts, "accepted": report.accepted, "rejected": report.rejected}
-            if report.blocked:
-                document["waits_because"] = report.blocked
-        session.result(document)
+    if report is not None:
+        document |= {"rollouts": report.rollouts, "accepted": report.accepted, "rejected": report.rejected}
+        if report.blocked:
+            document["waits_because"] = report.blocked
+    return document
 
 
 async def _earnings(session: Session, chain: Chain, address: str) -> dict[str, Any]:

@@ -7,9 +7,10 @@ Order of precedence: command-line flag, `MUSTER_SECTION__KEY` in the environment
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -18,7 +19,9 @@ from muster.settings.recipes import RECIPES, LengthUnit, Normaliser, OldLogprobs
 
 
 class Section(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False, hide_input_in_errors=True
+    )
 
     @field_validator("*", mode="after")
     @classmethod
@@ -327,12 +330,55 @@ class LogSettings(Section):
     """Port on 127.0.0.1 for Prometheus metrics of a process that is no HTTP service; 0 serves none."""
 
 
+NotificationKind = Literal["rejected", "accused", "fined", "low_gas", "stopped", "claimable", "claimed"]
+"""What a node tells its operator: docs/join.md says when each is sent."""
+
+
+def check_webhook(url: str) -> str:
+    """Return the URL if notifications may be sent to it. Raises ValueError, whose text does not have the URL."""
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise ValueError("it is no URL") from None
+    if not host or any(ord(letter) <= 32 or ord(letter) >= 127 for letter in url):
+        raise ValueError("it is no URL")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(host)):
+        raise ValueError("it must begin with https://; http:// is for this machine only")
+    return url
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host of a URL is this machine."""
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class NotifySettings(Section):
+    webhook: str = ""
+    """URL that gets what an operator should know, as JSON; whoever knows it can write there. Empty: nothing is sent."""
+    webhook_file: Path | None = None
+    """File with that URL instead, mode 0600."""
+    events: list[NotificationKind] = list(get_args(NotificationKind))
+    """What is sent: rejected, accused, fined, low_gas, stopped, claimable, claimed."""
+    timeout_seconds: float = Field(default=10, gt=0, le=60)
+    """Longest wait for the answer to one attempt."""
+
+    @field_validator("webhook")
+    @classmethod
+    def _may_be_sent_to(cls, value: str) -> str:
+        return check_webhook(value) if value else value
+
+
 class Settings(Section):
     run: int = Field(default=1, ge=1)
     """The run this process works for."""
     name: str = ""
     """What this process is called in logs and reports, e.g. worker-2; empty means its role."""
     log: LogSettings = LogSettings()
+    notify: NotifySettings = NotifySettings()
     chain: ChainSettings = ChainSettings()
     keys: KeySettings = KeySettings()
     orchestrator: OrchestratorSettings = OrchestratorSettings()

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from pydantic.fields import FieldInfo
@@ -142,6 +143,21 @@ def value_of(settings: Settings, key: str) -> object:
     return reduce(getattr, key.split("."), settings)
 
 
+SECRET_KEYS: Final = frozenset({"notify.webhook"})
+"""Settings whose URL is itself a secret, whatever it looks like."""
+
+
+def mask_setting(key: str, value: object) -> str:
+    """Return the value of a setting as a person may see it: of a secret URL, no more than its host."""
+    if key not in SECRET_KEYS or not value:
+        return mask(value)
+    try:
+        host = urlsplit(str(value)).hostname
+    except ValueError:
+        host = None
+    return f"{str(value).partition('://')[0]}://{host}/…" if host else "…"
+
+
 def mask(value: object) -> str:
     """Return a value as a person may see it: user names, passwords, queries and long path parts of URLs are hidden."""
     if isinstance(value, list):
@@ -241,7 +257,7 @@ def _explain(error: ValidationError, sources: Mapping[str, str]) -> ConfigError:
     first = error.errors()[0]
     path = [str(part) for part in first["loc"]]
     key = next((name for name in (".".join(path[:2]), path[0]) if name in known_keys()), ".".join(path))
-    given = mask(first["input"]) if not isinstance(first["input"], dict) else "a table"
+    given = mask_setting(key, first["input"]) if not isinstance(first["input"], dict) else "a table"
     return ConfigError(
         f"setting {key} = {given!r} (from {sources.get(key, 'default')}): {first['msg']}",
         hint=f"muster config show --key {key}",

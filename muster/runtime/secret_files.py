@@ -1,0 +1,40 @@
+"""Read small files that hold a secret: a password, a raw key, a webhook's URL. Nobody but their owner may read them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+from typing import Final
+
+from muster.errors import ConfigError
+
+MAX_SECRET_FILE_BYTES: Final = 64 * 1024
+
+
+def read_secret(path: Path, settings: str = "keys.*") -> str:
+    """Return the first line of a file that only its owner may read. Raises ConfigError with the chmod to type.
+
+    `settings`: which of them name the file.
+    """
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+        if mode & 0o077:
+            raise ConfigError(f"others may read {path} (mode {mode:04o})", hint=f"chmod 600 {path}")
+        lines = read_small(path).splitlines()
+    except OSError as error:
+        hint = f"check {settings} in your settings"
+        raise ConfigError(f"{path} cannot be read: {error.strerror}", hint=hint) from error
+    except UnicodeDecodeError:
+        raise ConfigError(f"{path} is not text") from None
+    if not lines or not lines[0]:
+        raise ConfigError(f"{path} is empty")
+    return lines[0]
+
+
+def read_small(path: Path) -> str:
+    """Return the text of a file of at most MAX_SECRET_FILE_BYTES characters. Raises ConfigError, OSError."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(MAX_SECRET_FILE_BYTES + 1)
+    if len(text) > MAX_SECRET_FILE_BYTES:
+        raise ConfigError(f"{path} is too large to hold a secret")
+    return text

@@ -1,0 +1,206 @@
+"""What an operator of several nodes types: muster node list, muster notify test, against a real chain and servers."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from muster.chain.keys import Signer
+from tests.support.machine import Machine
+
+GAS = 2 * 10**16
+
+
+@contextmanager
+def orchestrator(reports: dict[str, dict[str, Any]], problem: dict[str, Any] | None = None) -> Iterator[str]:
+    """Serves the reports of some nodes, and knows no other, which `problem` says; its URL."""
+
+    class Reports(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            found = reports.get(self.path.split("?")[0].rpartition("/")[2])
+            body = json.dumps(found or problem or {}).encode()
+            self.send_response(200 if found else 404)
+            if problem:
+                self.send_header("Content-Type", "application/problem+json")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    server = HTTPServer(("127.0.0.1", 0), Reports)
+    serving = threading.Thread(target=server.serve_forever)
+    serving.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        serving.join()
+        server.server_close()
+
+
+def join(machine: Machine, run: int, name: str, role: str = "worker") -> str:
+    """A node of the machine's operator; its address."""
+    machine.secret(f"{name}.key", os.urandom(32).hex())
+    words = (role, "join", "--operator", "./operator.key", "--node", f"./{name}.key", "--run", run, "--yes")
+    return machine.json(*words)["node"]
+
+
+def settings(machine: Machine, run: int, folder: Path, name: str, url: str, key: str | None = None) -> Path:
+    """The settings file of a node, in its own folder."""
+    path = folder / name / "muster.toml"
+    path.parent.mkdir(parents=True)
+    chain = (machine.folder / "muster.toml").read_text().split("[keys]")[0]
+    keyed = f"[keys]\nraw_key_file = '{machine.folder / (key or name)}.key'\n"
+    path.write_text(f"run = {run}\n{chain}{keyed}[orchestrator]\nurl = '{url}'\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def addresses(machine: Machine, run: int) -> dict[str, str]:
+    return {"w1": join(machine, run, "w1"), "w2": join(machine, run, "w2"), "v1": join(machine, run, "v1", "validator")}
+
+
+def row(address: str, run: int | None, **known: object) -> dict[str, object]:
+    unknown = ("accepted", "pending", "rejected", "in_window", "claimable", "gas")
+    return {"address": address, "name": "", "run": run, "role": "", "status": "", **dict.fromkeys(unknown)} | {
+        "remark": "",
+        **known,
+    }
+
+
+def test_all_nodes_of_an_operator(machine: Machine, run: int, addresses: dict[str, str]) -> None:
+    report = {"address": addresses["w1"], "commitments": 9, "rollouts": 90, "accepted": 5, "verdicts": []}
+    report["rejected"] = {"wrong_draw": 1, "malformed": 1}
+    operator = Signer.from_key((machine.folder / "operator.key").read_text().strip()).address
+    with orchestrator({addresses["w1"]: report}) as url:
+        text = (machine.folder / "muster.toml").read_text()
+        (machine.folder / "operator.toml").write_text(f"run = {run}\n{text}[orchestrator]\nurl = '{url}'\n")
+        words = ("node", "list", "--operator", operator, "--config", "operator.toml")
+        listed = machine.json(*words)
+        shown = machine.type(*words)
+    worker = {"role": "worker", "status": "active", "in_window": 0, "claimable": 0, "gas": GAS}
+    assert listed == [
+        row(addresses["w1"], run, **worker, accepted=5, pending=2, rejected=2),
+        row(addresses["w2"], run, **worker, remark="no report: 404 Not Found"),
+        row(addresses["v1"], run, role="validator", status="active", gas=GAS),
+    ]
+    assert (shown.returncode, len(shown.stdout.splitlines())) == (0, 4)
+    cells = shown.stdout.splitlines()[1].split()
+    assert cells[0] == f"{addresses['w1'][:8]}…{addresses['w1'][-4:]}"
+    assert cells[1:] == [str(run), "worker", "active", "5", "2", "2", "0", "MUST", "0", "MUST", "0.02", "ETH"]
+    stranger = Signer.random().address
+    assert machine.json("node", "list", "--operator", stranger, "--config", "operator.toml") == []
+
+
+def test_nodes_of_settings_files_and_folders(machine: Machine, run: int, addresses: dict[str, str]) -> None:
+    folder = machine.home / ".muster" / "nodes"
+    machine.secret("stranger.key", os.urandom(32).hex())
+    stranger = Signer.from_key((machine.folder / "stranger.key").read_text().strip()).address
+    with orchestrator({}) as url:
+        first = settings(machine, run, folder, "w1", url)
+        second = settings(machine, run, folder, "new", url, key="stranger")
+        broken = folder / "broken.toml"
+        broken.write_text("no TOML")
+        keyless = folder / "keyless" / "muster.toml"
+        keyless.parent.mkdir()
+        keyless.write_text("name = 'without-key'\n")
+        listed = machine.json("node", "list")
+        chosen = machine.json("node", "list", "-c", first, "--config", second, "-c", first)
+        before = machine.json("--config", first, "node", "list")
+    w1 = row(addresses["w1"], run, role="worker", status="active", in_window=0, claimable=0, gas=GAS) | {
+        "name": "w1",
+        "remark": "no report: 404 Not Found",
+    }
+    new = row(stranger, run, status="not joined", gas=0) | {"name": "new"}
+    assert chosen == [w1, new]
+    assert before == [w1]
+    assert [one["name"] for one in listed] == ["broken", "without-key", "new", "w1"]
+    assert listed[0]["remark"].startswith(f"{broken} is not TOML")
+    assert listed[1]["remark"] == "no key is set"
+    assert listed[2:] == [new, w1]
+
+
+def test_what_an_orchestrator_answers_is_text_only(
+    machine: Machine, run: int, addresses: dict[str, str], tmp_path: Path
+) -> None:
+    problem = {"title": "[/red]\x1b[2J\u202e", "status": 404, "type": "about:blank", "detail": "[bold]x"}
+    with orchestrator({}, problem) as url:
+        path = settings(machine, run, tmp_path, "w1", url)
+        done = machine.type("node", "list", "--config", path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[1].endswith("no report: [/red]\\x1b[2J\\u202e: [bold]x")
+
+
+def test_where_no_settings_file_is(machine: Machine, tmp_path: Path) -> None:
+    refused = machine.json("node", "list", "--folder", tmp_path, status=2)
+    assert refused["error"] == f"there is no settings file in {tmp_path}"
+
+
+def test_a_notification_by_hand(machine: Machine) -> None:
+    posts: list[dict[str, Any]] = []
+    answers = [200, 500]
+
+    class Chat(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posts.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(answers[len(posts) - 1])
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Chat) as server:
+        serving = threading.Thread(target=lambda: [server.handle_request() for _ in answers])
+        serving.start()
+        url = f"http://127.0.0.1:{server.server_port}/a-secret-path"
+        environment = {"MUSTER_NOTIFY__WEBHOOK": url, "MUSTER_NAME": "worker-7"}
+        sent = machine.type("notify", "test", "--json", **environment)
+        refused = machine.type("notify", "test", **environment)
+        serving.join(20)
+    assert (sent.returncode, json.loads(sent.stdout)["host"]) == (0, "127.0.0.1")
+    assert {key: posts[0][key] for key in ("kind", "name", "run", "text", "details")} == {
+        "kind": "test",
+        "name": "worker-7",
+        "run": 1,
+        "text": "worker-7: this is a test of muster notify test",
+        "details": {},
+    }
+    assert (refused.returncode, refused.stdout) == (5, "")
+    assert refused.stderr.startswith("error: the webhook at 127.0.0.1 did not take it: status 500\n")
+    gone = machine.type("notify", "test", **environment)
+    assert (gone.returncode, "secret" in gone.stderr) == (5, False)
+    shown = machine.type("config", "show", "--key", "notify.webhook", **environment)
+    assert "secret" not in shown.stdout
+    assert "http://127.0.0.1/…" in shown.stdout
+    unset = machine.json("notify", "test", status=78)
+    assert unset["error"] == "no webhook is set: nobody is told anything"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(("role", "node", "last"), [("worker", "w1", "open cases"), ("validator", "v1", "cases won")])
+def test_a_status_is_shown_until_somebody_stops_it(
+    machine: Machine, addresses: dict[str, str], role: str, node: str, last: str
+) -> None:
+    command = [sys.executable, "-m", "muster", role, "status", "--watch", "--node", addresses[node]]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=machine.folder, env=environment) as process:
+        assert process.stdout is not None
+        seen = list(itertools.takewhile(lambda line: not line.startswith(last), process.stdout))
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) == 130
+    assert seen[0].split() == ["node", addresses[node]]
+    refused = machine.json(role, "status", "--watch", "--node", addresses[node], status=2)
+    assert refused["error"] == "--json prints one document, and --watch never ends"

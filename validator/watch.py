@@ -1,0 +1,86 @@
+"""Look for what a validator's operator should know: gas, a case against it, a case that it lost, a vote that it missed.
+
+It follows the chain with a cursor of its own, so that nothing the validator does depends on it. The end is told by
+`muster.runtime.notify.notifying`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from muster.chain.client import Chain
+from muster.chain.cursor import EventCursor
+from muster.clients.gas_watch import watch_gas
+from muster.contracts import court
+from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Outcome
+from muster.runtime.notify import FOR_GOOD, Notifier
+from muster.runtime.units import Tokens
+
+POLL_SECONDS: Final = 60.0
+"""Pause between two looks."""
+
+FILE_NAME: Final = "notifications-cursor.json"
+
+
+class ValidatorWatch:
+    """Looks for one validator. Made anew, it tells nothing of what was over before."""
+
+    def __init__(self, chain: Chain, notifier: Notifier, state_dir: Path, run: int) -> None:
+        self._chain = chain
+        self._notifier = notifier
+        path = state_dir / FILE_NAME
+        self._cursor = EventCursor(chain, path, (AbsenceReported, CaseOpened, CaseResolved), "notifications", run=run)
+        self._past = not path.exists()
+        """Whether the cursor still reads what happened before anybody was to be told."""
+
+    @property
+    def _me(self) -> str:
+        return self._chain.signer.address
+
+    async def poll(self) -> bool:
+        """Look once; return whether there is more to read. Raises TRANSIENT errors."""
+        await watch_gas(self._chain, self._notifier)
+        batch = await self._cursor.poll()
+        for event in batch:
+            if isinstance(event, CaseOpened) and event.node == self._me:
+                await self._accused(event)
+            elif isinstance(event, CaseResolved) and event.outcome == Outcome.NOT_GUILTY and not self._past:
+                await self._lost(event)
+            elif isinstance(event, AbsenceReported) and event.judge == self._me and not self._past:
+                self._absent(event)
+        await self._cursor.ack()
+        self._past = self._past and batch.more
+        return batch.more
+
+    async def _accused(self, event: CaseOpened) -> None:
+        if self._past and (await self._chain.call(court.case_of(event.case_id))).outcome != Outcome.OPEN:
+            return
+        kind = event.kind.name.lower()
+        text = (
+            f"{self._notifier.name} is accused of {kind}: case {event.case_id} is open against it."
+            f" muster slash verify {event.case_id} runs the evidence again"
+        )
+        values = {"case": event.case_id, "commitment": event.index, "reason": kind, "challenger": event.challenger}
+        self._notifier.tell("accused", f"case {event.case_id}", text, again=FOR_GOOD, **values)
+
+    async def _lost(self, event: CaseResolved) -> None:
+        case = await self._chain.call(court.case_of(event.case_id))
+        if case.challenger != self._me:
+            return
+        fee = str(Tokens(case.fee))
+        text = (
+            f"{self._notifier.name} lost case {event.case_id}, which it opened: {event.guilty_votes} of {event.reveals}"
+            f" jurors found {event.node} guilty, and its fee of {fee} is theirs"
+        )
+        values = {"case": event.case_id, "reason": "lost_case", "fee": fee}
+        self._notifier.tell("fined", f"case {event.case_id}", text, again=FOR_GOOD, **values)
+
+    def _absent(self, event: AbsenceReported) -> None:
+        seat = " and lost its seat" if event.expelled else ""
+        text = (
+            f"{self._notifier.name} was reported absent in case {event.case_id}: it did not reveal a vote in time. It"
+            f" paid a deposit out of its lock{seat}. Next: keep its process running, with ether on its key"
+        )
+        values = {"case": event.case_id, "reason": "absent", "expelled": "yes" if event.expelled else "no"}
+        self._notifier.tell("fined", f"absent {event.case_id}", text, again=FOR_GOOD, **values)

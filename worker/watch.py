@@ -1,0 +1,89 @@
+"""Look for what the operator should know and no other loop of the worker sees: gas, pay to claim, rejections.
+
+Cases are told by the defender, claims by the claimer, the end by `muster.runtime.notify.notifying`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Final
+
+from muster.clients.gas_watch import watch_gas
+from muster.contracts import runs
+from muster.protocol.messages import Verdict
+from muster.runtime.notify import FOR_GOOD
+from muster.runtime.units import Tokens
+from worker.context import WorkerContext
+
+POLL_SECONDS: Final = 120.0
+"""Pause between two looks, each of which asks the orchestrator for the node's report."""
+
+NAMED: Final = 8
+"""Commitments that a text names."""
+
+
+class WorkerWatch:
+    """Looks for one worker."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self._context = context
+        self._first = context.notifier.told.fresh
+        """Whether nothing was ever told: what was rejected before the webhook was set is no news."""
+
+    async def poll(self) -> None:
+        """Look once. Raises TRANSIENT errors."""
+        await watch_gas(self._context.chain, self._context.notifier)
+        await self._watch_pay()
+        await self._watch_verdicts()
+
+    async def _watch_pay(self) -> None:
+        """Tell of pay that nobody claims by itself, once until it is claimed."""
+        context, notifier = self._context, self._context.notifier
+        if context.settings.worker.auto_claim_hours > 0 or not notifier.wants("claimable"):
+            return
+        through, amount = await context.chain.call(runs.claimable(context.node))
+        if not amount:
+            notifier.forget("claimable", "pay")
+            return
+        pay = str(Tokens(amount))
+        text = f"{notifier.name} has {pay} to claim. Next: muster worker claim"
+        notifier.tell("claimable", "pay", text, again=FOR_GOOD, amount=pay, through=through)
+
+    async def _watch_verdicts(self) -> None:
+        """Tell of commitments that were rejected: for each reason once an hour at most, all new ones together."""
+        context, notifier = self._context, self._context.notifier
+        if not notifier.wants("rejected"):
+            return
+        report = await context.client.node(context.node)
+        rejections: dict[str, set[int]] = defaultdict(set)
+        for verdict in report.verdicts:
+            if self._is_news(verdict):
+                rejections[verdict.reason or "unknown"].add(verdict.index)
+        first, self._first = self._first, False
+        if first:
+            notifier.know("rejected", "before the first look")  # so that a restart is none
+        for reason, indices in sorted(rejections.items()):
+            if first:
+                for index in indices:
+                    notifier.know("rejected", f"commitment {index}")
+            else:
+                self._tell(reason, sorted(indices))
+
+    def _is_news(self, verdict: Verdict) -> bool:
+        ours = verdict.node == self._context.node and verdict.run == self._context.run
+        told = self._context.notifier.was_told("rejected", f"commitment {verdict.index}")
+        return ours and not verdict.accepted and not told
+
+    def _tell(self, reason: str, indices: list[int]) -> None:
+        notifier, count = self._context.notifier, len(indices)
+        named = ", ".join(map(str, indices[:NAMED])) + (f" and {count - NAMED} more" if count > NAMED else "")
+        what = f"commitment {named} was" if count == 1 else f"commitments {named} were"
+        notifier.tell(
+            "rejected",
+            reason,
+            f"{notifier.name}: {what} rejected for {reason}. Next: muster worker why {indices[-1]}",
+            covers=[f"commitment {index}" for index in indices],
+            reason=reason,
+            commitments=named,
+            count=count,
+        )
