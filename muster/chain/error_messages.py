@@ -44,6 +44,7 @@ MESSAGES: Final[dict[str, str]] = {
     "SafeCastOverflowedUintDowncast": "{value} does not fit {bits} bits",
     "InvalidShortString": "a string is empty or longer than 31 bytes",
     "StringTooLong": "a string is too long: {str}",
+    "ERC5267ExtensionsNotSupported": "a domain for signatures would have extensions",
     # Registry
     "ZeroAddress": "an address is zero",
     "NotCourt": "{caller} is not the court",
