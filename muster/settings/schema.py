@@ -331,7 +331,7 @@ class LogSettings(Section):
 
 
 NotificationKind = Literal["rejected", "accused", "fined", "low_gas", "stopped", "claimable", "claimed"]
-"""What a node tells its operator: docs/join.md says when each is sent."""
+"""What a node tells its operator: docs/keep-it-running.md says when each is sent."""
 
 
 def check_webhook(url: str) -> str:
