@@ -57,6 +57,9 @@ CHAIN_ANVIL: Final = 31_337
 
 CHAIN_BASE_SEPOLIA: Final = 84_532
 
+PUBLIC_RPC_URLS: Final = {CHAIN_BASE_SEPOLIA: "https://sepolia.base.org"}
+"""Endpoints that anybody may use, by chain."""
+
 MAX_LORA_RANK: Final = 256
 """Of a low-rank adapter that a trainer makes and a node applies: what its weights cost to make grows with it. Raising
 it breaks nodes that are not updated: they refuse such an adapter, and fetch the step whole."""

@@ -25,6 +25,7 @@ from muster.protocol.messages import (
     EnvironmentDecision,
     EnvironmentPage,
     GradePage,
+    JoinDocument,
     MasterEnvelope,
     MasterRequest,
     MisbehaviourReport,
@@ -263,6 +264,12 @@ async def _message(model: type[Text], request: Request, caller: Caller) -> Text:
 # The run
 
 runs = APIRouter(prefix="/v1", tags=["run"], responses=documented(404, 422, 503))
+
+
+@runs.get("/join")
+async def join(service: Here) -> JoinDocument:
+    """Send where the run is, signed by its storage key: what `muster config init --join URL` begins with."""
+    return service.join
 
 
 @runs.get("/runs/{run}")

@@ -9,12 +9,14 @@ from typing import Final
 
 from muster.chain.types import AddressBook
 from muster.clients.storage import ContentStore
-from muster.constants import MAX_FILE_BYTES
+from muster.constants import CHAIN_ANVIL, MAX_FILE_BYTES
 from muster.errors import CheckError, ConfigError
-from muster.protocol.messages import RunDescription
+from muster.protocol.eip712 import UNSIGNED, Domain, TypedSigner, sign_message
+from muster.protocol.messages import JoinDocument, RunDescription
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import terms_document
 from muster.runtime import telemetry
+from muster.settings.schema import Settings
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument
 from muster.tasksets.taskset import SHARDS_NAME
 from muster.verification.profiles import known_profile
@@ -38,6 +40,23 @@ def run_info(
         relays=relays,
         files=files,
     )
+
+
+def join_document(settings: Settings, addresses: AddressBook, signer: TypedSigner) -> JoinDocument:
+    """Return the answer to GET /v1/join, signed with the run's storage key.
+
+    An endpoint is named for a local chain only: that of the settings may have a key in it.
+    """
+    unsigned = JoinDocument(
+        run=settings.run,
+        chain_id=addresses.chain_id,
+        rpc_url=settings.chain.rpc_url if addresses.chain_id == CHAIN_ANVIL else "",
+        **{name: getattr(addresses, name) for name in ("token", "registry", "runs", "court")},
+        from_block=addresses.from_block,
+        orchestrator=settings.orchestrator.url,
+        signature=UNSIGNED,
+    )
+    return sign_message(signer, Domain(addresses.chain_id, addresses.registry), unsigned)
 
 
 async def offer_files(folder: Path | None, files: ContentStore) -> dict[str, str]:

@@ -15,7 +15,7 @@ from muster.clients.storage_probe import probe
 from muster.contracts import runs
 from muster.errors import ConfigError, StorageError
 from muster.protocol.eip712 import Domain
-from muster.protocol.messages import RunDescription
+from muster.protocol.messages import JoinDocument, RunDescription
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
 from orchestrator.attribution import Attribution
@@ -29,7 +29,7 @@ from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import Reports
-from orchestrator.run_info import offer_files, run_info, warn_of_lacks
+from orchestrator.run_info import join_document, offer_files, run_info, warn_of_lacks
 from orchestrator.summary import Summaries
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import Verdicts
@@ -46,6 +46,7 @@ class OrchestratorService:
 
     settings: Settings
     info: RunDescription
+    join: JoinDocument
     database: Database
     queries: Queries
     follower: Follower
@@ -142,6 +143,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         yield OrchestratorService(
             settings=settings,
             info=run_info(settings.run, addresses, terms, settings.shardcast.relays, files),
+            join=join_document(settings, addresses, signer),
             database=database,
             queries=queries,
             follower=follower,

@@ -57,6 +57,19 @@ class AddressBook:
         """Write so that a reader sees the old content or the new, never half."""
         write_atomically(path, json.dumps(asdict(self), indent=2) + "\n")
 
+    def keep(self, path: Path) -> None:
+        """Write where there is no book yet, or the same. Raises ConfigError rather than lose another one."""
+        if path.exists():
+            known = type(self).load(path)
+            if (known.chain_id, known.runs) == (self.chain_id, self.runs):
+                return
+            raise ConfigError(
+                f"{path} is the address book of another deployment",
+                hint="set chain.addresses to another path, one for each deployment",
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.save(path)
+
 
 @dataclass(frozen=True)
 class Block:

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from muster.cli.session import DEFAULT_CONFIG, Session, command
-from muster.constants import CHAIN_BASE_SEPOLIA
+from muster.constants import CHAIN_BASE_SEPOLIA, PUBLIC_RPC_URLS
 from muster.errors import ConfigError, UsageError
 from muster.settings.schema import Settings
 from muster.settings.sources import URL_KEYS, known_keys, mask_setting, url_beside, value_of
@@ -20,7 +20,7 @@ Network = Literal["local", "base-sepolia"]
 PRESETS: dict[str, dict[str, object]] = {
     "local": {},
     "base-sepolia": {
-        "chain.rpc_url": "https://sepolia.base.org",
+        "chain.rpc_url": PUBLIC_RPC_URLS[CHAIN_BASE_SEPOLIA],
         "chain.chain_id": CHAIN_BASE_SEPOLIA,
         "chain.addresses": "addresses.json",
         "chain.confirmations": 3,
@@ -61,9 +61,18 @@ def _resolved(key: str, value: object) -> object:
 
 
 @command(app, "init")
-def init(
+async def init(
     session: Session,
-    network: Annotated[Network, typer.Option(help="Chain to prepare for.")] = "local",
+    network: Annotated[Network | None, typer.Option(help="Chain to prepare for; else local.")] = None,
+    join: Annotated[
+        str | None,
+        typer.Option(
+            "--join", metavar="URL", help="Prepare for the run of the orchestrator at this URL, once checked."
+        ),
+    ] = None,
+    rpc_url: Annotated[
+        str | None, typer.Option("--rpc-url", help="With --join: the endpoint to check it by, and to use.")
+    ] = None,
     full: Annotated[bool, typer.Option("--full", help="Every setting, its default and what it means.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that exists.")] = False,
 ) -> None:
@@ -71,24 +80,52 @@ def init(
     path = session.options.config or DEFAULT_CONFIG
     if path.exists() and not force:
         raise ConfigError(f"{path} exists", hint="choose another with --config, or add --force")
+    if join is None:
+        if rpc_url is not None:
+            raise UsageError("--rpc-url belongs to --join", hint="set chain.rpc_url in the file instead")
+        values, document = PRESETS[network or "local"], {"network": network or "local"}
+        todo = "set run, keys.keystore and orchestrator.url in it, then muster run follow"
+    elif network is not None:
+        raise UsageError("--join names the chain itself", hint="leave out --network")
+    else:
+        values, document = await _joining(join, rpc_url, path)
+        todo = "set keys.keystore in it, then muster run show"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text((template if full else short_template)(PRESETS[network]), encoding="utf-8")
-    session.result(
-        {"config": str(path), "network": network},
-        f"wrote {path}\n  next: set run, keys.keystore and orchestrator.url in it, then muster run follow",
-    )
+    path.write_text((template if full else short_template)(values), encoding="utf-8")
+    session.result({"config": str(path), **document}, f"wrote {path}\n  next: {todo}")
+
+
+async def _joining(url: str, rpc_url: str | None, config: Path) -> tuple[dict[str, object], dict[str, object]]:
+    """Check a run, write the address book of its contracts, and return settings and result."""
+    from muster.clients.join import fetch_run
+
+    found = await fetch_run(url, rpc_url)
+    preset = next((one for one in PRESETS.values() if one.get("chain.chain_id") == found.book.chain_id), {})
+    addresses = f"addresses-{found.book.chain_id}-{found.book.runs[2:10].lower()}.json"
+    found.book.keep(config.parent / addresses)
+    chosen = {
+        **preset,
+        "run": found.run,
+        "chain.rpc_url": found.rpc_url,
+        "chain.chain_id": found.book.chain_id,
+        "chain.addresses": addresses,
+        "orchestrator.url": found.orchestrator,
+    }
+    return chosen, {"run": found.run, "chain_id": found.book.chain_id, "orchestrator": found.orchestrator}
 
 
 def short_template(values: dict[str, object]) -> str:
     """Return a TOML file of what a node must set, and of what is different on this network."""
     defaults = Settings()
+    run, url = values.get("run", defaults.run), values.get("orchestrator.url", defaults.orchestrator.url)
+    values = {key: value for key, value in values.items() if key.startswith("chain.")}
     chain = [f"{key.removeprefix('chain.')} = {toml_value(value)}" for key, value in values.items()]
     lines = [
         "# What must be set. muster config init --full writes every setting; muster config show prints those in force.",
         "# Flags and MUSTER_SECTION__KEY in the environment come before this file.",
         "",
         "# Number of the run that this machine takes part in.",
-        f"run = {defaults.run}",
+        f"run = {run}",
         "",
         *(["[chain]", *chain, ""] if chain else []),
         "[keys]",
@@ -99,7 +136,7 @@ def short_template(values: dict[str, object]) -> str:
         "",
         "[orchestrator]",
         "# URL of the run's orchestrator; the run's owner tells it.",
-        f"url = {toml_value(defaults.orchestrator.url)}",
+        f"url = {toml_value(url)}",
     ]
     return "\n".join(lines) + "\n"
 

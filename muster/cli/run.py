@@ -140,25 +140,11 @@ async def follow(session: Session) -> None:
     book = AddressBook(info.chain_id, token, registry, runs, court, info.from_block)
     async with connected(chain) as web3:
         await verify_deployment(web3, book)
-    _keep(book, chain.addresses)
+    book.keep(chain.addresses)
     session.result(
         {"addresses": str(chain.addresses), "run": info.run, **info.addresses},
         f"wrote {chain.addresses}; next: muster run show {info.run}",
     )
-
-
-def _keep(book: AddressBook, path: Path) -> None:
-    """Write a book where there is none yet, or the same. Raises ConfigError rather than lose another one."""
-    if path.exists():
-        known = AddressBook.load(path)
-        if (known.chain_id, known.runs) == (book.chain_id, book.runs):
-            return
-        raise ConfigError(
-            f"{path} is the address book of another deployment",
-            hint="set chain.addresses to another path, one for each deployment",
-        )
-    path.parent.mkdir(parents=True, exist_ok=True)
-    book.save(path)
 
 
 @command(app, "create", operator=True)

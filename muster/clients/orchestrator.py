@@ -28,6 +28,7 @@ from muster.protocol.messages import (
     EnvironmentDecision,
     EnvironmentPage,
     GradePage,
+    JoinDocument,
     ListedEnvironment,
     Many,
     MasterEnvelope,
@@ -241,6 +242,10 @@ class OrchestratorClient:
     async def node(self, address: str) -> NodeReport:
         """Return what became of a node's work."""
         return await self._get(NodeReport, f"/v1/nodes/{address}")
+
+    async def join_document(self) -> JoinDocument:
+        """Return where the orchestrator's run is. Check it with `muster.clients.join.check_join`."""
+        return await self._get(JoinDocument, "/v1/join")
 
     async def run_info(self, run: int) -> RunDescription:
         """Return terms, addresses, relays and files of a run: all a newcomer needs."""

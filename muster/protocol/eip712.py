@@ -30,6 +30,7 @@ from muster.protocol.messages import (
     EnvironmentClaim,
     EnvironmentDecision,
     Grade,
+    JoinDocument,
     SignedAs,
     SignedRequest,
     UploadReceipt,
@@ -42,8 +43,8 @@ UNSIGNED: Final = "0x" + "00" * 65
 _ABSENT: Final = {"string": "", "int64": -1, "bytes32": bytes(32)}
 _HALF_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141 // 2
 
-SignedMessage = SignedRequest | UploadReceipt | Verdict | Grade | EnvironmentClaim | EnvironmentDecision
-M = TypeVar("M", SignedRequest, UploadReceipt, Verdict, Grade, EnvironmentClaim, EnvironmentDecision)
+SignedMessage = SignedRequest | UploadReceipt | Verdict | Grade | EnvironmentClaim | EnvironmentDecision | JoinDocument
+M = TypeVar("M", SignedRequest, UploadReceipt, Verdict, Grade, EnvironmentClaim, EnvironmentDecision, JoinDocument)
 
 
 class TypedSigner(Protocol):

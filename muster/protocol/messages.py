@@ -275,6 +275,29 @@ class RunDescription(Message):
     """Content hashes of the run's files (task set, tokenizer, model configuration) by relative path."""
 
 
+class JoinDocument(Message):
+    """Where a run is: what a machine must know to take part, in one document that the run's storage key signed.
+
+    `muster.clients.join` checks it against the chain.
+    """
+
+    struct: ClassVar = "Join"
+
+    run: UInt32
+    chain_id: Annotated[int, Field(ge=1, lt=1 << 53), SignedAs("uint64")]
+    rpc_url: str = Field(max_length=300)
+    """Endpoint of a local chain (31337); empty for any other, since everything is checked by what an endpoint says."""
+    token: Address
+    registry: Address
+    runs: Address
+    court: Address
+    from_block: Annotated[int, Field(ge=0, lt=1 << 63), SignedAs("uint64")]
+    """The block of the deployment: where following events begins."""
+    orchestrator: str = Field(max_length=300, pattern=r"^https?://")
+    """Its base URL."""
+    signature: Signature
+
+
 class RelayOffer(Message):
     """A member serves the weights it holds. An offer expires after some minutes unless it is repeated."""
 

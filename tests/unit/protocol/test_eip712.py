@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from muster.errors import MalformedError
 from muster.protocol.eip712 import Domain, Struct, recover, recover_signer, sign_message, struct_of, values_of
-from muster.protocol.messages import Grade, Message, SignedRequest, UploadReceipt, Verdict
+from muster.protocol.messages import Grade, JoinDocument, Message, SignedRequest, UploadReceipt, Verdict
 from tests.support.signing_samples import HERE, KEY, a_receipt, a_verdict
 
 
@@ -82,6 +82,11 @@ def test_receipt_signed_by_eth_account_recovers_by_hand():
             Grade,
             "Grade(uint32 run,uint32 step,address node,uint32 index,bytes32 root,address validator,bytes32 grades,"
             "bytes32 salt)",
+        ),
+        (
+            JoinDocument,
+            "Join(uint32 run,uint64 chainId,string rpcUrl,address token,address registry,address runs,address court,"
+            "uint64 fromBlock,string orchestrator)",
         ),
     ],
 )
