@@ -62,13 +62,14 @@ class WorkerContext:
         """Read the node's state from the chain."""
         if self._min_validators is None:
             self._min_validators = await self.chain.call(runs.min_validators())
-        node, work, state, info, head = await asyncio.gather(
-            self.chain.call(registry.node(self.node)),
+        # A conviction ends a node's work in the same transaction: read after its work, a node whose work has ended
+        # is seen jailed, and never as one that only brought a file late.
+        work, state, info = await asyncio.gather(
             self.chain.call(runs.work(self.node)),
             self.chain.call(runs.run_state(self.run)),
             self.chain.call(runs.run_info(self.run)),
-            self.chain.head(),
         )
+        node, head = await asyncio.gather(self.chain.call(registry.node(self.node)), self.chain.head())
         leaving = node.status not in (Status.NONE, Status.ACTIVE)
         withdrawable_at = await self.chain.call(registry.withdrawable_at(self.node)) if leaving else 0
         pay = self.terms.pay_of(node.work_class) if node.work_class < len(self.terms.classes) else 0

@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -16,6 +17,7 @@ from muster.chain.client import Chain, event_of, vote_hash
 from muster.chain.cursor import EventCursor
 from muster.constants import HOUR_SECONDS
 from muster.contracts import court, registry, runs
+from muster.contracts.codec import Call
 from muster.contracts.court import CaseOpened, CaseResolved, Flaw, Kind, Outcome, Refuted, VouchRefuted
 from muster.contracts.registry import Status
 from muster.contracts.runs import Paused
@@ -32,11 +34,13 @@ from tests.support.chain import Deployment, deploy_on, funded_on
 from validator.journal import ValidatorJournal
 from validator.sealing import vouch_leaf, vouch_tree
 from worker.context import WorkerContext
+from worker.decisions import ConvictedError, waiting_reason
 from worker.defender import Defender
 from worker.journal import WorkJournal
 
-WORKERS = ("honest", "long", "beyond", "twice", "vouched", "missing", "defended")
+WORKERS = ("honest", "long", "beyond", "twice", "vouched", "missing", "defended", "caught")
 LENGTH = 3
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -194,6 +198,36 @@ async def test_a_worker_shows_its_receipt_by_itself(scene: Scene, tmp_path: Path
         assert (await chain.call(court.case_of(last - 1))).outcome is Outcome.DISMISSED
         assert (await chain.call(court.case_of(last))).outcome is Outcome.OPEN, "a receipt answers nothing else"
         await defender.dismiss_open()
+    journal.close()
+
+
+async def test_a_worker_convicted_while_it_reads_its_state_says_so(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_fixture, node = scene.run_fixture, scene.address("caught")
+    leaves = await scene.leaves("caught")
+    leaves[7] = replace(leaves[7], position=8)
+    tree = await scene.commit("caught", leaves)
+    journal = WorkJournal(tmp_path, node)
+    one_at_a_time = asyncio.Lock()
+    async with run_fixture.chain("caught") as chain:
+        terms, settings = await chain.terms(run_fixture.run), Settings.model_validate({"run": run_fixture.run})
+        context = WorkerContext(settings, chain, None, terms, CPU_FP32, journal)  # type: ignore[arg-type]
+        read = chain.call
+
+        async def convicted_after_the_first(call: Call[T]) -> T:
+            async with one_at_a_time:
+                found = await read(call)
+                if call.label in ("Registry.node", "Runs.work") and not await scene.is_jailed("caught"):
+                    shown = court.Opening(leaves[7], tree.proof(7))
+                    await scene.stranger.send(court.prove(court.Target(node, 0, 0, tree.root), [shown]))
+                return found
+
+        monkeypatch.setattr(chain, "call", convicted_after_the_first)
+        facts = await context.facts()
+        assert facts.node.status is Status.JAILED
+        with pytest.raises(ConvictedError, match="this worker is jailed"):
+            waiting_reason(facts)
     journal.close()
 
 
