@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Annotated, Any, TypeVar
 
 from eth_utils.address import to_checksum_address
-from fastapi import APIRouter, Depends, FastAPI, Path, Query, Request, Response
+from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -45,6 +45,17 @@ from orchestrator import problems
 from orchestrator.auth import Caller, read_body
 from orchestrator.metrics import Measured, observe
 from orchestrator.problems import documented
+from orchestrator.routing import (
+    Ack,
+    AddressPath,
+    HashPath,
+    Here,
+    Index,
+    OurRun,
+    Signed,
+    SignedByAnybody,
+    json_response,
+)
 from orchestrator.service import OrchestratorService
 from orchestrator.status_page import page_response
 from orchestrator.summary import EventPage, Summary
@@ -58,12 +69,6 @@ MESSAGE_SECONDS = 30.0
 """Longest time for a JSON body to arrive."""
 
 
-class Ack(BaseModel):
-    """Answer to a message."""
-
-    new: bool
-
-
 class StoredFileResponse(StreamingResponse):
     """A stored file. When storage fails half way the connection is closed, since the status is sent already."""
 
@@ -74,10 +79,6 @@ class StoredFileResponse(StreamingResponse):
             log.error("a file was cut short", reason=str(error), hint=error.hint)
 
 
-RunId = Annotated[int, Path(ge=0, lt=1 << 32)]
-Index = Annotated[int, Path(ge=0, lt=1 << 32)]
-AddressPath = Annotated[str, Path(pattern=r"^0x[0-9a-fA-F]{40}$")]
-HashPath = Annotated[str, Path(pattern=r"^0x[0-9a-f]{64}$")]
 Text = TypeVar("Text", bound=BaseModel)
 
 _SIGNED = documented(401, 403, 404, 408, 409, 413, 422, 429, 503)
@@ -88,30 +89,6 @@ _KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "Known already",
 def _json_body(model: type[BaseModel]) -> dict[str, Any]:
     """Describe a body that is read and hashed before it is parsed, for the OpenAPI document."""
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
-
-
-async def _service(request: Request) -> OrchestratorService:
-    return request.app.state.service  # async, since FastAPI calls other functions in a thread, at three times the cost
-
-
-async def _our_run(run: RunId, service: Annotated[OrchestratorService, Depends(_service)]) -> int:
-    if run != service.run:
-        raise problems.another_run(run, service.run)
-    return run
-
-
-async def _caller(request: Request, service: Annotated[OrchestratorService, Depends(_service)]) -> Caller:
-    return await service.gate.enter(request)
-
-
-async def _anybody(request: Request, service: Annotated[OrchestratorService, Depends(_service)]) -> Caller:
-    return service.gate.identify(request)
-
-
-Here = Annotated[OrchestratorService, Depends(_service)]
-OurRun = Annotated[int, Depends(_our_run)]
-Signed = Annotated[Caller, Depends(_caller)]
-SignedByAnybody = Annotated[Caller, Depends(_anybody)]
 
 
 def create_app(service: OrchestratorService) -> FastAPI:
@@ -338,7 +315,7 @@ async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
 async def accepted(service: Here, _: OurRun, min_step: Annotated[int, Query(ge=0, lt=1 << 32)] = 0) -> Response:
     """Send commitments accepted for training, oldest first, with the accepting verdicts."""
-    return _json(await service.queries.accepted(min_step))
+    return json_response(await service.queries.accepted(min_step))
 
 
 @runs.get("/runs/{run}/demand")
@@ -357,7 +334,7 @@ async def post_step(request: Request, service: Here, run: OurRun, caller: Signed
 @runs.get("/runs/{run}/summary", response_model=Summary)
 async def summary(service: Here, _: OurRun) -> Response:
     """Send everything that a live view shows, at most half a second old."""
-    return _json(await service.summaries.json())
+    return json_response(await service.summaries.json())
 
 
 @runs.get("/runs/{run}/events")
@@ -421,7 +398,3 @@ async def decide_environment(
 async def get_environment(service: Here, name: HashPath) -> StoredFileResponse:
     """Send an environment by its content hash, which the reader checks."""
     return await _content(service.environments.packs, name)
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
