@@ -24,9 +24,13 @@ from sqlalchemy import (
 )
 from sqlalchemy.schema import SchemaItem
 
+from muster.protocol.announcements import MAX_DEVICE, MAX_NAME
+
 metadata: Final = MetaData()
-VERSION: Final = "6"
+VERSION: Final = "7"
 """Of these tables: raise it with every change of one."""
+MAX_METRIC: Final = 80
+"""Characters of a metric's name that is kept for charts."""
 MAX_SOURCE: Final = 60
 """Characters of an event's source."""
 
@@ -58,9 +62,13 @@ nodes: Final = _table(
     Column("block", BigInteger, nullable=False),
     Column("first_step", BigInteger, nullable=False),
     Column("settled", BigInteger, nullable=False, default=0),
+    Column("joined", BigInteger, nullable=False, default=0),
+    Column("transaction", _HASH, nullable=False, default=""),
+    Index("nodes_by_operator", "operator"),
 )
 """Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its draws
-follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid."""
+follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid; `joined` the chain's time
+of `block`, and `transaction` that in which it registered."""
 
 checkpoints: Final = _table(
     "checkpoints",
@@ -72,6 +80,14 @@ checkpoints: Final = _table(
     Column("transaction", _HASH, nullable=False),
     Column("entropy", _HASH, nullable=False),
 )
+"""Published steps."""
+
+seals: Final = _table(
+    "seals",
+    Column("validator", _ADDRESS, primary_key=True),
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+)
+"""Hours that validators have sealed."""
 
 commitments: Final = _table(
     "commitments",
@@ -85,8 +101,37 @@ commitments: Final = _table(
     Column("reason", String(24)),
     Index("commitments_by_step", "step"),
     Index("commitments_by_hour", "hour", "node"),
+    Index("commitments_by_node_and_hour", "node", "hour"),
 )
 """`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them."""
+
+tallies: Final = _table(
+    "tallies",
+    Column("node", _ADDRESS, primary_key=True),
+    Column("status", String(9), primary_key=True),
+    Column("reason", String(24), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+)
+"""How many commitments each node has of which status and reason ("" for none): kept, since counting takes too long."""
+
+step_tallies: Final = _table(
+    "step_tallies",
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("work_class", Integer, primary_key=True, autoincrement=False),
+    Column("status", String(9), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+)
+"""The same by the policy step and the class of the worker."""
+
+hour_tallies: Final = _table(
+    "hour_tallies",
+    Column("hour", Integer, primary_key=True, autoincrement=False),
+    Column("node", _ADDRESS, primary_key=True),
+    Column("status", String(9), primary_key=True),
+    Column("count", BigInteger, nullable=False),
+    Index("hour_tallies_by_node", "node", "hour"),
+)
+"""The same by the hour of the chain in which they were made."""
 
 credits: Final = _table(
     "credits",
@@ -111,9 +156,41 @@ cases: Final = _table(
     Column("guilty_votes", Integer, nullable=False),
     Column("opened_in", _HASH, nullable=False),
     Column("resolved_in", _HASH),
+    Column("step", BigInteger, nullable=False),
+    Column("root", _HASH, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("commit_ends", BigInteger, nullable=False),
+    Column("reveal_ends", BigInteger, nullable=False),
     Index("cases_by_commitment", "node", "index"),
+    Index("cases_by_challenger", "challenger"),
 )
-"""Juried cases; `opened_in` and `resolved_in` are transactions."""
+"""Juried cases; `opened_in` and `resolved_in` are transactions, `commit_ends` and `reveal_ends` the chain's seconds."""
+
+votes: Final = _table(
+    "votes",
+    Column("case_id", BigInteger, primary_key=True, autoincrement=False),
+    Column("judge", _ADDRESS, primary_key=True),
+    Column("guilty", Boolean),
+    Column("absent", Boolean, nullable=False, default=False),
+    Column("committed_in", _HASH),
+    Column("revealed_in", _HASH),
+)
+"""What the judges of a case did. `guilty` is null until a vote is revealed; the last two are transactions."""
+
+proofs: Final = _table(
+    "proofs",
+    Column("block", BigInteger, primary_key=True),
+    Column("log_index", BigInteger, primary_key=True),
+    Column("node", _ADDRESS, nullable=False),
+    Column("index", BigInteger, nullable=False),
+    Column("prover", _ADDRESS, nullable=False),
+    Column("kind", String(24), nullable=False),
+    Column("flaw", String(24), nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("transaction", _HASH, nullable=False),
+    Index("proofs_by_commitment", "node", "index"),
+)
+"""Commitments that the contract itself found false."""
 
 payments: Final = _table(
     "payments",
@@ -122,9 +199,12 @@ payments: Final = _table(
     Column("node", _ADDRESS, nullable=False),
     Column("kind", String(8), nullable=False),
     Column("amount", String(30), nullable=False),
-    Index("payments_by_node", "node"),
+    Column("time", BigInteger, nullable=False),
+    Column("transaction", _HASH, nullable=False),
+    Index("payments_by_node", "node", "block"),
 )
-"""What nodes were paid (`claim`) or lost (`void`, `slash`): token wei as decimal text, for want of bits."""
+"""What nodes were paid (`claim`) or lost (`void`, `slash`, `fine`): token wei as decimal text, for want of bits. `time`
+is the chain's."""
 
 # From members
 
@@ -182,6 +262,65 @@ steps: Final = _table(
 )
 """The trainer's report of each update; a newer one of the same step replaces it."""
 
+metric_buckets: Final = _table(
+    "metric_buckets",
+    Column("name", String(MAX_METRIC), primary_key=True),
+    Column("level", Integer, primary_key=True, autoincrement=False),
+    Column("bucket", BigInteger, primary_key=True, autoincrement=False),
+    Column("count", BigInteger, nullable=False),
+    Column("total", Float, nullable=False),
+    Column("low", Float, nullable=False),
+    Column("high", Float, nullable=False),
+)
+"""The reports' numbers, for charts: a bucket of level L has 8^L steps, so any range is read in few rows."""
+
+node_names: Final = _table(
+    "node_names",
+    Column("node", _ADDRESS, primary_key=True),
+    Column("name", String(MAX_NAME), nullable=False),
+    Column("named", BigInteger, nullable=False),
+    Column("document", Text, nullable=False),
+)
+"""What operators call their nodes. `document` is an announcements.NodeName; the one with the latest `named` counts."""
+
+machines: Final = _table(
+    "machines",
+    Column("node", _ADDRESS, primary_key=True),
+    Column("device", String(MAX_DEVICE), nullable=False),
+    Column("devices", Integer, nullable=False),
+    Column("tokens_per_second", Float, nullable=False),
+    Column("received", Float, nullable=False),
+)
+"""What nodes said last of the machines they run on. Nobody checks it, and nothing is paid by it."""
+
+served: Final = _table(
+    "served",
+    Column("url", String(200), primary_key=True),
+    Column("node", _ADDRESS, primary_key=True),
+    Column("bytes", BigInteger, nullable=False),
+    Column("received", Float, nullable=False),
+)
+"""How many bytes of weights each node says it has received from which source."""
+
+scores: Final = _table(
+    "scores",
+    Column("step", BigInteger, primary_key=True, autoincrement=False),
+    Column("benchmark", String(40), primary_key=True),
+    Column("score", Float, nullable=False),
+    Column("measured", BigInteger, nullable=False),
+    Column("document", Text, nullable=False),
+)
+"""What steps score on published benchmarks. `document` is an announcements.BenchmarkScore."""
+
+file_tokens: Final = _table(
+    "file_tokens",
+    Column("file_hash", _HASH, primary_key=True),
+    Column("node", _ADDRESS, nullable=False),
+    Column("tokens", BigInteger, nullable=False),
+    Index("file_tokens_by_node", "node"),
+)
+"""Completion tokens of files that were accepted, counted by reading them."""
+
 spent: Final = _table(
     "spent",
     Column("file_hash", _HASH, primary_key=True),
@@ -226,5 +365,18 @@ nonces: Final = _table(
 )
 """Requests seen and not expired; a replay finds its nonce here, after a restart too."""
 
-FROM_CHAIN: Final = (nodes, checkpoints, commitments, credits, cases, payments)
+FROM_CHAIN: Final = (
+    nodes,
+    checkpoints,
+    seals,
+    commitments,
+    tallies,
+    step_tallies,
+    hour_tallies,
+    credits,
+    cases,
+    votes,
+    proofs,
+    payments,
+)
 """What a reorg empties, to be read anew."""

@@ -25,6 +25,7 @@ from eth_utils.exceptions import ValidationError
 
 from muster.constants import PROTOCOL_VERSION
 from muster.errors import MalformedError
+from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import (
     EnvironmentClaim,
@@ -43,8 +44,29 @@ UNSIGNED: Final = "0x" + "00" * 65
 _ABSENT: Final = {"string": "", "int64": -1, "bytes32": bytes(32)}
 _HALF_ORDER: Final = 0xFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFFEBAAEDCE6AF48A03BBFD25E8CD0364141 // 2
 
-SignedMessage = SignedRequest | UploadReceipt | Verdict | Grade | EnvironmentClaim | EnvironmentDecision | JoinDocument
-M = TypeVar("M", SignedRequest, UploadReceipt, Verdict, Grade, EnvironmentClaim, EnvironmentDecision, JoinDocument)
+SignedMessage = (
+    SignedRequest
+    | UploadReceipt
+    | Verdict
+    | Grade
+    | EnvironmentClaim
+    | EnvironmentDecision
+    | JoinDocument
+    | NodeName
+    | BenchmarkScore
+)
+M = TypeVar(
+    "M",
+    SignedRequest,
+    UploadReceipt,
+    Verdict,
+    Grade,
+    EnvironmentClaim,
+    EnvironmentDecision,
+    JoinDocument,
+    NodeName,
+    BenchmarkScore,
+)
 
 
 class TypedSigner(Protocol):

@@ -1,0 +1,110 @@
+"""What members say of themselves for others to read: names, machines, benchmark scores. Nobody is paid by any of it.
+
+A name and a score are signed by themselves, so that they can be shown and rebuilt from storage. A machine's report
+counts by the signed request that carries it.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from typing import Annotated, ClassVar, Final
+
+from pydantic import Field, FiniteFloat
+
+from muster.protocol.messages import Address, Many, Message, Signature, SignedAs, UInt32
+
+MAX_NAME: Final = 40
+"""Characters of a node's name."""
+MAX_DEVICE: Final = 60
+"""Characters of a device's name."""
+MAX_SOURCES: Final = 64
+"""Sources of weights in one report."""
+BENCHMARK_PATTERN: Final = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
+
+
+class NodeName(Message):
+    """What an operator calls one of its nodes. Of several names of a node the one with the latest `named` counts."""
+
+    struct: ClassVar = "NodeName"
+
+    run: UInt32
+    node: Address
+    name: str = Field(max_length=MAX_NAME)
+    """Empty: it has none any more."""
+    named: Annotated[int, Field(ge=0, lt=1 << 53), SignedAs("uint64")]
+    """Unix seconds (wall clock)."""
+    signature: Signature
+    """By the node's operator."""
+
+
+class ReceivedBytes(Message):
+    """How much a node received from one source of weights since its last report."""
+
+    url: str = Field(max_length=200)
+    """Base URL."""
+    bytes: int = Field(ge=0, lt=1 << 53)
+
+
+class MachineReport(Message):
+    """What a node says of the machine it runs on. Sent every few minutes; the last one counts."""
+
+    run: UInt32
+    device: str = Field(max_length=MAX_DEVICE)
+    """The kind of GPU, or the processor where there is none."""
+    devices: int = Field(ge=1, le=65_536)
+    tokens_per_second: FiniteFloat = Field(ge=0, le=1e9)
+    """Completion tokens, over the time since the last report; 0 for a validator."""
+    received: Many[ReceivedBytes] = Field(default_factory=list, max_length=MAX_SOURCES)
+    """Weights that arrived and were right."""
+
+
+class BenchmarkScore(Message):
+    """What a step of the run scores on a published benchmark."""
+
+    struct: ClassVar = "BenchmarkScore"
+
+    run: UInt32
+    step: UInt32
+    benchmark: str = Field(pattern=BENCHMARK_PATTERN)
+    score: FiniteFloat = Field(ge=0, le=1)
+    low: FiniteFloat = Field(ge=0, le=1)
+    high: FiniteFloat = Field(ge=0, le=1)
+    """Ends of the 95 % interval."""
+    tasks: UInt32
+    samples: UInt32
+    """Answers to each task."""
+    measured: Annotated[int, Field(ge=0, lt=1 << 53), SignedAs("uint64")]
+    """Unix seconds (wall clock). Of several scores of one step and benchmark the latest counts."""
+    signature: Signature
+    """By the run's trainer or its owner."""
+
+
+class DayEarnings(Message):
+    """What workers that are active now made in the last 24 hours: pay of commitments that nobody refuted, in token wei.
+
+    Of workers that were there for less than a day, what they made in their time, extended to a day.
+    """
+
+    run: UInt32
+    workers: int
+    """With at least an hour of work; without any the rest is 0."""
+    low: int
+    """Of the worker at a quarter, from below."""
+    median: int
+    high: int
+    """Of the worker at three quarters."""
+
+
+def name_problem(name: str) -> str:
+    """Return why this cannot be a node's name, as what it does; "" when it can. An empty name is a way to have none."""
+    if len(name) > MAX_NAME:
+        return f"has {len(name)} characters; at most {MAX_NAME}"
+    if name != unicodedata.normalize("NFC", name):
+        return "is not in Unicode's form NFC"
+    if name != " ".join(name.split()):
+        return "begins or ends with a space, or has two in a row"
+    if any(unicodedata.category(letter)[0] not in "LN" and letter not in " ._-+#'" for letter in name):
+        return "may have letters, digits, spaces and . _ - + # ' only"
+    if name.lower().startswith("0x"):
+        return "looks like an address"
+    return ""

@@ -1,0 +1,121 @@
+"""Rank who takes part: workers, validators, trainers, relays, authors of tasks. Lists are made once in a while."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+from muster.protocol.messages import Message
+from orchestrator.attribution import AuthorLine
+
+MAX_LINES: Final = 200
+"""Lines of one answer."""
+
+WorkerOrder = Literal["accepted", "tokens", "earned", "day", "uptime", "since", "name"]
+ValidatorOrder = Literal["inspections", "won", "lost", "since", "name"]
+
+
+class WorkerLine(Message):
+    """Money is in token wei."""
+
+    rank: int
+    """By the order that was asked for, from 1, before any search."""
+    address: str
+    name: str
+    """Set by the operator's signature; empty for none."""
+    operator: str
+    status: str
+    work_class: int
+    since: int
+    """The chain's seconds at which it joined."""
+    accepted_groups: int
+    accepted: int
+    """Commitments."""
+    pending: int
+    rejected: int
+    void: int
+    tokens: int
+    earned: int
+    """Claimed in all."""
+    in_window: int
+    day: int
+    """Pay of the commitments of the last 24 hours that nobody refuted."""
+    uptime: float
+    """Share of the hours since it joined in which it made a commitment."""
+    device: str
+    devices: int
+    tokens_per_second: float
+    """As it said in the last minutes; 0 for one that said nothing."""
+
+
+class WorkerPage(Message):
+    run: int
+    order: WorkerOrder
+    offset: int
+    total: int
+    """Workers that the search found."""
+    workers: list[WorkerLine]
+
+
+class ValidatorLine(Message):
+    rank: int
+    address: str
+    name: str
+    operator: str
+    status: str
+    since: int
+    inspections: int
+    """Verdicts."""
+    accepts: int
+    rejections: int
+    won: int
+    """Cases that it opened and that ended guilty, and proofs."""
+    lost: int
+    """Cases that it opened and that ended not guilty."""
+    open: int
+    votes: int
+    """Votes revealed as a judge."""
+    absences: int
+    seals: int
+    slashed: int
+    fined: int
+    """Token wei."""
+    device: str
+
+
+class ValidatorPage(Message):
+    run: int
+    order: ValidatorOrder
+    offset: int
+    total: int
+    validators: list[ValidatorLine]
+
+
+class TrainerLine(Message):
+    address: str
+    steps: int
+    """Published on chain."""
+    updates: int
+    """Reports of steps with a batch."""
+    last: float | None
+    """When its newest report arrived."""
+
+
+class RelayLine(Message):
+    url: str
+    operator: str
+    """Empty for one of the run's owner."""
+    listed: bool
+    """Whether the directory names it now."""
+    bytes: int
+    """That nodes of other operators say they received from it."""
+    nodes: int
+    """How many say so."""
+
+
+class Others(Message):
+    """Everybody who is no node."""
+
+    run: int
+    trainers: list[TrainerLine]
+    relays: list[RelayLine]
+    authors: list[AuthorLine]
