@@ -19,7 +19,7 @@ from muster.cli.session import Session, command
 from muster.errors import ConfigError, MusterError, UnreachableError, UsageError
 from muster.runtime.files import write_atomically
 from muster.runtime.secret_files import read_secret
-from muster.swarm.plan import ROLES
+from muster.swarm.launch import ROLES
 
 app = typer.Typer()
 

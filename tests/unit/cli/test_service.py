@@ -12,7 +12,7 @@ import pytest
 
 from muster.cli.service import FINAL, quoted, unit_name, unit_text
 from muster.errors import UsageError
-from muster.swarm.plan import ROLES
+from muster.swarm.launch import ROLES
 from tests.support.machine import Machine
 
 UNIT = """\
