@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -86,8 +86,8 @@ def chain_spec(
     states, latest_only, saved: as `muster.chain.anvil.anvil_command` has them.
     """
     command = anvil_command(port, block_time=BLOCK_SECONDS, states=states, latest_only=latest_only, saved=saved)
-    kept = {} if saved is None else {"stop_seconds": SAVING_SECONDS}
-    return ProcessSpec(name="chain", command=tuple(command), log=log, ready_port=port, restarts=0, **kept)
+    spec = ProcessSpec(name="chain", command=tuple(command), log=log, ready_port=port, restarts=0)
+    return spec if saved is None else replace(spec, stop_seconds=SAVING_SECONDS)
 
 
 def shared_settings(

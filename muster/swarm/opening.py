@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
+from eth_utils.address import to_checksum_address
+
 from muster.chain.anvil import LocalChain
 from muster.chain.client import NO_TIP, Chain, event_of
 from muster.chain.deploy import deploy, verify_deployment
@@ -37,7 +39,9 @@ async def give_gas(settings: ChainSettings, addresses: Sequence[str]) -> None:
     """Give ether on a local chain to all of these that are short of it. Raises ConfigError on any other chain."""
     async with connected(settings) as web3:
         local = await LocalChain.open(web3)
-        balances = await in_one_trip(web3, *(web3.eth.get_balance(address) for address in addresses))
+        balances = await in_one_trip(
+            web3, *(web3.eth.get_balance(to_checksum_address(address)) for address in addresses)
+        )
         await local.fund([one for one, wei in zip(addresses, balances, strict=True) if wei < LEAST_ETHER])
 
 

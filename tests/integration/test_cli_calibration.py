@@ -10,7 +10,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from muster.cli.run import UNCALIBRATED_PARAMETERS
+from muster.cli.run_terms import UNCALIBRATED_PARAMETERS
 from muster.models.files import model_hash, parameter_count
 from muster.protocol.hashes import content_hash
 from muster.protocol.terms_file import read_terms
