@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from pydantic import Field
@@ -15,6 +16,7 @@ from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database, insert_once, upsert
 from orchestrator.events import record_event
+from orchestrator.page import tallies
 from orchestrator.queries import Queries
 from orchestrator.tables import spent, steps
 
@@ -65,9 +67,7 @@ class Reports:
             files = dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
             row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
             upsert(connection, steps, row)
-            connection.execute(delete(spent).where(spent.c.step == report.step))
-            for name, used in files.items():
-                insert_once(connection, spent, {"file_hash": name, "step": report.step, "used": used})
+            self._use_up(connection, report.step, files)
             shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
             record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
             if report.finished:
@@ -75,6 +75,18 @@ class Reports:
 
         await self._database.write(write)
         STEP.set(kept.report.step)
+
+    def _use_up(self, connection: Connection, step: int, files: Mapping[str, bool]) -> None:
+        """Note which files a step has used or left out, in place of what was noted before; and count them anew."""
+        before, had_batch = tallies.files_used(connection, step), tallies.has_batch(connection, step)
+        connection.execute(delete(spent).where(spent.c.step == step))
+        for name, used in files.items():
+            insert_once(connection, spent, {"file_hash": name, "step": step, "used": used})
+        after = tallies.files_used(connection, step)
+        for node in before | after:
+            tallies.add(connection, node, "files", after[node] - before[node])
+        trained = tallies.has_batch(connection, step) - had_batch
+        tallies.add(connection, self._queries.terms.trainer, "updates", trained)
 
 
 def _with_earlier(report: StepReport, connection: Connection) -> StepReport:

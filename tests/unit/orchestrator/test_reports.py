@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import select
@@ -12,16 +13,17 @@ from orchestrator.database import Database
 from orchestrator.events import record_event
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import events, spent, steps
+from tests.support.commitment_samples import rules
 
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
 
 async def told(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
     """What is known of a step, and which files are used up, after these reports."""
-    nobody: Any = None
+    queries: Any = SimpleNamespace(terms=rules().terms)
     database = await Database.open(url, "a test")
     try:
-        receiver = Reports(nobody, database, storage_url=f"file:{folder}")
+        receiver = Reports(queries, database, storage_url=f"file:{folder}")
         for received, report in enumerate(reports):
             await receiver.record(KeptReport(report=report, received=received))
         document = await database.read(lambda connection: connection.execute(select(steps.c.document)).scalar())
