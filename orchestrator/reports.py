@@ -16,9 +16,9 @@ from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database, insert_once, upsert
 from orchestrator.events import record_event
-from orchestrator.page import tallies
+from orchestrator.page import series, tallies
 from orchestrator.queries import Queries
-from orchestrator.tables import spent, steps
+from orchestrator.tables import MAX_METRIC, spent, steps
 
 MAX_FILES: Final = 10_000
 """Most files one report may name."""
@@ -41,6 +41,7 @@ class Reports:
         self._queries = queries
         self._database = database
         self.copies = ContentStore(storage_url, "steps")
+        self._has_warned = False
 
     async def receive(self, caller: Caller, run: int, report: StepReport) -> None:
         """Take a report. A later one of the same step replaces it: a restarted trainer may train a step again.
@@ -68,6 +69,7 @@ class Reports:
             row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
             upsert(connection, steps, row)
             self._use_up(connection, report.step, files)
+            self._warn_of(series.record(connection, report.step, report.metrics))
             shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
             record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
             if report.finished:
@@ -75,6 +77,17 @@ class Reports:
 
         await self._database.write(write)
         STEP.set(kept.report.step)
+
+    def _warn_of(self, left_out: list[str]) -> None:
+        """Warn once of metrics that charts will not show."""
+        if left_out and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "charts leave out some of the trainer's metrics",
+                metrics=[name[:MAX_METRIC] for name in left_out[:3]],
+                of=len(left_out),
+                hint=f"a run can have {series.MAX_NAMES} metrics, whose names print and have {MAX_METRIC} characters",
+            )
 
     def _use_up(self, connection: Connection, step: int, files: Mapping[str, bool]) -> None:
         """Note which files a step has used or left out, in place of what was noted before; and count them anew."""
