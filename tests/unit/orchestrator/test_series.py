@@ -78,6 +78,7 @@ def expected(told: list[Report], first: int, last: int, width: int) -> list[Seri
 
 
 @example(told=[(3, {"reward": 1.0, "kl": 2.0}), (3, {"reward": 0.5})], first=0, span=10, points=10)
+@example(told=[(step, {"reward": 1.0}) for step in (0, 7, 8, 15, 16, 17)], first=8, span=7, points=1)
 @given(
     told=st.lists(reports, max_size=12),
     first=st.one_of(*near),
