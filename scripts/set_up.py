@@ -27,6 +27,7 @@ STAMPS = ROOT / ".stamps"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
+CHARTS = ROOT / "orchestrator" / "page" / "static" / "vendor" / "uplot"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
 LANES = 2
 """Steps that run side by side: building the component takes one core as long as most of the others together."""
@@ -177,6 +178,14 @@ def node_version() -> int:
     return int(found.group(1)) if found else 0
 
 
+def copy_charts() -> None:
+    """Copy the page's chart library to where the orchestrator serves it from, and wheels take it from."""
+    source = ROOT / "node_modules" / "uplot"
+    CHARTS.mkdir(parents=True, exist_ok=True)
+    for name in ("LICENSE", "dist/uPlot.esm.js", "dist/uPlot.min.css"):
+        shutil.copyfile(source / name, CHARTS / Path(name).name)
+
+
 def build_contracts() -> None:
     call([PYTHON, "scripts/build_contracts.py"], hint="read the compiler's message above")
 
@@ -226,11 +235,19 @@ def steps() -> list[Step]:
         ),
         Step(
             "node",
-            "Node packages (Foundry, solc, OpenZeppelin)",
+            "Node packages (Foundry, solc, OpenZeppelin, uPlot, axe-core)",
             ("package.json", "package-lock.json"),
             ROOT / "node_modules" / ".bin" / "forge",
             install_node_packages,
             needs=(),
+        ),
+        Step(
+            "charts",
+            "the page's chart library",
+            ("package-lock.json", "scripts/set_up.py"),
+            CHARTS / "uPlot.min.css",
+            copy_charts,
+            needs=("node",),
         ),
         Step(
             "component",

@@ -118,6 +118,19 @@ def test_node_is_asked_for_by_version(set_up: ModuleType, monkeypatch: pytest.Mo
         set_up.install_node_packages()
 
 
+def test_the_chart_library_comes_with_its_licence(
+    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(set_up, "ROOT", ROOT)
+    monkeypatch.setattr(set_up, "CHARTS", tmp_path / "static" / "uplot")
+    set_up.copy_charts()
+    copied = {path.name: path.read_text() for path in set_up.CHARTS.iterdir()}
+    assert sorted(copied) == ["LICENSE", "uPlot.esm.js", "uPlot.min.css"]
+    assert "MIT" in copied["LICENSE"]
+    assert re.search(r"^export \{ uPlot as default \}", copied["uPlot.esm.js"], re.MULTILINE)
+    assert copied["uPlot.min.css"].startswith(".uplot")
+
+
 def test_other_machines_and_extras_are_refused(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_up, "EXTRA", "tpu")
     with pytest.raises(set_up.SetupError, match="MUSTER_EXTRA is 'tpu'"):
