@@ -71,8 +71,8 @@ def _case_opened(data: Mapping[str, Any], names: Names) -> _Told:
 
 
 def _case_ended(data: Mapping[str, Any], names: Names) -> _Told:
-    outcome = str(data.get("outcome", ""))
-    text = f"case {data.get('case')} ended: {outcome.replace('_', ' ')}, {data.get('guilty')} of {data.get('reveals')} votes guilty"
+    outcome, votes = str(data.get("outcome", "")), f"{data.get('guilty')} of {data.get('reveals')} votes guilty"
+    text = f"case {data.get('case')} ended: {outcome.replace('_', ' ')}, {votes}"
     tone: Tone = "bad" if outcome == "guilty" else "plain"
     return called(data.get("node"), names), text, f"/court/{data.get('case')}", tone
 
@@ -82,7 +82,8 @@ def _convicted(data: Mapping[str, Any], names: Names) -> str:
 
 
 def _rejected(data: Mapping[str, Any], names: Names) -> _Told:
-    text = f"commitment {data.get('index')} is rejected for {_kind(data, 'reason')}, by {called(data.get('validator'), names)}"
+    why, by = _kind(data, "reason"), called(data.get("validator"), names)
+    text = f"commitment {data.get('index')} is rejected for {why}, by {by}"
     return called(data.get("node"), names), text, f"/nodes/{data.get('node')}/{data.get('index')}", "warn"
 
 
@@ -91,7 +92,12 @@ def _kind(data: Mapping[str, Any], key: str = "kind") -> str:
 
 
 def _plain(text: str, href: str = "/", tone: Tone = "plain") -> Callable[..., _Told]:
-    return lambda data, names: ("", text.format_map({key: shown(str(value)) for key, value in data.items()}), href, tone)
+    return lambda data, names: (
+        "",
+        text.format_map({key: shown(str(value)) for key, value in data.items()}),
+        href,
+        tone,
+    )
 
 
 _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Told]]] = {

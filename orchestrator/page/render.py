@@ -1,13 +1,13 @@
-"""Turn documents into HTML: the templates' environment, and how numbers, times, addresses and strangers' text are shown.
+"""Turn documents into HTML: the templates' environment, and how numbers, times, addresses and texts are shown. Pure.
 
 Every value is escaped by Jinja. Strangers' text goes through `shown` besides: what is not printed becomes an escape, so
-that it can neither turn the direction of writing nor hide. Pure.
+that it can neither turn the direction of writing nor hide.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,6 +22,9 @@ DASH: Final = "–"
 """In place of what is not known."""
 MAX_LINE: Final = 400
 """Characters of strangers' text within a line; the rest is left out."""
+STRIP_WIDTH: Final = 720
+STRIP_HEIGHT: Final = 72
+"""Of a timeline, in its own units."""
 _SIZES: Final = ("B", "kB", "MB", "GB", "TB")
 _SPANS: Final = (("d", 86_400), ("h", 3_600), ("min", 60), ("s", 1))
 
@@ -116,7 +119,8 @@ def mark(address: str) -> Markup:
     path = "".join(f"M{x} {y}h1v1h-1z" for x, y in sorted({*cells, *((4 - x, y) for x, y in cells)}))
     hue = digest[20] * 360 // 256
     return Markup(
-        '<svg class="mark" viewBox="0 0 5 5" width="15" height="15" aria-hidden="true"><path d="{}" fill="hsl({} 55% 48%)"/></svg>'
+        '<svg class="mark" viewBox="0 0 5 5" width="15" height="15" aria-hidden="true">'
+        '<path d="{}" fill="hsl({} 55% 48%)"/></svg>'
     ).format(path, hue)
 
 
@@ -133,7 +137,9 @@ def bars(parts: Iterable[tuple[str, int]], total: int) -> Markup:
     for kind, count in parts:
         if count and total:
             width = 100 * count / total
-            drawn.append(Markup('<rect class="is-{}" x="{:.2f}" y="0" width="{:.2f}" height="6"/>').format(kind, at, width))
+            drawn.append(
+                Markup('<rect class="is-{}" x="{:.2f}" y="0" width="{:.2f}" height="6"/>').format(kind, at, width)
+            )
             at += width
     return Markup('<svg class="bar" viewBox="0 0 100 6" preserveAspectRatio="none" aria-hidden="true">{}</svg>').format(
         Markup("").join(drawn)
@@ -172,3 +178,37 @@ def environment() -> Environment:
     }
     made.globals |= {"bars": bars, "countdown": countdown, "query": query, "word": word, "escape": escape, "DASH": DASH}
     return made
+
+
+def strip(hours: Sequence[tuple[int, Mapping[str, int]]]) -> Markup:
+    """Return a timeline: a column for each hour from the first to the last, its parts stacked, with the hours named.
+
+    hours: (hours since 1970, commitments by what became of them), rising.
+    """
+    if not hours:
+        return Markup("")
+    first, last = hours[0][0], hours[-1][0]
+    most = max(1, *(sum(parts.values()) for _, parts in hours))
+    width = STRIP_WIDTH / (last - first + 1)
+    columns = []
+    for hours_since, parts in hours:
+        foot = STRIP_HEIGHT
+        told = ", ".join(f"{count} {kind}" for kind, count in parts.items() if count)
+        rects = []
+        for kind, count in parts.items():
+            height = STRIP_HEIGHT * count / most
+            foot -= height
+            if count:
+                x = (hours_since - first) * width
+                rect = '<rect class="is-{}" x="{:.2f}" y="{:.2f}" width="{:.2f}" height="{:.2f}"/>'
+                rects.append(Markup(rect).format(kind, x, foot, max(0.5, width * 0.86), height))
+        columns.append(
+            Markup("<g><title>{}: {}</title>{}</g>").format(
+                hour(hours_since), told or "nothing", Markup("").join(rects)
+            )
+        )
+    label = f"Commitments by the hour, from {hour(first)} to {hour(last)}; at most {most} in one hour"
+    return Markup(
+        '<figure class="strip"><svg viewBox="0 0 {} {}" preserveAspectRatio="none" role="img" aria-label="{}">{}</svg>'
+        "<figcaption><span>{}</span><span>{}</span></figcaption></figure>"
+    ).format(STRIP_WIDTH, STRIP_HEIGHT, label, Markup("").join(columns), hour(first), hour(last))

@@ -12,12 +12,12 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "step": "A published state of the model. Step 0 is the one the run began with; its roots are on chain.",
         "checkpoint": "The weights of a step, as files that anybody can fetch and check against the root on chain.",
         "policy step": "The step whose weights wrote a rollout.",
-        "orchestrator": "The service behind this page: nodes exchange files and verdicts here. It decides nothing about "
-        "money or guilt; the contracts do.",
+        "orchestrator": "The service behind this page: nodes exchange files and verdicts here. It decides nothing "
+        "about money or guilt; the contracts do.",
         "trainer": "The process that turns accepted work into the next step.",
         "run owner": "Who created the run and pays its escrow.",
-        "escrow": "Tokens that the owner put into the contract. Pay is reserved there as soon as work is committed, so a "
-        "claim can always be paid.",
+        "escrow": "Tokens that the owner put into the contract. Pay is reserved there as soon as work is committed, "
+        "so a claim can always be paid.",
         "cost per step": "Pay of the commitments made at one step that nobody refuted; the median of the newest steps.",
         "demand": "How much accepted or waiting work the trainer has, and whether it wants more.",
         "block": "The newest block of the chain that this orchestrator has read.",
@@ -40,7 +40,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "commitment": "A worker's promise on chain: the root over a file of rollouts. Each pays the same.",
         "draw": "Task, budget and random numbers of every rollout follow from the chain. Nobody chooses their work.",
         "thinking budget": "The number of tokens that the prompt announces for thinking.",
-        "reward": "What the task's own scorer says that an answer is worth, from 0 to 1. Everybody computes the same number.",
+        "reward": "What the task's own scorer says that an answer is worth, from 0 to 1. Everybody computes the same "
+        "number.",
         "accepted": "Enough validators found nothing wrong: the trainer may use it.",
         "pending": "Not judged yet.",
         "rejected": "A validator found something wrong. It is not trained on; that is not yet an accusation.",
@@ -55,7 +56,8 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "benchmark": "A published test that the owner or trainer ran on a step, and signed.",
         "completion length": "Tokens per answer, beside the budget that was announced.",
         "entropy": "How undecided the model is at each token, in nats. It falls as the model becomes sure.",
-        "mismatch": "How far the trainer's log-probabilities are from those of the workers' engines, in nats per token.",
+        "mismatch": "How far the trainer's log-probabilities are from those of the workers' engines, in nats per "
+        "token.",
         "gradient norm": "Size of an update before it is clipped.",
         "groups without signal": "Share of groups whose answers were all worth the same: they teach nothing.",
     },
@@ -65,14 +67,16 @@ SECTIONS: Final[Mapping[str, Mapping[str, str]]] = {
         "evidence": "A file with which anybody can run the check again.",
         "case": "An accusation on chain: validators vote, first hidden and then shown.",
         "proof": "Something false that the contract could see by itself: no vote is needed.",
-        "convicted": "Found guilty: a part of the stake is lost, unsettled pay is void, and the key can never join again.",
+        "convicted": "Found guilty: a part of the stake is lost, unsettled pay is void, and the key can never join "
+        "again.",
         "jury": "Validators who joined well before the case, and are neither accuser, accused nor owner.",
         "seal": "A validator's statement that it has inspected an hour. A sealed hour matures sooner.",
     },
     "Money": {
         "stake": "Tokens that a node locks when it joins. They come back some days after it retires.",
         "slash": "The part of a stake that a conviction takes.",
-        "window": "The 24 hours after the end of an hour in which its work can still be accused; 72 if it is not sealed.",
+        "window": "The 24 hours after the end of an hour in which its work can still be accused; 72 if it is not "
+        "sealed.",
         "maturing": "Pay that is in the window.",
         "claimable": "Pay whose window has passed: anybody may claim it for the operator.",
         "claimed": "Pay that was paid out.",

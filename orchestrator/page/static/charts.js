@@ -1,6 +1,8 @@
 // Draw metrics over steps by uPlot: each number's mean with the band of its lowest and highest, hover, and new steps
 // as they come. What is drawn is also there as a table.
 
+import uPlot from "./vendor/uplot/uPlot.esm.js";
+
 const NAMES_AT_ONCE = 16;
 const POINTS = 400;
 const APPENDED = 200;
@@ -13,7 +15,7 @@ let appended = 0;
 
 export async function startCharts() {
   const place = document.querySelector(".charts[data-series]");
-  if (!place || !window.uPlot) return;
+  if (!place) return;
   await load(place);
   document.addEventListener("muster:change", event => append(place, event.detail));
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => charts.forEach(chart => chart.draw()));
@@ -123,10 +125,10 @@ class Chart {
     };
     const curves = this.names.map((_, place) => ({
       label: this.labels[place], stroke: colour(`--curve-${1 + place % 4}`), width: 2, spanGaps: true,
-      dash: place >= 4 ? [6, 4] : undefined, points: { show: this.points.size < 25, size: 5 }, value: (_, value) => shown(value),
+      dash: place >= 4 ? [6, 4] : undefined, points: { show: this.points.size < 25, size: 5 }, value: (drawn, value, _, at) => this.told(drawn, value, at),
     }));
     const hidden = { stroke: "transparent", width: 0, points: { show: false }, spanGaps: true };
-    const band = this.hasBand() ? [{ ...hidden, label: "lowest", value: (_, v) => shown(v) }, { ...hidden, label: "highest", value: (_, v) => shown(v) }] : [];
+    const band = this.hasBand() ? [{ ...hidden, label: "lowest" }, { ...hidden, label: "highest" }] : [];
     const options = {
       width: Math.max(200, this.plot.clientWidth), height: HEIGHT,
       cursor: { sync: { key: SYNC }, y: false, focus: { prox: 24 } },
@@ -137,8 +139,16 @@ class Chart {
       legend: { live: true },
     };
     this.plot.replaceChildren();
-    this.drawn = new window.uPlot(options, this.columns(), this.plot);
+    this.plot.classList.toggle("has-band", this.hasBand());
+    this.drawn = new uPlot(options, this.columns(), this.plot);
     this.describe();
+  }
+
+  // Return a value as the legend shows it: with the band that it is the mean of, where there is one.
+  told(drawn, value, at) {
+    if (value === null || value === undefined || at === null || !this.hasBand()) return shown(value);
+    const [low, high] = [drawn.data[2][at], drawn.data[3][at]];
+    return low === high ? shown(value) : `${shown(value)} (${shown(low)} to ${shown(high)})`;
   }
 
   remove() {

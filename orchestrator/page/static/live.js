@@ -33,7 +33,7 @@ function take(state) {
     if (text === undefined || element === document.body || element.textContent === text) continue;
     element.textContent = text;
     if (element.dataset.tone) element.dataset.tone = state.tone;
-    else freshen(element);
+    else if (element.dataset.live !== "block") freshen(element); // which changes every second
   }
   feed(state.events);
   document.dispatchEvent(new CustomEvent("muster:change", { detail: state }));

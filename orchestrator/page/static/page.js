@@ -2,13 +2,12 @@
 // Without this script every number is still there: the server has written it.
 
 import { startClocks } from "./clock.js";
-import { startCharts } from "./charts.js";
 import { startCopying } from "./copy.js";
 import { followRun } from "./live.js";
 import { startRefreshing } from "./refresh.js";
 
 startClocks(document);
 startCopying(document);
-startCharts();
+if (document.querySelector(".charts")) import("./charts.js").then(({ startCharts }) => startCharts());
 startRefreshing();
 followRun();
