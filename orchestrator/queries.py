@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import itemgetter
@@ -27,7 +28,6 @@ from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, agreed_grades, commitment_status
 from orchestrator.database import Database
-from orchestrator.kept_answers import KeptAnswers
 from orchestrator.page.tallies import find_commitment, set_status
 from orchestrator.run_facts import ChainState, latest_step, run_facts
 from orchestrator.tables import (
@@ -46,6 +46,9 @@ MAX_NODE_VERDICTS: Final = 50
 MAX_GRADES: Final = 200
 MAX_GRADES_ANSWER: Final = 6 << 20
 """Characters of grades in one answer, unless a single one has more."""
+MAX_KEPT: Final = 64
+"""Answers kept at the same time."""
+
 _ACCEPTED: Final = TypeAdapter(list[AcceptedCommitment])
 _WORK: Final = itemgetter("node", "index", "root")
 
@@ -79,7 +82,8 @@ class Queries:
         self.run = run
         self.terms = terms
         self._groups_wanted = batch_groups * demand_batches
-        self.kept = KeptAnswers(database)
+        self._kept: dict[tuple, tuple[int, asyncio.Task[Any]]] = {}
+        """Answers, finished or being made, and the version of the database that each is of."""
         self.chain = ChainState()
         """What the follower read at its last poll."""
 
@@ -103,9 +107,7 @@ class Queries:
 
         As a JSON list of AcceptedCommitment: many poll it, and it is the longest answer.
         """
-        return await self.kept.at_this_version(
-            ("accepted", min_step), lambda connection: self._accepted(connection, min_step)
-        )
+        return await self._keep(("accepted", min_step), lambda connection: self._accepted(connection, min_step))
 
     def _accepted(self, connection: Connection, min_step: int) -> bytes:
         query = (
@@ -164,7 +166,7 @@ class Queries:
 
     async def demand(self) -> Demand:
         """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
-        return await self.kept.at_this_version(("demand", self.chain.now // HOUR_SECONDS), self._demand)
+        return await self._keep(("demand", self.chain.now // HOUR_SECONDS), self._demand)
 
     def _demand(self, connection: Connection) -> Demand:
         latest = latest_step(connection)
@@ -195,7 +197,7 @@ class Queries:
 
     async def facts(self) -> RunFacts:
         """Return the same, read once at each version of the database and state of the chain."""
-        return await self.kept.at_this_version(("facts", replace(self.chain, read_at=0.0)), self.run_facts)
+        return await self._keep(("facts", replace(self.chain, read_at=0.0)), self.run_facts)
 
     async def node_report(self, address: str) -> NodeReport | None:
         """Return how a node's commitments ended; None for a stranger. `accepted` and `rejected` count commitments."""
@@ -228,6 +230,18 @@ class Queries:
         found = {"commitments": total, "rollouts": total * self.terms.positions, "rejected": dict(rejected)}
         return found | {state: states[state] for state in ("accepted", "pending", "void")}
 
+    async def _keep(self, key: tuple, make: Callable[[Connection], Any]) -> Any:
+        """Return the answer to `key` at this version of the database, computed once however many ask meanwhile."""
+        version = self._database.version
+        kept = self._kept.get(key)
+        if kept is None or kept[0] != version or (kept[1].done() and _has_failed(kept[1])):
+            if len(self._kept) > MAX_KEPT:
+                self._kept.clear()
+            task = asyncio.create_task(self._database.read(make), name="kept answer")
+            task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled
+            kept = self._kept[key] = (version, task)
+        return await asyncio.shield(kept[1])
+
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
         """Decide a commitment's status anew, after a verdict or a case about it; return None when there is none."""
         committed = find_commitment(connection, node, index)
@@ -243,6 +257,10 @@ class Queries:
         )
         set_status(connection, committed, found.state, found.reason)
         return found
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None
 
 
 # Single facts, for callers that have a connection
