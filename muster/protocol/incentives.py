@@ -134,7 +134,10 @@ class RunCosts:
 
 
 def least_stake(pay: int, commitments: int, slash_bps: int, bounty_bps: int) -> int:
-    """Return the least stake whose conviction burns what so many commitments are paid, so that it covers them."""
+    """Return the least stake, but for some wei, whose conviction burns what so many commitments are paid.
+
+    It covers them: so many of a node may be unsettled.
+    """
     burned = pay * commitments
     slash = -(-burned * BASIS_POINTS // (BASIS_POINTS - bounty_bps))
     return -(-slash * BASIS_POINTS // slash_bps)

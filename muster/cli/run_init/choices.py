@@ -15,6 +15,7 @@ from eth_utils.address import is_address
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from muster.errors import ConfigError, UsageError
+from muster.models.files import context_of
 from muster.runtime.files import write_atomically
 from muster.runtime.units import parse_amount
 from muster.settings.recipes import RecipeName
@@ -24,6 +25,8 @@ from muster.tasksets.families import FAMILIES
 Network = Literal["local", "base-sepolia"]
 
 NEW_MODEL: Final = "new"
+NEW_CONTEXT: Final = 512
+"""Of a model that is made here. Mirrors `muster.models.init.CONTEXT`, which imports torch."""
 OPEN: Final = "open"
 OWNER: Final = "owner"
 """Who may validate: anybody who locks a stake, or whom the run's owner admits."""
@@ -154,10 +157,19 @@ def read_choices(path: Path) -> RunChoices:
 
 
 def write_choices(path: Path, choices: RunChoices) -> None:
-    """Keep what was chosen."""
-    write_atomically(path, HEAD + to_toml(choices.model_dump(exclude_none=True)))
+    """Keep what was chosen, unless the file says it already: a person may have written it in other words."""
+    if not path.exists() or read_choices(path) != choices:
+        write_atomically(path, HEAD + to_toml(choices.model_dump(exclude_none=True)))
 
 
 def merged(known: RunChoices, given: RunChoices) -> RunChoices:
     """Return the known choices with those that are given now in their place."""
     return make_choices(known.model_dump(exclude_none=True) | given.model_dump(exclude_none=True))
+
+
+def known_context(choices: RunChoices) -> int | None:
+    """Return the context of the chosen model as far as it is known before it is made or fetched, in tokens."""
+    if choices.model in (None, NEW_MODEL):
+        return NEW_CONTEXT
+    folder = Path(str(choices.model)).expanduser()
+    return context_of(folder) if folder.is_dir() else None

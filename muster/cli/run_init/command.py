@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from muster.cli.run_init.choices import merged, read_choices
+from muster.cli.run_init.choices import known_context, merged, read_choices
 from muster.cli.run_init.design import design_of
 from muster.cli.run_init.flow import RunInit, settle
 from muster.cli.run_init.folder import RunFolder
@@ -50,7 +50,7 @@ async def init(
     choices = merged(known, typed_choices(chosen, about_file, session.options, known))
     if sys.stdin.isatty() and not session.options.yes:
         choices = ask_all(choices, _ask, session.note)
-    design = design_of(choices)
+    design = design_of(choices, known_context(choices))
     if start and not design.is_local:
         raise UsageError("a public run is started by its three processes", hint=f"muster run init {folder} names them")
     if anew and not design.is_local:
@@ -73,4 +73,9 @@ async def init(
 
 
 def _ask(text: str, default: str) -> str:
-    return typer.prompt(text, default=default, err=True, show_default=bool(default))
+    """Ask on stderr, since stdout carries the result; return what was typed, or the default."""
+    print(f"{text} [{default}]: " if default else f"{text}: ", end="", file=sys.stderr, flush=True)
+    line = sys.stdin.readline()
+    if not line:  # the end of the input: Ctrl-D
+        raise typer.Abort
+    return line.strip() or default

@@ -27,7 +27,8 @@ CHAINS: Final[dict[Network, int]] = {"local": CHAIN_ANVIL, "base-sepolia": CHAIN
 
 SHORT_BUDGETS: Final = (8, 12, 16)
 LONG_BUDGETS: Final = (512, 1024, 2048)
-"""Thinking budgets: of a model that is made here or of a trial, and of others."""
+"""Thinking budgets: of a trial or of a model with a short context, as those made here have, and of others."""
+LONG_CONTEXT: Final = 2 * 2048 + 1024
 
 LOCAL_BATCH: Final = 16
 LOCAL_GROUP: Final = 8
@@ -45,9 +46,6 @@ SUMS: Final = frozenset({"sums", "stories"})
 
 WASTE: Final = 2
 """A batch is closed at so many times the files that it needs where every group has a signal."""
-
-NEW_CONTEXT: Final = 512
-"""Of a model that is made here. Mirrors `muster.models.init.CONTEXT`, which imports torch."""
 
 FUNDED_STEPS: Final = 1000
 FAUCET: Final = 10_000 * TOKEN
@@ -132,8 +130,11 @@ def families_of(tasks: str) -> tuple[str, ...]:
     return names if set(names) <= set(FAMILY_NAMES) else ()
 
 
-def design_of(choices: RunChoices) -> RunDesign:
-    """Decide everything. Raises UsageError where only the owner can say, ConfigError for what the contract refuses."""
+def design_of(choices: RunChoices, context: int | None) -> RunDesign:
+    """Decide everything. Raises UsageError where only the owner can say.
+
+    context: of the model, in tokens; None where it is not known before the model is fetched.
+    """
     # 1. Where, and of what.
     network = choices.network or "local"
     local, model = network == "local", choices.model or NEW_MODEL
@@ -144,7 +145,8 @@ def design_of(choices: RunChoices) -> RunDesign:
     summed = bool(SUMS & set(families_of(tasks)))
 
     # 2. Lengths, and what a batch is made of.
-    budgets = choices.budgets or (SHORT_BUDGETS if local or model == NEW_MODEL else LONG_BUDGETS)
+    short = local or (context is not None and context < LONG_CONTEXT)
+    budgets = choices.budgets or (SHORT_BUDGETS if short else LONG_BUDGETS)
     recipe: RecipeName = choices.recipe or "muster"
     batch = choices.batch_groups or (LOCAL_BATCH if local else TrainerSettings(recipe=recipe).batch_groups)
     share = max(1, batch // LOCAL_FILES) if local else min(batch, defaults["groups_per_commitment"])
@@ -244,7 +246,10 @@ def terms_of(design: RunDesign, parts: RunParts, keys: OwnerKeys) -> Terms:
     """Return the terms. Raises ConfigError for what the contract, the model's context or the files' bound refuses."""
     defaults = LOCAL_DEFAULTS if design.is_local else PUBLIC_DEFAULTS
     admitter = {OPEN: NOBODY, OWNER: keys.owner}.get(design.validators) or to_checksum_address(design.validators)
-    prompt = design.max_prompt_tokens or parts.longest_prompt or defaults["max_prompt_tokens"]
+    foreseen = defaults["max_prompt_tokens"]
+    if parts.context is not None:
+        foreseen = max(1, min(foreseen, parts.context - design.max_completion_tokens))
+    prompt = design.max_prompt_tokens or parts.longest_prompt or foreseen
     chosen = {
         "admitter": admitter,
         "pay": design.pay,

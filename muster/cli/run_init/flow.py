@@ -9,20 +9,21 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from rich.markup import escape
 
 from muster.chain.types import AddressBook
 from muster.cli.run_init import owner
 from muster.cli.run_init.choices import OWNER as OWNER_ADMITS
-from muster.cli.run_init.choices import RunChoices, write_choices
-from muster.cli.run_init.design import OwnerKeys, RunDesign, RunParts, cautions, costs_of, terms_of
+from muster.cli.run_init.choices import RunChoices, known_context, write_choices
+from muster.cli.run_init.design import OwnerKeys, RunDesign, RunParts, cautions, costs_of, design_of, terms_of
 from muster.cli.run_init.files import SERVICES, owner_settings, readme_text, settings_text
 from muster.cli.run_init.folder import RunFolder
 from muster.cli.run_init.parts import make_parts, model_folder
-from muster.cli.run_init.questions import SOMEBODY, known_parts
+from muster.cli.run_init.questions import SOMEBODY
 from muster.cli.run_init.steps import ChainStatus, OwnerStep, RunOnDisk, owner_steps, step_documents, step_lines
 from muster.cli.run_init.table import economics, sentences
 from muster.cli.session import Session
-from muster.errors import ConfigError, UnreachableError
+from muster.errors import ConfigError, MusterError, UnreachableError
 from muster.protocol.terms import Terms
 from muster.protocol.terms_file import read_terms, write_terms
 from muster.runtime.units import Tokens
@@ -68,18 +69,26 @@ class RunInit:
 
     # Before anything is written
 
+    @property
+    def _foreseen_parts(self) -> RunParts:
+        return RunParts(context=known_context(self.choices))
+
     def preview(self) -> bool:
-        """Show what the terms mean, and ask; return False after a dry run. Of a run on chain nothing is left to ask."""
-        if self.is_fixed and not self.session.options.dry_run:
+        """Show what the terms mean, and ask; return False after a dry run.
+
+        Nothing is left to ask of a run on chain, nor where a public run's files are only made as they were.
+        """
+        is_same = self.choices == self.known and self.folder.terms.exists() and not self.design.is_local
+        if (self.is_fixed or is_same) and not self.session.options.dry_run:
             return True
-        foreseen = terms_of(self.design, known_parts(self.design), SOMEBODY)
+        foreseen = terms_of(self.design, self._foreseen_parts, SOMEBODY)
         for caution in cautions(foreseen, self.parts):
             self.session.note(f"mind: {caution}")
         title = f"Make {self.design.title or 'a run'} in {self.folder.path}, on the network {self.design.network}"
         return self.session.preview(title, sentences(self.design, foreseen))
 
     def dry_run_document(self) -> dict[str, Any]:
-        foreseen = terms_of(self.design, known_parts(self.design), SOMEBODY)
+        foreseen = terms_of(self.design, self._foreseen_parts, SOMEBODY)
         return {
             "dry_run": True,
             "folder": str(self.folder.path),
@@ -113,7 +122,7 @@ class RunInit:
 
         Raises ConfigError when choices were changed that could only change such terms.
         """
-        wanted, changed = terms_of(self.design, self.parts, self.keys), self.choices != self.known
+        wanted, changed = terms_of(self.design, self.parts, self.keys), self._has_other_terms()
         there = read_terms(self.folder.terms) if self.folder.terms.exists() else wanted
         if there == wanted:
             self.folder.write(self.folder.terms, write_terms(wanted))
@@ -140,6 +149,16 @@ class RunInit:
             return there
         self.folder.write(self.folder.terms, write_terms(wanted))
         return wanted
+
+    def _has_other_terms(self) -> bool:
+        """Return whether what was chosen now makes other terms than what the folder had."""
+        if self.known in (self.choices, RunChoices()):
+            return False
+        try:
+            before = terms_of(design_of(self.known, known_context(self.known)), self.parts, self.keys)
+        except MusterError:
+            return True
+        return before != terms_of(self.design, self.parts, self.keys)
 
     @property
     def disk(self) -> RunOnDisk:
@@ -275,7 +294,7 @@ async def open_here(plan: RunInit) -> None:
         f"run {status.run} is on chain, its escrow was given {Tokens(status.funded)}\n"
         f"next: muster run init {plan.folder.path} --start; the long way is in {plan.folder.readme}"
     )
-    plan.session.result(plan.document(status), text)
+    plan.session.result(plan.document(status), escape(text))
 
 
 async def deploy_publicly(plan: RunInit, *, send: bool) -> None:
@@ -287,7 +306,7 @@ async def deploy_publicly(plan: RunInit, *, send: bool) -> None:
         if missing and plan.session.preview(title, stake):
             await plan.open()
             status = await plan.status()
-    plan.session.result(plan.document(status), plan.deployment(status))
+    plan.session.result(plan.document(status), escape(plan.deployment(status)))
 
 
 async def settle(plan: RunInit, *, start: bool | None, send: bool) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from muster.cli.run_init.choices import (
@@ -17,13 +16,13 @@ from muster.cli.run_init.choices import (
     OPEN,
     OWNER,
     RunChoices,
+    known_context,
     make_choices,
     merged,
 )
-from muster.cli.run_init.design import NEW_CONTEXT, OwnerKeys, RunDesign, RunParts, costs_of, design_of, terms_of
+from muster.cli.run_init.design import OwnerKeys, RunDesign, RunParts, costs_of, design_of, terms_of
 from muster.cli.session import parse_numbers
 from muster.errors import MusterError, UsageError
-from muster.models.files import context_of
 from muster.runtime.units import Tokens, decimal_amount
 
 Ask = Callable[[str, str], str]
@@ -57,7 +56,7 @@ def _says(text: str) -> Callable[[RunChoices], str]:
 
 def _cost_of_a_step(choices: RunChoices) -> str:
     design = _design(choices)
-    costs = costs_of(design, terms_of(design, known_parts(design), SOMEBODY))
+    costs = costs_of(design, terms_of(design, RunParts(context=known_context(choices)), SOMEBODY))
     return f"a step costs {Tokens(costs.step)} to {Tokens(costs.most_step)}; more can be added at any time"
 
 
@@ -70,15 +69,7 @@ def _whole(text: str) -> int:
 
 def _design(choices: RunChoices) -> RunDesign:
     """Return the design of what is known so far."""
-    return design_of(merged(choices, RunChoices(host=choices.host or NOBODYS_HOST)))
-
-
-def known_parts(design: RunDesign) -> RunParts:
-    """Return what is known of the run's parts before they are made: the context of a model that is new or here."""
-    if design.model == NEW_MODEL:
-        return RunParts(context=NEW_CONTEXT)
-    folder = Path(design.model).expanduser()
-    return RunParts(context=context_of(folder) if folder.is_dir() else None)
+    return design_of(merged(choices, RunChoices(host=choices.host or NOBODYS_HOST)), known_context(choices))
 
 
 def _is_public(choices: RunChoices) -> bool:
@@ -142,8 +133,7 @@ def _ask_one(question: Question, choices: RunChoices, ask: Ask, tell: Tell) -> R
         typed = ask(question.text, default).strip()
         try:
             answered = merged(choices, make_choices({question.name: question.parse(typed)}))
-            design = _design(answered)
-            terms_of(design, known_parts(design), SOMEBODY)
+            terms_of(_design(answered), RunParts(context=known_context(answered)), SOMEBODY)
         except MusterError as error:
             tell(f"that cannot be: {error}")
             continue

@@ -186,7 +186,7 @@ def step_lines(steps: Sequence[OwnerStep], status: ChainStatus = ChainStatus(), 
     """Return the steps as text; marked: with what is done, and the gas of each at the price that was found."""
     lines: list[str] = []
     for number, step in enumerate(steps, 1):
-        mark = ("[done] " if step.done else "[todo] " if step.done is False else "") if marked else ""
+        mark = ("(done) " if step.done else "(to do) " if step.done is False else "") if marked else ""
         cost = f" ({_cost(step.gas, status.price)})" if step.gas and marked and not step.done else ""
         lines.append(f"{number}. {mark}{step.title}{cost}")
         lines += [f"     {command}" for command in step.commands]

@@ -57,6 +57,6 @@ def sentences(design: RunDesign, terms: Terms) -> dict[str, str]:
         f"deposits {it['jury_deposit']} until the end",
         "step": f"costs {least} ({files:,} files whose groups all have a signal) to {most} ({most_files:,} files)",
         "escrow": f"{it['escrow']}: {fewest:,} steps at least, {usual:,} where every group has a signal",
-        "window": f"pay is reserved until it matures: a worker at full speed keeps {it['reserved_sealed']} of an escrow "
-        f"reserved where hours are sealed, {it['reserved_unsealed']} where nobody seals",
+        "window": "pay is reserved until it matures: of an escrow a worker at full speed keeps "
+        f"{it['reserved_sealed']} reserved where hours are sealed, {it['reserved_unsealed']} where nobody seals",
     }
