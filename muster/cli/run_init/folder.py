@@ -39,7 +39,7 @@ STORAGE: Final = "storage"
 
 
 @dataclass(frozen=True)
-class Progress:
+class InitProgress:
     """What was done in a folder."""
 
     written: Mapping[str, str] = field(default_factory=dict)
@@ -97,8 +97,8 @@ class RunFolder:
         return self.path / "keys" / f"{name}.password"
 
     @cached_property
-    def progress(self) -> Progress:
-        return Progress.read(self._progress)
+    def progress(self) -> InitProgress:
+        return InitProgress.read(self._progress)
 
     def record(self, **changes: Any) -> None:
         """Change the progress, on disk too."""
@@ -115,7 +115,7 @@ class RunFolder:
         for path in self.state.iterdir() if self.state.is_dir() else ():
             if path.name not in (LOCK_NAME, "models"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        self.progress = Progress()
+        self.progress = InitProgress()
         self.record(written=written, checked=checked, made_of=made_of)
 
     # Files that people may edit

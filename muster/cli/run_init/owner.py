@@ -34,7 +34,7 @@ from muster.swarm.opening import (
     is_deployed,
 )
 
-Note = Callable[[str], None]
+Tell = Callable[[str], None]
 
 
 def address_of(folder: RunFolder, name: str) -> str:
@@ -106,7 +106,7 @@ async def open_run(
     terms: Terms,
     signer: Signer,
     escrow: int,
-    note: Note,
+    tell: Tell,
 ) -> int:
     """Do what is not done yet of the owner's steps on chain; return the run's number.
 
@@ -122,7 +122,7 @@ async def open_run(
     if design.is_local:
         await give_gas(settings, [signer.address, terms.trainer])
     if await ensure_deployed(settings, signer):
-        note(f"deployed the contracts: {settings.addresses}")
+        tell(f"deployed the contracts: {settings.addresses}")
     async with await Chain.connect(settings, signer) as chain:
         # 2. The run. Its number is written down as soon as it has one.
         run = folder.progress.run
@@ -130,15 +130,15 @@ async def open_run(
             folder.record(sending=True)
             run = await ensure_run(chain, terms)
             folder.record(run=run)
-            note(f"run {run} is on chain")
+            tell(f"run {run} is on chain")
 
         # 3. Its escrow, as far as the faucet goes.
         if folder.progress.funded < escrow:
             held = await ensure_tokens(chain, escrow - folder.progress.funded)
             total = await ensure_escrow(chain, run, escrow)
             folder.record(funded=total)
-            note(f"the escrow of run {run} has been given {Tokens(total)}")
+            tell(f"the escrow of run {run} has been given {Tokens(total)}")
             if total < escrow:
                 more = f"the faucet gives {Tokens(await chain.call(token.faucet_amount()))} a day"
-                note(f"{Tokens(escrow - total)} are missing and {Tokens(held)} were there: {more}; type it again then")
+                tell(f"{Tokens(escrow - total)} are missing and {Tokens(held)} were there: {more}; type it again then")
     return run

@@ -11,7 +11,7 @@ from muster.chain.keys import ensure_keystore
 from muster.cli.run_init.choices import RunChoices
 from muster.cli.run_init.design import OwnerKeys, design_of
 from muster.cli.run_init.files import readme_text
-from muster.cli.run_init.folder import Progress, RunFolder
+from muster.cli.run_init.folder import InitProgress, RunFolder
 from muster.cli.run_init.steps import ChainStatus, RunOnDisk, owner_steps, step_documents, step_lines
 from muster.constants import TOKEN
 from muster.errors import ConfigError
@@ -55,7 +55,7 @@ def test_a_file_written_before_a_kill_is_no_edit(tmp_path: Path) -> None:
 def test_progress_that_cannot_be_read_is_no_progress_that_is_lost(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     folder.record(run=3, funded=5)
-    assert RunFolder(tmp_path).progress == Progress(run=3, funded=5)
+    assert RunFolder(tmp_path).progress == InitProgress(run=3, funded=5)
     (folder.state / "init.json").write_text("{")
     with pytest.raises(ConfigError, match="cannot be read"):
         _ = RunFolder(tmp_path).progress
@@ -72,7 +72,7 @@ def test_a_trial_that_begins_anew_keeps_what_is_not_of_its_chain(tmp_path: Path)
     folder.begin_anew()
     assert [path for path in gone if path.exists()] == []
     assert all(path.exists() for path in kept)
-    assert RunFolder(tmp_path).progress == Progress(made_of={"tasks": "sort"}, checked={"a": 9})
+    assert RunFolder(tmp_path).progress == InitProgress(made_of={"tasks": "sort"}, checked={"a": 9})
 
 
 # --- Keys
