@@ -51,6 +51,8 @@ class RunInit:
     terms: Terms | None = None
     edited: list[str] = field(default_factory=list)
     """Files that a person has edited, and that are left as they are."""
+    told: list[str] = field(default_factory=list)
+    """Cautions that were shown."""
 
     @property
     def agreed(self) -> Terms:
@@ -82,10 +84,16 @@ class RunInit:
         if (self.is_fixed or is_same) and not self.session.options.dry_run:
             return True
         foreseen = terms_of(self.design, self._foreseen_parts, SOMEBODY)
-        for caution in cautions(foreseen, self.parts):
-            self.session.note(f"mind: {caution}")
+        self._caution(foreseen)
         title = f"Make {self.design.title or 'a run'} in {self.folder.path}, on the network {self.design.network}"
         return self.session.preview(title, sentences(self.design, foreseen))
+
+    def _caution(self, terms: Terms) -> None:
+        """Tell what the owner should know about terms that the contract takes; each once."""
+        for caution in cautions(terms, self.parts):
+            if caution not in self.told:
+                self.told.append(caution)
+                self.session.note(f"mind: {caution}")
 
     def dry_run_document(self) -> dict[str, Any]:
         foreseen = terms_of(self.design, self._foreseen_parts, SOMEBODY)
@@ -110,10 +118,10 @@ class RunInit:
 
         # 2. What the run is made of, and its terms.
         self.parts = await make_parts(self.session, self.folder, self.design, calibration)
-        self.write_settings()  # the chain's part is where its state is asked
+        if not self.folder.settings("orchestrator").exists():
+            self.write_settings()  # says how the chain is reached
         self.terms = await self._settle_terms()
-        for caution in cautions(self.terms, self.parts):
-            self.session.note(f"mind: {caution}")
+        self._caution(self.terms)
         write_choices(self.folder.choices, self.choices)
         self.write_settings()
 
