@@ -128,6 +128,7 @@ class Trial(RunningSwarm):
         self.participants = await register(self.request, self.run, keys, owner if admits else None)
         for node in self.participants:
             path = self.request.node(node.name) / "muster.toml"
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(to_toml(node_settings(self.request, node.name, self.run)), encoding="utf-8")
 
     async def start(self) -> None:

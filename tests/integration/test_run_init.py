@@ -8,6 +8,7 @@ import os
 import pty
 import re
 import shlex
+import shutil
 import stat
 import subprocess
 import sys
@@ -48,15 +49,31 @@ def chain(built_contracts: None) -> Iterator[Anvil]:
         yield running
 
 
-@pytest.fixture
-def machine(chain: Anvil, tmp_path: Path) -> Machine:
-    made = Machine(tmp_path, chain.url)
-    (tmp_path / "muster.toml").unlink()  # the folder of the run has all that it needs
+def bare_machine(folder: Path, anvil: Anvil) -> Machine:
+    made = Machine(folder, anvil.url)
+    (folder / "muster.toml").unlink()  # the folder of the run has all that it needs
     return made
 
 
-def words_of(machine: Machine, chain: Anvil, model: Path) -> tuple[str, ...]:
+@pytest.fixture
+def machine(chain: Anvil, tmp_path: Path) -> Machine:
+    return bare_machine(tmp_path, chain)
+
+
+def words_of(chain: Anvil, model: Path) -> tuple[str, ...]:
     return ("run", "init", "mine", "--rpc-url", chain.url, "--model", str(model), *FEW, "--port", "0", "--yes")
+
+
+@pytest.fixture(scope="module")
+def unopened(chain: Anvil, model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run whose files are written, and that is on no chain: keys, tasks and checks take seconds."""
+    machine = bare_machine(tmp_path_factory.mktemp("unopened"), chain)
+    nowhere = [word.replace(chain.url, "http://127.0.0.1:1") for word in words_of(chain, model)]
+    failed = machine.json(*nowhere, status=5)
+    assert "the files are written, but no chain answers" in failed["error"]
+    assert failed["hint"].startswith(f"muster run init {machine.folder / 'mine'} --start starts one")
+    assert "run" not in tomllib.loads((machine.folder / "mine" / "orchestrator.toml").read_text())
+    return machine.folder / "mine"
 
 
 def sent_by(anvil: Anvil, address: str) -> int:
@@ -83,7 +100,7 @@ def escrow_of(folder: Path, run: int) -> int:
 
 
 def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, chain: Anvil, model: Path) -> None:
-    made = machine.json(*words_of(machine, chain, model), "--title", "Sums", "--about", "Why\nnot")
+    made = machine.json(*words_of(chain, model), "--title", "Sums", "--about", "Why\nnot")
     folder = machine.folder / "mine"
     assert (made["run"], made["funded"], made["edited"], made["cautions"]) == (1, ESCROW, [], [])
     assert escrow_of(folder, 1) == ESCROW
@@ -148,16 +165,16 @@ def test_one_command_makes_a_run_that_exists_and_is_funded(machine: Machine, cha
 
 
 @pytest.mark.timeout(300)
-def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain: Anvil, model: Path) -> None:
+def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain: Anvil, unopened: Path) -> None:
     """It dies once at each of an owner's failpoints, and is typed again in fewer words each time."""
-    folder, fired = machine.folder / "mine", machine.folder / "fired"
+    folder, fired = Path(shutil.copytree(unopened, machine.folder / "mine")), machine.folder / "fired"
     fired.mkdir()
     points = ("owner.deployed", "owner.created", "owner.funded")
     assert set(points) == {point for point in POINTS if point.startswith("owner.")}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
     armed = {"MUSTER_FAILPOINT": ",".join(points), "MUSTER_FAILPOINT_DIR": str(fired), "HOME": str(machine.home)}
-    keys: dict[str, tuple[bytes, int]] = {}
-    words = words_of(machine, chain, model)
+    keys = contents(folder / "keys")
+    words = ("run", "init", "mine", "--yes", "--rpc-url", chain.url)
     for count in range(1, 4):
         command = [sys.executable, "-m", "muster", *words]
         died = subprocess.run(
@@ -165,7 +182,6 @@ def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain:
         )
         assert died.returncode == -9, died.stderr
         assert sorted(os.listdir(fired)) == sorted(points[:count])
-        keys = keys or contents(folder / "keys")
         words = ("run", "init", "mine", "--yes")
     made = machine.json(*words)
     assert (made["run"], made["funded"], escrow_of(folder, 1)) == (1, ESCROW, ESCROW)
@@ -186,7 +202,7 @@ def test_killed_in_between_it_goes_on_and_makes_one_run(machine: Machine, chain:
 
 
 def test_a_dry_run_writes_nothing_and_nobody_agrees_unasked(machine: Machine, chain: Anvil, model: Path) -> None:
-    words = words_of(machine, chain, model)
+    words = words_of(chain, model)
     shown = machine.json(*words, "--dry-run")
     assert (shown["dry_run"], shown["economics"]["escrow"]) == (True, ESCROW)
     assert not (machine.folder / "mine").exists()
@@ -198,23 +214,20 @@ def test_a_dry_run_writes_nothing_and_nobody_agrees_unasked(machine: Machine, ch
     assert not (machine.folder / "mine").exists()
 
 
-def test_without_a_chain_the_files_are_there_and_say_what_is_next(machine: Machine, chain: Anvil, model: Path) -> None:
-    words = words_of(machine, chain, model)
-    nowhere = [word.replace(chain.url, "http://127.0.0.1:1") for word in words]
-    failed = machine.json(*nowhere, status=5)
-    assert "the files are written, but no chain answers" in failed["error"]
-    assert "muster run init" in failed["hint"]
-    assert load_settings(machine.folder / "mine" / "orchestrator.toml").run == 1, "the default: none is written"
-    assert "run" not in tomllib.loads((machine.folder / "mine" / "orchestrator.toml").read_text())
+def test_files_that_were_written_without_a_chain_lead_to_a_run_once_there_is_one(
+    machine: Machine, chain: Anvil, unopened: Path
+) -> None:
+    folder = Path(shutil.copytree(unopened, machine.folder / "mine"))
+    terms = (folder / "run.toml").read_bytes()
     assert machine.json("run", "init", "mine", "--yes", "--rpc-url", chain.url)["funded"] == ESCROW
+    assert (folder / "run.toml").read_bytes() == terms
 
 
 def test_terms_that_were_edited_by_hand_hold_until_the_run_is_on_chain(
-    machine: Machine, chain: Anvil, model: Path
+    machine: Machine, chain: Anvil, unopened: Path
 ) -> None:
-    words = words_of(machine, chain, model)
-    machine.json(*(word.replace(chain.url, "http://127.0.0.1:1") for word in words), status=5)
-    path = machine.folder / "mine" / "run.toml"
+    folder = Path(shutil.copytree(unopened, machine.folder / "mine"))
+    path = folder / "run.toml"
     path.write_text(path.read_text().replace("async_level = 2", "async_level = 4"))
     refused = machine.json("run", "init", "mine", "--yes", "--pay", "0.06", status=78)
     assert "run.toml was edited, and options would change pay" in refused["error"]
@@ -222,26 +235,46 @@ def test_terms_that_were_edited_by_hand_hold_until_the_run_is_on_chain(
     assert made["edited"] == ["run.toml"]
 
     async def on_chain() -> int:
-        async with await Chain.connect(load_settings(machine.folder / "mine" / "orchestrator.toml").chain) as there:
+        async with await Chain.connect(load_settings(folder / "orchestrator.toml").chain) as there:
             return (await there.terms(made["run"])).async_level
 
     assert asyncio.run(on_chain()) == 4
     assert machine.json("run", "init", "mine", "--yes")["run"] == made["run"]
 
 
-def test_a_calibration_made_elsewhere_is_named_by_the_terms(machine: Machine, chain: Anvil, model: Path) -> None:
+def test_a_calibration_made_elsewhere_is_named_by_the_terms(
+    machine: Machine, chain: Anvil, model: Path, unopened: Path
+) -> None:
+    folder = Path(shutil.copytree(unopened, machine.folder / "mine"))
+    words = ("run", "init", "mine", "--yes", "--rpc-url", chain.url)
     other = small_model(machine.folder / "other", seed=2)
     (machine.folder / "calibration.json").write_bytes(calibration_of(other).to_bytes())
-    words = words_of(machine, chain, model)
     wrong = machine.json(*words, "--calibration", "calibration.json", status=3)
     assert "the calibration is of model" in wrong["error"]
     (machine.folder / "calibration.json").write_bytes(calibration_of(model).to_bytes())
     machine.json(*words, "--calibration", "calibration.json")
-    folder = machine.folder / "mine"
     assert read_terms(folder / "run.toml").profile == calibration_of(model).hash
     assert (folder / "run" / "calibration.json").read_bytes() == calibration_of(model).to_bytes()
     assert "--calibration run/calibration.json" in (folder / "README.txt").read_text()
     assert machine.json("run", "init", "mine", "--yes")["run"] == 1
+
+
+def test_a_local_chain_that_is_gone_is_named_and_the_run_begins_anew(
+    machine: Machine, start_anvil: Callable[..., Anvil], unopened: Path
+) -> None:
+    folder = Path(shutil.copytree(unopened, machine.folder / "mine"))
+    first = start_anvil()
+    words = ("run", "init", "mine", "--yes")
+    assert machine.json(*words, "--rpc-url", first.url)["run"] == 1
+    first.stop()
+    start_anvil(port=first.port)
+    gone = machine.json(*words, status=78)
+    assert gone["error"] == "run 1 of this folder is on a chain that is not there any more"
+    assert "--anew" in gone["hint"]
+    keys, terms = contents(folder / "keys"), (folder / "run.toml").read_bytes()
+    again = machine.json(*words, "--anew")
+    assert (again["run"], again["funded"], escrow_of(folder, 1)) == (1, ESCROW, ESCROW)
+    assert (contents(folder / "keys"), (folder / "run.toml").read_bytes()) == (keys, terms)
 
 
 def test_on_a_terminal_it_asks(machine: Machine, chain: Anvil) -> None:
@@ -276,17 +309,17 @@ def test_on_a_terminal_it_asks(machine: Machine, chain: Anvil) -> None:
 
 
 @pytest.fixture
-def public(start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path) -> tuple[Machine, Anvil]:
-    """A chain with Base Sepolia's id, whose endpoint the settings will name."""
+def public(start_anvil: Callable[..., Anvil], unopened: Path, tmp_path: Path) -> tuple[Machine, Anvil]:
+    """A chain with Base Sepolia's id, whose endpoint the settings will name, and a folder with keys and parts."""
     anvil = start_anvil(chain_id=CHAIN_BASE_SEPOLIA)
-    machine = Machine(tmp_path, anvil.url)
-    (tmp_path / "muster.toml").unlink()
-    return machine, anvil
+    shutil.copytree(unopened, tmp_path / "mine")
+    (tmp_path / "mine" / "choices.toml").unlink()
+    return bare_machine(tmp_path, anvil), anvil
 
 
 def public_words(anvil: Anvil, model: Path) -> tuple[str, ...]:
     where = ("--network", "base-sepolia", "--host", "run.example.org", "--rpc-url", anvil.url)
-    return ("run", "init", "mine", *where, "--model", str(model), *FEW, "--budgets", "8,12,16", "--yes")
+    return ("run", "init", "mine", *where, "--model", str(model), *FEW, "--yes")
 
 
 HURRY: Final = {"MUSTER_CHAIN__POLL_SECONDS": "0.1"}
