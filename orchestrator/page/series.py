@@ -141,13 +141,21 @@ def newest_numbers(connection: Connection) -> dict[str, float]:
     return found
 
 
-def newest_report(connection: Connection) -> int | None:
+def numbers_at(connection: Connection, step: int) -> dict[str, float]:
+    """Return the numbers of a step."""
+    buckets = metric_buckets.c
+    named = buckets.name.in_(metric_names(connection))
+    query = select(buckets.name, buckets.total).where(named, buckets.level == 0, buckets.bucket == step)
+    return {row.name: row.total for row in connection.execute(query)}
+
+
+def newest_step(connection: Connection) -> int | None:
     """Return the newest step that was reported."""
     return connection.execute(select(func.max(steps.c.step))).scalar()
 
 
 def metric_list(connection: Connection, run: int) -> MetricList:
-    return MetricList(run=run, newest=newest_report(connection), names=metric_names(connection))
+    return MetricList(run=run, newest=newest_step(connection), names=metric_names(connection))
 
 
 def steps_of_a_point(first: int, last: int, points: int) -> tuple[int, int]:
