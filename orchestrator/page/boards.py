@@ -16,17 +16,11 @@ from orchestrator.attribution import Attribution
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
 from orchestrator.page import series
+from orchestrator.page.feed import FeedLine
+from orchestrator.page.feed_log import read_feed
 from orchestrator.page.kept import KeptAnswers
-from orchestrator.page.leaderboard import (
-    Members,
-    Others,
-    ValidatorOrder,
-    ValidatorPage,
-    WorkerOrder,
-    WorkerPage,
-    read_members,
-    read_others,
-)
+from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
+from orchestrator.page.members import Members, read_members, read_others
 from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview
 from orchestrator.page.series import MetricList, SeriesPage
 from orchestrator.queries import Queries
@@ -36,6 +30,9 @@ LEAST_SECONDS: Final = 1.0
 MOST_SECONDS: Final = 10.0
 SHARE: Final = 0.01
 """Of the time may go into making one answer again and again, between these bounds."""
+
+FEED_LINES: Final = 60
+"""Of the feed that the page begins with."""
 
 T = TypeVar("T")
 
@@ -65,7 +62,7 @@ class Boards:
 
     async def overview(self) -> Overview:
         async def make() -> Overview:
-            chain, members = self._queries.chain, await self._members()
+            chain, members = self._queries.chain, await self.members()
             state = RunState(
                 block=self._follower.head_number,
                 block_time=self._follower.head_time,
@@ -79,12 +76,18 @@ class Boards:
         return await self._kept.get("overview", make)
 
     async def workers(self, order: WorkerOrder, offset: int, limit: int, search: str = "") -> WorkerPage:
-        total, lines = (await self._members()).workers.page(order, offset, limit, search)
+        total, lines = (await self.members()).workers.page(order, offset, limit, search)
         return WorkerPage(run=self.known.run, order=order, offset=offset, total=total, workers=lines)
 
     async def validators(self, order: ValidatorOrder, offset: int, limit: int, search: str = "") -> ValidatorPage:
-        total, lines = (await self._members()).validators.page(order, offset, limit, search)
+        total, lines = (await self.members()).validators.page(order, offset, limit, search)
         return ValidatorPage(run=self.known.run, order=order, offset=offset, total=total, validators=lines)
+
+    async def feed(self) -> list[FeedLine]:
+        """Return the newest notable events, newest first."""
+        read = self._database.read
+        lines, _ = await self._kept.get("feed", lambda: read(lambda connection: read_feed(connection, 0, FEED_LINES)))
+        return lines[::-1]
 
     async def others(self) -> Others:
         def read(connection: Connection) -> Others:
@@ -110,7 +113,7 @@ class Boards:
         key = tuple(names), first, last, points
         return await self._charts.get(key, lambda: self._database.read(read))
 
-    async def _members(self) -> Members:
+    async def members(self) -> Members:
         now = self._queries.chain.now
 
         def read(connection: Connection) -> Members:

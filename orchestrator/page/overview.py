@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Final, Literal
+from typing import Final
 
 from pydantic import Field
 from sqlalchemy import Connection, and_, func, select
@@ -16,7 +16,7 @@ from muster.protocol.messages import Demand, Message
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, run_blocking_reason
 from orchestrator.page import series
-from orchestrator.page.leaderboard import Members
+from orchestrator.page.members import Members
 from orchestrator.tables import cases, machines, nodes, scores, step_tallies, steps, tallies
 
 COST_STEPS: Final = 16
@@ -194,17 +194,6 @@ def read_overview(connection: Connection, known: RunIdentity, state: RunState) -
         metrics_step=report.step if report else None,
         benchmarks=_benchmarks(connection),
     )
-
-
-def current_state(finished: bool, blocked: str, wanted: bool) -> tuple[str, Literal["done", "wait", "go"]]:
-    """Return what the swarm does or waits for, as a sentence, and what kind of sentence that is. Pure."""
-    if finished:
-        return "Training is finished.", "done"
-    if blocked:
-        return f"No work is possible now: {blocked}.", "wait"
-    if wanted:
-        return "Work is wanted.", "go"
-    return "The trainer has enough work for now.", "go"
 
 
 def commitment_counts(connection: Connection) -> Counts:

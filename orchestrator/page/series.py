@@ -21,6 +21,8 @@ LEVELS: Final = 7
 MAX_POINTS: Final = 2_000
 MAX_SERIES: Final = 16
 """Metrics in one answer."""
+MAX_ALL_POINTS: Final = 8_000
+"""Points of all metrics in one answer: many of them have fewer each."""
 MAX_NAMES: Final = 256
 """Metrics of a run; further ones are not kept."""
 MAX_NUMBER: Final = 1e100
@@ -133,12 +135,15 @@ def metric_names(connection: Connection) -> list[str]:
 
 def newest_numbers(connection: Connection) -> dict[str, float]:
     """Return the newest number of each metric."""
+    found = {name: newest_number(connection, name) for name in metric_names(connection)}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def newest_number(connection: Connection, name: str) -> float | None:
+    """Return the newest number of a metric; None for one that nobody has reported."""
     buckets = metric_buckets.c
-    found = {}
-    for name in metric_names(connection):
-        newest = select(buckets.total).where(buckets.name == name, buckets.level == 0)
-        found[name] = connection.execute(newest.order_by(buckets.bucket.desc()).limit(1)).scalar_one()
-    return found
+    newest = select(buckets.total).where(buckets.name == name, buckets.level == 0)
+    return connection.execute(newest.order_by(buckets.bucket.desc()).limit(1)).scalar()
 
 
 def numbers_at(connection: Connection, step: int) -> dict[str, float]:
@@ -173,8 +178,8 @@ def steps_of_a_point(first: int, last: int, points: int) -> tuple[int, int]:
 def read_series(
     connection: Connection, run: int, names: Sequence[str], first: int, last: int, points: int
 ) -> SeriesPage:
-    """Return metrics over steps `first` to `last`, at most `points` of each."""
-    level, buckets_per_point = steps_of_a_point(first, last, points)
+    """Return metrics over steps `first` to `last`, at most `points` of each and MAX_ALL_POINTS together."""
+    level, buckets_per_point = steps_of_a_point(first, last, min(points, MAX_ALL_POINTS // max(1, len(names))))
     width = buckets_per_point * BASE**level
     buckets = metric_buckets.c
     point = (buckets.bucket // buckets_per_point).label("point")
