@@ -48,6 +48,7 @@ class Boards:
         follower: Follower,
         directory: RelayDirectory,
         attribution: Attribution,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.known = known
         self._database = database
@@ -55,8 +56,9 @@ class Boards:
         self._follower = follower
         self._directory = directory
         self._attribution = attribution
-        self._kept = KeptAnswers(LEAST_SECONDS)
-        self._charts = KeptAnswers(LEAST_SECONDS)  # of their own: who asks for many must not displace the others
+        self._clock = clock
+        self._kept = KeptAnswers(LEAST_SECONDS, clock)
+        self._charts = KeptAnswers(LEAST_SECONDS, clock)  # of their own: who asks for many must not displace the others
         self._costly: dict[str, tuple[float, object]] = {}
         """Answers that took long, and until when they are given again."""
 
@@ -124,10 +126,10 @@ class Boards:
     async def _at_times(self, key: str, make: Callable[[Connection], T]) -> T:
         """Return an answer again for a while that follows from how long it took to make."""
         until, answer = self._costly.get(key, (float("-inf"), None))
-        began = time.monotonic()
+        began = self._clock()
         if began < until:
             return answer  # type: ignore[return-value]
         made = await self._database.read(make)
-        took = time.monotonic() - began
+        took = self._clock() - began
         self._costly[key] = began + min(MOST_SECONDS, took / SHARE), made
         return made

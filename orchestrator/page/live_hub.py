@@ -31,6 +31,8 @@ from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
 
 PERIOD_SECONDS: Final = 1.0
 """Least time between two states."""
+TICK_SECONDS: Final = 0.2
+"""Between two looks whether something changed."""
 SPREAD_SECONDS: Final = 0.8
 """Over which one state is written to all watchers, where they are more than SLICE."""
 SLICE: Final = 8
@@ -197,8 +199,8 @@ class LiveHub:
                 await task
 
     async def _send_changes(self) -> None:
-        sent, spoke = self.version, 0.0
         loop = asyncio.get_running_loop()
+        sent, spoke = self.version, loop.time()
         while True:
             await self._watched.wait()
             began = loop.time()
@@ -212,7 +214,7 @@ class LiveHub:
             elif began - spoke >= SILENCE_SECONDS:
                 spoke = began
                 await self._wake_all(COMMENT)
-            await asyncio.sleep(max(PERIOD_SECONDS / 10, began + PERIOD_SECONDS - loop.time()))
+            await asyncio.sleep(TICK_SECONDS)
 
     async def _wake_all(self, comment: bytes = b"") -> None:
         """Let all watchers go on, a slice at a time."""
