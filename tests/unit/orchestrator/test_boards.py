@@ -326,7 +326,7 @@ async def test_a_crowd_costs_one_reading_and_a_costly_one_is_kept_for_longer(
     told.now = kept - 0.01
     await told.boards.workers("name", 0, 1)
     assert reads == 1
-    told.now = kept + 0.01
+    told.now = kept + 1.01
     await told.boards.validators("won", 0, 1)
     assert reads == 2
 
