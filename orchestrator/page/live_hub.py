@@ -133,7 +133,12 @@ class LiveHub:
         """Version since which the state has these metrics."""
         self._encoded: dict[tuple[int, int | None], bytes] = {}
         """Messages with the present state, by what their watchers have."""
-        WATCHING.set_function(lambda: len(self._watchers))
+        WATCHING.set_function(lambda: self.count)
+
+    @property
+    def count(self) -> int:
+        """Return how many streams are open."""
+        return len(self._watchers)
 
     # Reading
 
