@@ -25,6 +25,8 @@ from orchestrator.database import Database
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.masters import MasterDesk, load_masters
+from orchestrator.page.source import PageSource
+from orchestrator.page.views import Views
 from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
@@ -59,6 +61,7 @@ class OrchestratorService:
     relay_directory: RelayDirectory
     summaries: Summaries
     environments: Environments
+    views: Views
 
     @property
     def run(self) -> int:
@@ -140,6 +143,13 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             environments=environments,
         )
         await stack.enter_async_context(follower.following())
+        # 6. What people see of it.
+        relay_directory = RelayDirectory(
+            settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url
+        )
+        source = PageSource(database, queries, attribution)
+        views = await asyncio.to_thread(Views.of_run, source, relay_directory, storage_url, ours.run_folder)
+        await stack.enter_async_context(views.running())
         yield OrchestratorService(
             settings=settings,
             info=run_info(settings.run, addresses, terms, settings.shardcast.relays, files),
@@ -153,11 +163,10 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             grades=grades,
             masters=MasterDesk(where, queries, database, masters),
             reports=reports,
-            relay_directory=RelayDirectory(
-                settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url
-            ),
+            relay_directory=relay_directory,
             summaries=Summaries(database, queries, follower, chain.chain_id, attribution),
             environments=environments,
+            views=views,
         )
 
 
