@@ -25,10 +25,10 @@ from orchestrator.page.reading import ReadingProcess
 from orchestrator.page.tallies import count_tokens
 from orchestrator.tables import commitments, file_tokens, uploads
 
-POLL_SECONDS: Final = 2.0
-NEWEST_STEPS: Final = 64
+POLL_SECONDS: Final = 5.0
+NEWEST_STEPS: Final = 32
 """Steps that are looked through at every poll."""
-OLDER_STEPS: Final = 128
+OLDER_STEPS: Final = 64
 """Older steps that are looked through at a poll."""
 SWEEP_SECONDS: Final = 3600.0
 """Between two looks at all older steps."""

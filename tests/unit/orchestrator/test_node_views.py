@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection
 
 from benchmarks.testbed.run_fixture import TOKEN
 from muster.contracts.court import Outcome
@@ -68,11 +68,20 @@ async def test_who_it_is(run: SampleRun) -> None:
     assert found.blocked == ""
     assert (await view(run, "vera")).role == "validator"
     facts = await run.queries.facts()
+    assert await run.database.read(lambda c: node_view(c, run.source, address("nobody"), facts)) is None
 
-    def stranger(connection: Connection) -> NodeView | None:
-        return node_view(connection, run.source, address("nobody"), facts)
 
-    assert await run.database.read(stranger) is None
+async def test_why_it_cannot_work_is_what_the_node_report_says(run: SampleRun) -> None:
+    run.queries.chain = replace(run.queries.chain, min_validators=2)
+    assert (await view(run)).blocked == ""
+    await run.join("late")
+    assert (await view(run, "late")).blocked.startswith("begins at step 3, the second after joining")
+    run.queries.chain = replace(run.queries.chain, min_validators=3)
+    few = "the run has 2 validators and takes no work before 3"
+    for name, blocked in (("wanda", few), ("late", few), ("vera", "")):
+        report = await run.queries.node_report(address(name))
+        assert report is not None
+        assert (await view(run, name)).blocked == report.blocked == blocked
 
 
 async def test_what_became_of_its_work(run: SampleRun) -> None:
