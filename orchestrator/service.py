@@ -29,6 +29,8 @@ from orchestrator.page.boards import Boards
 from orchestrator.page.live import LiveSource
 from orchestrator.page.live_hub import LiveHub
 from orchestrator.page.overview import RunIdentity
+from orchestrator.page.source import PageSource
+from orchestrator.page.views import Views
 from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
@@ -65,6 +67,7 @@ class OrchestratorService:
     environments: Environments
     boards: Boards
     hub: LiveHub
+    views: Views
 
     @property
     def run(self) -> int:
@@ -160,6 +163,9 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         hub = LiveHub(LiveSource(database, queries, follower, boards))
         await stack.enter_async_context(follower.following())
         await stack.enter_async_context(hub.running())
+        source = PageSource(database, queries, attribution)
+        views = await asyncio.to_thread(Views.of_run, source, directory, storage_url, ours.run_folder)
+        await stack.enter_async_context(views.running())
         yield OrchestratorService(
             settings=settings,
             info=info,
@@ -178,6 +184,7 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             environments=environments,
             boards=boards,
             hub=hub,
+            views=views,
         )
 
 
