@@ -39,6 +39,9 @@ MAX_REPORTS: Final = 32
 MAX_LISTED: Final = 64
 """Relays named to a client, the owner's first, then the offers renewed last."""
 
+MAX_PAST: Final = 1024
+"""Offers that are remembered after they have ended."""
+
 log = telemetry.logger("orchestrator")
 OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve weights now")
 REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sources that sent other bytes")
@@ -72,6 +75,8 @@ class RelayDirectory:
         self._clock = clock
         self._offers: dict[str, _Offer] = {}
         """By member."""
+        self._past: dict[str, None] = {}
+        """URLs that were offered since the start, the latest last."""
         self._accused: dict[str, dict[str, float]] = {}
         """By URL: when each operator's report expires."""
         self.copies = ContentStore(storage_url, "misbehaviour")
@@ -99,8 +104,16 @@ class RelayDirectory:
         url, now = offered.url.rstrip("/"), self._clock()
         before = self._offers.get(caller.address)
         self._offers[caller.address] = _Offer(url, member.operator, now + OFFER_SECONDS)
+        self._past.pop(url, None)
+        self._past[url] = None
+        while len(self._past) > MAX_PAST:
+            del self._past[next(iter(self._past))]
         self._forget(now)
         return before is None or before.url != url
+
+    def has_listed(self, url: str) -> bool:
+        """Return whether a base URL is one of the owner's, or was offered lately."""
+        return url in self._own or url in self._past
 
     async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
         """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""
