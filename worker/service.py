@@ -87,7 +87,7 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
         if context.notifier.host:
             jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(WorkerWatch(context).poll))
         if context.settings.worker.report_machine:
-            devices = context.settings.worker.tensor_parallel
+            devices = context.settings.worker.tensor_parallel if device_kind() == "cuda" else 1
             reporter = MachineReporter(context.client, context.run, context.machine, device_name, devices)
             jobs.append(reporter.run())
         if context.settings.shardcast.share:

@@ -31,6 +31,7 @@ from muster.errors import MalformedError
 from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, clean_device, name_problem
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.runtime import telemetry
+from muster.shardcast.fetch.connection import url_problem
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database, upsert
@@ -185,7 +186,8 @@ class Announcements:
         self._expect_run(run, report.run)
         received: Counter[str] = Counter()
         for source in report.received:
-            received[source.url.rstrip("/")] += source.bytes
+            if not url_problem(source.url):  # what is no URL may not even be asked a database for
+                received[source.url.rstrip("/")] += source.bytes
         row = {
             "node": caller.address,
             "device": clean_device(report.device),

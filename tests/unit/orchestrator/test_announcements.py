@@ -229,6 +229,13 @@ async def test_what_was_received_is_added_up_by_listed_source(
     assert database.version == version, "answers that are kept for many stay what they are"
 
 
+@pytest.mark.parametrize("url", ["", "a\x00b", "http://\x00", "http://a.example/\u202e", "https://", "ftp://a.example"])
+async def test_what_is_no_url_is_no_source(said: Announcements, database: Database, url: str) -> None:
+    """A zero byte is one that PostgreSQL takes in no text."""
+    assert await said.receive_machine(caller(b"1"), RUN, report((url, 5), (RELAY, 7))) is True
+    assert await rows(database, served, "url", "bytes") == [(RELAY, 7)]
+
+
 async def test_a_source_that_was_counted_is_known_to_a_new_process(
     said: Announcements, database: Database, directory: RelayDirectory, clock: Clock, tmp_path: Path
 ) -> None:
