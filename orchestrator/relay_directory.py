@@ -9,6 +9,7 @@ reports with their signatures in storage.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -39,6 +40,9 @@ MAX_REPORTS: Final = 32
 MAX_LISTED: Final = 64
 """Relays named to a client, the owner's first, then the offers renewed last."""
 
+MAX_KNOWN: Final = 1_000
+"""Relays that are known besides, though their offers may have lapsed."""
+
 log = telemetry.logger("orchestrator")
 OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve weights now")
 REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sources that sent other bytes")
@@ -49,6 +53,17 @@ class _Offer:
     url: str
     operator: str
     until: float
+
+
+@dataclass(frozen=True)
+class KnownRelay:
+    """A relay, and whose it is."""
+
+    url: str
+    operator: str
+    """Empty for one of the run's owner."""
+    listed: bool
+    """Whether clients are told of it now."""
 
 
 class RelayDirectory:
@@ -72,6 +87,10 @@ class RelayDirectory:
         self._clock = clock
         self._offers: dict[str, _Offer] = {}
         """By member."""
+        self._offered: dict[str, tuple[str, str]] = {}
+        """The URL that each member offered last, since the start, and its operator."""
+        self._urls: Counter[str] = Counter()
+        """How many members' last offer is of each of these."""
         self._accused: dict[str, dict[str, float]] = {}
         """By URL: when each operator's report expires."""
         self.copies = ContentStore(storage_url, "misbehaviour")
@@ -83,6 +102,15 @@ class RelayDirectory:
         offers = sorted(self._offers.values(), key=lambda offer: offer.until, reverse=True)
         urls = [*self._own, *(offer.url for offer in offers if not self._hidden(offer))]
         return list(dict.fromkeys(urls))[:MAX_LISTED]
+
+    def known(self) -> list[KnownRelay]:
+        """Return the owner's relays, then those that members offered since the start, the newest offers first."""
+        listed = set(self.listed())
+        found = {url: KnownRelay(url, "", url in listed) for url in self._own}
+        for url, operator in reversed(self._offered.values()):
+            if len(found) < MAX_KNOWN:
+                found.setdefault(url, KnownRelay(url, operator, url in listed))
+        return list(found.values())
 
     def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
         """Take a member's offer, in place of its last; return whether it is a new one."""
@@ -99,8 +127,21 @@ class RelayDirectory:
         url, now = offered.url.rstrip("/"), self._clock()
         before = self._offers.get(caller.address)
         self._offers[caller.address] = _Offer(url, member.operator, now + OFFER_SECONDS)
+        self._remember(caller.address, url, member.operator)
         self._forget(now)
         return before is None or before.url != url
+
+    def has_listed(self, url: str) -> bool:
+        """Return whether a base URL is one of the owner's, or what a member offered last."""
+        return url in self._own or url in self._urls
+
+    def _remember(self, member: str, url: str, operator: str) -> None:
+        """Note a member's offer in place of its last, as the newest."""
+        last, _ = self._offered.pop(member, ("", ""))
+        self._urls[last] -= 1
+        self._offered[member] = url, operator
+        self._urls[url] += 1
+        self._urls = +self._urls  # without those that nobody offers any more
 
     async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
         """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""
