@@ -86,6 +86,12 @@ class RunningSwarm:
             hint=f"read the logs of its processes in {self.folder}",
         )
 
+    async def skip_story(self, chain: Chain) -> None:
+        """Go to the end of the run's events without showing them: they happened before this start."""
+        async with self.client(chain) as client:
+            while (page := await client.events(self.run, self.last_event))["events"]:
+                self.last_event = page["cursor"]
+
     async def _story(self, client: OrchestratorClient) -> None:
         page = await client.events(self.run, self.last_event)
         self.view.run_events(page["events"], self.participants)

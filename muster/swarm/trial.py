@@ -112,11 +112,14 @@ class Trial(RunningSwarm):
     """A trial: it is opened, started and watched until the task is cancelled."""
 
     request: TrialRequest
+    went_on: bool = False
+    """Whether its chain goes on from an earlier start."""
 
     async def open(self, open_run: Callable[[], Awaitable[int]], owner: Signer, *, admits: bool) -> None:
         """Start the chain, open the run, and register its nodes; admits: the owner keeps the list of validators."""
         if self.request.chain_port:
             self.view.stage("starting the chain")
+            self.went_on = self.request.saved.exists()
             states = self.request.saved.parent / "chain"
             log = self.request.output("chain")
             spec = chain_spec(self.request.chain_port, log, states, latest_only=True, saved=self.request.saved)
@@ -211,4 +214,6 @@ async def _run_until_cancelled(
     started(trial.run)
     trial.view.stage(f"running; the run's page is {trial.orchestrator_url}/; Ctrl-C ends it")
     async with await Chain.connect(trial.request.chain) as chain:
+        if trial.went_on:
+            await trial.skip_story(chain)
         await trial.watch(chain, lambda _: False, float("inf"))
