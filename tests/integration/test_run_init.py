@@ -21,6 +21,7 @@ import pytest
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import Chain
+from muster.chain.keys import create_keystore
 from muster.cli.run_init.steps import GAS
 from muster.cli.wallet import read_address
 from muster.constants import CHAIN_BASE_SEPOLIA, TOKEN
@@ -29,7 +30,7 @@ from muster.protocol.terms_file import read_terms
 from muster.runtime.failpoints import POINTS
 from muster.settings.sources import load_settings
 from tests.support.cell_samples import calibration_of
-from tests.support.machine import Done, Machine
+from tests.support.machine import PASSWORD, Done, Machine
 from tests.support.probe_samples import small_model
 
 FEW: Final = ("--train", "24", "--held-out", "8", "--steps", "10")
@@ -221,6 +222,27 @@ def test_files_that_were_written_without_a_chain_lead_to_a_run_once_there_is_one
     terms = (folder / "run.toml").read_bytes()
     assert machine.json("run", "init", "mine", "--yes", "--rpc-url", chain.url)["funded"] == ESCROW
     assert (folder / "run.toml").read_bytes() == terms
+
+
+def test_an_owner_may_bring_a_wallet(machine: Machine, chain: Anvil, unopened: Path) -> None:
+    folder = Path(shutil.copytree(unopened, machine.folder / "mine"))
+    for kind in ("json", "password"):
+        (folder / "keys" / f"owner.{kind}").unlink()
+    create_keystore(machine.folder / "cold.json", PASSWORD)
+    bring = ("--operator", "./cold.json", "--password-file", machine.password)
+    made = machine.json("run", "init", "mine", "--yes", "--rpc-url", chain.url, *bring)
+    assert (
+        f"--operator {machine.folder / 'cold.json'} --password-file {machine.password}"
+        in made["steps"][1]["commands"][0]
+    )
+    assert not (folder / "keys" / "owner.json").exists()
+    assert machine.json("run", "init", "mine", "--yes")["run"] == made["run"], "it is remembered"
+
+    async def owner() -> str:
+        async with await Chain.connect(load_settings(folder / "orchestrator.toml").chain) as there:
+            return (await there.call(runs.run_info(made["run"]))).owner
+
+    assert asyncio.run(owner()) == read_address(machine.folder / "cold.json")
 
 
 def test_terms_that_were_edited_by_hand_hold_until_the_run_is_on_chain(

@@ -87,7 +87,8 @@ def typed_choices(chosen: Mapping[str, Any], about_file: Path | None, wallet: Op
         kept = known.ports if first == 0 else None
         values["ports"] = kept or tuple(range(first, first + 3) if first else free_ports(3))
     if wallet.operator is not None:
-        values["operator"] = wallet.operator
+        path = Path(wallet.operator).expanduser()
+        values["operator"] = str(path.absolute()) if path.is_file() else wallet.operator
     if wallet.password_file is not None:
         values["password_file"] = str(wallet.password_file.absolute())
     return make_choices(values)

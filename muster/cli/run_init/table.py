@@ -10,7 +10,7 @@ from typing import Any
 from muster.cli.run_init.design import RunDesign, costs_of
 from muster.protocol.incentives import SEALED_HOURS, UNSEALED_HOURS, Incentives
 from muster.protocol.terms import Terms
-from muster.runtime.units import Tokens
+from muster.runtime.units import Duration, Tokens
 
 
 def economics(design: RunDesign, terms: Terms) -> dict[str, Any]:
@@ -34,6 +34,7 @@ def economics(design: RunDesign, terms: Terms) -> dict[str, Any]:
         "step_cost": [Tokens(costs.step), Tokens(costs.most_step)],
         "escrow": Tokens(escrow),
         "escrow_steps": list(costs.steps(escrow)),
+        "escrow_seconds": Duration(design.steps * terms.min_step_interval),
         "reserved_sealed": Tokens(costs.bound(SEALED_HOURS)),
         "reserved_unsealed": Tokens(costs.bound(UNSEALED_HOURS)),
     }
@@ -56,7 +57,8 @@ def sentences(design: RunDesign, terms: Terms) -> dict[str, str]:
         "case": f"costs who opens it {it['case_fee']}, back with a bounty of {it['bounty']} on a conviction; a juror "
         f"deposits {it['jury_deposit']} until the end",
         "step": f"costs {least} ({files:,} files whose groups all have a signal) to {most} ({most_files:,} files)",
-        "escrow": f"{it['escrow']}: {fewest:,} steps at least, {usual:,} where every group has a signal",
+        "escrow": f"{it['escrow']}: {fewest:,} steps at least, which take {it['escrow_seconds']} or longer; "
+        f"{usual:,} where every group has a signal",
         "window": "pay is reserved until it matures: of an escrow a worker at full speed keeps "
         f"{it['reserved_sealed']} reserved where hours are sealed, {it['reserved_unsealed']} where nobody seals",
     }

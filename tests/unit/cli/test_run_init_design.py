@@ -73,6 +73,7 @@ def test_a_public_run_has_the_numbers_of_the_economics() -> None:
         "step_cost": [2 * TOKEN, 4 * TOKEN],
         "escrow": 4_000 * TOKEN,
         "escrow_steps": [1_000, 2_000],
+        "escrow_seconds": 60_000,
         "reserved_sealed": 375 * TOKEN,
         "reserved_unsealed": 1_095 * TOKEN,
     }
@@ -81,7 +82,10 @@ def test_a_public_run_has_the_numbers_of_the_economics() -> None:
     assert said["conviction"] == "takes 500 MUST, 400 MUST of it for good, and all pay that is not settled"
     assert said["cheating"] == "loses from one conviction in 1,600 false commitments on"
     assert said["step"] == "costs 2 MUST (8 files whose groups all have a signal) to 4 MUST (16 files)"
-    assert said["escrow"] == "4,000 MUST: 1,000 steps at least, 2,000 where every group has a signal"
+    assert said["escrow"] == (
+        "4,000 MUST: 1,000 steps at least, which take 16 hours 40 minutes or longer; "
+        "2,000 where every group has a signal"
+    )
     assert cautions(agreed, RunParts()) == []
 
 
