@@ -1,4 +1,7 @@
-"""Python's bounds of terms are the contract's: what `createRun` takes and refuses, on a real chain, term for term."""
+"""Python's bounds of terms are the contract's: what `createRun` takes and refuses, on a real chain, term for term.
+
+So whatever an owner answers `muster run init`, the terms that it writes are taken.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,15 @@ from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import Chain
 from muster.chain.error_messages import snake
 from muster.chain.keys import Signer
+from muster.cli.run_init.choices import RunChoices, known_context, make_choices
+from muster.cli.run_init.design import OwnerKeys, RunParts, design_of, terms_of
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA, TOKEN
 from muster.contracts import runs
-from muster.errors import ConfigError, RevertError
+from muster.errors import ConfigError, RevertError, UsageError
 from muster.protocol.term_bounds import bounds, check_bounds, weight_bounds
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, PUBLIC_DEFAULTS
+from muster.settings.recipes import RECIPES
 from tests.support.chain import Deployment, deploy_on, funded_on
 
 SAMPLES: Final = 150
@@ -109,6 +115,43 @@ async def compare(chain: Chain, samples: list[Terms], chain_id: int) -> tuple[in
     return taken, len(samples) - taken
 
 
+def drawn_choices(draw: Random, network: str) -> RunChoices:
+    """Whatever a person may answer `muster run init`, many at the ends of what is taken."""
+    possible: dict[str, Any] = {
+        "model": draw.choice(("new", "smollm2-135m")),
+        "budgets": tuple(draw.randint(1, draw.choice((16, 2_048, 65_535))) for _ in range(draw.randint(1, 14))),
+        "max_completion_tokens": draw.choice((1, 32, 4_096, 1 << 20)),
+        "max_prompt_tokens": draw.choice((1, 64, 1 << 20)),
+        "recipe": draw.choice(sorted(RECIPES)),
+        "batch_groups": draw.choice((1, 7, 64, 5_000)),
+        "group_size": draw.choice((2, 16, 4_096)),
+        "groups_per_commitment": draw.choice((1, 8, 256, 4_096)),
+        "commitments_per_hour": draw.randint(1, 255),
+        "pay": draw.choice(("0.000000000000000001", "0.00000000000001", "0.05", "3.14159", "5000")),
+        "stake": draw.choice(("0.5", "20", "1000", "10001")),
+        "validators": draw.choice(("open", "owner", "0x" + "cd" * 20)),
+        "local_workers": draw.randint(1, 64),
+    }
+    names = draw.sample(sorted(possible), draw.randint(0, 5))
+    return make_choices({"network": network, "host": "a.example"} | {name: possible[name] for name in names})
+
+
+async def check_choices(chain: Chain, network: str, seed: int) -> tuple[int, int]:
+    """Rehearse the run of every sample that is not refused; return how many were and were not."""
+    draw, owner, taken = Random(seed), chain.signer.address, 0
+    rehearsal = chain.dry_run()
+    for _ in range(SAMPLES):
+        choices = drawn_choices(draw, network)
+        try:
+            design = design_of(choices, known_context(choices))
+            terms = terms_of(design, RunParts(context=known_context(choices)), OwnerKeys(owner, owner, owner))
+        except (ConfigError, UsageError):
+            continue
+        assert (await rehearsal.send(runs.create_run(terms.to_chain()))).gas_used > 0
+        taken += 1
+    return taken, SAMPLES - taken
+
+
 async def test_a_local_chain_takes_and_refuses_the_same(
     deployment: Deployment, funded: Callable[[int], list[Signer]]
 ) -> None:
@@ -117,8 +160,9 @@ async def test_a_local_chain_takes_and_refuses_the_same(
     async with await Chain.connect(deployment.settings, owner) as chain:
         samples = [base, *(drawn_terms(draw, base) for _ in range(SAMPLES))]
         taken, refused = await compare(chain, samples, CHAIN_ANVIL)
-    assert taken > 20
-    assert refused > 40
+        chosen, unchosen = await check_choices(chain, "local", 3)
+    assert (taken > 20, refused > 40) == (True, True), (taken, refused)
+    assert (chosen > 50, unchosen > 10) == (True, True), (chosen, unchosen)
 
 
 def test_a_public_chain_takes_and_refuses_the_same(
@@ -129,11 +173,12 @@ def test_a_public_chain_takes_and_refuses_the_same(
     (owner,) = funded_on(anvil, 1)
     draw, base = Random(2), base_terms(owner.address, local=False)
 
-    async def ask() -> tuple[int, int]:
+    async def ask() -> tuple[int, ...]:
         async with await Chain.connect(there.settings, owner) as chain:
             samples = [base, *(drawn_terms(draw, base) for _ in range(SAMPLES))]
-            return await compare(chain, samples, CHAIN_BASE_SEPOLIA)
+            compared = await compare(chain, samples, CHAIN_BASE_SEPOLIA)
+            return (*compared, *await check_choices(chain, "base-sepolia", 4))
 
-    taken, refused = asyncio.run(ask())
-    assert taken > 20
-    assert refused > 40
+    taken, refused, chosen, unchosen = asyncio.run(ask())
+    assert (taken > 20, refused > 40) == (True, True), (taken, refused)
+    assert (chosen > 50, unchosen > 10) == (True, True), (chosen, unchosen)
