@@ -285,7 +285,7 @@ def money_of(connection: Connection, source: PageSource, node: RowMapping, hours
     waiting = [hour for hour in hours if hour.unsettled]
     pay = terms.pay_of(node["work_class"]) if worker else 0
     day = source.chain.now // HOUR_SECONDS - DAY_HOURS
-    unrefuted = sum(hour.counts.accepted + hour.counts.pending for hour in hours if hour.hour > day)
+    unrefuted = sum(hour.counts.accepted + hour.counts.pending for hour in hours if hour.hour >= day)
     newest = select(payments).where(payments.c.node == node["address"])
     newest = newest.order_by(payments.c.block.desc(), payments.c.log_index.desc()).limit(MAX_LATEST)
     ready = sum(hour.pay for hour in waiting if hour.state == "claimable")
