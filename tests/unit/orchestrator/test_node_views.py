@@ -14,7 +14,7 @@ from muster.contracts.court import Outcome
 from muster.contracts.registry import Fined, Role
 from muster.contracts.runs import Claimed, HourSealed
 from orchestrator.database import Database, upsert
-from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view, uptime
+from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view
 from orchestrator.tables import machines
 from tests.support.page_samples import HOUR, RUN, SampleRun, address
 
@@ -209,9 +209,3 @@ async def test_what_a_machine_says_counts_for_a_while(run: SampleRun) -> None:
         await run.database.write(lambda c, at=received: upsert(c, machines, {**row, "received": at}))
         found = await view(run)
         assert (found.device, found.devices, found.tokens_per_second) == ("H100", 8, speed)
-
-
-def test_uptime_is_a_share_of_hours() -> None:
-    assert uptime(1, 7200, 7200) == 1.0
-    assert uptime(3, 7200, 7200 + 5 * 3600) == 0.5
-    assert uptime(0, 7200, 0) == 0.0
