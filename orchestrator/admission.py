@@ -60,6 +60,11 @@ class Slots:
         """Waiting requests by party; the party served last is last."""
         self._waiting = 0
 
+    @property
+    def waiting(self) -> int:
+        """Return how many requests wait for a slot."""
+        return self._waiting
+
     async def acquire(self, party: str) -> bool:
         """Acquire a slot, now or within WAIT_SECONDS; return False when none becomes free."""
         if self._free and self._taken[party] < self._most:
@@ -148,6 +153,10 @@ class Admission:
             await self._app(scope, receive, send)
         finally:
             slots.release(party)
+
+    def members_wait(self) -> bool:
+        """Return whether a request of a member or of the trainer waits for a slot."""
+        return any(self.slots_by_kind[kind].waiting for kind in ("trainer", "member"))
 
     async def party(self, scope: Scope) -> tuple[str, str]:
         """Return whose request it is: the kind of party, and its address."""
