@@ -43,6 +43,7 @@ LONGEST: Final = (
     "tests/integration/test_worker_ends.py",
     "tests/integration/test_contributed_story.py",
     "tests/integration/test_own_a_run.py",
+    "tests/integration/test_run_init.py",
     "tests/integration/test_torchrun.py",
     "tests/unit/contributions/test_checks.py",
     "tests/integration/test_orchestrator_start.py",
