@@ -16,10 +16,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, asynccontextmanager
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, Table, create_engine, delete, event, inspect, select
+from sqlalchemy import URL, Connection, Engine, Table, bindparam, create_engine, delete, event, inspect, select
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, SQLAlchemyError
@@ -184,32 +185,54 @@ def insert_once(connection: Connection, table: Table, row: Mapping[str, Any]) ->
 
     The row itself comes back, since drivers need not count rows: psycopg's count of an insert is -1.
     """
-    insert = _insert(connection, table).values(dict(row)).on_conflict_do_nothing()
-    returned = connection.execute(insert.returning(*table.primary_key.columns))
-    return returned.one_or_none() is not None
+    statement = _insertion(connection.dialect.name, table)
+    return connection.execute(statement, dict(row)).one_or_none() is not None
 
 
 def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> None:
     """Insert a row, or replace the other columns of the one that has its primary key."""
-    keys = [column.name for column in table.primary_key.columns]
-    statement = _insert(connection, table).values(dict(row))
-    changed = {name: statement.excluded[name] for name in row if name not in keys}
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
+    connection.execute(_replacement(connection.dialect.name, table, tuple(row)), dict(row))
 
 
 def add_to(connection: Connection, table: Table, key: Mapping[str, Any], number: int) -> None:
     """Add to the `count` of the row with this primary key; there is no row where it is 0."""
-    statement = _insert(connection, table).values(**key, count=number)
-    total = table.c["count"] + statement.excluded["count"]
-    connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_={"count": total}))
+    addition, removal = _addition(connection.dialect.name, table)
+    connection.execute(addition, {**key, "count": number})
     if number < 0:
-        where = [table.c[name] == value for name, value in key.items()]
-        connection.execute(delete(table).where(*where, table.c["count"] == 0))
+        connection.execute(removal, dict(key))
 
 
-def _insert(connection: Connection, table: Table) -> Any:
-    dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-    return dialect.insert(table)
+# Statements, made once: making one takes many times as long as running it
+
+
+@cache
+def _insertion(dialect: str, table: Table) -> Any:
+    return _insert(dialect, table).on_conflict_do_nothing().returning(*table.primary_key.columns)
+
+
+@cache
+def _replacement(dialect: str, table: Table, columns: tuple[str, ...]) -> Any:
+    statement, keys = _insert(dialect, table), _keys(table)
+    changed = {name: statement.excluded[name] for name in columns if name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=changed)
+
+
+@cache
+def _addition(dialect: str, table: Table) -> tuple[Any, Any]:
+    """Return what adds to a count, and what removes it where it is 0."""
+    statement, keys = _insert(dialect, table), _keys(table)
+    total = table.c["count"] + statement.excluded["count"]
+    here = [table.c[name] == bindparam(name) for name in keys]
+    removal = delete(table).where(*here, table.c["count"] == 0)
+    return statement.on_conflict_do_update(index_elements=keys, set_={"count": total}), removal
+
+
+def _keys(table: Table) -> list[str]:
+    return [column.name for column in table.primary_key.columns]
+
+
+def _insert(dialect: str, table: Table) -> Any:
+    return (postgresql if dialect == "postgresql" else sqlite).insert(table)
 
 
 def _engine(url: str) -> Engine:

@@ -19,6 +19,8 @@ _KEPT: Final = 19
 _SWEEP: Final = 256
 """Old rows are deleted when ids pass a multiple of this. Ids have gaps: an insert that is ignored uses one up."""
 
+_NEWEST: Final = select(events.c.id).order_by(events.c.id.desc()).limit(2)
+
 
 def record_event(connection: Connection, kind: str, data: Mapping[str, Any], source: str) -> None:
     """Add an event, unless one from the same `source` is there. Delete the oldest beyond MAX_EVENTS."""
@@ -27,6 +29,6 @@ def record_event(connection: Connection, kind: str, data: Mapping[str, Any], sou
     row = {"kind": kind, "time": time.time(), "data": json.dumps(data), "source": source}
     if not insert_once(connection, events, row):
         return
-    last, *before = connection.execute(select(events.c.id).order_by(events.c.id.desc()).limit(2)).scalars()
+    last, *before = connection.execute(_NEWEST).scalars()
     if before and before[0] // _SWEEP != last // _SWEEP:
         connection.execute(delete(events).where(events.c.id <= last - MAX_EVENTS))

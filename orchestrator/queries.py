@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import BigInteger, Connection, and_, func, literal, select, tuple_
+from sqlalchemy import BigInteger, Connection, and_, bindparam, func, literal, select, tuple_
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.messages import (
@@ -249,10 +249,10 @@ class Queries:
         committed = find_commitment(connection, node, index)
         if committed is None:
             return None
-        opened = select(cases.c.challenger, cases.c.outcome).where(cases.c.node == node, cases.c.index == index)
+        opened = connection.execute(_CASES, {"node": node, "index": index})
         found = commitment_status(
             opinions_of(connection, node, index, committed.root),
-            [CaseState(*opened_case) for opened_case in connection.execute(opened)],
+            [CaseState(*opened_case) for opened_case in opened],
             jailed=committed.jailed,
             accepts_required=self.terms.accepts_required,
             graded=self.terms.has_private_tests,
@@ -295,29 +295,38 @@ def upload_of(connection: Connection, node: str, index: int, root: str) -> Uploa
     return Upload.model_validate_json(document) if document else None
 
 
+_OPINIONS: Final = (
+    select(
+        verdicts.c.validator,
+        verdicts.c.accepted,
+        verdicts.c.reason,
+        nodes.c.status != "jailed",
+        grades.c.grades,
+    )
+    .join(nodes, nodes.c.address == verdicts.c.validator)
+    .outerjoin(
+        grades,
+        and_(
+            grades.c.validator == verdicts.c.validator,
+            grades.c.node == verdicts.c.node,
+            grades.c.index == verdicts.c.index,
+            grades.c.root == verdicts.c.root,
+        ),
+    )
+    .where(verdicts.c.node == bindparam("node"), verdicts.c.index == bindparam("index"))
+    .where(verdicts.c.root == bindparam("root"), nodes.c.role == "validator")
+    .order_by(verdicts.c.id)
+)
+"""Made once, as `_CASES`: making a statement takes many times as long as running it."""
+_CASES: Final = select(cases.c.challenger, cases.c.outcome).where(
+    cases.c.node == bindparam("node"), cases.c.index == bindparam("index")
+)
+
+
 def opinions_of(connection: Connection, node: str, index: int, root: str) -> list[Opinion]:
     """Return what validators say of a commitment, in the order that their verdicts arrived."""
-    same = and_(
-        grades.c.validator == verdicts.c.validator,
-        grades.c.node == verdicts.c.node,
-        grades.c.index == verdicts.c.index,
-        grades.c.root == verdicts.c.root,
-    )
-    query = (
-        select(
-            verdicts.c.validator,
-            verdicts.c.accepted,
-            verdicts.c.reason,
-            nodes.c.status != "jailed",
-            grades.c.grades,
-        )
-        .join(nodes, nodes.c.address == verdicts.c.validator)
-        .outerjoin(grades, same)
-        .where(verdicts.c.node == node, verdicts.c.index == index, verdicts.c.root == root)
-        .where(nodes.c.role == "validator")
-        .order_by(verdicts.c.id)
-    )
-    return [Opinion(*opinion) for opinion in connection.execute(query)]
+    rows = connection.execute(_OPINIONS, {"node": node, "index": index, "root": root})
+    return [Opinion(*opinion) for opinion in rows]
 
 
 def shown_grades_of(

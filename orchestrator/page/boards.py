@@ -31,6 +31,8 @@ MOST_SECONDS: Final = 10.0
 SHARE: Final = 0.01
 """Of the time may go into making one answer again and again, between these bounds."""
 
+MAX_CHARTS: Final = 32
+"""Answers about metrics that are kept at the same time."""
 FEED_LINES: Final = 60
 """Of the feed that the page begins with."""
 
@@ -58,7 +60,8 @@ class Boards:
         self._attribution = attribution
         self._clock = clock
         self._kept = KeptAnswers(LEAST_SECONDS, clock)
-        self._charts = KeptAnswers(LEAST_SECONDS, clock)  # of their own: who asks for many must not displace the others
+        # Of their own: who asks for many displaces no others. Few, since one may take a megabyte.
+        self._charts = KeptAnswers(LEAST_SECONDS, clock, most=MAX_CHARTS)
         self._costly: dict[str, tuple[float, object]] = {}
         """Answers that took long, and until when they are given again."""
 

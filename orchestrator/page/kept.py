@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Final, TypeVar
 
 MAX_KEPT: Final = 512
-"""Answers of one kind that are kept at the same time."""
+"""Answers of one kind that are kept at the same time, unless they are large."""
 
 T = TypeVar("T")
 
@@ -16,9 +16,10 @@ T = TypeVar("T")
 class KeptAnswers:
     """Answers by key, each at most `seconds` old. One that fails is not kept."""
 
-    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic, *, most: int = MAX_KEPT) -> None:
         self._seconds = seconds
         self._clock = clock
+        self._most = most
         self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
         """Answers, made or being made, and when that began, oldest first."""
 
@@ -30,7 +31,7 @@ class KeptAnswers:
             if not task.done() or (now - began < self._seconds and not _has_failed(task)):
                 return await asyncio.shield(task)
             del self._kept[key]
-        while len(self._kept) >= MAX_KEPT:
+        while len(self._kept) >= self._most:
             del self._kept[next(iter(self._kept))]
         task = asyncio.create_task(_made(make), name="kept answer")
         task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled

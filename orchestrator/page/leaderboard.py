@@ -137,19 +137,21 @@ class Board(Generic[Line]):
     line: type[Line]
     rows: list[dict[str, Any]]
     """What the lines have but for their rank, oldest member first."""
-    _orders: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
+    _orders: dict[str, list[tuple[int, str, dict[str, Any]]]] = field(default_factory=dict)
 
     def page(self, order: str, offset: int, limit: int, search: str) -> tuple[int, list[Line]]:
         """Return how many nodes the search finds, and so many of them from `offset` on."""
         found = self._by(order)
         if wanted := search.strip().casefold():
-            found = [one for one in found if wanted in one[1]["name"].casefold() or wanted in one[1]["address"].lower()]
-        return len(found), [self.line(rank=rank, **row) for rank, row in found[offset : offset + limit]]
+            found = [one for one in found if wanted in one[1]]
+        return len(found), [self.line(rank=rank, **row) for rank, _, row in found[offset : offset + limit]]
 
-    def _by(self, order: str) -> list[tuple[int, dict[str, Any]]]:
-        """Return all rows in this order, with their ranks."""
+    def _by(self, order: str) -> list[tuple[int, str, dict[str, Any]]]:
+        """Return all rows in this order, with their ranks and what a search looks into."""
         if order not in self._orders:
-            self._orders[order] = list(enumerate(sorted(self.rows, key=_KEYS.get(order, _most(order))), 1))
+            rows = sorted(self.rows, key=_KEYS.get(order, _most(order)))
+            words = (f"{row['name']}\n{row['address']}".casefold() for row in rows)
+            self._orders[order] = list(zip(range(1, len(rows) + 1), words, rows, strict=True))
         return self._orders[order]
 
 

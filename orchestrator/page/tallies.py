@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, and_, func, select, update
+from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, func, select, update
 
 from orchestrator.database import add_to, insert_once, upsert
 from orchestrator.tables import (
@@ -56,12 +56,20 @@ class CommitmentState:
 
 def find_commitment(connection: Connection, node: str, index: int) -> CommitmentState | None:
     """Return what the chain has at a node's index, and what became of it."""
-    columns = commitments.c["node", "index", "root", "step", "hour", "status", "reason"]
-    work_class = func.coalesce(nodes.c.work_class, _NO_CLASS)
-    jailed = func.coalesce(nodes.c.status, "") == "jailed"
-    query = select(*columns, work_class, jailed).outerjoin(nodes, nodes.c.address == commitments.c.node)
-    row = connection.execute(query.where(_is(node, index))).one_or_none()
+    row = connection.execute(_FIND, {"node": node, "index": index}).one_or_none()
     return CommitmentState(*row) if row else None
+
+
+_FIND: Final = (
+    select(
+        *commitments.c["node", "index", "root", "step", "hour", "status", "reason"],
+        func.coalesce(nodes.c.work_class, _NO_CLASS),
+        func.coalesce(nodes.c.status, "") == "jailed",
+    )
+    .outerjoin(nodes, nodes.c.address == commitments.c.node)
+    .where(commitments.c.node == bindparam("node"), commitments.c.index == bindparam("index"))
+)
+"""Made once, as others here: making a statement takes many times as long as running it."""
 
 
 def put_commitment(connection: Connection, row: Mapping[str, Any]) -> None:
@@ -80,8 +88,8 @@ def set_status(connection: Connection, earlier: CommitmentState, status: str, re
     new = replace(earlier, status=status, reason=reason)
     if new == earlier:
         return
-    where = _is(earlier.node, earlier.index)
-    connection.execute(update(commitments).where(where).values(status=status, reason=reason))
+    changed = {"of_node": earlier.node, "of_index": earlier.index, "status": status, "reason": reason}
+    connection.execute(_CHANGE, changed)
     _move(connection, tallies, _by_reason(earlier), _by_reason(new))
     if status != earlier.status:
         _move(connection, step_tallies, _by_step(earlier), _by_step(new))
@@ -171,10 +179,24 @@ def _by_hour(one: CommitmentState) -> dict[str, Any]:
     return {"hour": one.hour, "node": one.node, "status": one.status}
 
 
+_CHANGE: Final = (
+    update(commitments)
+    .where(commitments.c.node == bindparam("of_node"), commitments.c.index == bindparam("of_index"))
+    .values(status=bindparam("status"), reason=bindparam("reason"))
+)
+_CREDITS: Final = select(credits.c.part, credits.c.groups).where(
+    credits.c.node == bindparam("node"), credits.c.index == bindparam("index")
+)
+_BUSY: Final = (
+    select(func.count())
+    .select_from(hour_tallies)
+    .where(hour_tallies.c.node == bindparam("node"), hour_tallies.c.hour == bindparam("hour"))
+)
+
+
 def _credits(connection: Connection, one: CommitmentState) -> list[tuple[str, int]]:
-    query = select(credits.c.part, credits.c.groups)
-    query = query.where(credits.c.node == one.node, credits.c.index == one.index)
-    return [(part, groups) for part, groups in connection.execute(query)]
+    rows = connection.execute(_CREDITS, {"node": one.node, "index": one.index})
+    return [(row.part, row.groups) for row in rows]
 
 
 def _move(
@@ -187,11 +209,10 @@ def _move(
 def _count(connection: Connection, one: CommitmentState, sign: int) -> None:
     """Count a commitment, or with a `sign` of -1 count it no more."""
     # 1. The hour: whether it is the node's first commitment in it, or was its last.
-    busy = select(func.count()).select_from(hour_tallies)
-    busy = busy.where(hour_tallies.c.node == one.node, hour_tallies.c.hour == one.hour)
-    before = connection.execute(busy).scalar_one()
+    here = {"node": one.node, "hour": one.hour}
+    before = connection.execute(_BUSY, here).scalar_one()
     add_to(connection, hour_tallies, _by_hour(one), sign)
-    after = connection.execute(busy).scalar_one() if sign < 0 else 1
+    after = connection.execute(_BUSY, here).scalar_one() if sign < 0 else 1
     if (before > 0) != (after > 0):
         hours = update(nodes).where(nodes.c.address == one.node)
         connection.execute(hours.values(hours=nodes.c.hours + sign))
