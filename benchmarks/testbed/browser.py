@@ -126,10 +126,14 @@ class Visitor:
         """
         page = await self.context.new_page()
         await page.set_viewport_size({"width": width, "height": HEIGHT})
+        await self.use(page, path, scripted=scripted)
+        return page
+
+    async def use(self, page: Page, path: str, *, scripted: bool = True) -> None:
+        """Go to a page of the host in an open tab, and wait until it is drawn."""
         await page.goto(f"http://{self.host}{path}", wait_until="load")
         if scripted and await page.locator(".charts[data-series]").count():
             await wait_until(page, 'performance.getEntriesByName("muster-drawn").length > 0')
-        return page
 
     async def close(self) -> None:
         await self.context.close()
