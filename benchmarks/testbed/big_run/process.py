@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +23,8 @@ from muster.protocol.terms import Terms
 BLOCK_SECONDS: Final = 2
 TERMS: Final[dict[str, Any]] = {"accepts_required": 1, "max_completion_tokens": 8_192, "groups_per_commitment": 8}
 
-
+Text = tuple[str, str]
+"""A prompt and a completion."""
 WRITTEN: Final = 4
 """Of the first accepted files, and of the last, as many are there to be read; of all others only their hash is."""
 
@@ -55,11 +56,17 @@ def _worker(number: int) -> str:
 
 @contextmanager
 def big_run(
-    folder: Path, shape: Shape, say: Callable[[str], None] = lambda _: None, extra: str = ""
+    folder: Path,
+    shape: Shape,
+    say: Callable[[str], None] = lambda _: None,
+    *,
+    extra: str = "",
+    texts: Sequence[Text] = (),
 ) -> Iterator[BigRun]:
     """Yield a run on a chain of its own, which mines a block every two seconds. Making a full one takes minutes.
 
-    say: is told how far it is; extra: lines for the orchestrator's settings.
+    say: is told how far it is; extra: lines for the orchestrator's settings; texts: of the rollouts that can be read,
+    again and again; sums by default.
     """
     with Anvil.start() as anvil:
         settings = asyncio.run(deploy_on(anvil, folder))
@@ -75,7 +82,7 @@ def big_run(
         trainer, storage = (run_fixture.key(name).address for name in ("trainer", "storage"))
         terms = terms_of(trainer, storage, **changes)
         work = Work(shape, now, number)
-        written = asyncio.run(_write_files(work, terms, run_fixture.run, folder / "orchestrator" / "storage"))
+        written = asyncio.run(_write_files(work, terms, run_fixture.run, folder / "orchestrator" / "storage", texts))
         rows = Rows(shape, work, _members(run_fixture, shape), terms)
         about = f"run {run_fixture.run} of {run_fixture.book.runs} on chain {run_fixture.book.chain_id}"
         fill(folder / "orchestrator" / "orchestrator.db", about, f"{number} {head['hash']}", rows, say)
@@ -86,19 +93,22 @@ def big_run(
                 orchestrator.stop()
 
 
-async def _write_files(work: Work, terms: Terms, run: int, storage: Path) -> list[str]:
+async def _write_files(work: Work, terms: Terms, run: int, storage: Path, texts: Sequence[Text]) -> list[str]:
     """Write some files into storage, and let commitments be of them; return their hashes, oldest first."""
     accepted = np.flatnonzero(work.status == ACCEPTED)
     store, names = ContentStore(f"file:{storage}"), list[str]()
     for place in dict.fromkeys([*accepted[:WRITTEN].tolist(), *accepted[-WRITTEN:].tolist()]):
-        numbers = [(place + row, 3 * row + 2) for row in range(terms.positions)]
-        texts = [(f"What is {a} + {b}?", f"{a} and {b} make {a + b}.</think>{a + b}") for a, b in numbers]
-        written = written_file(texts, terms, run=run, step=int(work.step[place]))
+        some = [texts[row % len(texts)] if texts else _sum(place + row, 3 * row + 2) for row in range(terms.positions)]
+        written = written_file(some, terms, run=run, step=int(work.step[place]))
         name = await store.put(written.data)
         work.file_hash[place], work.root[place] = name, f"0x{written.root.hex()}"
-        work.size[place], work.tokens[place] = len(written.data), sum(len(text) for _, text in texts)
+        work.size[place], work.tokens[place] = len(written.data), sum(len(text) for _, text in some)
         names.append(name)
     return names
+
+
+def _sum(a: int, b: int) -> Text:
+    return f"What is {a} + {b}?", f"{a} and {b} make {a + b}.</think>{a + b}"
 
 
 def _members(run_fixture: RunFixture, shape: Shape) -> Members:
