@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Literal
 
-from muster.protocol.messages import Message
+from muster.protocol.messages import Demand, Message
 from orchestrator.page.render import amount, number, short, shown
 
 Tone = Literal["plain", "good", "bad", "warn"]
@@ -43,6 +43,18 @@ def feed_lines(events: Iterable[Any], names: Names) -> list[FeedLine]:
 def called(address: str | None, names: Names) -> str:
     """Return a node's name, or else its shortened address."""
     return shown(names.get(address or "", "")) or short(address)
+
+
+def state_sentence(*, step: int | None, finished: bool, blocked: str, demand: Demand) -> tuple[str, str]:
+    """Return what the swarm does or waits for, as a sentence, and its tone: done, wait or go."""
+    if finished:
+        return f"Training is finished at step {number(step)}.", "done"
+    if blocked:
+        return f"Waiting: {blocked}.", "wait"
+    waiting = f"{number(demand.waiting_groups)} groups wait for the trainer"
+    if demand.wanted:
+        return f"Work goes on: {waiting}, and it wants more.", "go"
+    return f"Enough work: {waiting}, and it wants no more for now.", "go"
 
 
 _Told = tuple[str, str, str, Tone]

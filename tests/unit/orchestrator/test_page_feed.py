@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from muster.constants import TOKEN
-from orchestrator.page.feed import feed_lines
+from muster.protocol.messages import Demand
+from orchestrator.page.feed import feed_lines, state_sentence
 from orchestrator.summary import EventLine
 
 NODE, JUDGE = "0x00000000000000000000000000000000000000A1", "0x00000000000000000000000000000000000000B2"
@@ -93,3 +94,14 @@ def test_lines_keep_the_order_of_the_events() -> None:
         for i, kind in enumerate(("retired", "committed", "withdrawn"))
     ]
     assert [line.kind for line in feed_lines(events, {})] == ["retired", "withdrawn"]
+
+
+def test_what_the_swarm_waits_for_is_a_sentence() -> None:
+    def said(wanted: bool = True, blocked: str = "", *, finished: bool = False) -> tuple[str, str]:
+        demand = Demand(run=1, step=4, wanted=wanted, waiting_groups=1_024)
+        return state_sentence(step=4_000, finished=finished, blocked=blocked, demand=demand)
+
+    assert said() == ("Work goes on: 1,024 groups wait for the trainer, and it wants more.", "go")
+    assert said(wanted=False) == ("Enough work: 1,024 groups wait for the trainer, and it wants no more for now.", "go")
+    assert said(blocked="no worker is registered") == ("Waiting: no worker is registered.", "wait")
+    assert said(blocked="training is finished", finished=True) == ("Training is finished at step 4,000.", "done")
