@@ -27,7 +27,13 @@ INSERT INTO tallies (node, status, reason, count)
 INSERT INTO step_tallies (step, work_class, status, count)
     SELECT step, 0, status, count(*) FROM commitments GROUP BY 1, 3;
 INSERT INTO hour_tallies (hour, node, status, count)
-    SELECT hour, node, status, count(*) FROM commitments GROUP BY 1, 2, 3
+    SELECT hour, node, status, count(*) FROM commitments GROUP BY 1, 2, 3;
+INSERT INTO counts (address, kind, count)
+    SELECT validator, CASE WHEN accepted THEN 'accepts' ELSE 'rejections' END, count(*) FROM verdicts GROUP BY 1, 2
+    UNION ALL SELECT node, 'counted', count(*) FROM file_tokens GROUP BY 1
+    UNION ALL SELECT node, 'tokens', sum(tokens) FROM file_tokens GROUP BY 1
+    UNION ALL SELECT u.node, 'files', count(*) FROM uploads u JOIN spent s USING (file_hash) WHERE s.used GROUP BY 1
+    UNION ALL SELECT :trainer, 'updates', count(DISTINCT step) FROM spent WHERE used
 """
 """All workers are of class 0."""
 
@@ -58,10 +64,11 @@ def fill(path: Path, about: str, place: str, rows: Rows, say: Callable[[str], No
             index.drop(connection)
         _insert_all(connection, rows, say)
         begun = time.monotonic()
-        for statement in TALLIES.split(";"):
-            connection.execute(text(statement))
         for index in later:
             index.create(connection)
+        for statement in TALLIES.split(";"):
+            given = {"trainer": rows.members.trainer} if ":trainer" in statement else {}
+            connection.execute(text(statement), given)
         meta = [("place", place), ("rebuilt", "synthetic")]
         insert(connection, tables.meta, ("key", "value"), meta)
         connection.commit()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
@@ -27,6 +28,7 @@ from benchmarks.testbed.big_run.shape import (
 )
 from muster.constants import HOUR_SECONDS
 from muster.protocol.terms import Terms
+from orchestrator.tables import PAYMENTS
 
 Row = tuple[Any, ...]
 UNSIGNED: Final = "0x" + "00" * 65
@@ -81,15 +83,41 @@ class Rows:
         settled = np.zeros(self.shape.workers, np.int64)
         worker, _, through, _ = self.claims
         np.maximum.at(settled, worker, through + 1)
+        hours, paid = self._hours(), self._paid()
         tips = hashes(self.rng, 2 * self.shape.nodes)
         for i, node in enumerate(members.workers):
             left = "jailed" if work.is_cheater[i] and worked[i] else GONE[i % 2] if away[i] else "active"
             block, rest = int(work.block_at(since[i])), (int(first[i]), int(settled[i]), int(since[i]), tips.pop())
-            yield node, members.operators[node], "worker", 0, left, "0x" + "00" * 32, block, *rest
+            money = (str(paid[kind, node]) for kind in PAYMENTS)
+            yield (
+                node,
+                members.operators[node],
+                "worker",
+                0,
+                left,
+                "0x" + "00" * 32,
+                block,
+                *rest,
+                int(hours[i]),
+                *money,
+            )
         begun = int(work.published(np.int64(0)))
         for node in members.validators:
             block = int(work.block_at(np.int64(begun)))
-            yield (node, members.operators[node], "validator", 0, "active", tips.pop(), block, 0, 0, begun, tips.pop())
+            kept = (tips.pop(), block, 0, 0, begun, tips.pop(), 0, *("0" for _ in PAYMENTS))
+            yield node, members.operators[node], "validator", 0, "active", *kept
+
+    def _hours(self) -> Numbers:
+        """Return in how many hours each worker made a commitment. Int64 [workers]."""
+        pairs = np.unique(self.work.worker * (1 << 32) + self.work.hour) >> 32
+        return np.bincount(pairs, minlength=self.shape.workers)
+
+    def _paid(self) -> Counter[tuple[str, str]]:
+        """Return the sums of all payments, by kind and node."""
+        found: Counter[tuple[str, str]] = Counter()
+        for _, _, node, kind, amount, *_ in self.payments():
+            found[kind, node] += int(amount)
+        return found
 
     def names(self) -> Iterator[Row]:
         """Every third node has a name."""
@@ -257,7 +285,8 @@ class Rows:
         return worker, (days + 1) * DAY_SECONDS + CLAIM_SECONDS, through, many
 
     def payments(self) -> Iterator[Row]:
-        logs, transactions = count(), iter(hashes(self.rng, len(self.claims[0]) + 2 * self.shape.workers))
+        rng = np.random.default_rng(self.shape.seed + 4)
+        logs, transactions = count(), iter(hashes(rng, len(self.claims[0]) + 2 * self.shape.workers))
         pay = self.terms.pay_of(0)
         for worker, second, _, many in zip(*(column.tolist() for column in self.claims), strict=True):
             block = int(self.work.block_at(np.int64(second)))

@@ -118,6 +118,38 @@ def test_tallies_count_the_commitments(connection: Connection, table: Any, colum
     assert kept == Counter(tuple("" if value is None else value for value in row) for row in rows)
 
 
+def test_nodes_keep_their_hours_and_payments(connection: Connection) -> None:
+    hours = select(tables.hour_tallies.c.node, func.count(tables.hour_tallies.c.hour.distinct()))
+    busy = {row.node: row[1] for row in connection.execute(hours.group_by(tables.hour_tallies.c.node))}
+    paid: Counter[tuple[str, str]] = Counter()
+    for row in connection.execute(select(tables.payments)).mappings():
+        paid[row["node"], row["kind"]] += int(row["amount"])
+    for row in connection.execute(select(tables.nodes)).mappings():
+        node = row["address"]
+        assert row["hours"] == busy.get(node, 0)
+        assert {kind: int(row[kind]) for kind in tables.PAYMENTS} == {
+            kind: paid[node, kind] for kind in tables.PAYMENTS
+        }
+    assert {kind for _, kind in paid} == {"claim", "slash", "void"}
+
+
+def test_what_members_did_is_counted(connection: Connection) -> None:
+    kept = {(row.address, row.kind): row.count for row in connection.execute(select(tables.counts))}
+    counted: Counter[tuple[str, str]] = Counter()
+    for validator, accepted in connection.execute(select(*tables.verdicts.c["validator", "accepted"])):
+        counted[validator, "accepts" if accepted else "rejections"] += 1
+    for node, tokens in connection.execute(select(*tables.file_tokens.c["node", "tokens"])):
+        counted[node, "counted"] += 1
+        counted[node, "tokens"] += tokens
+    used = set(connection.execute(select(tables.spent.c.file_hash).where(tables.spent.c.used)).scalars())
+    for node, name in connection.execute(select(*tables.uploads.c["node", "file_hash"])):
+        if name in used:
+            counted[node, "files"] += 1
+    steps = connection.execute(select(tables.spent.c.step).where(tables.spent.c.used)).scalars()
+    counted[TERMS.trainer, "updates"] = len(set(steps))
+    assert kept == counted
+
+
 def test_documents_say_what_the_rows_say(connection: Connection) -> None:
     for row in connection.execute(select(tables.uploads).limit(50)).mappings():
         receipt = Upload.model_validate_json(row["document"]).receipt
