@@ -216,14 +216,14 @@ async def look_at_pages(browser: Browser, big: BigRun) -> Found:
 def pages_of(big: BigRun) -> list[str]:
     """Return the paths of one page of each kind."""
     work, members = big.rows.work, big.rows.members
-    busy, cheater = members.workers[-1], members.workers[int(big.rows.convicted()[0])]
+    busy, cheater = members.workers[int(work.worker[-1])], members.workers[int(big.rows.convicted()[0])]
     return [
         "/",
         *(f"/leaderboard?list={name}" for name in ("workers", "validators", "others")),
         f"/nodes/{busy}",
         f"/nodes/{cheater}",
         f"/nodes/{members.validators[0]}",
-        f"/nodes/{busy}/{int(work.count[-1]) - 1}",
+        f"/nodes/{busy}/{int(work.index[-1])}",
         f"/nodes/{cheater}/0",
         "/court",
         "/court/1",

@@ -86,6 +86,8 @@ class Visitor:
     context: BrowserContext
     host: str
     """host:port of the page; anything else is somebody else's."""
+    scripts: bool = True
+    """Whether pages may run scripts; those that may not do not load any."""
     problems: list[str] = field(default_factory=list)
     """Errors and warnings of the console, errors of scripts, requests that failed or were refused."""
     urls: list[str] = field(default_factory=list)
@@ -105,7 +107,7 @@ class Visitor:
             self.problems.append(f"console: {message.text} ({message.location.get('url', '')})")
 
     def _failed(self, request: Request) -> None:
-        if request.failure != ABORTED:
+        if request.failure != ABORTED and (self.scripts or request.resource_type != "script"):
             self.problems.append(f"request: {request.url}: {request.failure}")
 
     def _answered(self, response: Response) -> None:
@@ -119,20 +121,17 @@ class Visitor:
         parsed = [(url, urlsplit(url)) for url in self.urls]
         return [url for url, parts in parsed if parts.scheme not in ours and parts.netloc != self.host]
 
-    async def open(self, path: str, *, width: int = WIDTHS[-1], scripted: bool = True) -> Page:
-        """Open a page of the host, and wait until it is drawn.
-
-        scripted: whether the page runs scripts: it then says itself when its charts are drawn.
-        """
+    async def open(self, path: str, *, width: int = WIDTHS[-1]) -> Page:
+        """Open a page of the host in a new tab, and wait until it is drawn."""
         page = await self.context.new_page()
         await page.set_viewport_size({"width": width, "height": HEIGHT})
-        await self.use(page, path, scripted=scripted)
+        await self.use(page, path)
         return page
 
-    async def use(self, page: Page, path: str, *, scripted: bool = True) -> None:
-        """Go to a page of the host in an open tab, and wait until it is drawn."""
+    async def use(self, page: Page, path: str) -> None:
+        """Go to a page of the host in an open tab, and wait until it is drawn: its script says when."""
         await page.goto(f"http://{self.host}{path}", wait_until="load")
-        if scripted and await page.locator(".charts[data-series]").count():
+        if self.scripts and await page.locator(".charts[data-series]").count():
             await wait_until(page, 'performance.getEntriesByName("muster-drawn").length > 0')
 
     async def close(self) -> None:
@@ -154,7 +153,7 @@ async def visiting(
     )
     if scripts:
         await context.add_init_script(_MEASURE)
-    visitor = Visitor(context, host)
+    visitor = Visitor(context, host, scripts)
     try:
         yield visitor
     finally:

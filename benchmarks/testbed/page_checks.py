@@ -47,7 +47,7 @@ _BASICS: Final = """(() => {
   };
   one("h1", "first headings");
   one("main", "main parts");
-  one("title", "titles");
+  one("head > title", "titles");
   one('meta[name="viewport"]', "viewports");
   one('meta[name="description"]', "descriptions");
   if (!document.documentElement.lang) found.push("no language");

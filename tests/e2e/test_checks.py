@@ -152,5 +152,5 @@ async def test_requests_to_other_hosts_and_refusals_are_noted(browser: Browser) 
 async def test_without_scripts_a_page_is_read_as_it_came(browser: Browser) -> None:
     with with_body("<noscript>no scripts</noscript>") as host:
         async with visiting(browser, host, scripts=False) as visitor:
-            page = await visitor.open("/", scripted=False)
+            page = await visitor.open("/")
             assert "no scripts" in await page.inner_text("main")

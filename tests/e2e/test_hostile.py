@@ -134,7 +134,7 @@ async def test_the_owners_words_are_text(browser: Browser, hostile: BigRun) -> N
 async def test_without_scripts_it_is_the_same_text(browser: Browser, hostile: BigRun) -> None:
     async with visiting(browser, hostile.host, scripts=False) as visitor:
         for path in pages_of(hostile):
-            page = await visitor.open(path, scripted=False)
+            page = await visitor.open(path)
             assert await evaluate(page, LOOK) == []
             await page.close()
         assert (visitor.problems, visitor.elsewhere) == ([], [])
