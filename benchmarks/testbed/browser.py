@@ -14,8 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
-from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, async_playwright
+from playwright.async_api import (
+    Browser,
+    BrowserContext,
+    CDPSession,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    async_playwright,
+)
 
 from muster.errors import ConfigError
 
@@ -50,6 +60,10 @@ new PerformanceObserver(list => {
   for (const entry of list.getEntries()) musterMeasured.largest = entry.startTime;
 }).observe({ type: "largest-contentful-paint", buffered: true });
 """
+
+
+_sessions: Final[WeakKeyDictionary[Page, CDPSession]] = WeakKeyDictionary()
+"""With the debugger of each page."""
 
 
 def find_browser() -> Path | None:
@@ -165,12 +179,10 @@ async def evaluate(page: Page, expression: str) -> Any:
 
     By the debugger: Playwright's own way runs `eval`, which a strict security policy of the page refuses.
     """
-    session = await page.context.new_cdp_session(page)
-    try:
-        given = {"expression": expression, "returnByValue": True, "awaitPromise": True}
-        reply = await session.send("Runtime.evaluate", given)
-    finally:
-        await session.detach()
+    if page not in _sessions:
+        _sessions[page] = await page.context.new_cdp_session(page)
+    given = {"expression": expression, "returnByValue": True, "awaitPromise": True}
+    reply = await _sessions[page].send("Runtime.evaluate", given)
     if "exceptionDetails" in reply:
         raise AssertionError(f"{expression[:80]}: {_thrown(reply['exceptionDetails'])}")
     return reply["result"].get("value")

@@ -16,7 +16,7 @@ AXE: Final = Path(__file__).resolve().parents[2] / "node_modules" / "axe-core" /
 SEVERE: Final = ("serious", "critical")
 MOST_SHIFT: Final = 0.1
 """Sum of layout shifts that people do not notice (web.dev calls it good)."""
-MOST_TABS: Final = 400
+MOST_TABS: Final = 120
 """Elements that are tried with the Tab key."""
 
 _AXE_RUN: Final = """axe.run(document, { resultTypes: ["violations"], runOnly: [

@@ -61,14 +61,16 @@ def write_tokenizer(folder: Path) -> bytes:
     return tokenizer_hash(folder)
 
 
-def written_file(texts: Sequence[tuple[str, str]], terms: Terms, *, run: int, step: int = 0) -> WrittenFile:
-    """Return a file of rows, each a prompt and a completion. There must be as many as a commitment has."""
+def written_file(
+    texts: Sequence[tuple[str, str]], terms: Terms, *, run: int, step: int = 0, seed: int = 0
+) -> WrittenFile:
+    """Return a file of rows, each a prompt and a completion: as many as a commitment has. `seed`: of the first row."""
     assert len(texts) == terms.positions, f"{len(texts)} texts for {terms.positions} rows"
-    rows = [_row(position, *text, terms, run, step) for position, text in enumerate(texts)]
+    rows = [_row(position, *text, terms, run, step, seed + position) for position, text in enumerate(texts)]
     return WrittenFile(write_rollouts(rows), rollout_tree(rows).root)
 
 
-def _row(position: int, prompt: str, completion: str, terms: Terms, run: int, step: int) -> Rollout:
+def _row(position: int, prompt: str, completion: str, terms: Terms, run: int, step: int, seed: int) -> Rollout:
     tokens = _tokens(completion + END)
     return Rollout(
         run=run,
@@ -77,7 +79,7 @@ def _row(position: int, prompt: str, completion: str, terms: Terms, run: int, st
         group=position // terms.group_size,
         sample=position % terms.group_size,
         task=position // terms.group_size,
-        seed=position,
+        seed=seed,
         budget=16,
         prompt_tokens=_tokens(prompt),
         completion_tokens=tokens,

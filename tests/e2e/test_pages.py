@@ -61,15 +61,10 @@ async def test_a_page_is_right_for_everybody(browser: Browser, big: BigRun, name
         assert (visitor.problems, visitor.elsewhere) == ([], [])
         assert (await measured(page)).violations == ()
         assert await page.title() != ""
-
-
-@pytest.mark.parametrize("name", PAGES)
-async def test_a_page_can_be_read_in_the_dark(browser: Browser, big: BigRun, name: str) -> None:
-    async with visiting(browser, big.host, dark=True) as visitor:
-        page = await visitor.open(path_of(big, name))
-        assert await page_checks.axe(page) == []
+        await page.emulate_media(color_scheme="dark")
         background = await evaluate(page, "getComputedStyle(document.body).backgroundColor")
         assert sum(map(int, re.findall(r"\d+", background)[:3])) < 200, background
+        assert await page_checks.axe(page) == []
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
@@ -99,7 +94,8 @@ async def test_every_link_leads_somewhere(browser: Browser, big: BigRun) -> None
         wrong = []
         for href, path in links.items():
             assert href.startswith(f"http://{big.host}/"), f"{path} links to {href}"
-            if re.search(r"/v1/evidence/|/(files|rollouts)/0x", href) and href[-66:] not in big.written:
+            named = re.search(r"/(?:evidence|files|rollouts)/(0x[0-9a-f]{64})", href)
+            if named and named[1] not in big.written:
                 continue  # only a few files are there
             reply = await visitor.context.request.get(href)
             if reply.status != 200:

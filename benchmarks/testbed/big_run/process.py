@@ -99,7 +99,7 @@ async def _write_files(work: Work, terms: Terms, run: int, storage: Path, texts:
     store, names = ContentStore(f"file:{storage}"), list[str]()
     for place in dict.fromkeys([*accepted[:WRITTEN].tolist(), *accepted[-WRITTEN:].tolist()]):
         some = [texts[row % len(texts)] if texts else _sum(place + row, 3 * row + 2) for row in range(terms.positions)]
-        written = written_file(some, terms, run=run, step=int(work.step[place]))
+        written = written_file(some, terms, run=run, step=int(work.step[place]), seed=place << 16)
         name = await store.put(written.data)
         work.file_hash[place], work.root[place] = name, f"0x{written.root.hex()}"
         work.size[place], work.tokens[place] = len(written.data), sum(len(text) for _, text in some)
