@@ -31,8 +31,11 @@ def metrics_of(shape: Shape) -> dict[str, Floats]:
     found = {
         "reward": reward,
         "reward_std": np.sqrt(reward * (1 - reward)),
+        "rewards/right/mean": np.clip(reward + 0.05, 0, 1),
+        "rewards/brief/mean": np.clip(around(0.3 + 0.2 * learned, 0.02), 0, 1),
         "frac_reward_zero_std": np.clip(around(0.2 + 0.2 * done, 0.04), 0, 1),
         "completions/mean_length": length,
+        "completions/mean_budget": around(1_000 + 2_200 * done, 40),
         "completions/max_length": length * 2.5,
         "completions/clipped_ratio": np.clip(around(0.08 * learned, 0.01), 0, 1),
         "completions/length_error": np.clip(around(0.9 - 0.6 * learned, 0.03), 0, None),
