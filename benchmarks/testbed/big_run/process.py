@@ -15,13 +15,18 @@ from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.big_run.fill import fill
 from benchmarks.testbed.big_run.rows import Members, Rows
 from benchmarks.testbed.big_run.shape import ACCEPTED, Shape, Work
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on, terms_of
+from benchmarks.testbed.run_fixture import TOKEN, Orchestrator, RunFixture, deploy_on, terms_of
 from benchmarks.testbed.written import write_tokenizer, written_file
 from muster.clients.storage import ContentStore
 from muster.protocol.terms import Terms
 
 BLOCK_SECONDS: Final = 2
-TERMS: Final[dict[str, Any]] = {"accepts_required": 1, "max_completion_tokens": 8_192, "groups_per_commitment": 8}
+TERMS: Final[dict[str, Any]] = {
+    "accepts_required": 1,
+    "max_completion_tokens": 8_192,
+    "groups_per_commitment": 8,
+    "worker_stake": 4_000 * TOKEN,  # covers what a busy worker commits to in the window
+}
 
 Text = tuple[str, str]
 """A prompt and a completion."""

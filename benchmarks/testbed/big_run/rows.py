@@ -33,8 +33,8 @@ from orchestrator.tables import PAYMENTS
 Row = tuple[Any, ...]
 UNSIGNED: Final = "0x" + "00" * 65
 VERDICT_SECONDS: Final = 40
-CLAIM_SECONDS: Final = 26 * HOUR_SECONDS
-"""After a day's end its work is claimed."""
+CLAIM_SECONDS: Final = 74 * HOUR_SECONDS
+"""After a day's end its work is claimed: as if no hour were sealed, for on the chain none is."""
 AWAY_SECONDS: Final = 7 * DAY_SECONDS
 """Workers without work for so long may have left."""
 GONE: Final = ("retired", "withdrawn")

@@ -25,8 +25,8 @@ from orchestrator.database import Database
 from orchestrator.page.series import BASE, LEVELS
 from orchestrator.queries import Queries
 
-SHAPE = Shape(steps=6_000, nodes=220, commitments=8_000, at_work=40)
-"""Four days: long enough that work was claimed and cases were lost."""
+SHAPE = Shape(steps=6_000, nodes=220, commitments=8_000, step_seconds=90, at_work=40)
+"""Six days: long enough that work was claimed and cases were lost."""
 NOW, BLOCK = 1_790_000_000, 60
 TERMS = terms_of("0x" + "11" * 20, "0x" + "22" * 20, accepts_required=1)
 ABOUT = "a synthetic run"
@@ -234,7 +234,7 @@ def test_the_same_seed_gives_the_same_run(rows_of: Callable[[Rows], Any]) -> Non
     assert list(rows_of(make_rows(small))) != list(rows_of(make_rows(other)))
 
 
-def test_four_days_have_claims_and_lost_cases() -> None:
+def test_six_days_have_claims_and_lost_cases() -> None:
     work = make_rows().work
     assert work.cleared.any()
-    assert work.now - int(work.time[0]) > 4 * DAY_SECONDS
+    assert work.now - int(work.time[0]) > 6 * DAY_SECONDS
