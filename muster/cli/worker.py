@@ -11,7 +11,6 @@ from rich.text import Text
 from muster.chain.client import Chain
 from muster.cli import nodes, watching
 from muster.cli.nodes import GasOption, NodeOption, RunOption
-from muster.cli.reasons import ADVICE, explain
 from muster.cli.session import Session, as_table, command
 from muster.cli.watching import WatchOption
 from muster.clients.orchestrator import OrchestratorClient
@@ -20,6 +19,7 @@ from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Role
 from muster.errors import CheckError
 from muster.protocol.messages import Verdict
+from muster.protocol.reasons import ADVICE, explain
 from muster.runtime.units import Moment, Tokens
 
 app = typer.Typer()
