@@ -9,6 +9,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import secrets
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -108,6 +109,15 @@ def import_keystore(path: Path, signer: Signer, password: str, *, iterations: in
         raise UsageError("the password is too short", hint=f"use at least {MIN_PASSWORD_LENGTH} characters")
     refuse_existing(path)
     write_secret(path, json.dumps(signer.encrypt(password, iterations=iterations)))
+
+
+def ensure_keystore(path: Path, password_file: Path, *, iterations: int | None = None) -> Signer:
+    """Return the key at `path`; where there is none, make it, with a password of chance in a file of its own."""
+    if not path.exists():
+        password_file.unlink(missing_ok=True)  # of a keystore that was never made
+        write_secret(password_file, secrets.token_urlsafe(24))
+        return create_keystore(path, read_secret(password_file), iterations=iterations)
+    return load_keystore(path, read_secret(password_file))
 
 
 def load_keystore(path: Path, password: str) -> Signer:

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.text import Text
 
 from muster.cli.benchmark_options import BenchmarkOptions
+from muster.cli.benchmark_publish import BenchmarkPublisher
 from muster.cli.import_options import run_reference
 from muster.cli.sampling import SamplingDefaults, model_hashes, parse_ks, progress, sampling_document
 from muster.cli.session import Session, as_table, to_json
@@ -48,10 +49,13 @@ SHOWN: Final = 10
 """Items and reasons that an error or a note names."""
 
 
-async def evaluate_benchmark(session: Session, model: Path, options: BenchmarkOptions) -> None:
-    """Ask, score, write and print. Goes on where an interrupted evaluation stopped.
+async def evaluate_benchmark(
+    session: Session, model: Path, options: BenchmarkOptions, publisher: BenchmarkPublisher | None = None
+) -> None:
+    """Ask, score, write, publish if that is wanted, and print. Goes on where an interrupted evaluation stopped.
 
-    Raises CheckError for items that are trained on, ConfigError for a file, model or record file that does not fit.
+    Raises CheckError for items that are trained on, ConfigError for a file, model or record file that does not fit, and
+    as a publisher.
     """
     benchmark = BENCHMARKS[options.name]
     template = benchmark.prompt if options.prompt is None else benchmark.check_prompt(options.prompt)
@@ -65,6 +69,8 @@ async def evaluate_benchmark(session: Session, model: Path, options: BenchmarkOp
         with await asyncio.to_thread(_load, session, benchmark, scorer, scorers, paths, options) as data:
             trained = await asyncio.to_thread(trained_on, data.items, options.against)
             kept = _without(data.items, trained, options)
+            if publisher:
+                publisher.check_whole(benchmark, data, trained)
             prompts = prompts_of([data.items[i] for i in kept], template)
 
             # 2. What the result depends on.
@@ -76,10 +82,7 @@ async def evaluate_benchmark(session: Session, model: Path, options: BenchmarkOp
                 "prompt": template,
                 "prompts_sha256": content_hash(prompts),
                 "scorers": scorer.hashes(),
-                "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
-                "against": ["0x" + one.root.hex() for one in options.against],
-                "window": options.window.to_document() if benchmark.dated else None,
-                **options.of_run,
+                **_chosen(benchmark, sampling, options),
             }
             out = options.out or FOLDER / f"{benchmark.name}-{content_hash(canonical_json(identity))[2:14]}.json"
 
@@ -96,18 +99,13 @@ async def evaluate_benchmark(session: Session, model: Path, options: BenchmarkOp
                     first=records.count,
                 )
                 await _answer(session, request, records, scorer, data, kept)
-                document = {
-                    **identity,
-                    "left_out": dict(data.report.left_out),
-                    "trained_on": [data.items[i].id for i in sorted(trained)],
-                    "manifests": {name: one.to_document() for name, one in scorer.manifests.items()},
-                    "records": {"name": records.path.name, "sha256": records.sha256()},
-                    **summarize(benchmark, records.records(), samples, ks),
-                }
+                document = {**identity, **_scored(data, trained, scorer, records)}
+                document |= summarize(benchmark, records.records(), samples, ks)
 
-    # 4. Write, and print, what it came to.
+    # 4. Write, publish and print what it came to.
     write_durably(out, (to_json(document) + "\n").encode())
-    document |= {"model": str(model), "out": str(out), "seconds": round(time.monotonic() - begun, 1)}
+    published = await publisher.publish(benchmark, document) if publisher else {}
+    document |= {"model": str(model), "out": str(out), "seconds": round(time.monotonic() - begun, 1), **published}
     session.result(document, _for_people(document))
 
 
@@ -119,6 +117,26 @@ def trained_on(items: Sequence[BenchmarkItem], against: Sequence[TaskSet]) -> se
         for _, task in task_set.train:
             found |= overlaps.found_in(task.text)
     return found
+
+
+def _scored(data: BenchmarkData, trained: set[int], scorer: BenchmarkScorer, records: RecordFile) -> dict[str, Any]:
+    """Return what was scored, what was not, and by what."""
+    return {
+        "left_out": dict(data.report.left_out),
+        "trained_on": [data.items[i].id for i in sorted(trained)],
+        "manifests": {name: one.to_document() for name, one in scorer.manifests.items()},
+        "records": {"name": records.path.name, "sha256": records.sha256()},
+    }
+
+
+def _chosen(benchmark: Benchmark, sampling: Sampling, options: BenchmarkOptions) -> dict[str, Any]:
+    """Return the settings that a result depends on."""
+    return {
+        "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
+        "against": ["0x" + one.root.hex() for one in options.against],
+        "window": options.window.to_document() if benchmark.dated else None,
+        **options.of_run,
+    }
 
 
 def _load(
@@ -236,4 +254,6 @@ def _for_people(document: dict[str, Any]) -> Group:
     )
     left = sum(document["left_out"].values())
     more = [Text(f"{left} rows were left out; the result says why")] if left else []
+    if published := document.get("published"):
+        more.append(Text(f"published as the score of step {published['step']}, by {published['by']}"))
     return Group(Text(document["model"]), as_table(rows), Text(about), *more, Text(f"wrote {document['out']}"))

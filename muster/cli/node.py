@@ -1,8 +1,10 @@
-"""muster node: all nodes of an operator, or of several settings files, in one table."""
+"""muster node: all nodes of an operator, or of several settings files, in one table; and what a node is called."""
 
 from __future__ import annotations
 
 import asyncio
+import time
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -19,6 +21,8 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs
 from muster.contracts.registry import Registered, Role, Status
 from muster.errors import MusterError, UsageError
+from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, NodeName, name_problem
+from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.runtime.units import Ether, Tokens
 
 app = typer.Typer()
@@ -27,6 +31,9 @@ AT_ONCE: Final = 4
 """Nodes that are asked about at the same time."""
 
 MAX_NODES: Final = 1_000
+NAME_HINT: Final = (
+    f"choose up to {MAX_NAME} letters, digits, single spaces and {' '.join(NAME_SIGNS)}, with a letter or digit in it"
+)
 REPORT_SECONDS: Final = 10.0
 """Longest wait for an orchestrator's report."""
 
@@ -69,6 +76,46 @@ async def list_nodes(
     else:
         rows = await _of_files(session, settings_files(session, configs, folder))
     session.result([asdict(row) for row in rows], as_table([_for_people(row) for row in rows]))
+
+
+@command(app, "name", operator=True)
+async def name_node(
+    session: Session,
+    name: Annotated[str, typer.Argument(help='What the run\'s page calls the node; "" for nothing.')],
+    node: nodes.NodeOption = None,
+) -> None:
+    """Name a node on the run's page, signed by its operator; "" removes the name. It can be changed once a minute."""
+    # 1. What it is to be called, in the one form that Unicode has for each letter.
+    name = unicodedata.normalize("NFKC", name).strip()
+    if problem := name_problem(name):
+        raise UsageError(f"the name {name!r} {problem}", hint=NAME_HINT)
+    address = await nodes.address_of(session, node)
+
+    # 2. Whose node it is, on chain.
+    async with session.operator() as chain:
+        found, operator = await nodes.registered(chain, address), chain.signer
+        if found.operator != operator.address:
+            raise UsageError(
+                f"{address} was registered by {found.operator}, and this is the key of {operator.address}",
+                hint="name the operator's wallet: --operator WALLET",
+            )
+        if found.run != session.settings.run:
+            raise UsageError(
+                f"{address} is a node of run {found.run}, and the settings are for run {session.settings.run}",
+                hint=f"set run = {found.run}, and orchestrator.url to that run's",
+            )
+
+        # 3. Ask, sign, send.
+        document = {"run": found.run, "node": address, "name": name}
+        shown = {"node": address, "name": name or "(none)", "seen by": "everybody who opens the run's page"}
+        if not session.preview(f"Name a node of run {found.run}", shown):
+            session.result({"dry_run": True, **document}, "nothing was sent")
+            return
+        where, seconds = session.settings.orchestrator.url, session.settings.chain.timeout_seconds
+        async with OrchestratorClient.on_chain(where, chain, operator, timeout=seconds) as client:
+            unsigned = NodeName(**document, named=int(time.time()), signature=UNSIGNED)
+            await client.name_node(sign_message(operator, client.domain, unsigned))
+    session.result(document)
 
 
 def operator_address(operator: str) -> str:

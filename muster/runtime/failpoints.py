@@ -34,6 +34,9 @@ POINTS: Final = frozenset(
         "shardcast.shard_made",  # a shard has been made out of a difference, others have not
         "shardcast.published_whole",  # a step is published, its difference is not, and the index names neither
         "orchestrator.uploading",  # an upload's body is half read
+        "owner.deployed",  # the contracts are on chain, and nothing of a run is
+        "owner.created",  # the run is on chain, its folder does not say so yet
+        "owner.funded",  # the escrow is funded, the folder does not say so yet
     }
 )
 """All names, each with what has and has not happened yet at that point."""

@@ -10,6 +10,7 @@ from typing import Any, Final
 from muster.errors import UsageError
 from muster.models.files import dtype_of
 from muster.protocol.terms_file import LOCAL_DEFAULTS
+from muster.verification.profiles import profile_for
 
 
 @dataclass(frozen=True)
@@ -148,6 +149,6 @@ def own_scenario(
     )
     if model is None:
         return made
-    profile = "bf16-projection-v2" if dtype_of(model) == "bfloat16" else "cpu-fp32-projection-v2"
     trainer = {**made.trainer, **FETCHED_TRAINER}
+    profile = profile_for(dtype_of(model))
     return replace(made, fetched_model=str(model.absolute()), profile=profile, trainer=trainer)
