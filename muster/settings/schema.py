@@ -66,10 +66,6 @@ class OrchestratorSettings(Section):
     """Address to listen on; 0.0.0.0 for all."""
     port: int = Field(default=8600, ge=0, le=65535)
     """0 takes a free one, which the log names."""
-    title: str = Field(default="", max_length=80)
-    """What the run is called on its page; empty: by its number."""
-    about: str = Field(default="", max_length=4000)
-    """What the run trains and why, in its owner's words: text for its page."""
     database_url: str = "sqlite:///.muster/orchestrator.db"
     """sqlite:///FILE, or postgresql://USER:PASSWORD@HOST/DATABASE (the extra postgres); rebuilt from chain and storage
     when lost."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -87,6 +87,7 @@ class Swarm(RunningSwarm):
         """Services, trainer, validators, workers."""
         with self.measure("start"):
             await self.start_services(*(process(self.request, name) for name in ("orchestrator", "origin", "relay")))
+            await stage.name_nodes(self.request, self.run, self.keys, self.participants)
             names = ("trainer", *(node.name for node in nodes(self.request)))
             await self.start_nodes(*(process(self.request, name) for name in names))
 
@@ -199,21 +200,42 @@ class Swarm(RunningSwarm):
 
 
 async def run_demo(
-    request: SwarmRequest, view: PlainView, *, report: Path, picture: Path | None = None, keep: bool = False
+    request: SwarmRequest,
+    view: PlainView,
+    *,
+    report: Path,
+    picture: Path | None = None,
+    keep: bool = False,
+    stay: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Run the whole demo and return its summary.
 
-    Leaves the swarm's folder behind when it fails or `keep` is set; only logs and settings when it is interrupted.
+    stay: called with the summary; chain, orchestrator and relays then run on until the task is cancelled. Leaves the
+    swarm's folder behind when it fails or `keep` is set; only logs and settings when it is interrupted.
     """
     begun = time.monotonic()
-    with _clean_up(request.folder, keep), view:
+    with _clean_up(request.folder, keep):
         async with _open_swarm(request, view) as swarm:
-            collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
-    summary = summarise(collected)
-    await asyncio.to_thread(write_report, summary, collected, report, picture)
+            with view:
+                collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
+            summary = summarise(collected)
+            await asyncio.to_thread(write_report, summary, collected, report, picture)
+            if stay is not None:
+                stay(summary)
+                await _until_cancelled(swarm)
     if not keep:
         await asyncio.to_thread(shutil.rmtree, request.folder)
     return summary
+
+
+async def _until_cancelled(swarm: Swarm) -> None:
+    """Keep the processes running; return when the task is cancelled, which ends nothing else. Raises SwarmError."""
+    try:
+        await swarm.supervisor.guard(asyncio.get_running_loop().create_future())
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
 
 
 async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:

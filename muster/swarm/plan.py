@@ -206,6 +206,8 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
         case "orchestrator":
             return {
                 "orchestrator.port": ports.orchestrator,
+                "orchestrator.title": request.scenario.title,
+                "orchestrator.about": request.scenario.about,
                 "orchestrator.state_dir": state,
                 "orchestrator.database_url": f"sqlite:///{state}/orchestrator.db",
                 "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",

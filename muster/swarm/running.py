@@ -39,6 +39,7 @@ class RunningSwarm:
         """Start what the others need first: orchestrator and origin, then relays, which fetch from the origin."""
         self.view.stage("starting orchestrator and relays" if relays else "starting orchestrator and origin")
         await self.supervisor.start_all([orchestrator, origin])
+        self.view.page(f"{self.orchestrator_url}/")
         await self.supervisor.start_all(relays)
 
     async def start_nodes(self, trainer: ProcessSpec, *nodes: ProcessSpec) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,11 +17,14 @@ from pathlib import Path
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.chain.keys import Signer, load_raw_key, write_secret
+from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import token
 from muster.contracts.registry import Role
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
+from muster.protocol.announcements import NodeName
+from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.terms import Terms, check_context
 from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
@@ -192,3 +196,16 @@ async def join(
     async with await Chain.connect(settings, cold) as chain:
         await ensure_joined(chain, hot, run, role, draw_tip=tips.get(node.name, NO_TIP))
     return replace(node, node=hot.address, operator=cold.address)
+
+
+async def name_nodes(request: SwarmRequest, run: int, keys: Mapping[str, Signer], nodes: Sequence[Participant]) -> None:
+    """Call each node on the run's page what the swarm calls it, signed by its operator."""
+    async with await Chain.connect(chain_settings(request)) as chain:
+
+        async def name(who: Participant) -> None:
+            operator = keys[operator_of(who.name)]
+            unsigned = NodeName(run=run, node=who.node, name=who.name, named=int(time.time()), signature=UNSIGNED)
+            async with OrchestratorClient.on_chain(request.orchestrator_url, chain, operator) as client:
+                await client.name_node(sign_message(operator, client.domain, unsigned))
+
+        await asyncio.gather(*map(name, nodes))
