@@ -12,7 +12,8 @@ from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, FastAPI, Query, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from starlette.types import Send
+from starlette.datastructures import MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from muster.clients.storage import ContentStore
 from muster.constants import MAX_EVIDENCE_BYTES, PROTOCOL_VERSION
@@ -82,6 +83,21 @@ class StoredFileResponse(StreamingResponse):
 _BINARY = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {}}}}}
 
 
+class TypedAnswers:
+    """ASGI middleware: browsers take an answer for what its type says and for nothing else. Files are strangers'."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_typed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).setdefault("X-Content-Type-Options", "nosniff")
+            await send(message)
+
+        await self._app(scope, receive, send_typed)
+
+
 def create_app(service: OrchestratorService) -> FastAPI:
     """Make the application around a service."""
     app = FastAPI(
@@ -94,6 +110,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.add_middleware(Measured)
+    app.add_middleware(TypedAnswers)
     for router in (about, files, judgements, runs, contributed, announced, swarm, work, pages):
         app.include_router(router)
     _with_problem_schema(app)

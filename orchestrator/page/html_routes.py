@@ -151,7 +151,9 @@ async def step(request: Request, service: Here, number: Index) -> Response:
         found = await service.page.views.step(number)
         if found is None:
             raise problems.not_found(f"there is no step {number} yet")
-        return Page("step.html", "/steps", values={"view": found})
+        run = await service.page.boards.overview()
+        newest = max(run.step or 0, run.metrics_step or 0)
+        return Page("step.html", "/steps", values={"view": found, "newest": newest})
 
     return await service.page.site.respond(request, make)
 

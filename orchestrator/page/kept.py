@@ -31,12 +31,19 @@ class KeptAnswers:
             if not task.done() or (now - began < self._seconds and not _has_failed(task)):
                 return await asyncio.shield(task)
             del self._kept[key]
-        while len(self._kept) >= self._most:
-            del self._kept[next(iter(self._kept))]
+        self._forget(now)
         task = asyncio.create_task(_made(make), name="kept answer")
         task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled
         self._kept[key] = now, task
         return await asyncio.shield(task)
+
+    def _forget(self, now: float) -> None:
+        """Delete answers that are too old to be given again, and the oldest where there is no room for one more."""
+        while self._kept:
+            key, (began, task) = next(iter(self._kept.items()))
+            if len(self._kept) < self._most and not (task.done() and now - began >= self._seconds):
+                return
+            del self._kept[key]
 
 
 async def _made(make: Callable[[], Awaitable[T]]) -> T:

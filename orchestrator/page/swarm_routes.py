@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Query, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from orchestrator import problems
+from orchestrator.page.assets import compressed
 from orchestrator.page.leaderboard import (
     MAX_LINES,
     Others,
@@ -44,6 +45,7 @@ async def metrics(service: Here, _: OurRun) -> Response:
 
 @swarm.get("/series", response_model=SeriesPage)
 async def series(
+    request: Request,
     service: Here,
     _: OurRun,
     name: Annotated[list[MetricName], Query(min_length=1, max_length=MAX_SERIES)],
@@ -54,8 +56,8 @@ async def series(
     """Send metrics over the steps from `first` to `last`, by default to the newest, in at most so many points."""
     if last is not None and last < first:
         raise problems.malformed(f"the steps end at {last}, before they begin at {first}")
-    page = await service.page.boards.series(name, first, last, points)
-    return json_response(page.model_dump_json().encode())
+    plain, packed = await service.page.boards.series_json(name, first, last, points)
+    return compressed(request, plain, packed, "application/json", {})
 
 
 @swarm.get("/workers", response_model=WorkerPage)

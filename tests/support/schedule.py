@@ -1,8 +1,9 @@
 """Which tests share a process of pytest-xdist, and which of them start first.
 
 A module stays in one process, so that its fixtures are made once. All modules that use the engine share one: starting
-vLLM takes seconds. The longest groups start first, so that no process is left with one of them at the end. After them
-modules that wait for blocks and time-outs take turns with those that compute, so that the cores have work throughout.
+vLLM takes seconds. So do all that look at the page in a browser: they share a swarm. The longest groups start first,
+so that no process is left with one of them at the end. After them modules that wait for blocks and time-outs take turns
+with those that compute, so that the cores have work throughout.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ ENGINE_MODULES: Final = frozenset(
 )
 """Modules whose tests ask for ENGINE_FIXTURE, also through another fixture."""
 
+BROWSER: Final = "browser"
+BROWSER_FOLDER: Final = "tests/e2e/"
+"""Where modules are that share a browser and a swarm."""
+
 LONGEST: Final = (
     "tests/integration/test_kill.py",
+    BROWSER,
     ENGINE,
     "tests/integration/test_demo.py",
     "tests/integration/test_commitment_story.py",
@@ -60,8 +66,10 @@ LONGEST: Final = (
 
 
 def group_of(nodeid: str) -> str:
-    """Return the group of a test: its module, or the one group of all that use the engine."""
+    """Return the group of a test: its module, or the one group of all that use the engine, or the browser."""
     module = nodeid.split("::", 1)[0]
+    if module.startswith(BROWSER_FOLDER):
+        return BROWSER
     return ENGINE if module in ENGINE_MODULES else module
 
 

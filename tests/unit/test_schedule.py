@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 from tests.support.paths import ROOT
-from tests.support.schedule import ENGINE, ENGINE_MODULES, LONGEST, WAITING, group_of, places
+from tests.support.schedule import BROWSER, BROWSER_FOLDER, ENGINE, ENGINE_MODULES, LONGEST, WAITING, group_of, places
 
 
 def in_order(groups: list[str]) -> list[str]:
@@ -28,6 +28,9 @@ def test_those_that_wait_and_those_that_compute_take_turns() -> None:
 
 
 def test_modules_that_are_named_are_there() -> None:
-    named = [*ENGINE_MODULES, *(group for group in LONGEST if group != ENGINE)]
+    named = [*ENGINE_MODULES, *(group for group in LONGEST if group not in (ENGINE, BROWSER))]
     assert [name for name in named if not (ROOT / name).is_file()] == []
     assert {group_of(f"{name}::test") for name in ENGINE_MODULES} == {ENGINE}
+    in_browser = [f"{BROWSER_FOLDER}{path.name}" for path in (ROOT / BROWSER_FOLDER).glob("test_*.py")]
+    assert in_browser
+    assert {group_of(f"{name}::test") for name in in_browser} == {BROWSER}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -32,6 +33,7 @@ from orchestrator.page.leaderboard import ValidatorLine, WorkerLine
 from orchestrator.page.live import LiveSource
 from orchestrator.page.members import uptime
 from orchestrator.page.overview import BenchmarkLine, MachineKind, RunIdentity
+from orchestrator.page.series import SeriesPage
 from orchestrator.queries import NodeRecord
 from orchestrator.relay_directory import RelayDirectory
 from orchestrator.reports import KeptReport
@@ -327,6 +329,9 @@ async def test_charts_reach_to_the_newest_step(told: Told) -> None:
         ("nothing", [], []),
     ]
     assert (await told.boards.series(["reward"], 7, None, 10)).last == 7
+    plain, packed = await told.boards.series_json(["reward", "nothing"], 0, None, 10)
+    assert SeriesPage.model_validate_json(plain) == page
+    assert gzip.decompress(packed) == plain
     metrics = await told.boards.metrics()
     assert (metrics.newest, metrics.names) == (2, ["held_out/reward", "reward", "benchmark/humaneval"])
 

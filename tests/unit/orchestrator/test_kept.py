@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 
 import pytest
 
@@ -51,6 +53,25 @@ async def test_an_answer_lasts_its_seconds(maker: Maker, kept: KeptAnswers) -> N
     assert await kept.get("a", maker.make) == 1
     maker.now += 0.1
     assert await kept.get("a", maker.make) == 2
+
+
+async def test_what_is_too_old_to_be_given_again_is_not_kept(maker: Maker) -> None:
+    class Large:
+        pass
+
+    async def make() -> Large:
+        return Large()
+
+    kept = KeptAnswers(5.0, lambda: maker.now)
+    first = weakref.ref(await kept.get("a", make))
+    maker.now += 4.9
+    await kept.get("b", make)
+    gc.collect()
+    assert first() is not None
+    maker.now += 0.1
+    await kept.get("c", make)
+    gc.collect()
+    assert first() is None
 
 
 async def test_a_failure_is_told_and_not_kept(maker: Maker, kept: KeptAnswers) -> None:

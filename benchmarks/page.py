@@ -1,0 +1,240 @@
+"""The orchestrator's page in a real browser at scale, what watchers cost the workers, and a newcomer's first minutes.
+
+    python benchmarks/page.py [--json] [--only load,cost,newcomer] [--fresh-clone]
+
+`load` and `cost` are measured over a synthetic run of 100,000 steps, 5,000 nodes and 1,600,000 commitments in the
+database of a real orchestrator (`benchmarks/testbed/big_run`), which takes minutes to make and 7 GB of disk. Every load
+of the overview begins with an empty browser. `page_load` is the later of its largest paint and the moment at which its
+charts are drawn; `page_bytes` what came over the wire until then. `axe` and `checks` look at every page, light and
+dark. `page_cost` is described in `benchmarks/page_cost.py`, `first_accepted` in `benchmarks/page_newcomer.py`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from playwright.async_api import Browser, CDPSession  # noqa: E402
+
+from benchmarks.page_cost import cost_figure, measure_cost  # noqa: E402
+from benchmarks.page_newcomer import measure_newcomer, measure_setup, newcomer_figures  # noqa: E402
+from benchmarks.report import Figure, figure, show  # noqa: E402
+from benchmarks.testbed import page_checks  # noqa: E402
+from benchmarks.testbed.big_run.process import BigRun, big_run  # noqa: E402
+from benchmarks.testbed.big_run.shape import Shape  # noqa: E402
+from benchmarks.testbed.browser import measured, open_browser, visiting  # noqa: E402
+
+PARTS: Final = ("load", "cost", "newcomer")
+LOAD_TARGET: Final = 1.0
+BYTES_TARGET: Final = 300.0
+ROUNDS: Final = 5
+
+
+@dataclass
+class Load:
+    """One load of the overview by an empty browser."""
+
+    largest: float
+    drawn: float
+    bytes: int = 0
+    requests: int = 0
+
+    @property
+    def seconds(self) -> float:
+        return max(self.largest, self.drawn)
+
+
+@dataclass
+class Found:
+    """Findings over all pages."""
+
+    pages: int = 0
+    axe: list[str] = field(default_factory=list)
+    checks: list[str] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts, separated by commas")
+    parser.add_argument("--fresh-clone", action="store_true", help="time the set-up of a fresh clone too")
+    parser.add_argument("--loads", type=int, default=9, help="of the overview")
+    parser.add_argument("--watchers", type=int, default=500)
+    parser.add_argument("--workers", type=int, default=64)
+    parser.add_argument("--seconds", type=float, default=30.0, help="of each round with or without watchers")
+    for name in ("steps", "nodes", "commitments"):
+        parser.add_argument(f"--{name}", type=int, default=getattr(Shape, name))
+    options = parser.parse_args(arguments)
+    parts = options.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"unknown parts: {', '.join(sorted(unknown))}")
+    found: list[Figure] = []
+    if {"load", "cost"} & set(parts):
+        found += at_scale(options, parts)
+    if "newcomer" in parts:
+        found += newcomer(fresh_clone=options.fresh_clone)
+    about = f"{options.steps} steps, {options.nodes} nodes, {options.commitments} commitments"
+    return show(found, as_json=options.json, about=[about])
+
+
+def say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr)
+
+
+def at_scale(options: argparse.Namespace, parts: Sequence[str]) -> list[Figure]:
+    """Return the figures that are measured over a synthetic run."""
+    shape = Shape(steps=options.steps, nodes=options.nodes, commitments=options.commitments)
+    found: list[Figure] = []
+    with tempfile.TemporaryDirectory(prefix="muster-page-") as folder, big_run(Path(folder), shape, say) as big:
+        big.orchestrator.start()
+        if "load" in parts:
+            found += asyncio.run(in_browser(big, options.loads))
+        if "cost" in parts:
+            cost = measure_cost(
+                big, workers=options.workers, watchers=options.watchers, seconds=options.seconds, rounds=ROUNDS
+            )
+            found.append(cost_figure(cost))
+    return found
+
+
+def newcomer(*, fresh_clone: bool) -> list[Figure]:
+    """Return the figures of a newcomer's first minutes."""
+    with tempfile.TemporaryDirectory(prefix="muster-newcomer-") as folder:
+        setup = measure_setup(Path(folder) / "clone", say) if fresh_clone else None
+        return newcomer_figures(measure_newcomer(Path(folder), say), setup)
+
+
+async def in_browser(big: BigRun, times: int) -> list[Figure]:
+    """Return the figures that a browser measures."""
+    async with open_browser() as browser:
+        loads = [await load_overview(browser, big.host) for _ in range(times)]
+        found = await look_at_pages(browser, big)
+    return [*load_figures(loads), *finding_figures(found)]
+
+
+def load_figures(loads: Sequence[Load]) -> list[Figure]:
+    """Return how long the overview takes to be there, and how much it is."""
+    seconds, sizes = [one.seconds for one in loads], [one.bytes / 1024 for one in loads]
+    middle = sorted(seconds)[len(seconds) // 2]
+    return [
+        figure(
+            "page_load",
+            seconds,
+            ratio=middle,
+            target=LOAD_TARGET,
+            unit="s",
+            at_most=True,
+            largest_paint=[round(one.largest, 3) for one in loads],
+            charts_drawn=[round(one.drawn, 3) for one in loads],
+        ),
+        figure(
+            "page_bytes",
+            sizes,
+            ratio=max(sizes),
+            target=BYTES_TARGET,
+            unit="KiB",
+            at_most=True,
+            requests=[one.requests for one in loads],
+        ),
+    ]
+
+
+def finding_figures(found: Found) -> list[Figure]:
+    """Return how many findings there are."""
+    kinds: list[tuple[str, list[str], str]] = [
+        ("axe", found.axe, "serious or critical findings"),
+        ("checks", found.checks, "findings"),
+    ]
+    return [
+        figure(
+            name, [len(some)], ratio=len(some), target=0, unit=unit, at_most=True, pages=found.pages, found=some[:20]
+        )
+        for name, some, unit in kinds
+    ]
+
+
+async def load_overview(browser: Browser, host: str) -> Load:
+    """Load the overview with an empty browser."""
+    async with visiting(browser, host) as visitor:
+        page = await visitor.context.new_page()
+        session = await visitor.context.new_cdp_session(page)
+        async with counting(session) as counted:
+            await visitor.use(page, "/")
+            sizes = dict(counted)
+        seen = await measured(page)
+        if visitor.problems or visitor.elsewhere or seen.violations or seen.drawn is None:
+            raise SystemExit(f"the overview: {visitor.problems} {visitor.elsewhere} {seen}")
+        return Load(seen.largest, seen.drawn, sum(sizes.values()), len(sizes))
+
+
+@asynccontextmanager
+async def counting(session: CDPSession) -> AsyncIterator[dict[str, int]]:
+    """Yield the bytes that come over the wire, by request: heads and bodies as they are sent, so compressed."""
+    sizes: dict[str, int] = {}
+
+    def add(name: str, event: dict[str, Any]) -> None:
+        sizes[event["requestId"]] = sizes.get(event["requestId"], 0) + int(event[name])
+
+    def finish(event: dict[str, Any]) -> None:
+        sizes[event["requestId"]] = int(event["encodedDataLength"])  # all of it
+
+    session.on("Network.dataReceived", lambda event: add("encodedDataLength", event))
+    session.on("Network.loadingFinished", finish)
+    await session.send("Network.enable")
+    yield sizes
+
+
+async def look_at_pages(browser: Browser, big: BigRun) -> Found:
+    """Return what axe and the other checks find on every page, light and dark."""
+    found = Found()
+    for dark in (False, True):
+        async with visiting(browser, big.host, dark=dark) as visitor:
+            for path in pages_of(big):
+                page = await visitor.open(path)
+                where = f"{path}{' in the dark' if dark else ''}"
+                found.pages += 1
+                found.axe += [f"{where}: {one}" for one in await page_checks.axe(page)]
+                if not dark:
+                    checks = (page_checks.basics, page_checks.shift, page_checks.widths, page_checks.keyboard)
+                    found.checks += [f"{where}: {one}" for check in checks for one in await check(page)]
+                await page.close()
+            found.checks += visitor.problems + visitor.elsewhere
+    return found
+
+
+def pages_of(big: BigRun) -> list[str]:
+    """Return the paths of one page of each kind."""
+    work, members = big.rows.work, big.rows.members
+    busy, cheater = members.workers[int(work.worker[-1])], members.workers[int(big.rows.convicted()[0])]
+    return [
+        "/",
+        *(f"/leaderboard?list={name}" for name in ("workers", "validators", "others")),
+        f"/nodes/{busy}",
+        f"/nodes/{cheater}",
+        f"/nodes/{members.validators[0]}",
+        f"/nodes/{busy}/{int(work.index[-1])}",
+        f"/nodes/{cheater}/0",
+        "/court",
+        "/court/1",
+        "/rollouts",
+        f"/rollouts/{big.written[-1]}",
+        "/steps",
+        f"/steps/{big.shape.steps}",
+        "/join",
+        "/explain",
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

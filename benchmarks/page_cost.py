@@ -1,0 +1,144 @@
+"""What people who watch cost the workers: how long an orchestrator's answers to workers take with and without them.
+
+Over the synthetic run of `benchmarks.testbed.big_run`. Both are measured in turns, with the same load by workers from
+another process, while a trainer reports a step every few seconds and the chain goes on. `benchmarks/page.py` prints it.
+Everything shares this machine: what the watchers' own process takes counts against the orchestrator too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.page_cost_load import Load
+from benchmarks.report import Figure, figure
+from benchmarks.testbed.big_run.process import BigRun
+from muster.protocol.messages import StepReport
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TARGET: Final = 1.2
+STEP_SECONDS: Final = 5.0
+LOAD_SECONDS: Final = 120.0
+"""Longest wait for a process of the load to be ready, or to have ended, beyond its time."""
+
+
+@dataclass
+class Cost:
+    """What was measured in each round: seconds that answers took, without and with watchers."""
+
+    watchers: int
+    without: list[dict[str, Any]] = field(default_factory=list)
+    watched: list[dict[str, Any]] = field(default_factory=list)
+    seen: list[dict[str, int]] = field(default_factory=list)
+    """What the watchers received in each round."""
+
+
+def measure_cost(big: BigRun, *, workers: int, watchers: int, seconds: float, rounds: int) -> Cost:
+    """Measure both in turns. The orchestrator runs."""
+    cost, load = Cost(watchers), load_of(big, workers)
+    for number in range(rounds):
+        cost.without.append(_one_round(big, load, seconds, number))
+        with watching(big, watchers) as count:
+            count()  # from now on
+            cost.watched.append(_one_round(big, load, seconds, number))
+            cost.seen.append(count())
+    return cost
+
+
+def load_of(big: BigRun, workers: int) -> Load:
+    """Return the load by the workers that joined last: they are at work, and none of them is convicted."""
+    work, fixture = big.rows.work, big.run_fixture
+    chosen = [number for number in reversed(range(big.shape.workers)) if not work.is_cheater[number]][:workers]
+    return Load(
+        url=big.orchestrator.url,
+        chain_id=fixture.book.chain_id,
+        registry=fixture.book.registry,
+        run=fixture.run,
+        keys=[fixture.secret(big.key_name(number)) for number in chosen],
+        next_indices=[int(work.count[number]) for number in chosen],
+    )
+
+
+def _one_round(big: BigRun, load: Load, seconds: float, number: int) -> dict[str, Any]:
+    """Return what the workers counted in some seconds, while a trainer reports steps."""
+    with _process("workers", str(seconds)) as process:
+        assert process.stdin is not None
+        process.stdin.write(load.model_dump_json() + "\n")
+        process.stdin.flush()
+        _line(process)
+        return asyncio.run(_with_trainer(big, process, number))
+
+
+async def _with_trainer(big: BigRun, process: subprocess.Popen[str], number: int) -> dict[str, Any]:
+    done = asyncio.create_task(asyncio.to_thread(_line, process))
+    async with big.run_fixture.client(big.orchestrator.url, "trainer") as client:
+        step = big.shape.steps + 1_000 * number
+        while not done.done():
+            step += 1
+            metrics = {"reward": 0.5, "entropy": 0.7, "completions/mean_length": 900.0}
+            await client.post_step(StepReport(run=big.run_fixture.run, step=step, metrics=metrics))
+            await asyncio.wait([done], timeout=STEP_SECONDS)
+    return json.loads(await done)
+
+
+@contextmanager
+def watching(big: BigRun, count: int) -> Iterator[Any]:
+    """Yield a function that returns what the watchers have seen since it was called last, once all are connected."""
+    path = f"/v1/runs/{big.run_fixture.run}/live"
+    with _process("watchers", str(big.orchestrator.port), str(count), path) as process:
+        _line(process)
+
+        def seen() -> dict[str, int]:
+            assert process.stdin is not None
+            process.stdin.write("\n")
+            process.stdin.flush()
+            return json.loads(_line(process))
+
+        yield seen
+
+
+@contextmanager
+def _process(role: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Yield a process of benchmarks/page_cost_load.py, and end it afterwards."""
+    command = [sys.executable, "-m", "benchmarks.page_cost_load", role, *arguments]
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+
+def _line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if not line:
+        raise SystemExit(f"the load ended with {process.wait(10)}")
+    return line
+
+
+def cost_figure(cost: Cost) -> Figure:
+    """Return the figure: the median p99 of the rounds with watchers, over that of the rounds without."""
+    watched, without = ([one["p99"] for one in rounds] for rounds in (cost.watched, cost.without))
+    return figure(
+        "page_cost",
+        watched,
+        limit=without,
+        ratio=statistics.median(watched) / statistics.median(without),
+        target=TARGET,
+        unit="s, p99 of answers to workers",
+        at_most=True,
+        watchers=cost.watchers,
+        answers=[one["answers"] for one in (*cost.watched, *cost.without)],
+        refused=sum(one["refused"] for one in (*cost.watched, *cost.without)),
+        messages=[one.get("messages", 0) for one in cost.seen],
+        lost=sum(one.get("lost", 0) for one in cost.seen),
+    )

@@ -1,0 +1,151 @@
+"""Whatever strangers write is text: what the model says, names, devices, relays, metrics, the owner's own words.
+
+Much of it is refused where it arrives. Here it stands in the database and in files as if it had not been.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.async_api import Browser, Page
+
+from benchmarks.page import pages_of
+from benchmarks.testbed import page_checks
+from benchmarks.testbed.big_run.process import BigRun, big_run
+from benchmarks.testbed.big_run.shape import Shape
+from benchmarks.testbed.browser import evaluate, measured, visiting
+from benchmarks.testbed.written import HOSTILE, LONG
+from orchestrator.page.render import shown
+from orchestrator.page.rows import MAX_TEXT
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SHAPE = Shape(steps=120, nodes=60, commitments=1_200, step_seconds=900, at_work=20)
+THINKS = [(text, f"{text}</think>{text}") for text in HOSTILE]
+"""Prompts and completions; the last ones are megabytes."""
+METRIC = "rewards/<img/src=x/onerror=document.title='taken'>"
+RELAY = "http://relay.example/\u202e<script>document.title='taken'</script>"
+
+INVISIBLE = (
+    r"/[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/"
+)
+"""What may hide or turn text around; a page contains none of it."""
+
+LOOK = f"""(() => {{
+  const found = [];
+  const walker = document.createTreeWalker(document, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) if ({INVISIBLE}.test(walker.currentNode.data))
+    found.push(`text: ${{walker.currentNode.data.slice(0, 60)}}`);
+  for (const element of document.querySelectorAll("*")) for (const {{ name, value }} of element.attributes) {{
+    if (name.startsWith("on")) found.push(`a handler: ${{name}}`);
+    if ({INVISIBLE}.test(value)) found.push(`${{element.tagName}} ${{name}} ${{value.slice(0, 60)}}`);
+    if (["href", "src", "action", "xlink:href"].includes(name) && !/^(https?:|\\/|#|[^:]*$)/.test(value))
+      found.push(`${{name}}: ${{value.slice(0, 60)}}`);
+  }}
+  for (const script of document.scripts) if (!script.src || new URL(script.src).host !== location.host)
+    found.push("a script of somebody else");
+  for (const kind of ["iframe", "object", "embed", "base", "style", "img[src='x']", "meta[http-equiv]"])
+    if (document.querySelector(kind)) found.push(kind);
+  if (document.title.startsWith("taken")) found.push("the title");
+  return found;
+}})()"""
+
+
+@pytest.fixture(scope="module")
+def hostile(browser: Browser, built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[BigRun]:
+    """A synthetic run in which everything that can be is hostile."""
+    settings = {"title": HOSTILE[0], "about": "\n".join(HOSTILE[:-1])}
+    extra = "\n".join(f"{name} = {json.dumps(text)}" for name, text in settings.items())
+    with big_run(tmp_path_factory.mktemp("hostile"), SHAPE, extra=extra, texts=THINKS) as made:
+        _spoil(made.orchestrator.folder / "orchestrator.db")
+        made.orchestrator.start()
+        yield made
+
+
+def _spoil(path: Path) -> None:
+    """Write hostile texts over what strangers wrote."""
+    database = sqlite3.connect(path)
+    with database:
+        texts = [text[:40] for text in HOSTILE]
+        for table, column in (("node_names", "name"), ("machines", "device")):
+            nodes = [row[0] for row in database.execute(f"SELECT node FROM {table} ORDER BY node")]
+            pairs = [(texts[at % len(texts)], node) for at, node in enumerate(nodes)]
+            database.executemany(f"UPDATE {table} SET {column} = ? WHERE node = ?", pairs)
+        database.execute("UPDATE served SET url = ? || url WHERE url LIKE '%-3.%'", (RELAY,))
+        database.execute("UPDATE metric_buckets SET name = ? WHERE name = 'entropy'", (METRIC,))
+        for step, document in database.execute("SELECT step, document FROM steps").fetchall():
+            report = json.loads(document)
+            report["metrics"][METRIC] = report["metrics"].pop("entropy")
+            database.execute("UPDATE steps SET document = ? WHERE step = ?", (json.dumps(report), step))
+        data = json.dumps({"relay": RELAY, "operator": "0x" + "11" * 20})
+        database.execute("UPDATE events SET kind = 'relay misbehaved', data = ? WHERE id % 50 = 0", (data,))
+    database.close()
+
+
+async def look(page: Page, problems: list[str], elsewhere: list[str]) -> None:
+    assert await evaluate(page, LOOK) == []
+    assert await page_checks.widths(page) == []
+    assert (await measured(page)).violations == ()
+    assert (problems, elsewhere) == ([], [])
+
+
+@pytest.mark.parametrize("place", range(17))
+async def test_nothing_hostile_is_more_than_text(browser: Browser, hostile: BigRun, place: int) -> None:
+    async with visiting(browser, hostile.host) as visitor:
+        page = await visitor.open(pages_of(hostile)[place])
+        await look(page, visitor.problems, visitor.elsewhere)
+        assert await page_checks.axe(page) == []
+
+
+@pytest.mark.parametrize("row", range(len(HOSTILE)))
+async def test_what_a_model_writes_is_shown_as_text(browser: Browser, hostile: BigRun, row: int) -> None:
+    async with visiting(browser, hostile.host) as visitor:
+        page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={row}")
+        texts = [await one.inner_text() for one in await page.locator("pre.model").all()]
+        assert [text.strip() for text in texts] == [shown(HOSTILE[row][:MAX_TEXT], MAX_TEXT).strip()] * 3
+        await look(page, visitor.problems, visitor.elsewhere)
+
+
+async def test_a_line_of_a_megabyte_neither_widens_nor_slows_the_page(browser: Browser, hostile: BigRun) -> None:
+    assert len(HOSTILE[-1]) == 256 * len(LONG) == 1 << 20
+    async with visiting(browser, hostile.host) as visitor:
+        page = await visitor.open(f"/rollouts/{hostile.written[0]}?position={len(HOSTILE) - 1}")
+        assert await page_checks.widths(page) == []
+        assert len(await page.content()) < 200_000
+        assert "Some of it is too long to be shown" in await page.inner_text("main")
+
+
+async def test_the_owners_words_are_text(browser: Browser, hostile: BigRun) -> None:
+    async with visiting(browser, hostile.host) as visitor:
+        page = await visitor.open("/")
+        assert await page.inner_text("h1") == shown(HOSTILE[0])
+        about = await page.inner_text(".about")
+        assert "<img src=x onerror=" in about
+        assert "\\u202e" in about
+        assert "\\x1b[31mred" in about
+
+
+async def test_without_scripts_it_is_the_same_text(browser: Browser, hostile: BigRun) -> None:
+    async with visiting(browser, hostile.host, scripts=False) as visitor:
+        for path in pages_of(hostile):
+            page = await visitor.open(path)
+            assert await evaluate(page, LOOK) == []
+            await page.close()
+        assert (visitor.problems, visitor.elsewhere) == ([], [])
+
+
+async def test_the_json_is_never_read_as_a_page(browser: Browser, hostile: BigRun) -> None:
+    run = hostile.run_fixture.run
+    async with visiting(browser, hostile.host) as visitor:
+        for path in ("overview", "workers", "others", f"rollouts/{hostile.written[0]}", "events"):
+            reply = await visitor.context.request.get(f"{hostile.orchestrator.url}/v1/runs/{run}/{path}")
+            assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+            assert reply.headers["x-content-type-options"] == "nosniff"
+        name = hostile.written[0]
+        reply = await visitor.context.request.get(f"{hostile.orchestrator.url}/v1/files/{name}")
+        assert reply.headers["content-type"] == "application/octet-stream"
+        assert reply.headers["x-content-type-options"] == "nosniff"

@@ -1,0 +1,182 @@
+"""Every page in a real browser: nothing goes wrong, nobody else is asked, and everybody can read and use it."""
+
+from __future__ import annotations
+
+import json
+import re
+from urllib.parse import urljoin
+
+import pytest
+from playwright.async_api import Browser
+
+from benchmarks.page import pages_of
+from benchmarks.testbed import page_checks
+from benchmarks.testbed.big_run.process import BigRun
+from benchmarks.testbed.browser import HEIGHT, WIDTHS, evaluate, measured, visiting
+from muster.protocol.messages import StepReport
+from orchestrator.page.render import number
+from tests.support.paths import ROOT
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PICTURES = ROOT / "cache" / "e2e"
+PAGES = (
+    "overview",
+    "workers",
+    "validators",
+    "others",
+    "worker",
+    "cheater",
+    "validator",
+    "commitment",
+    "rejected",
+    "court",
+    "case",
+    "rollouts",
+    "rollout",
+    "checkpoints",
+    "step",
+    "join",
+    "explain",
+)
+"""What `pages_of` lists, in its order."""
+
+
+def path_of(big: BigRun, page: str) -> str:
+    return dict(zip(PAGES, pages_of(big), strict=True))[page]
+
+
+@pytest.mark.parametrize("name", PAGES)
+async def test_a_page_is_right_for_everybody(browser: Browser, big: BigRun, name: str) -> None:
+    async with visiting(browser, big.host) as visitor:
+        page = await visitor.open(path_of(big, name))
+        checks = (
+            page_checks.axe,
+            page_checks.basics,
+            page_checks.shift,
+            page_checks.widths,
+            page_checks.keyboard,
+        )
+        assert [finding for check in checks for finding in await check(page)] == []
+        assert (visitor.problems, visitor.elsewhere) == ([], [])
+        assert (await measured(page)).violations == ()
+        assert await page.title() != ""
+        await page.emulate_media(color_scheme="dark")
+        background = await evaluate(page, "getComputedStyle(document.body).backgroundColor")
+        assert sum(map(int, re.findall(r"\d+", background)[:3])) < 200, background
+        assert await page_checks.axe(page) == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+async def test_pictures_are_kept_for_people_to_look_at(browser: Browser, big: BigRun, dark: bool) -> None:
+    async with visiting(browser, big.host, dark=dark) as visitor:
+        for name in PAGES:
+            page = await visitor.open(path_of(big, name))
+            for width in WIDTHS:
+                await page.set_viewport_size({"width": width, "height": HEIGHT})
+                path = PICTURES / f"{name}-{width}-{'dark' if dark else 'light'}.png"
+                await page_checks.picture(page, path)
+                assert path.read_bytes().startswith(b"\x89PNG")
+            await page.close()
+
+
+async def test_every_link_leads_somewhere(browser: Browser, big: BigRun) -> None:
+    async with visiting(browser, big.host) as visitor:
+        links: dict[str, str] = {}
+        for path in pages_of(big):
+            page = await visitor.open(path)
+            hrefs = await evaluate(
+                page, '[...document.querySelectorAll("a[href], img[src]")].map(e => e.href || e.src)'
+            )
+            links |= {href.partition("#")[0]: path for href in hrefs}
+            await page.close()
+        assert len(links) > 200
+        wrong = []
+        for href, path in links.items():
+            assert href.startswith(f"http://{big.host}/"), f"{path} links to {href}"
+            named = re.search(r"/(?:evidence|files|rollouts)/(0x[0-9a-f]{64})", href)
+            if named and named[1] not in big.written:
+                continue  # only a few files are there
+            reply = await visitor.context.request.get(href)
+            if reply.status != 200:
+                wrong.append(f"{path}: {reply.status} {href}")
+        assert wrong == []
+
+
+async def test_what_is_linked_as_json_is_json(browser: Browser, big: BigRun) -> None:
+    async with visiting(browser, big.host) as visitor:
+        seen = set[str]()
+        for path in pages_of(big):
+            page = await visitor.open(path)
+            seen |= set(await evaluate(page, '[...document.querySelectorAll("a.json, a.figure")].map(a => a.href)'))
+            await page.close()
+        documents = [href for href in seen if not href.endswith(".svg")]
+        assert len(documents) > 20
+        for href in documents:
+            reply = await visitor.context.request.get(href)
+            assert reply.headers["content-type"] == "application/json", href
+            assert json.loads(await reply.body()), href
+
+
+# --- Without scripts
+
+
+async def test_without_scripts_the_numbers_are_there(browser: Browser, big: BigRun) -> None:
+    async with visiting(browser, big.host, scripts=False) as visitor:
+        page = await visitor.open("/")
+        text = await page.inner_text("main")
+        reply = await visitor.context.request.get(urljoin(page.url, f"/v1/runs/{big.run_fixture.run}/overview"))
+        overview = await reply.json()
+        told = [
+            number(overview["step"]),
+            number(overview["workers"]),
+            number(overview["validators"]),
+            number(overview["tokens"]),
+            number(overview["metrics"]["reward"], 3),
+        ]
+        assert [one for one in told if one not in text] == []
+        assert "Trains a small model to add." in text
+        pictures = page.locator("noscript img, .plot img")
+        assert await pictures.count() >= 5
+        await pictures.first.scroll_into_view_if_needed()
+        assert (visitor.problems, visitor.elsewhere) == ([], [])
+
+
+async def test_without_scripts_every_page_has_its_heading(browser: Browser, big: BigRun) -> None:
+    async with visiting(browser, big.host, scripts=False) as visitor:
+        for path in pages_of(big):
+            page = await visitor.open(path)
+            assert (await page.inner_text("h1")).strip(), path
+            await page.close()
+        assert visitor.problems == []
+
+
+async def test_the_search_finds_a_worker_without_scripts(browser: Browser, big: BigRun) -> None:
+    address = big.rows.members.workers[7]
+    async with visiting(browser, big.host, scripts=False) as visitor:
+        page = await visitor.open("/leaderboard")
+        await page.fill("input[type=search]", address)
+        await page.press("input[type=search]", "Enter")
+        await page.wait_for_url("**search=**")
+        rows = page.locator("table.board tbody tr")
+        assert await rows.count() == 1
+        assert address in await rows.first.inner_html()
+
+
+# --- Alive
+
+
+async def test_new_blocks_and_steps_come_by_themselves(browser: Browser, big: BigRun) -> None:
+    async with visiting(browser, big.host) as visitor:
+        page = await visitor.open("/")
+        await evaluate(page, "window.musterMarker = 1")
+        block = await page.inner_text('[data-live="block"]')
+        await page.locator(f'[data-live="block"]:not(:text-is("{block}"))').wait_for()
+        async with big.run_fixture.client(big.orchestrator.url, "trainer") as client:
+            report = StepReport(run=big.run_fixture.run, step=big.shape.steps + 1, metrics={"reward": 0.875})
+            await client.post_step(report)
+        await page.locator('[data-live="reward"]:text-is("0.875")').wait_for()
+        line = page.locator("#feed li").filter(has_text=f"Step {big.shape.steps + 1}")
+        await line.wait_for()
+        assert await evaluate(page, "window.musterMarker") == 1, "it was never loaded again"
+        assert (visitor.problems, visitor.elsewhere) == ([], [])
