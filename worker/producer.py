@@ -44,7 +44,7 @@ class Producer:
         """Make the work of one index. Return why there is none to make, or ""."""
         facts = await self._context.facts()
         if reason := waiting_reason(facts):
-            return reason
+            return "" if facts.is_new and await self._start_engine() else reason
         index = next_to_make(facts.work.next, self._context.journal.indices(facts.work.next))
         if index is None:
             return "finished work waits for the chain"
@@ -52,6 +52,15 @@ class Producer:
             if fetched is None or fetched.checkpoint.step < facts.oldest_step:
                 return f"the weights of step {facts.state.steps - 1} are not here yet"
             return await self._make(index, fetched, facts)
+
+    async def _start_engine(self) -> bool:
+        """Start the engine of a newcomer, which takes about as long as its first step to come. Return whether it did."""
+        with self._newest.held() as fetched:
+            if fetched is None or self.weights.loaded is not None:
+                return False
+            await self._get_rules(fetched.path)
+            await self.weights.load(fetched)
+        return True
 
     async def _make(self, index: int, fetched: FetchedStep, facts: NodeState) -> str:
         """Make the work of an index with this checkpoint. Return why that cannot be, or ""."""

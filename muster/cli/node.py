@@ -13,7 +13,8 @@ from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.client import Chain
 from muster.cli import nodes
-from muster.cli.session import Options, Session, as_table, command, wallet_path
+from muster.cli.node_status import pending_of
+from muster.cli.session import Options, Session, as_table, command, nodes_folder, wallet_path
 from muster.cli.wallet import read_address
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs
@@ -81,7 +82,7 @@ def settings_files(session: Session, configs: Sequence[Path], folder: Path | Non
 
     Raises UsageError where there is none, and for more than MAX_NODES.
     """
-    place = (folder or Path.home() / ".muster" / "nodes").expanduser()
+    place = (folder or nodes_folder()).expanduser()
     found = list(dict.fromkeys(configs))
     if not found:
         found = [*sorted(place.glob("*.toml")), *sorted(place.glob("*/muster.toml"))]
@@ -158,8 +159,7 @@ async def _read(chain: Chain, client: OrchestratorClient, row: NodeRow, served: 
     except (MusterError, TimeoutError) as error:
         return replace(row, remark="; ".join(filter(None, [row.remark, f"no report: {error or 'no answer'}"])))
     rejected = sum(report.rejected.values())
-    pending = max(0, report.commitments - report.accepted - rejected)
-    return replace(row, accepted=report.accepted, pending=pending, rejected=rejected)
+    return replace(row, accepted=report.accepted, pending=pending_of(report), rejected=rejected)
 
 
 def _for_people(row: NodeRow) -> dict[str, Any]:

@@ -34,6 +34,12 @@ POINTS: Final = frozenset(
         "shardcast.shard_made",  # a shard has been made out of a difference, others have not
         "shardcast.published_whole",  # a step is published, its difference is not, and the index names neither
         "orchestrator.uploading",  # an upload's body is half read
+        "up.password",  # the password of the node's key is on disk, the key is not
+        "up.key",  # the node's key is on disk, its settings are not
+        "up.prepared",  # everything is on disk, nothing is on chain
+        "up.started",  # the node's process runs, nothing is on chain
+        "up.drawn",  # the operator has tokens, nothing is staked
+        "up.joined",  # the stake is locked, the node's key has no gas
     }
 )
 """All names, each with what has and has not happened yet at that point."""

@@ -48,6 +48,8 @@ WEIGHTS_ARRIVED: Final = "weights arrived"
 WEIGHTS_LOADED: Final = "weights loaded"
 """Events of a worker's log that a swarm's report reads: how long weights travelled (`seconds`), how much of that the
 engine generated (`generating`), and how long it paused to take them."""
+ENGINE_STARTED: Final = "engine started"
+"""Event of a worker's log: its engine can generate from now on."""
 
 _SHARED: Final[list[Processor]] = [
     structlog.contextvars.merge_contextvars,
