@@ -5,7 +5,8 @@
 Starts `muster swarm up` in a folder of its own and waits for its first steps. Then a volunteer types
 `muster up URL --yes --password-file FILE` with an empty home folder, edits no file, and is stopped by Ctrl-C once the
 orchestrator counts an accepted commitment of its node. Each volunteer is a new one; the swarm goes on meanwhile, on the
-same machine. What `make setup` compiled stays in the user's cache, where volunteers find it. `moments` are the seconds after the command at which each volunteer's worker logged an event first.
+same machine. What `make setup` compiled stays in the user's cache, where volunteers find it. `moments` are the seconds
+after the command at which each volunteer's worker logged an event first.
 --keep leaves all logs in a folder.
 """
 

@@ -38,7 +38,7 @@ NEWS: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 @dataclass(frozen=True)
-class Work:
+class GeneratedFile:
     """One file of rollouts that was generated."""
 
     at: float
@@ -55,7 +55,7 @@ class NodeLog:
     """Policy step that the engine has."""
     starting: bool = False
     """Whether the engine is being started."""
-    work: deque[Work] = field(default_factory=lambda: deque(maxlen=1_000))
+    work: deque[GeneratedFile] = field(default_factory=lambda: deque(maxlen=1_000))
     accepted: int = 0
     """Of a validator's verdicts."""
     rejected: int = 0
@@ -98,7 +98,7 @@ class NodeLog:
 
     def rate(self, now: float) -> tuple[float, float]:
         """Return tokens per second of the last file while it was generated, and over RATE_SECONDS until now."""
-        last = self.work[-1] if self.work else Work(0, 0, 0)
+        last = self.work[-1] if self.work else GeneratedFile(0, 0, 0)
         recent = sum(one.tokens for one in self.work if now - one.at <= RATE_SECONDS)
         return last.tokens / last.seconds if last.seconds > 0 else 0.0, recent / RATE_SECONDS
 
@@ -115,7 +115,7 @@ class NodeLog:
         self.step, self.starting = step if isinstance(step, int) else self.step, event == "starting the engine"
         tokens, seconds = line.get("tokens"), line.get("seconds")
         if event == "generated" and isinstance(tokens, int) and isinstance(seconds, (int, float)):
-            self.work.append(Work(at, tokens, float(seconds)))
+            self.work.append(GeneratedFile(at, tokens, float(seconds)))
 
     def _take_verdict(self, line: Mapping[str, Any]) -> None:
         accepted = line.get("accepted") is True

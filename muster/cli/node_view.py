@@ -23,7 +23,7 @@ MAX_SHOWN: Final = 300
 
 
 @dataclass(frozen=True)
-class Row:
+class StatusRow:
     """One thing that is known of a node."""
 
     name: str
@@ -38,30 +38,32 @@ def countdown(seconds: float) -> str:
     return f"{left // 3600:02d}:{left // 60 % 60:02d}:{left % 60:02d}"
 
 
-def node_rows(status: Mapping[str, Any], log: NodeLog, *, now: float, elapsed: float = 0.0) -> list[Row]:
+def node_rows(status: Mapping[str, Any], log: NodeLog, *, now: float, elapsed: float = 0.0) -> list[StatusRow]:
     """Return what is shown of a node. `now`: Unix seconds; `elapsed`: seconds since the status was read."""
     rows = _worker_rows if status["role"] == "worker" else _validator_rows
     return [row for row in rows(status, log, now, elapsed) if row.value]
 
 
-def _worker_rows(status: Mapping[str, Any], log: NodeLog, now: float, elapsed: float) -> list[Row]:
+def _worker_rows(status: Mapping[str, Any], log: NodeLog, now: float, elapsed: float) -> list[StatusRow]:
     own, recent = log.rate(now)
     waits = cut(log.waits or str(status.get("waits_because", "")))
     return [
         _state(status),
         _step(status, log),
-        Row("tokens/s", f"{own:,.0f} while generating, {recent:,.0f} over the last 5 minutes" if log.work else ""),
+        StatusRow(
+            "tokens/s", f"{own:,.0f} while generating, {recent:,.0f} over the last 5 minutes" if log.work else ""
+        ),
         _commitments(status),
-        Row("waits", waits, waits),
+        StatusRow("waits", waits, waits),
         _window(status, elapsed),
         _paid(status),
-        Row("cases", f"{status['open_cases']} open against it" if status["open_cases"] else "", "open"),
+        StatusRow("cases", f"{status['open_cases']} open against it" if status["open_cases"] else "", "open"),
         _verdicts(status),
         _gas(status),
     ]
 
 
-def _validator_rows(status: Mapping[str, Any], log: NodeLog, now: float, elapsed: float) -> list[Row]:
+def _validator_rows(status: Mapping[str, Any], log: NodeLog, now: float, elapsed: float) -> list[StatusRow]:
     inspected = f"{log.accepted} accepted, {log.rejected} rejected, since it started"
     waits = cut(log.waits)
     cases = f"{status['open_cases']} open, {status['cases_opened']} opened, {status['cases_won']} won"
@@ -70,68 +72,70 @@ def _validator_rows(status: Mapping[str, Any], log: NodeLog, now: float, elapsed
     free = f"{status['operator_free']} for cases and votes"
     return [
         _state(status),
-        Row("newest step", _number(status["newest_step"])),
-        Row("inspected", inspected, inspected),
-        Row("last ones", cut(", ".join(log.judged))),
-        Row("waits", waits, waits),
-        Row("cases", cases, cases),
-        Row("sealed", sealed, sealed),
-        Row("free", free + (f", too little for one ({status['case_cost']}): muster wallet deposit" if short else "")),
+        StatusRow("newest step", _number(status["newest_step"])),
+        StatusRow("inspected", inspected, inspected),
+        StatusRow("last ones", cut(", ".join(log.judged))),
+        StatusRow("waits", waits, waits),
+        StatusRow("cases", cases, cases),
+        StatusRow("sealed", sealed, sealed),
+        StatusRow(
+            "free", free + (f", too little for one ({status['case_cost']}): muster wallet deposit" if short else "")
+        ),
         _gas(status),
     ]
 
 
-def _state(status: Mapping[str, Any]) -> Row:
+def _state(status: Mapping[str, Any]) -> StatusRow:
     """Return a row for a node that is not active."""
     state = "" if status["status"] == "active" else str(status["status"])
-    return Row("status", state, state)
+    return StatusRow("status", state, state)
 
 
-def _step(status: Mapping[str, Any], log: NodeLog) -> Row:
+def _step(status: Mapping[str, Any], log: NodeLog) -> StatusRow:
     newest = f"newest on chain {_number(status['newest_step'])}"
     if log.step is None:
-        return Row("step", f"no engine yet, {newest}")
-    return Row("step", f"{'starting the engine with ' if log.starting else ''}{log.step}, {newest}")
+        return StatusRow("step", f"no engine yet, {newest}")
+    return StatusRow("step", f"{'starting the engine with ' if log.starting else ''}{log.step}, {newest}")
 
 
 def _number(step: int) -> str:
     return "none" if step < 0 else str(step)
 
 
-def _commitments(status: Mapping[str, Any]) -> Row:
+def _commitments(status: Mapping[str, Any]) -> StatusRow:
     if "accepted" not in status:
-        return Row("commitments", f"{status['commitments']} on chain")
+        return StatusRow("commitments", f"{status['commitments']} on chain")
     rejected = sum(status["rejected"].values())
     text = f"{status['accepted']} accepted, {status['pending']} pending, {rejected} rejected"
-    return Row("commitments", text, text)
+    return StatusRow("commitments", text, text)
 
 
-def _window(status: Mapping[str, Any], elapsed: float) -> Row:
+def _window(status: Mapping[str, Any], elapsed: float) -> StatusRow:
     text = f"{status['in_window']} at {status['pay_per_commitment']} for each"
     if "next_matures_in" in status:
         left = status["next_matures_in"] - elapsed
         text += f", the next matures in {countdown(left)}" if left > 0 else ", the next has matured"
-    return Row("in the window", text)
+    return StatusRow("in the window", text)
 
 
-def _paid(status: Mapping[str, Any]) -> Row:
+def _paid(status: Mapping[str, Any]) -> StatusRow:
     claimed = f", claimed {status['claimed']}" if "claimed" in status else ""
     text = f"{status['claimable']}{claimed}"
-    return Row("claimable", text, text)
+    return StatusRow("claimable", text, text)
 
 
-def _verdicts(status: Mapping[str, Any]) -> Row:
+def _verdicts(status: Mapping[str, Any]) -> StatusRow:
     said = status.get("last_verdicts", [])
     rejected = next((line for line in said if "rejected" in line), "")
-    return Row("verdicts", cut(", ".join(said)), cut(rejected))
+    return StatusRow("verdicts", cut(", ".join(said)), cut(rejected))
 
 
-def _gas(status: Mapping[str, Any]) -> Row:
+def _gas(status: Mapping[str, Any]) -> StatusRow:
     text = f"{status['gas']}, about {status['gas_transactions']:,} transactions"
-    return Row("gas", text)
+    return StatusRow("gas", text)
 
 
-def picture(title: str, rows: Sequence[Row], log: NodeLog, notes: str = "") -> RenderableType:
+def picture(title: str, rows: Sequence[StatusRow], log: NodeLog, notes: str = "") -> RenderableType:
     """Return a node on one screen: its rows, then what its log warned of and what could not be read."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="bold")
@@ -143,7 +147,7 @@ def picture(title: str, rows: Sequence[Row], log: NodeLog, notes: str = "") -> R
     return Group(Text(printable(title), style="bold"), table, *(Text(line, style="dim") for line in below))
 
 
-def changes(before: Sequence[Row], after: Sequence[Row]) -> list[str]:
+def changes(before: Sequence[StatusRow], after: Sequence[StatusRow]) -> list[str]:
     """Return a line for each row that says something else than before."""
     known = {row.name: row.change for row in before}
     return [printable(f"{row.name}: {row.value}") for row in after if row.change and row.change != known.get(row.name)]

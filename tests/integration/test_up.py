@@ -29,7 +29,7 @@ from muster.chain.draw_secret import draw_tip, load_draw_secret
 from muster.chain.keys import Signer, load_keystore
 from muster.cli.session import Options, Session
 from muster.cli.up import setup
-from muster.cli.up.prepare import Node
+from muster.cli.up.prepare import LocalNode
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA
 from muster.contracts import registry, runs, token
@@ -436,7 +436,7 @@ def test_on_a_public_chain_ether_is_waited_for(
     async def wait(seconds: float) -> None:
         monkeypatch.setattr(setup, "ETHER_SECONDS", seconds)
         monkeypatch.setattr(setup, "ETHER_POLL_SECONDS", 0.05)
-        node = Node(Said(Options()), None, "worker", NOBODY)  # type: ignore[arg-type]
+        node = LocalNode(Said(Options()), None, "worker", NOBODY)  # type: ignore[arg-type]
         async with await Chain.connect(deployment.settings, operator) as chain:
             await setup.bring_ether(node, chain, 2 * TOKEN if seconds < 1 else TOKEN)
 

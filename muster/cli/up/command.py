@@ -21,11 +21,11 @@ from muster.cli.session import Session, command, wallet_path
 from muster.cli.up.facts import UNKNOWN
 from muster.cli.up.keys import OPERATOR, OperatorWallet, ask_for_operator
 from muster.cli.up.place import NodeRole
-from muster.cli.up.prepare import Node, check_node, make_node, read_steps, rehearse_node, steps_of_registered
+from muster.cli.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
 from muster.cli.up.running import NodeProcess, end_left
 from muster.cli.up.setup import bring_ether, help_without_operator, take_steps
-from muster.cli.up.steps import NodeFacts, Steps
-from muster.cli.up.target import Request, Target, find_target
+from muster.cli.up.steps import NodeFacts, SetupSteps
+from muster.cli.up.target import NodeTarget, UpRequest, find_target
 from muster.cli.up.watch import NodeWatch
 from muster.contracts.registry import Status
 from muster.errors import FinishedError, UsageError
@@ -74,7 +74,7 @@ def up(
 
     Asks before anything is staked. Nothing has to be edited: keys, settings, state and log are in the node's folder.
     """
-    request = Request(
+    request = UpRequest(
         url, role, name, work_class, operator, password_file, rpc_url, folder, gas, check_engine, detach, start
     )
     check_request(session, request)
@@ -99,7 +99,7 @@ def up(
         asyncio.run(interruptible(go_on(node, request, facts, steps)))
 
 
-def check_request(session: Session, request: Request) -> None:
+def check_request(session: Session, request: UpRequest) -> None:
     """Raise UsageError for options that do not go together."""
     if request.name is not None and request.folder is not None:
         raise UsageError("--name and --folder both say where the node is", hint="leave out one of them")
@@ -112,7 +112,7 @@ def check_request(session: Session, request: Request) -> None:
         raise UsageError("--json prints one document, and a node runs until Ctrl-C", hint="add --detach or --no-start")
 
 
-def ask_wallet(session: Session, target: Target, request: Request) -> OperatorWallet | None:
+def ask_wallet(session: Session, target: NodeTarget, request: UpRequest) -> OperatorWallet | None:
     """Return the operator's wallet with its password where it has something to do; None where it has not.
 
     A node that joined before starts without it where nobody can give the password.
@@ -128,8 +128,8 @@ def ask_wallet(session: Session, target: Target, request: Request) -> OperatorWa
 
 
 def prepare(
-    session: Session, target: Target, request: Request, wallet: OperatorWallet | None
-) -> tuple[Node, NodeFacts, Steps]:
+    session: Session, target: NodeTarget, request: UpRequest, wallet: OperatorWallet | None
+) -> tuple[LocalNode, NodeFacts, SetupSteps]:
     """Make the node on disk, check the machine, show what is at stake and ask.
 
     Raises typer.Abort where the answer is no.
@@ -143,13 +143,13 @@ def prepare(
     return node, facts, steps
 
 
-def title_of(node: Node, steps: Steps) -> str:
+def title_of(node: LocalNode, steps: SetupSteps) -> str:
     if steps.join:
         return f"Join run {node.session.settings.run} as a {node.role}"
     return f"Go on with {node.place.name}"
 
 
-def rehearse(session: Session, target: Target, request: Request) -> None:
+def rehearse(session: Session, target: NodeTarget, request: UpRequest) -> None:
     """Show what would be done. Writes and sends nothing."""
     wallet = wallet_path(request.operator or OPERATOR)
     with tempfile.TemporaryDirectory(prefix="muster-up-") as folder:
@@ -161,7 +161,7 @@ def rehearse(session: Session, target: Target, request: Request) -> None:
     session.result({"dry_run": True, **document_of(node, facts), "steps": asdict(steps)}, "nothing was written or sent")
 
 
-def document_of(node: Node, facts: NodeFacts) -> dict[str, Any]:
+def document_of(node: LocalNode, facts: NodeFacts) -> dict[str, Any]:
     """Return what the result says of a node."""
     joining = facts.joining
     return {
@@ -174,14 +174,14 @@ def document_of(node: Node, facts: NodeFacts) -> dict[str, Any]:
     }
 
 
-async def go_on(node: Node, request: Request, facts: NodeFacts, steps: Steps) -> None:
+async def go_on(node: LocalNode, request: UpRequest, facts: NodeFacts, steps: SetupSteps) -> None:
     """Take the steps that are left, start the node and show it; or install its service."""
     session = node.session
     await end_left(node)
     async with node.chain() as chain:
         if node.operator is None:
             await help_without_operator(node, chain, facts, steps)
-            steps = Steps()
+            steps = SetupSteps()
         elif steps.ether:
             await bring_ether(node, chain, steps.ether)
         # 1. Without a process of our own.
@@ -199,7 +199,7 @@ async def go_on(node: Node, request: Request, facts: NodeFacts, steps: Steps) ->
     session.result(document_of(node, facts) | {"config": node.place.config} | installed)
 
 
-async def run_node(node: Node, work: Callable[[], Awaitable[None]]) -> None:
+async def run_node(node: LocalNode, work: Callable[[], Awaitable[None]]) -> None:
     """Run the node's process until it ends for good; do some work meanwhile, then show it. Raises as it ended."""
     async with NodeProcess(node) as process:
         try:
@@ -210,12 +210,12 @@ async def run_node(node: Node, work: Callable[[], Awaitable[None]]) -> None:
             node.session.note(f"{end}\n  next: {end.hint}" if end.hint else str(end))
 
 
-def watch_only(session: Session, target: Target) -> None:
+def watch_only(session: Session, target: NodeTarget) -> None:
     """Show a node that another process runs, until Ctrl-C."""
 
     async def watch() -> None:
         own = target.session(session)
-        node = Node(own, target.place, target.role, await address_of(own, None))
+        node = LocalNode(own, target.place, target.role, await address_of(own, None))
         await NodeWatch(node, None).show()
 
     asyncio.run(interruptible(watch()))

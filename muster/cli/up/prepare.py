@@ -24,8 +24,8 @@ from muster.cli.up.facts import UNKNOWN, read_facts
 from muster.cli.up.keys import OperatorWallet, make_node_key, require_node_key
 from muster.cli.up.place import NodePlace, NodeRole, renew_settings, write_node
 from muster.cli.up.preview import at_stake, fetch_earnings, fetch_windows
-from muster.cli.up.steps import NodeFacts, Steps, steps_left
-from muster.cli.up.target import Request, Target
+from muster.cli.up.steps import NodeFacts, SetupSteps, steps_left
+from muster.cli.up.target import NodeTarget, UpRequest
 from muster.cli.wallet import read_address
 from muster.constants import CHAIN_ANVIL
 from muster.contracts.registry import Role, Status
@@ -37,7 +37,7 @@ ENGINE_ROWS: Final = 64
 
 
 @dataclass
-class Node:
+class LocalNode:
     """A node on this machine, and the keys that are unlocked."""
 
     session: Session
@@ -86,13 +86,13 @@ class Node:
             yield chain
 
 
-async def steps_of_registered(session: Session, target: Target, request: Request) -> Steps | None:
+async def steps_of_registered(session: Session, target: NodeTarget, request: UpRequest) -> SetupSteps | None:
     """Return what is left to do for a node that joined before; None for one that has not."""
     if not target.is_made:
         return None
     own = target.session(session)
     require_node_key(own.settings.keys)
-    node = Node(own, target.place, target.role, await address_of(own, None))
+    node = LocalNode(own, target.place, target.role, await address_of(own, None))
     async with node.chain() as chain:
         facts = await _facts(node, chain, request)
     return None if facts.status == Status.NONE else steps_left(facts)
@@ -101,7 +101,9 @@ async def steps_of_registered(session: Session, target: Target, request: Request
 # On disk
 
 
-async def make_node(session: Session, target: Target, request: Request, wallet: OperatorWallet | None) -> Node:
+async def make_node(
+    session: Session, target: NodeTarget, request: UpRequest, wallet: OperatorWallet | None
+) -> LocalNode:
     """Make what of a node and its operator's wallet is not on disk yet, and unlock the wallet."""
     # 1. The node.
     place, was_made, made = target.place, target.is_made, None
@@ -125,7 +127,7 @@ async def make_node(session: Session, target: Target, request: Request, wallet: 
     if wallet is not None and wallet.is_new:
         session.note(f"made {wallet.path}, the operator's key, which owns stake and earnings")
         session.note("  back up the file and its password: nobody can recover either")
-    return Node(
+    return LocalNode(
         session=own,
         place=place,
         role=target.role,
@@ -144,7 +146,7 @@ def backed_up(place: NodePlace, role: NodeRole) -> str:
     return f"{names} and {place.state.name}/{FILE_NAME}: without them this validator cannot inspect again"
 
 
-def rehearse_node(session: Session, target: Target, folder: Path, wallet: Path) -> Node:
+def rehearse_node(session: Session, target: NodeTarget, folder: Path, wallet: Path) -> LocalNode:
     """Return the node as a dry run knows it: of one that is not made, the settings in a folder that goes away."""
     place, key = target.place, target.place.keystore
     if not target.is_made:
@@ -152,10 +154,10 @@ def rehearse_node(session: Session, target: Target, folder: Path, wallet: Path) 
         place = NodePlace(folder / place.name)
         place.folder.mkdir()
         write_node(place, target.found, target.role)
-    own = Target(place, target.role, target.found).session(session)
+    own = NodeTarget(place, target.role, target.found).session(session)
     if target.is_made:
         key = own.settings.keys.keystore or key
-    return Node(
+    return LocalNode(
         session=own,
         place=place,
         role=target.role,
@@ -167,7 +169,7 @@ def rehearse_node(session: Session, target: Target, folder: Path, wallet: Path) 
 # The machine and the chain
 
 
-async def check_node(node: Node, request: Request) -> None:
+async def check_node(node: LocalNode, request: UpRequest) -> None:
     """Check the machine, and the engine where that is wanted. Raises CheckError where a check failed."""
     session = node.session
     report(session, await check_machine(session, node.state))
@@ -185,7 +187,7 @@ async def check_node(node: Node, request: Request) -> None:
         )
 
 
-async def read_steps(node: Node, request: Request) -> tuple[NodeFacts, Steps, dict[str, object]]:
+async def read_steps(node: LocalNode, request: UpRequest) -> tuple[NodeFacts, SetupSteps, dict[str, object]]:
     """Return the state of the chain, what is left to do, and what a person should see before. Raises as `steps_left`.
 
     What an earlier command sent for the operator is waited for first.
@@ -201,7 +203,7 @@ async def read_steps(node: Node, request: Request) -> tuple[NodeFacts, Steps, di
         return facts, steps, at_stake(facts, steps, await fetch_windows(chain), earnings)
 
 
-async def _facts(node: Node, chain: Chain, request: Request) -> NodeFacts:
+async def _facts(node: LocalNode, chain: Chain, request: UpRequest) -> NodeFacts:
     return await read_facts(
         chain,
         node.session.settings.run,

@@ -7,7 +7,7 @@ from muster.cli.nodes import Joining
 from muster.cli.run_show import admits
 from muster.cli.session import Session
 from muster.cli.up.facts import UNKNOWN
-from muster.cli.up.steps import NodeFacts, Steps
+from muster.cli.up.steps import NodeFacts, SetupSteps
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import registry, runs
 from muster.contracts.registry import Role
@@ -38,7 +38,7 @@ async def fetch_windows(chain: Chain) -> tuple[Duration, int, int]:
 
 
 def at_stake(
-    facts: NodeFacts, steps: Steps, windows: tuple[Duration, int, int], earnings: DayEarnings | None
+    facts: NodeFacts, steps: SetupSteps, windows: tuple[Duration, int, int], earnings: DayEarnings | None
 ) -> dict[str, object]:
     """Return the lines of the preview, by name. `windows` as `fetch_windows` returns them."""
     joining = facts.joining
@@ -86,7 +86,7 @@ def earnings_sentence(earnings: DayEarnings | None) -> str:
     )
 
 
-def _duties(joining: Joining, steps: Steps) -> dict[str, object]:
+def _duties(joining: Joining, steps: SetupSteps) -> dict[str, object]:
     terms = joining.terms
     case = f"{Tokens(terms.case_fee)} a case, {Tokens(terms.jury_deposit)} a vote"
     moved = f"{Tokens(steps.deposit)} go to the free balance for that; " if steps.deposit else ""
@@ -97,7 +97,7 @@ def _duties(joining: Joining, steps: Steps) -> dict[str, object]:
     }
 
 
-def _funds(facts: NodeFacts, steps: Steps) -> dict[str, object]:
+def _funds(facts: NodeFacts, steps: SetupSteps) -> dict[str, object]:
     rows: dict[str, object] = {"gas": f"{Ether(steps.gas)} to the node's key"}
     sources = [f"{Tokens(facts.faucet_amount)} from the faucet"] if steps.draw else []
     if steps.ether:

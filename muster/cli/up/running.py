@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from muster.cli.service import STOP_SECONDS
-from muster.cli.up.prepare import Node
+from muster.cli.up.prepare import LocalNode
 from muster.cli.watching import LogFile, log_size
 from muster.errors import CheckError, ConfigError, FinishedError, MusterError
 from muster.runtime.failpoints import failpoint
@@ -39,7 +39,7 @@ T = TypeVar("T")
 class NodeProcess:
     """Async context manager in which the process of one node runs."""
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: LocalNode) -> None:
         self._node = node
         self.said: deque[str] = deque(maxlen=MAX_SAID)
         """What happened to the process, as sentences that nobody has shown yet."""
@@ -98,7 +98,7 @@ class NodeProcess:
             self._status.set_result(status)
 
 
-def process_spec(node: Node) -> ProcessSpec:
+def process_spec(node: LocalNode) -> ProcessSpec:
     """Return how the process of a node is started."""
     role = ROLES[node.role]
     return ProcessSpec(
@@ -113,7 +113,7 @@ def process_spec(node: Node) -> ProcessSpec:
     )
 
 
-def last_words(node: Node, start: int) -> tuple[str, str]:
+def last_words(node: LocalNode, start: int) -> tuple[str, str]:
     """Return why the process of a node ended, and what is next: by its log from a byte on, else by what it printed."""
     with LogFile(node.log, start) as log:
         ended = log.read().ended
@@ -122,7 +122,7 @@ def last_words(node: Node, start: int) -> tuple[str, str]:
     return str(ended.get("error") or ended.get("reason") or "it was stopped"), str(ended.get("next") or "")
 
 
-async def end_left(node: Node) -> None:
+async def end_left(node: LocalNode) -> None:
     """End the process that a command left running which was killed: this one would find its state folder locked."""
     if await end_swarm(node.place.folder, STOP_SECONDS[node.role]):
         node.session.note(f"ended the {node.role} that an earlier muster up left running")

@@ -15,8 +15,8 @@ from muster.chain.client import Chain
 from muster.chain.gas import refill
 from muster.cli import nodes
 from muster.cli.faucet import LOCAL_ETHER
-from muster.cli.up.prepare import Node
-from muster.cli.up.steps import NodeFacts, Steps
+from muster.cli.up.prepare import LocalNode
+from muster.cli.up.steps import NodeFacts, SetupSteps
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import token
 from muster.errors import TRANSIENT, UnfundedError
@@ -30,7 +30,7 @@ ETHER_POLL_SECONDS: Final = 5.0
 MINUTE: Final = 60.0
 
 
-async def bring_ether(node: Node, chain: Chain, wei: int) -> None:
+async def bring_ether(node: LocalNode, chain: Chain, wei: int) -> None:
     """See that the operator holds so much: on a local chain it is given, elsewhere a person is waited for.
 
     Raises UnfundedError after ETHER_SECONDS.
@@ -61,7 +61,7 @@ async def _ether_of(chain: Chain, address: str) -> int | None:
         return None
 
 
-async def take_steps(node: Node, chain: Chain, facts: NodeFacts, steps: Steps) -> None:
+async def take_steps(node: LocalNode, chain: Chain, facts: NodeFacts, steps: SetupSteps) -> None:
     """Take the steps that are left but for the ether. Raises as `Chain.send`."""
     joining, session = facts.joining, node.session
     # 1. Tokens.
@@ -91,7 +91,7 @@ async def take_steps(node: Node, chain: Chain, facts: NodeFacts, steps: Steps) -
         session.note(f"moved {Tokens(steps.deposit)} into the free balance in 0x{moved.hash.hex()}")
 
 
-async def help_without_operator(node: Node, chain: Chain, facts: NodeFacts, steps: Steps) -> None:
+async def help_without_operator(node: LocalNode, chain: Chain, facts: NodeFacts, steps: SetupSteps) -> None:
     """Do what needs no operator for a node that joined before, and say what the operator should do."""
     if steps.gas and chain.chain_id == CHAIN_ANVIL:
         await (await LocalChain.open(chain.web3)).fund([node.address], facts.gas.balance + LOCAL_ETHER)

@@ -48,7 +48,7 @@ class NodeFacts:
 
 
 @dataclass(frozen=True)
-class Steps:
+class SetupSteps:
     """What is left to do, in this order. Zero and False: nothing."""
 
     ether: int = 0
@@ -63,10 +63,10 @@ class Steps:
 
     @property
     def nothing(self) -> bool:
-        return self == Steps()
+        return self == SetupSteps()
 
 
-def steps_left(facts: NodeFacts) -> Steps:
+def steps_left(facts: NodeFacts) -> SetupSteps:
     """Return what is left to do.
 
     Raises CheckError where the run does not take this node, UnfundedError where the operator lacks tokens and the
@@ -76,7 +76,7 @@ def steps_left(facts: NodeFacts) -> Steps:
     if join:
         check_run_takes(facts)
     elif facts.status != Status.ACTIVE:
-        return Steps()
+        return SetupSteps()
     gas = joining.short if join or facts.gas.low else 0
 
     # 1. Tokens: the stake, and a validator's for cases.
@@ -96,7 +96,7 @@ def steps_left(facts: NodeFacts) -> Steps:
     transactions = join or draw or deposit > 0
     ether = gas + (2 * SETUP_GAS * facts.gas.price if transactions else 0)
     short = ether if ether > facts.operator_ether else 0
-    return Steps(short, draw, join, gas, deposit)
+    return SetupSteps(short, draw, join, gas, deposit)
 
 
 def deposit_wanted(facts: NodeFacts, *, join: bool) -> int:

@@ -26,7 +26,7 @@ from muster.errors import UsageError
 
 
 @dataclass(frozen=True)
-class Request:
+class UpRequest:
     """What a person typed."""
 
     url: str | None = None
@@ -44,7 +44,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Target:
+class NodeTarget:
     """The node that is meant."""
 
     place: NodePlace
@@ -62,7 +62,7 @@ class Target:
         return Session(options, stderr=outer.stderr)
 
 
-def find_target(session: Session, request: Request) -> Target:
+def find_target(session: Session, request: UpRequest) -> NodeTarget:
     """Find the node; ask for the run's address where nothing says it. Nothing is written.
 
     Raises UsageError where nobody can be asked or several nodes are meant, and as `fetch_run`.
@@ -76,10 +76,10 @@ def find_target(session: Session, request: Request) -> Target:
     found = asyncio.run(fetch_run(url, request.rpc_url))
     checked = "its contracts, run and signature are right"
     session.note(f"run {found.run} at {found.orchestrator}, on chain {found.book.chain_id}: {checked}")
-    return Target(_place_for(folder, request, found), request.role or "worker", found)
+    return NodeTarget(_place_for(folder, request, found), request.role or "worker", found)
 
 
-def _known(folder: Path, request: Request) -> Target | None:
+def _known(folder: Path, request: UpRequest) -> NodeTarget | None:
     """Return a node that was made before, as the request names it; None where there is none."""
     if request.folder is not None:
         node = read_node(NodePlace(folder))
@@ -90,10 +90,10 @@ def _known(folder: Path, request: Request) -> Target | None:
         node = the_only_node(made, request.name, request.role)
     if node is None:
         return None
-    return Target(node.place, request.role or node.identity.role or "worker", None)
+    return NodeTarget(node.place, request.role or node.identity.role or "worker", None)
 
 
-def _place_for(folder: Path, request: Request, found: CheckedRun) -> NodePlace:
+def _place_for(folder: Path, request: UpRequest, found: CheckedRun) -> NodePlace:
     """Return the place of the run's node on this machine, made or not."""
     wanted = Identity(found.book.chain_id, found.book.runs, found.run, request.role or "worker")
     if request.folder is None:

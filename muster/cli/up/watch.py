@@ -13,8 +13,8 @@ from rich.console import Console, RenderableType
 from muster.cli.logs import shown
 from muster.cli.node_log import NodeLog
 from muster.cli.node_status import status_of
-from muster.cli.node_view import Row, changes, cut, node_rows, picture
-from muster.cli.up.prepare import Node
+from muster.cli.node_view import StatusRow, changes, cut, node_rows, picture
+from muster.cli.up.prepare import LocalNode
 from muster.cli.up.running import NodeProcess
 from muster.cli.watching import LogFile, live, read_quietly
 from muster.errors import MusterError
@@ -26,7 +26,7 @@ LEAST_SECONDS: Final = 2.0
 DRAW_SECONDS: Final = 1.0
 
 
-class Picture:
+class LiveScreen:
     """A live picture on a terminal."""
 
     def __init__(self, console: Console, title: str) -> None:
@@ -36,7 +36,7 @@ class Picture:
         self._live = live(console, lambda: self._shown)
         self._live.start()
 
-    def show(self, rows: Sequence[Row], log: NodeLog, notes: str) -> None:
+    def show(self, rows: Sequence[StatusRow], log: NodeLog, notes: str) -> None:
         self._shown = picture(self._title, rows, log, notes)
         self._live.refresh()
 
@@ -47,17 +47,17 @@ class Picture:
         self._live.stop()
 
 
-class Lines:
+class LineScreen:
     """A line for each change."""
 
     def __init__(self, console: Console, title: str) -> None:
         self._console = console
-        self._rows: Sequence[Row] = ()
+        self._rows: Sequence[StatusRow] = ()
         self._warned = 0
         self._notes = ""
         self.say(title)
 
-    def show(self, rows: Sequence[Row], log: NodeLog, notes: str) -> None:
+    def show(self, rows: Sequence[StatusRow], log: NodeLog, notes: str) -> None:
         new = min(log.warned - self._warned, len(log.warnings))
         warnings = [cut(shown(line).partition("\n")[0]) for line in list(log.warnings)[-new:] if new]
         said = notes.splitlines() if notes != self._notes else []
@@ -76,7 +76,7 @@ class Lines:
 class NodeWatch:
     """Shows one node."""
 
-    def __init__(self, node: Node, process: NodeProcess | None) -> None:
+    def __init__(self, node: LocalNode, process: NodeProcess | None) -> None:
         """`process`: None where it is not ours, and is watched only."""
         self._session = node.session
         self._log = node.log
@@ -91,7 +91,7 @@ class NodeWatch:
     async def show(self) -> None:
         """Show it until cancelled, or until its process has ended for good."""
         console = self._session.stderr
-        screen = Picture(console, self._title) if console.is_terminal else Lines(console, self._title)
+        screen = LiveScreen(console, self._title) if console.is_terminal else LineScreen(console, self._title)
         reading = asyncio.create_task(self._read_on(), name="read the node's status")
         try:
             with LogFile(self._log) as log:
@@ -106,7 +106,7 @@ class NodeWatch:
             await asyncio.gather(reading, return_exceptions=True)
             screen.close()
 
-    def _draw(self, screen: Picture | Lines, log: NodeLog) -> None:
+    def _draw(self, screen: LiveScreen | LineScreen, log: NodeLog) -> None:
         while self._process is not None and self._process.said:
             screen.say(self._process.said.popleft())
         elapsed = time.monotonic() - self._read_at

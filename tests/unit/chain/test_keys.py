@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,6 +108,39 @@ def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
         write_secret(tmp_path / "link.json", "x")
     assert path.read_bytes() == before
     assert not (tmp_path / "elsewhere").exists()
+
+
+WRITE = """
+import os, signal, sys
+from pathlib import Path
+from muster.chain import keys
+os.link = os.fsync = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+keys.write_secret(Path(sys.argv[1]), "secret")
+"""
+
+
+def test_a_key_file_is_complete_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "node.password"
+    killed = subprocess.run([sys.executable, "-c", WRITE, path], timeout=60)
+    assert (killed.returncode, path.exists()) == (-9, False)
+    write_secret(path, "another")
+    assert read_secret(path) == "another", "what was killed is in nobody's way"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_links_keeps_keys_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "key"
+    write_secret(path, KEY)
+    with pytest.raises(ConfigError, match="not overwritten"):
+        write_secret(path, "x")
+    assert (read_secret(path), stat.S_IMODE(path.stat().st_mode)) == (KEY, 0o600)
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_wrong_password_and_broken_files_say_what_to_do(tmp_path: Path) -> None:

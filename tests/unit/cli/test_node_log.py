@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from muster.cli.node_log import NodeLog, Work
+from muster.cli.node_log import GeneratedFile, NodeLog
 
 
 def log_of(*lines: dict[str, Any]) -> NodeLog:
@@ -35,7 +35,7 @@ def test_the_rate_while_generating_and_over_five_minutes() -> None:
     log.take({"event": "generated", "step": 1, "tokens": 900, "seconds": 3.0}, 990)
     assert log.rate(1_000) == (300.0, 900 / 300)
     assert log.rate(900) == (300.0, 1_500 / 300)
-    assert list(log.work) == [Work(600, 600, 2.0), Work(990, 900, 3.0)]
+    assert list(log.work) == [GeneratedFile(600, 600, 2.0), GeneratedFile(990, 900, 3.0)]
     log.take({"event": "generated", "step": 1, "tokens": "many", "seconds": None}, 995)
     log.take({"event": "generated", "step": 1, "tokens": 5, "seconds": 0.0}, 996)
     assert log.rate(1_000) == (0.0, 905 / 300), "a time of nothing has no rate"

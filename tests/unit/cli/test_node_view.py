@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from muster.cli.node_log import NodeLog, Work
-from muster.cli.node_view import Row, changes, countdown, node_rows, picture
+from muster.cli.node_log import GeneratedFile, NodeLog
+from muster.cli.node_view import StatusRow, changes, countdown, node_rows, picture
 from muster.constants import TOKEN
 from muster.runtime.units import Duration, Ether, Tokens
 
@@ -48,11 +48,11 @@ NOW = 1_000.0
 
 def log_at_work() -> NodeLog:
     log = NodeLog(step=12)
-    log.work.append(Work(NOW - 60, 46_500, 25.0))
+    log.work.append(GeneratedFile(NOW - 60, 46_500, 25.0))
     return log
 
 
-def shown(title: str, rows: list[Row], log: NodeLog, notes: str = "", width: int = 120) -> list[str]:
+def shown(title: str, rows: list[StatusRow], log: NodeLog, notes: str = "", width: int = 120) -> list[str]:
     console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     with console.file:
         console.print(picture(title, rows, log, notes))

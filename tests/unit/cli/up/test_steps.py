@@ -9,7 +9,7 @@ import pytest
 
 from muster.chain.gas import GasBalance
 from muster.cli.nodes import Joining
-from muster.cli.up.steps import SETUP_GAS, NodeFacts, Steps, steps_left
+from muster.cli.up.steps import SETUP_GAS, NodeFacts, SetupSteps, steps_left
 from muster.constants import CHAIN_ANVIL, TOKEN
 from muster.contracts.registry import Role, Status
 from muster.errors import CheckError, UnfundedError, UsageError
@@ -57,35 +57,35 @@ def facts(role: Role = Role.WORKER, **changes: Any) -> NodeFacts:
 
 
 def test_a_newcomer_needs_everything() -> None:
-    assert steps_left(facts()) == Steps(ether=ETHER + GAS, draw=True, join=True, gas=GAS)
+    assert steps_left(facts()) == SetupSteps(ether=ETHER + GAS, draw=True, join=True, gas=GAS)
 
 
 @pytest.mark.parametrize(
     ("done", "left"),
     [
-        ({"operator_ether": TOKEN}, Steps(draw=True, join=True, gas=GAS)),
-        ({"operator_ether": TOKEN, "held": 10_000 * TOKEN}, Steps(join=True, gas=GAS)),
-        ({"operator_ether": TOKEN, "held": 100 * TOKEN, "short": 0}, Steps(join=True)),
-        ({"operator_ether": TOKEN, "held": 99 * TOKEN}, Steps(draw=True, join=True, gas=GAS)),
-        ({"operator_ether": TOKEN, "status": Status.ACTIVE}, Steps(gas=GAS)),
-        ({"operator_ether": GAS - 1, "status": Status.ACTIVE}, Steps(ether=GAS, gas=GAS)),
-        ({"status": Status.ACTIVE, "short": 0}, Steps()),
+        ({"operator_ether": TOKEN}, SetupSteps(draw=True, join=True, gas=GAS)),
+        ({"operator_ether": TOKEN, "held": 10_000 * TOKEN}, SetupSteps(join=True, gas=GAS)),
+        ({"operator_ether": TOKEN, "held": 100 * TOKEN, "short": 0}, SetupSteps(join=True)),
+        ({"operator_ether": TOKEN, "held": 99 * TOKEN}, SetupSteps(draw=True, join=True, gas=GAS)),
+        ({"operator_ether": TOKEN, "status": Status.ACTIVE}, SetupSteps(gas=GAS)),
+        ({"operator_ether": GAS - 1, "status": Status.ACTIVE}, SetupSteps(ether=GAS, gas=GAS)),
+        ({"status": Status.ACTIVE, "short": 0}, SetupSteps()),
     ],
 )
-def test_what_is_done_is_not_done_again(done: dict[str, Any], left: Steps) -> None:
+def test_what_is_done_is_not_done_again(done: dict[str, Any], left: SetupSteps) -> None:
     assert steps_left(facts(**done)) == left
-    assert left.nothing == (left == Steps())
+    assert left.nothing == (left == SetupSteps())
 
 
 def test_gas_that_was_used_a_little_is_not_topped_up() -> None:
     enough = GasBalance(NODE, CHAIN_ANVIL, GAS // 2, PRICE)
     assert not enough.low
-    assert steps_left(facts(status=Status.ACTIVE, short=GAS // 2, gas=enough)) == Steps()
+    assert steps_left(facts(status=Status.ACTIVE, short=GAS // 2, gas=enough)) == SetupSteps()
 
 
 @pytest.mark.parametrize("status", [Status.RETIRED, Status.JAILED, Status.WITHDRAWN])
 def test_a_node_that_has_left_gets_nothing_more(status: Status) -> None:
-    assert steps_left(facts(status=status)) == Steps()
+    assert steps_left(facts(status=status)) == SetupSteps()
 
 
 def test_a_faucet_that_rests_is_waited_for_only_where_the_stake_is_short() -> None:
@@ -104,9 +104,9 @@ def test_a_validator_puts_tokens_aside_for_its_cases() -> None:
     poor = steps_left(facts(Role.VALIDATOR, operator_ether=TOKEN, held=200 * TOKEN + 5, faucet_ready_at=2_000))
     assert (poor.draw, poor.join, poor.deposit) == (False, True, 5)
     joined = {"status": Status.ACTIVE, "short": 0, "operator_ether": TOKEN}
-    assert steps_left(facts(Role.VALIDATOR, **joined, free=CASE, held=50 * TOKEN)) == Steps()
+    assert steps_left(facts(Role.VALIDATOR, **joined, free=CASE, held=50 * TOKEN)) == SetupSteps()
     spent = steps_left(facts(Role.VALIDATOR, **joined, free=CASE - 1, held=10_000 * TOKEN + CASE - 1))
-    assert spent == Steps(deposit=9 * CASE + 1)
+    assert spent == SetupSteps(deposit=9 * CASE + 1)
 
 
 def test_a_run_that_does_not_take_it_says_so_before_anything_is_sent() -> None:
