@@ -248,7 +248,8 @@ async def orchestrator(session: Session) -> Check:
         async with httpx2.AsyncClient(timeout=5) as client:
             reply = await client.get(url)
     except httpx2.TransportError as error:
-        return Check("orchestrator", "fail", f"{url}: {error}", "check orchestrator.url; is it running?")
+        reason = str(error) or type(error).__name__  # a time-out has no text
+        return Check("orchestrator", "fail", f"{url}: {reason}", "check orchestrator.url; is it running?")
     if reply.status_code != 200:
         return Check("orchestrator", "fail", f"{url} answers {reply.status_code}: {reply.text[:200]}")
     try:
