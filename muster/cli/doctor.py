@@ -30,6 +30,8 @@ from muster.verification.devices import check_device, served_profiles
 
 MIN_DISK_BYTES: Final = 5 * 10**9
 MIN_MEMORY_BYTES: Final = 4 * 10**9
+ACCELERATORS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Devices of kernels with NVIDIA's driver, with AMD's, and of Windows' subsystem for Linux."""
 
 app = typer.Typer()
 
@@ -273,6 +275,15 @@ async def storage(session: Session) -> Check:
     return Check("storage", "ok", url)
 
 
+def _device_kind() -> str:
+    """Return the kind of device that an engine would take, without torch where the kernel knows no accelerator."""
+    if not any(path.exists() for path in ACCELERATORS):
+        return "cpu"
+    from muster.models.numerics import device_kind
+
+    return device_kind()
+
+
 async def device(session: Session, folder: Path | None = None) -> Check:
     """Check whether the run's verification profile allows this machine's kind of device. Only nodes need it.
 
@@ -280,10 +291,10 @@ async def device(session: Session, folder: Path | None = None) -> Check:
     """
     try:
         from muster.clients.run_data import fetch_profile
-        from muster.models.numerics import device_kind
+
+        kind = await asyncio.to_thread(_device_kind)
     except ImportError:
         return Check("device", "skip", "no torch; only an engine needs it")
-    kind = await asyncio.to_thread(device_kind)
     features = f" ({', '.join(read_features())})" if kind == "cpu" else ""
     text = f"{kind}{features}; serves {', '.join(served_profiles(kind)) or 'no profile'}"
     try:

@@ -15,6 +15,9 @@ from muster.runtime.telemetry import ENGINE_STARTED, WEIGHTS_ARRIVED, WEIGHTS_LO
 
 WARNINGS: Final = 3
 """Last warnings that are kept."""
+WARNED: Final = ("warning", "error", "critical")
+ALARMS: Final = ("error", "critical")
+"""Of third parties, whose lines name a logger: libraries warn of much that nobody can mend."""
 RATE_SECONDS: Final = 300.0
 """Over which tokens are counted."""
 IDLE: Final = "no finished work to deliver"
@@ -84,7 +87,7 @@ class NodeLog:
         # 3. What it waits for, and what went wrong.
         elif event == "waiting":
             self._waiting[str(line.get("what", ""))] = str(line.get("reason", ""))
-        if line.get("level") in ("warning", "error", "critical"):
+        if line.get("level") in (ALARMS if "logger" in line else WARNED):
             self.warnings.append(line)
             self.warned += 1
         for loop in [loop for loop in self._waiting if event in NEWS.get(loop, ())]:

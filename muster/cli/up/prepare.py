@@ -105,8 +105,16 @@ async def make_node(
     session: Session, target: NodeTarget, request: UpRequest, wallet: OperatorWallet | None
 ) -> LocalNode:
     """Make what of a node and its operator's wallet is not on disk yet, and unlock the wallet."""
-    # 1. The node.
-    place, was_made, made = target.place, target.is_made, None
+    # 1. The operator, whose password may be wrong.
+    place, was_made, made, operator = target.place, target.is_made, None, None
+    if wallet is not None:
+        chain_id = target.found.book.chain_id if target.found else target.session(session).settings.chain.chain_id
+        operator = await asyncio.to_thread(wallet.unlock, chain_id)
+        if wallet.is_new:
+            session.note(f"made {wallet.path}, the operator's key, which owns stake and earnings")
+            session.note("  back up the file and its password: nobody can recover either")
+
+    # 2. The node.
     if not was_made:
         assert target.found is not None
         made = await asyncio.to_thread(make_node_key, place)
@@ -121,12 +129,6 @@ async def make_node(
             session.note(changed)
     failpoint("up.prepared")
     own = target.session(session)
-
-    # 2. The operator.
-    operator = await asyncio.to_thread(wallet.unlock, own.settings.chain.chain_id) if wallet is not None else None
-    if wallet is not None and wallet.is_new:
-        session.note(f"made {wallet.path}, the operator's key, which owns stake and earnings")
-        session.note("  back up the file and its password: nobody can recover either")
     return LocalNode(
         session=own,
         place=place,

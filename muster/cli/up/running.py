@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
@@ -30,9 +29,6 @@ BACK_OFF: Final = (1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 RESTARTS: Final = 60
 """Deaths in a row, each within ten minutes of its start: about an hour of an endpoint that does not answer."""
 
-MAX_SAID: Final = 100
-"""Sentences that wait to be shown."""
-
 T = TypeVar("T")
 
 
@@ -41,8 +37,8 @@ class NodeProcess:
 
     def __init__(self, node: LocalNode) -> None:
         self._node = node
-        self.said: deque[str] = deque(maxlen=MAX_SAID)
-        """What happened to the process, as sentences that nobody has shown yet."""
+        self.say: Callable[[str], None] = node.session.note
+        """Shows what happened to the process, as sentences."""
         self._supervisor = Supervisor(node.place.folder, self._take)
         self._log_start = 0
         """The byte of the log at which the process that runs now, or ended last, began."""
@@ -90,10 +86,10 @@ class NodeProcess:
         if event.kind == "started":
             self._log_start = log_size(self._node.log)
             log = self._node.log or self._node.place.output
-            self.said.append(f"the {role} runs as process {event.details['pid']}; its log is {log}")
+            self.say(f"the {role} runs as process {event.details['pid']}; its log is {log}")
         elif event.kind == "died":
             what, _ = last_words(self._node, self._log_start)
-            self.said.append(f"the {role} ended with {status}: {what}; it starts again")
+            self.say(f"the {role} ended with {status}: {what}; it starts again")
         elif event.kind == "finished" and isinstance(status, int) and not self._status.done():
             self._status.set_result(status)
 

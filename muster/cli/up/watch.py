@@ -92,6 +92,8 @@ class NodeWatch:
         """Show it until cancelled, or until its process has ended for good."""
         console = self._session.stderr
         screen = LiveScreen(console, self._title) if console.is_terminal else LineScreen(console, self._title)
+        if self._process is not None:
+            self._process.say = screen.say
         reading = asyncio.create_task(self._read_on(), name="read the node's status")
         try:
             with LogFile(self._log) as log:
@@ -105,10 +107,10 @@ class NodeWatch:
             reading.cancel()
             await asyncio.gather(reading, return_exceptions=True)
             screen.close()
+            if self._process is not None:
+                self._process.say = self._session.note
 
     def _draw(self, screen: LiveScreen | LineScreen, log: NodeLog) -> None:
-        while self._process is not None and self._process.said:
-            screen.say(self._process.said.popleft())
         elapsed = time.monotonic() - self._read_at
         rows = node_rows(self._status, log, now=time.time(), elapsed=elapsed) if self._status else []
         screen.show(rows, log, self._notes)
