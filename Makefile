@@ -32,11 +32,15 @@ PYTEST := pytest --numprocesses $(WORKERS) --dist loadscope --no-loadscope-reord
 # Lint and contracts take what pytest leaves of the machine.
 AFTER := nice -n 5
 
-.PHONY: setup demo demo-language test test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
+.PHONY: setup setup-tests demo demo-language test test-all test-contracts gas coverage coverage-python prove bench bench-peers lint clean
 .PHONY: pytest-beside lint-beside test-contracts-beside
 
 setup:
 	@PYTHON='$(PYTHON)' scripts/setup
+
+# What tests need besides: a browser, installed where root may do so.
+setup-tests:
+	@PYTHON='$(PYTHON)' scripts/setup --tests
 
 demo: setup
 	@muster swarm demo $(ARGS)
@@ -44,7 +48,7 @@ demo: setup
 demo-language: setup
 	@muster swarm demo --scenario language $(ARGS)
 
-test: setup
+test: setup-tests
 	@$(MAKE) --no-print-directory --jobs 3 --keep-going lint-beside test-contracts-beside pytest-beside
 
 test-all: test
@@ -74,7 +78,7 @@ coverage: setup
 		--no-match-coverage '^(tests|node_modules)/' --report lcov --report-file cache/lcov.info
 	@python scripts/coverage.py cache/lcov.info --at-least 100
 
-coverage-python: setup
+coverage-python: setup-tests
 	coverage erase
 	MUSTER_TEST_FORKS=0 $(PYTEST) -m 'not slow' --cov --cov-report=term $(ARGS)
 
@@ -88,7 +92,7 @@ prove: setup .proofs/bin/halmos
 	python -m venv .proofs
 	.proofs/bin/python -m pip install --quiet halmos==0.3.3 slither-analyzer==0.11.6
 
-bench: bench-peers
+bench: bench-peers setup-tests
 	@mkdir -p cache/bench
 	python benchmarks/gas.py --json > cache/bench/gas.json
 	python benchmarks/broadcast.py --json > cache/bench/broadcast.json || test $$? -eq 3
@@ -146,8 +150,8 @@ lint: setup
 	pyright
 
 clean:
-	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/native .stamps/component
-	rm -rf muster/contracts/abi muster/proofs/native/built muster/sandbox/built
+	rm -rf out cache broadcast report.html .muster .stamps/contracts .stamps/native .stamps/component .stamps/charts
+	rm -rf muster/contracts/abi muster/proofs/native/built muster/sandbox/built orchestrator/page/static/vendor
 	rm -f $(addprefix muster/contracts/,$(addsuffix .py,court registry runs token))
 	rm -rf .pytest_cache .ruff_cache .hypothesis muster.egg-info
 	find $(PATHS) -name __pycache__ -type d -prune -exec rm -rf {} +

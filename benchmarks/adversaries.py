@@ -23,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.page import DOCS, rewrite, small, table
+from benchmarks.doc_page import DOCS, rewrite, small, table
 from benchmarks.testbed.adversaries.kinds import ADVERSARIES, Adversary
 from benchmarks.testbed.adversaries.lab import AdversaryLab, open_lab
 from benchmarks.testbed.adversaries.pipeline import DAY, KNOWN, POLICY, LocalContext, describe, make, outcome

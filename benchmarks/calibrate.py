@@ -28,7 +28,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.page import DOCS, rewrite, small, table
+from benchmarks.doc_page import DOCS, rewrite, small, table
 from benchmarks.testbed.calibration import GRID, pairs, run_weights
 from benchmarks.testbed.task_sets import generated
 from muster.models.init import init_model

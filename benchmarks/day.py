@@ -27,7 +27,7 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from benchmarks import report
-from benchmarks.page import DOCS, rewrite, table
+from benchmarks.doc_page import DOCS, rewrite, table
 from benchmarks.testbed.calibration import LARGE, fresh, peaked
 from benchmarks.testbed.subtle import cheats
 from muster.models.arithmetic import HONEST, computing

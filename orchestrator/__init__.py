@@ -14,8 +14,9 @@ uploads.py              which file belongs to which commitment
 verdicts.py, commitment_status.py   which verdicts count; pure: what a commitment is worth, given verdicts and cases
 reports.py, relay_directory.py      the trainer's reports; who serves weights
 chain_follower.py, chain_projection.py   chain → database
-queries.py, events.py   database → messages; the log of events that live views show
+queries.py, run_facts.py, events.py   database → messages; what limits workers; the log of events that live views show
 run_info.py             what a newcomer needs
 summary.py, status_page.py, metrics.py   the document that live view, report and status page show; Prometheus
+page/                   what people see: documents of the page, and what is counted for them
 tables.py, database.py, postgres.py, rebuild.py   state, and how it comes back from storage
 """

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, and_, select
 
 from muster.clients.storage import ContentStore
 from muster.errors import CheckError, StorageError
@@ -19,8 +19,8 @@ from muster.protocol.masters import epoch_of
 from muster.protocol.messages import Message
 from muster.protocol.terms import Terms
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument
-from orchestrator.database import insert_once
-from orchestrator.tables import checkpoints, commitments, credits, nodes
+from orchestrator.page.tallies import credit
+from orchestrator.tables import checkpoints, commitments, credit_tallies, credits, nodes
 
 
 class AuthorLine(Message):
@@ -73,7 +73,7 @@ class Attribution:
         if entropy is None:
             return
         for part, groups in self.drawn(node, index, step, hash_bytes(entropy)).items():
-            insert_once(connection, credits, {"node": node, "index": index, "part": part, "groups": groups})
+            credit(connection, node, index, part, groups)
 
     def drawn(self, node: str, index: int, step: int, entropy: bytes) -> Counter[str]:
         """Return how many groups of a commitment have tasks of which part. `entropy`: by which the node draws. Pure."""
@@ -101,13 +101,11 @@ class Attribution:
         """Return a line for each author, most accepted first."""
         if self.document is None:
             return []
-        same = and_(credits.c.node == commitments.c.node, credits.c.index == commitments.c.index)
-        query = select(credits.c.part, commitments.c.status, func.sum(credits.c.groups)).join(commitments, same)
         rollouts: Counter[str] = Counter()
         accepted: Counter[str] = Counter()
-        for part, status, groups in connection.execute(query.group_by(credits.c.part, commitments.c.status)):
-            rollouts[part] += int(groups) * self.terms.group_size
-            accepted[part] += int(groups) * self.terms.group_size if status == "accepted" else 0
+        for part, status, groups in connection.execute(select(credit_tallies)):
+            rollouts[part] += groups * self.terms.group_size
+            accepted[part] += groups * self.terms.group_size if status == "accepted" else 0
         lines = []
         for author in dict.fromkeys(part.author for part in self.document.parts):
             own = [part for part in self.document.parts if part.author == author]

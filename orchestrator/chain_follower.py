@@ -31,7 +31,8 @@ from muster.settings.schema import ChainSettings
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import INTERESTING, ChainProjection
 from orchestrator.database import Database, upsert
-from orchestrator.queries import ChainState, Queries
+from orchestrator.queries import Queries
+from orchestrator.run_facts import ChainState
 from orchestrator.tables import meta
 
 STALE_SECONDS: Final = 30.0
@@ -162,8 +163,12 @@ class Follower:
         if time.monotonic() - self._observed >= OBSERVE_SECONDS:
             calls: list[Call[Any]] = [runs.run_state(self._queries.run), runs.paused_until(), runs.min_validators()]
             state, paused_until, min_validators = await self._chain.call_all(calls)
-            free = state.balance - state.reserved
-            seen = ChainState(min_validators=min_validators, free_escrow=free, paused_until=paused_until)
+            seen = ChainState(
+                min_validators=min_validators,
+                free_escrow=state.balance - state.reserved,
+                paused_until=paused_until,
+                sealed_through=state.sealed_through,
+            )
             self._observed = time.monotonic()
         self._queries.chain = replace(seen, now=head.timestamp, read_at=time.monotonic())
 
@@ -186,6 +191,7 @@ class Follower:
         poll notices.
         """
         events = await self._chain.events(INTERESTING, first, last)
+        times = await self._chain.block_times(self._projection.timed_blocks(events))
 
         def write(connection: Connection) -> None:
             if _place_in(connection) != self._place:
@@ -193,7 +199,7 @@ class Follower:
             if anew:
                 self._projection.forget(connection)
             for event in events:
-                self._projection.apply(connection, event)
+                self._projection.apply(connection, event, times)
             upsert(connection, meta, {"key": "place", "value": f"{last} 0x{last_hash.hex()}"})
 
         try:

@@ -197,6 +197,16 @@ def upsert(connection: Connection, table: Table, row: Mapping[str, Any]) -> None
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=changed))
 
 
+def add_to(connection: Connection, table: Table, key: Mapping[str, Any], number: int) -> None:
+    """Add to the `count` of the row with this primary key; there is no row where it is 0."""
+    statement = _insert(connection, table).values(**key, count=number)
+    total = table.c["count"] + statement.excluded["count"]
+    connection.execute(statement.on_conflict_do_update(index_elements=list(key), set_={"count": total}))
+    if number < 0:
+        where = [table.c[name] == value for name, value in key.items()]
+        connection.execute(delete(table).where(*where, table.c["count"] == 0))
+
+
 def _insert(connection: Connection, table: Table) -> Any:
     dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
     return dialect.insert(table)

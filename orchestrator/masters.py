@@ -17,7 +17,8 @@ from muster.runtime import telemetry
 from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database
-from orchestrator.queries import Queries, latest_step
+from orchestrator.queries import Queries
+from orchestrator.run_facts import latest_step
 
 GIVEN: Final = telemetry.counter("masters_given", "Masters of private tests given to validators")
 log = telemetry.logger("orchestrator")

@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from dataclasses import dataclass, replace
+from itertools import accumulate
 from operator import itemgetter
-from statistics import median
 from typing import Any, Final
 
 from pydantic import TypeAdapter
-from sqlalchemy import BigInteger, Connection, and_, func, literal, select, tuple_, update
+from sqlalchemy import BigInteger, Connection, and_, func, literal, select, tuple_
 
 from muster.constants import HOUR_SECONDS, MAX_ACCEPTED
 from muster.protocol.messages import (
@@ -21,16 +20,26 @@ from muster.protocol.messages import (
     GradePage,
     NodeReport,
     ShownGrades,
-    StepReport,
     Upload,
     Verdict,
     VerdictPage,
 )
 from muster.protocol.terms import Terms
-from muster.protocol.work_rules import RunFacts, WorkerFacts, blocking_reason
+from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, agreed_grades, commitment_status
 from orchestrator.database import Database
-from orchestrator.tables import cases, checkpoints, commitments, grades, meta, nodes, spent, steps, uploads, verdicts
+from orchestrator.page.tallies import find_commitment, set_status
+from orchestrator.run_facts import ChainState, latest_step, run_facts
+from orchestrator.tables import (
+    cases,
+    commitments,
+    grades,
+    nodes,
+    spent,
+    tallies,
+    uploads,
+    verdicts,
+)
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50
@@ -40,25 +49,8 @@ MAX_GRADES_ANSWER: Final = 6 << 20
 MAX_KEPT: Final = 64
 """Answers kept at the same time."""
 
-PACE_STEPS: Final = 8
-"""Newest step reports that the pace of a run is taken from."""
-
 _ACCEPTED: Final = TypeAdapter(list[AcceptedCommitment])
 _WORK: Final = itemgetter("node", "index", "root")
-
-
-@dataclass(frozen=True)
-class ChainState:
-    """Values that the follower reads beside events, since they change without one."""
-
-    now: int = 0
-    """Timestamp of the newest block read."""
-    read_at: float = float("-inf")
-    """Monotonic second at which it was read."""
-    min_validators: int = 0
-    free_escrow: int | None = None
-    """Token wei of the run's escrow that are not reserved; None before the first poll."""
-    paused_until: int = 0
 
 
 @dataclass(frozen=True)
@@ -201,37 +193,21 @@ class Queries:
 
     def run_facts(self, connection: Connection) -> RunFacts:
         """Return what limits the workers of this run now, for `muster.protocol.work_rules` to judge."""
-        # 1. How many nodes are active, by role, and what the cheapest of the workers is paid.
-        roles = select(nodes.c.role, func.count().label("n")).where(nodes.c.status == "active").group_by(nodes.c.role)
-        active = {row.role: row.n for row in connection.execute(roles)}
-        classes = select(nodes.c.work_class).where(nodes.c.status == "active", nodes.c.role == "worker").distinct()
-        pays = [self.terms.pay_of(number) for number in connection.execute(classes).scalars()]
-        # 2. What the trainer reported last, and what the follower saw last.
-        report, chain = last_report(connection), self.chain
-        return RunFacts(
-            now=chain.now,
-            step=latest_step(connection),
-            commitments_per_hour=self.terms.commitments_per_hour,
-            validators=active.get("validator", 0),
-            min_validators=chain.min_validators,
-            workers=_workers(connection, chain.now // HOUR_SECONDS, self.terms),
-            closed=connection.execute(select(meta.c.value).where(meta.c.key == "closed")).scalar() is not None,
-            finished=report is not None and report.finished,
-            escrow_short=chain.free_escrow is not None and bool(pays) and chain.free_escrow < min(pays),
-            paused_until=chain.paused_until,
-            step_seconds=_step_seconds(connection, self.terms.min_step_interval),
-        )
+        return run_facts(connection, self.chain, self.terms)
+
+    async def facts(self) -> RunFacts:
+        """Return the same, read once at each version of the database and state of the chain."""
+        return await self._keep(("facts", replace(self.chain, read_at=0.0)), self.run_facts)
 
     async def node_report(self, address: str) -> NodeReport | None:
         """Return how a node's commitments ended; None for a stranger. `accepted` and `rejected` count commitments."""
-        facts = await self._keep(("facts", self.chain), self.run_facts)
+        facts = await self.facts()
         return await self._database.read(lambda connection: self._node_report(connection, address, facts))
 
     def _node_report(self, connection: Connection, address: str, facts: RunFacts) -> NodeReport | None:
         if member_of(connection, address) is None:
             return None
-        counts = select(commitments.c.status, commitments.c.reason, func.count())
-        counts = counts.where(commitments.c.node == address).group_by(commitments.c.status, commitments.c.reason)
+        counts = select(*tallies.c["status", "reason", "count"]).where(tallies.c.node == address)
         latest = select(verdicts.c.document).where(verdicts.c.node == address)
         latest = latest.order_by(verdicts.c.accepted, verdicts.c.id.desc()).limit(MAX_NODE_VERDICTS)
         tally = self.tally(connection.execute(counts))
@@ -268,20 +244,18 @@ class Queries:
 
     def update_status(self, connection: Connection, node: str, index: int) -> CommitmentStatus | None:
         """Decide a commitment's status anew, after a verdict or a case about it; return None when there is none."""
-        where = and_(commitments.c.node == node, commitments.c.index == index)
-        query = select(commitments.c.root, nodes.c.status).join(nodes, nodes.c.address == commitments.c.node)
-        row = connection.execute(query.where(where)).one_or_none()
-        if row is None:
+        committed = find_commitment(connection, node, index)
+        if committed is None:
             return None
         opened = select(cases.c.challenger, cases.c.outcome).where(cases.c.node == node, cases.c.index == index)
         found = commitment_status(
-            opinions_of(connection, node, index, row.root),
+            opinions_of(connection, node, index, committed.root),
             [CaseState(*opened_case) for opened_case in connection.execute(opened)],
-            jailed=row.status == "jailed",
+            jailed=committed.jailed,
             accepts_required=self.terms.accepts_required,
             graded=self.terms.has_private_tests,
         )
-        connection.execute(update(commitments).where(where).values(status=found.state, reason=found.reason))
+        set_status(connection, committed, found.state, found.reason)
         return found
 
 
@@ -317,17 +291,6 @@ def upload_of(connection: Connection, node: str, index: int, root: str) -> Uploa
     query = query.where(uploads.c.node == node, uploads.c.index == index, uploads.c.root == root)
     document = connection.execute(query).scalar_one_or_none()
     return Upload.model_validate_json(document) if document else None
-
-
-def latest_step(connection: Connection) -> int | None:
-    """Return the newest policy step on chain."""
-    return connection.execute(select(func.max(checkpoints.c.step))).scalar()
-
-
-def last_report(connection: Connection) -> StepReport | None:
-    """Return the trainer's report of its newest update."""
-    document = connection.execute(select(steps.c.document).order_by(steps.c.step.desc()).limit(1)).scalar_one_or_none()
-    return StepReport.model_validate_json(document) if document else None
 
 
 def opinions_of(connection: Connection, node: str, index: int, root: str) -> list[Opinion]:
@@ -378,30 +341,6 @@ def _accepts_of(connection: Connection, works: Sequence[tuple]) -> dict[tuple, l
     for *work, document in connection.execute(query):
         found[tuple(work)].append(Verdict.model_validate_json(document))
     return found
-
-
-def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, WorkerFacts]:
-    """Return the active workers with their commitments in `hour`, oldest member first."""
-    made = select(func.coalesce(func.max(commitments.c.index) + 1, 0)).where(commitments.c.node == nodes.c.address)
-    unsettled = made.correlate(nodes).scalar_subquery() - nodes.c.settled
-    query = (
-        select(nodes.c.address, nodes.c.work_class, nodes.c.first_step, func.count(commitments.c.node), unsettled)
-        .outerjoin(commitments, and_(commitments.c.node == nodes.c.address, commitments.c.hour == hour))
-        .where(nodes.c.role == "worker", nodes.c.status == "active")
-        .group_by(nodes.c.address, nodes.c.work_class, nodes.c.first_step, nodes.c.settled, nodes.c.block)
-        .order_by(nodes.c.block, nodes.c.address)
-    )
-    rows = connection.execute(query)
-    return {row[0]: WorkerFacts(*row[2:], cover=terms.cover_of(row.work_class)) for row in rows}
-
-
-def _step_seconds(connection: Connection, least: int) -> float | None:
-    """Return the median time between the newest reports, no less than the contract allows; None for fewer than two."""
-    query = select(steps.c.received).order_by(steps.c.step.desc()).limit(PACE_STEPS)
-    times = sorted(connection.execute(query).scalars())
-    if len(times) < 2:
-        return None
-    return max(float(least), median(later - earlier for earlier, later in pairwise(times)))
 
 
 def _same_work(left: Any, right: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import Final
 
 from pydantic import Field
@@ -15,8 +16,9 @@ from orchestrator import problems
 from orchestrator.auth import Caller
 from orchestrator.database import Database, insert_once, upsert
 from orchestrator.events import record_event
+from orchestrator.page import series, tallies
 from orchestrator.queries import Queries
-from orchestrator.tables import spent, steps
+from orchestrator.tables import MAX_METRIC, spent, steps
 
 MAX_FILES: Final = 10_000
 """Most files one report may name."""
@@ -39,6 +41,7 @@ class Reports:
         self._queries = queries
         self._database = database
         self.copies = ContentStore(storage_url, "steps")
+        self._has_warned = False
 
     async def receive(self, caller: Caller, run: int, report: StepReport) -> None:
         """Take a report. A later one of the same step replaces it: a restarted trainer may train a step again.
@@ -65,9 +68,8 @@ class Reports:
             files = dict.fromkeys(report.dropped, False) | dict.fromkeys(report.batch, True)
             row = {"step": report.step, "document": report.model_dump_json(), "received": kept.received}
             upsert(connection, steps, row)
-            connection.execute(delete(spent).where(spent.c.step == report.step))
-            for name, used in files.items():
-                insert_once(connection, spent, {"file_hash": name, "step": report.step, "used": used})
+            self._use_up(connection, report.step, files)
+            self._warn_of(series.record(connection, report.step, report.metrics))
             shown = {"step": report.step, "metrics": report.metrics, "files": len(report.batch)}
             record_event(connection, "step", shown, f"step:{report.step}:{kept.received}")
             if report.finished:
@@ -75,6 +77,29 @@ class Reports:
 
         await self._database.write(write)
         STEP.set(kept.report.step)
+
+    def _warn_of(self, left_out: list[str]) -> None:
+        """Warn once of metrics that charts will not show."""
+        if left_out and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "charts leave out some of the trainer's metrics",
+                metrics=[name[:MAX_METRIC] for name in left_out[:3]],
+                of=len(left_out),
+                hint=f"a run can have {series.MAX_NAMES} metrics, whose names print and have {MAX_METRIC} characters",
+            )
+
+    def _use_up(self, connection: Connection, step: int, files: Mapping[str, bool]) -> None:
+        """Note which files a step has used or left out, in place of what was noted before; and count them anew."""
+        before, had_batch = tallies.files_used(connection, step), tallies.has_batch(connection, step)
+        connection.execute(delete(spent).where(spent.c.step == step))
+        for name, used in files.items():
+            insert_once(connection, spent, {"file_hash": name, "step": step, "used": used})
+        after = tallies.files_used(connection, step)
+        for node in before | after:
+            tallies.add(connection, node, "files", after[node] - before[node])
+        trained = tallies.has_batch(connection, step) - had_batch
+        tallies.add(connection, self._queries.terms.trainer, "updates", trained)
 
 
 def _with_earlier(report: StepReport, connection: Connection) -> StepReport:

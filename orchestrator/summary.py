@@ -5,30 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterable
+from collections import Counter, defaultdict
 from typing import Any, Final
 
 from pydantic import Field
-from sqlalchemy import BigInteger, Connection, case, func, literal, select
+from sqlalchemy import BigInteger, Connection, literal, select
 
 from muster.protocol.messages import Demand, Message, StepReport
 from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_reason
 from orchestrator.attribution import Attribution, AuthorLine
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
-from orchestrator.queries import Queries, latest_step
-from orchestrator.tables import (
-    cases,
-    checkpoints,
-    commitments,
-    events,
-    nodes,
-    payments,
-    spent,
-    steps,
-    uploads,
-    verdicts,
-)
+from orchestrator.page.tallies import paid_to
+from orchestrator.queries import Queries
+from orchestrator.run_facts import latest_step
+from orchestrator.tables import cases, checkpoints, counts, events, nodes, steps, tallies
 
 FRESH_SECONDS: Final = 0.5
 """A summary this young is given again instead of being made anew."""
@@ -199,58 +190,35 @@ class Summaries:
     def _nodes(self, connection: Connection, facts: RunFacts) -> list[NodeLine]:
         # 1. What is known of each node, by its address.
         blocked = {address: blocking_reason(worker, facts) for address, worker in facts.workers.items()}
-        by_status = commitments.c.node, commitments.c.status, commitments.c.reason
-        statuses = _by_node(connection, select(*by_status, func.count()).group_by(*by_status))
-        used = _by_node(
-            connection,
-            select(uploads.c.node, func.count())
-            .join(spent, spent.c.file_hash == uploads.c.file_hash)
-            .where(spent.c.used)
-            .group_by(uploads.c.node),
-        )
-        given = _by_node(
-            connection,
-            select(
-                verdicts.c.validator,
-                func.sum(case((verdicts.c.accepted, 1), else_=0)),
-                func.sum(case((verdicts.c.accepted, 0), else_=1)),
-            ).group_by(verdicts.c.validator),
-        )
-        money = _by_node(connection, select(payments.c.node, payments.c.kind, payments.c.amount))
+        first = select(nodes).order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)
+        named = select(first.subquery().c.address)
+        statuses: dict[str, list[tuple]] = defaultdict(list)
+        by_status = select(*tallies.c["node", "status", "reason", "count"]).where(tallies.c.node.in_(named))
+        for node, *counted in connection.execute(by_status):
+            statuses[node].append(tuple(counted))
+        numbers: dict[str, Counter[str]] = defaultdict(Counter)
+        by_kind = select(counts).where(counts.c.address.in_(named))
+        for node, kind, number in connection.execute(by_kind):
+            numbers[node][kind] = number
         # 2. A line for each.
         lines = []
-        known = select(*nodes.c["address", "operator", "role", "status", "work_class"])
-        known = known.order_by(nodes.c.block, nodes.c.address).limit(MAX_NODES)
-        for node in connection.execute(known).mappings():
-            address = node["address"]
-            accepts, rejections = given.get(address, [(0, 0)])[0]
+        for node in connection.execute(first).mappings():
+            address, paid = node["address"], paid_to(node)
             lines.append(
                 NodeLine(
-                    **node,
-                    **self._queries.tally(statuses.get(address, [])),
-                    used=used.get(address, [(0,)])[0][0],
-                    accepts=accepts,
-                    rejections=rejections,
-                    earned=_sum(money.get(address, []), "claim"),
-                    voided=_sum(money.get(address, []), "void"),
-                    slashed=_sum(money.get(address, []), "slash"),
-                    fined=_sum(money.get(address, []), "fine"),
+                    **{name: node[name] for name in ("address", "operator", "role", "status", "work_class")},
+                    **self._queries.tally(statuses[address]),
+                    used=numbers[address]["files"],
+                    accepts=numbers[address]["accepts"],
+                    rejections=numbers[address]["rejections"],
+                    earned=paid["claim"],
+                    voided=paid["void"],
+                    slashed=paid["slash"],
+                    fined=paid["fine"],
                     blocked=blocked.get(address, ""),
                 )
             )
         return lines
-
-
-def _sum(rows: Iterable[tuple], *kinds: str) -> int:
-    return sum(int(amount) for kind, amount in rows if kind in kinds)
-
-
-def _by_node(connection: Connection, query: Any) -> dict[str, list[tuple]]:
-    """Return rows of a query whose first column is a node, by that node."""
-    found: dict[str, list[tuple]] = {}
-    for node, *rest in connection.execute(query):
-        found.setdefault(node, []).append(tuple(rest))
-    return found
 
 
 def _steps(connection: Connection) -> list[StepLine]:
@@ -268,7 +236,8 @@ def _steps(connection: Connection) -> list[StepLine]:
 
 
 def _cases(connection: Connection) -> list[CaseLine]:
-    rows = connection.execute(select(cases).order_by(cases.c.id.desc()).limit(MAX_CASES)).mappings().all()
+    columns = cases.c[tuple(CaseLine.model_fields)]
+    rows = connection.execute(select(*columns).order_by(cases.c.id.desc()).limit(MAX_CASES)).mappings().all()
     return [CaseLine(**row) for row in reversed(rows)]
 
 

@@ -7,7 +7,7 @@ another VERSION is refused: it is rebuilt from chain and storage.
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
@@ -34,12 +34,21 @@ MAX_METRIC: Final = 80
 MAX_SOURCE: Final = 60
 """Characters of an event's source."""
 
+PAYMENTS: Final = ("claim", "void", "slash", "fine")
+"""Kinds of what nodes are paid or lose."""
+
 _HASH: Final = String(66)
 _ADDRESS: Final = String(42)
+_IN_ORDER: Final = {"sqlite_with_rowid": False}
+"""SQLite keeps such a table in the order of its key, at half the size."""
 
 
-def _table(name: str, *parts: SchemaItem) -> Table:
-    return Table(name, metadata, *parts)
+def _table(name: str, *parts: SchemaItem, **options: Any) -> Table:
+    return Table(name, metadata, *parts, **options)
+
+
+def _counts(name: str, *parts: SchemaItem) -> Table:
+    return _table(name, *parts, Column("count", BigInteger, nullable=False), **_IN_ORDER)
 
 
 meta: Final = _table(
@@ -64,11 +73,14 @@ nodes: Final = _table(
     Column("settled", BigInteger, nullable=False, default=0),
     Column("joined", BigInteger, nullable=False, default=0),
     Column("transaction", _HASH, nullable=False, default=""),
+    Column("hours", Integer, nullable=False, default=0),
+    *(Column(kind, String(40), nullable=False, default="0") for kind in PAYMENTS),
     Index("nodes_by_operator", "operator"),
 )
 """Members of the run. `first_step` is the first that the chain lets a worker work on, and whose entropy its draws
 follow from (IRuns.Work.joinedStep); `settled` the first index of a worker that is not paid; `joined` the chain's time
-of `block`, and `transaction` that in which it registered."""
+of `block`, and `transaction` that in which it registered. Kept as the tallies are: `hours` of the chain in which it
+made a commitment, and the sum of its payments of each kind."""
 
 checkpoints: Final = _table(
     "checkpoints",
@@ -105,30 +117,27 @@ commitments: Final = _table(
 )
 """`status` and `reason` follow from verdicts and cases (`commitment_status.py`); adding one of those updates them."""
 
-tallies: Final = _table(
+tallies: Final = _counts(
     "tallies",
     Column("node", _ADDRESS, primary_key=True),
     Column("status", String(9), primary_key=True),
     Column("reason", String(24), primary_key=True),
-    Column("count", BigInteger, nullable=False),
 )
 """How many commitments each node has of which status and reason ("" for none): kept, since counting takes too long."""
 
-step_tallies: Final = _table(
+step_tallies: Final = _counts(
     "step_tallies",
     Column("step", BigInteger, primary_key=True, autoincrement=False),
     Column("work_class", Integer, primary_key=True, autoincrement=False),
     Column("status", String(9), primary_key=True),
-    Column("count", BigInteger, nullable=False),
 )
 """The same by the policy step and the class of the worker."""
 
-hour_tallies: Final = _table(
+hour_tallies: Final = _counts(
     "hour_tallies",
     Column("hour", Integer, primary_key=True, autoincrement=False),
     Column("node", _ADDRESS, primary_key=True),
     Column("status", String(9), primary_key=True),
-    Column("count", BigInteger, nullable=False),
     Index("hour_tallies_by_node", "node", "hour"),
 )
 """The same by the hour of the chain in which they were made."""
@@ -141,6 +150,13 @@ credits: Final = _table(
     Column("groups", Integer, nullable=False),
 )
 """How many of a commitment's groups drew tasks of which part of the task set, where it names authors."""
+
+credit_tallies: Final = _counts(
+    "credit_tallies",
+    Column("part", String(64), primary_key=True),
+    Column("status", String(9), primary_key=True),
+)
+"""The groups of `credits`, by the status of their commitments."""
 
 cases: Final = _table(
     "cases",
@@ -203,8 +219,11 @@ payments: Final = _table(
     Column("transaction", _HASH, nullable=False),
     Index("payments_by_node", "node", "block"),
 )
-"""What nodes were paid (`claim`) or lost (`void`, `slash`, `fine`): token wei as decimal text, for want of bits. `time`
-is the chain's."""
+"""What nodes were paid or lost, by the kinds of PAYMENTS: token wei as decimal text, for want of bits. `time` is the
+chain's."""
+
+FROM_CHAIN: Final = tuple(table for table in metadata.tables.values() if table is not meta)
+"""What a reorg empties, to be read anew."""
 
 # From members
 
@@ -217,6 +236,7 @@ uploads: Final = _table(
     Column("size", BigInteger, nullable=False),
     Column("document", Text, nullable=False),
     Column("received", Float, nullable=False),
+    Index("uploads_by_file", "file_hash"),
 )
 """One file per (node, index, root), the first. `document` is a messages.Upload."""
 
@@ -271,6 +291,7 @@ metric_buckets: Final = _table(
     Column("total", Float, nullable=False),
     Column("low", Float, nullable=False),
     Column("high", Float, nullable=False),
+    **_IN_ORDER,
 )
 """The reports' numbers, for charts: a bucket of level L has 8^L steps, so any range is read in few rows."""
 
@@ -330,6 +351,15 @@ spent: Final = _table(
 )
 """Files that a report says were in its batch (`used`) or left out for good."""
 
+counts: Final = _counts(
+    "counts",
+    Column("address", _ADDRESS, primary_key=True),
+    Column("kind", String(10), primary_key=True),
+)
+"""How much there is of what, kept since counting takes too long: `accepts` and `rejections` that a validator gave, its
+`files` of a worker that went into a batch (`used`), those that were `counted` and their `tokens`, the `updates` of a
+trainer."""
+
 environments: Final = _table(
     "environments",
     Column("id", Integer, primary_key=True, autoincrement=True),
@@ -364,19 +394,3 @@ nonces: Final = _table(
     Index("nonces_by_expiry", "expiry"),
 )
 """Requests seen and not expired; a replay finds its nonce here, after a restart too."""
-
-FROM_CHAIN: Final = (
-    nodes,
-    checkpoints,
-    seals,
-    commitments,
-    tallies,
-    step_tallies,
-    hour_tallies,
-    credits,
-    cases,
-    votes,
-    proofs,
-    payments,
-)
-"""What a reorg empties, to be read anew."""

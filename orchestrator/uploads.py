@@ -37,6 +37,7 @@ from muster.settings.schema import OrchestratorSettings
 from orchestrator import problems
 from orchestrator.auth import Caller, spool_body
 from orchestrator.database import Database, insert_once, row_of
+from orchestrator.page import tallies
 from orchestrator.queries import CommitmentRow, Queries, commitment_of, next_index_of, upload_of
 from orchestrator.tables import uploads
 
@@ -161,7 +162,14 @@ class Uploads:
     async def record(self, upload: Upload, received: float) -> bool:
         """Record an upload in the database. Return False when its (node, index, root) has one."""
         row = row_of(uploads, upload.receipt, document=upload.model_dump_json(), received=received)
-        return await self._database.write(lambda connection: insert_once(connection, uploads, row))
+
+        def write(connection: Connection) -> bool:
+            if not insert_once(connection, uploads, row):
+                return False
+            tallies.add(connection, row["node"], "files", int(tallies.is_used(connection, row["file_hash"])))
+            return True
+
+        return await self._database.write(write)
 
 
 def _roots_at(connection: Connection, node: str, index: int) -> int:

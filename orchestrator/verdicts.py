@@ -30,6 +30,7 @@ from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.events import record_event
+from orchestrator.page import tallies
 from orchestrator.queries import CommitmentRow, Queries, commitment_of, upload_of
 from orchestrator.tables import verdicts
 
@@ -142,6 +143,7 @@ class Verdicts:
             _forget_missing(connection, verdict)
             if not insert_once(connection, verdicts, row):
                 return False, None
+            tallies.add(connection, verdict.validator, "accepts" if verdict.accepted else "rejections", 1)
             if not verdict.accepted:
                 data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason}
                 source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
@@ -231,7 +233,8 @@ def _forget_missing(connection: Connection, verdict: Verdict) -> None:
         return
     named = verdicts.c.validator == verdict.validator, verdicts.c.node == verdict.node
     work = verdicts.c.index == verdict.index, verdicts.c.root == verdict.root
-    connection.execute(delete(verdicts).where(*named, *work, verdicts.c.reason == "data_missing"))
+    forgotten = connection.execute(delete(verdicts).where(*named, *work, verdicts.c.reason == "data_missing"))
+    tallies.add(connection, verdict.validator, "rejections", -forgotten.rowcount)
 
 
 def _hash_times(value: bytes, times: int) -> bytes:

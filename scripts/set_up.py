@@ -1,9 +1,9 @@
 """Set up everything Muster needs in this folder: Python packages, Node packages, built contracts, the scorer component.
 
-Run by `make setup` through scripts/setup, with the standard library only. Each step keeps a stamp in .stamps/ with
-a hash of what it depends on and is skipped while that hash is the same, so a second run ends at once. Nothing is
-written outside this folder but the package managers' caches, and compiled components in the user's. Everything said
-goes to stderr.
+Run by `make setup` through scripts/setup, with the standard library only; with --tests it sets up what only tests need
+too. Each step keeps a stamp in .stamps/ with a hash of what it depends on and is skipped while that hash is the same,
+so a second run ends at once. Nothing is written outside this folder but the package managers' caches, and compiled
+components in the user's; --tests as root also installs Debian's Chromium. Everything said goes to stderr.
 """
 
 from __future__ import annotations
@@ -27,7 +27,13 @@ STAMPS = ROOT / ".stamps"
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 SERVERS = ROOT / ".servers"
+CHARTS = ROOT / "orchestrator" / "page" / "static" / "vendor" / "uplot"
 EXTRA = os.environ.get("MUSTER_EXTRA", "cpu")
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+"""Programs that the page's tests can run in, the best first (also benchmarks/testbed/browser.py)."""
+INSTALL_BROWSER = ("apt-get", "install", "-y", "--no-install-recommends", "chromium")
+APT_SECONDS = 600.0
+TESTS = "--tests"
 LANES = 2
 """Steps that run side by side: building the component takes one core as long as most of the others together."""
 
@@ -43,7 +49,7 @@ IMPORTED = (
     "worker.service",
 )
 """Modules that import nearly everything that Muster's processes do."""
-IMPORTED_BY_TESTS = ("hypothesis", "psycopg", "pytest", "schemathesis", "wandb", "xdist")
+IMPORTED_BY_TESTS = ("hypothesis", "playwright.async_api", "psycopg", "pytest", "schemathesis", "wandb", "xdist")
 
 
 class SetupError(Exception):
@@ -142,6 +148,36 @@ def install_servers() -> None:
     call(command, hint="check the network, then run it again", env=uv_environment())
 
 
+def browser() -> Path | None:
+    """Return the first of BROWSERS that is installed."""
+    found = filter(None, map(shutil.which, BROWSERS))
+    return next(map(Path, found), None)
+
+
+def install_browser() -> None:
+    """Install Debian's Chromium where root may; say how else. Only MUSTER_BROWSER=required makes its lack an error."""
+    if browser():
+        return
+    if os.geteuid() == 0 and shutil.which("apt-get"):
+        update = ("apt-get", "update")
+        done = _apt(INSTALL_BROWSER) or (_apt(update) and _apt(INSTALL_BROWSER))
+        if done and browser():
+            return
+    lack, hint = "no browser here runs the page's tests", f"install one (for example: {' '.join(INSTALL_BROWSER)})"
+    if os.environ.get("MUSTER_BROWSER") == "required":
+        raise SetupError(lack, hint)
+    say(f"{lack}: they are skipped. To run them too, {hint}")
+
+
+def _apt(command: Sequence[str]) -> bool:
+    """Return whether the command succeeded; its output goes to stderr."""
+    environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    try:
+        return subprocess.run(command, env=environment, stdout=sys.stderr, timeout=APT_SECONDS).returncode == 0
+    except subprocess.TimeoutExpired:
+        return False
+
+
 def uv_environment() -> dict[str, str]:
     """Return the environment for uv: pip's settings for local wheels and mirrors hold for uv too."""
     env = dict(os.environ)
@@ -177,6 +213,14 @@ def node_version() -> int:
     return int(found.group(1)) if found else 0
 
 
+def copy_charts() -> None:
+    """Copy the page's chart library to where the orchestrator serves it from, and wheels take it from."""
+    source = ROOT / "node_modules" / "uplot"
+    CHARTS.mkdir(parents=True, exist_ok=True)
+    for name in ("LICENSE", "dist/uPlot.esm.js", "dist/uPlot.min.css"):
+        shutil.copyfile(source / name, CHARTS / Path(name).name)
+
+
 def build_contracts() -> None:
     call([PYTHON, "scripts/build_contracts.py"], hint="read the compiler's message above")
 
@@ -205,7 +249,17 @@ def compile_bytecode() -> None:
         say(f"the first start will be slow, for not all can be imported here: {done.stderr.strip()[-300:]}")
 
 
-def steps() -> list[Step]:
+def steps(*, tests: bool = False) -> list[Step]:
+    """Return what is to be done, in an order in which it can be; with `tests`, also what only `make test` needs."""
+    return [*_steps(), *(_test_steps() if tests else ())]
+
+
+def _test_steps() -> list[Step]:
+    missing = ROOT / "no-browser"
+    return [Step("browser", "a browser for the page's tests", (), browser() or missing, install_browser, needs=())]
+
+
+def _steps() -> list[Step]:
     machine = f"{platform.system()} {platform.machine()} {sys.version_info[:2]}"
     sources = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "contracts").rglob("*.sol"))
     kernels = sorted(str(path.relative_to(ROOT)) for path in (ROOT / "muster" / "proofs" / "native").glob("*.c"))
@@ -226,11 +280,19 @@ def steps() -> list[Step]:
         ),
         Step(
             "node",
-            "Node packages (Foundry, solc, OpenZeppelin)",
+            "Node packages (Foundry, solc, OpenZeppelin, uPlot, axe-core)",
             ("package.json", "package-lock.json"),
             ROOT / "node_modules" / ".bin" / "forge",
             install_node_packages,
             needs=(),
+        ),
+        Step(
+            "charts",
+            "the page's chart library",
+            ("package-lock.json", "scripts/set_up.py"),
+            CHARTS / "uPlot.min.css",
+            copy_charts,
+            needs=("node",),
         ),
         Step(
             "component",
@@ -316,12 +378,14 @@ def run_step(step: Step) -> None:
     say(f"{step.says}: done in {time.monotonic() - begun:.0f} s")
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     started = time.monotonic()
     try:
+        if arguments not in ([], [TESTS]):
+            raise SetupError(f"unknown arguments: {' '.join(arguments)}", f"scripts/setup, or scripts/setup {TESTS}")
         check_machine()
         STAMPS.mkdir(exist_ok=True)
-        run_all(steps())
+        run_all(steps(tests=TESTS in arguments))
     except SetupError as error:
         print(f"setup: {error}\n  next: {error.hint}", file=sys.stderr)
         return 1
@@ -333,4 +397,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

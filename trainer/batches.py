@@ -7,6 +7,7 @@ policy step) and one place where it is enforced: here, when a batch is closed. E
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -18,9 +19,11 @@ import numpy as np
 from muster.constants import MICRO
 from muster.errors import MismatchError
 from muster.protocol.hashes import hash_bytes
+from muster.protocol.masters import epoch_of
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.protocol.terms import Terms
 from muster.rollouts.schema import Rollout
+from muster.tasksets.taskset import TaskSet
 from trainer.advantages import AdvantageTerms, group_advantages, has_signal, length_parts, task_rewards
 from trainer.packing import Sample
 
@@ -178,6 +181,7 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "reward_std": float(rewards.std(ddof=1)),
         "frac_reward_zero_std": float(np.mean([not has_signal(group) for group in groups])),
         "completions/mean_length": float(lengths.mean()),
+        "completions/mean_budget": float(budgets.mean()),
         "completions/min_length": float(lengths.min()),
         "completions/max_length": float(lengths.max()),
         "completions/clipped_ratio": float(np.mean([rollout.finish_reason == "length" for rollout in rollouts])),
@@ -190,3 +194,24 @@ def batch_metrics(files: Sequence[WorkFile], step: int) -> dict[str, float]:
         "batch/rollouts": float(len(rollouts)),
         "batch/completion_tokens": float(lengths.sum()),
     }
+
+
+def reward_metrics(files: Sequence[WorkFile], task_set: TaskSet, terms: Terms) -> dict[str, float]:
+    """Return what a batch's reward is made of, by TRL's name `rewards/NAME/mean`.
+
+    NAME is a part of the task set, over its tasks' rewards, or a part of a score, over the rows that have it. Where
+    there is one of a kind it is the reward itself, and left out.
+    """
+    by_part: dict[str, list[int]] = defaultdict(list)
+    by_score: dict[str, list[int]] = defaultdict(list)
+    for file in files:
+        drawn = task_set.at(max(1, epoch_of(terms, file.ref.step)))
+        for row in file.rollouts:
+            if not 0 <= row.task < drawn.size:
+                continue
+            part = drawn.part(row.task)
+            by_part[part.name].append(row.task_reward)
+            for name, value in zip(part.environment.parts, row.parts.tolist(), strict=False):  # none before grades
+                by_score[name].append(value)
+    told = [*(by_part.items() if len(by_part) > 1 else ()), *(by_score.items() if len(by_score) > 1 else ())]
+    return {f"rewards/{name}/mean": float(np.mean(values)) / MICRO for name, values in told}

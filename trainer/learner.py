@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -140,8 +141,14 @@ class Learner:
         """Wait until the step that is being written is on disk."""
         self._writer.shutdown(wait=True)
 
-    def train_step(self, batch: Batch, files: Sequence[WorkFile], seconds: dict[str, float]) -> CheckpointMetadata:
-        """Train one step on a closed batch. `seconds`: by stage so far.
+    def train_step(
+        self,
+        batch: Batch,
+        files: Sequence[WorkFile],
+        seconds: dict[str, float],
+        metrics: Mapping[str, float] = MappingProxyType({}),
+    ) -> CheckpointMetadata:
+        """Train one step on a closed batch. `seconds`: by stage so far; `metrics`: to be reported besides.
 
         Returns once the next step cannot change what will be written; the checkpoint is on disk later (`written`).
         """
@@ -164,7 +171,7 @@ class Learner:
             batch=tuple(ref.file_hash for ref in batch.files),
             updates=updates,
             used={name: step for name, step in used.items() if step >= oldest},
-            metrics=batch_metrics(files, batch.step) | update_metrics(report),
+            metrics={**metrics, **batch_metrics(files, batch.step), **update_metrics(report)},
             stages=seconds | {"prepare": prepared - started, "update": time.monotonic() - prepared},
         )
         return self._save(metadata)

@@ -31,6 +31,7 @@ from muster.tasksets.taskset import TaskSet
 from muster.verification.profiles import Profile
 from trainer.accepted_work import AcceptedWork
 from trainer.batcher import Batcher
+from trainer.batches import reward_metrics
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.learner import NO_BATCH, Learner, Recipe
@@ -184,7 +185,8 @@ class Trainer:
             return
         batch, files = closed
         seconds = {"wait": time.monotonic() - started}
-        metadata = await self._do(learner.train_step, batch, files, seconds)
+        metrics = reward_metrics(files, tasks, self.terms)
+        metadata = await self._do(learner.train_step, batch, files, seconds, metrics)
         failpoint("trainer.trained")
         self.accepted_work.forget(metadata.batch, oldest_step=metadata.step - self.terms.async_level)
         shown = {name: round(metadata.metrics[name], 4) for name in ("reward", "mismatch_kl", "grad_norm", "entropy")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final, Literal, TypeVar, cast
 
 from eth_utils.address import to_checksum_address
@@ -118,6 +118,23 @@ class ChainReader:
         except BlockNotFound as error:
             raise ChainError(f"chain {self.chain_id} has no block {which} yet") from error
         return Block(found["number"], found["timestamp"], bytes(found["hash"]))
+
+    async def block_times(self, numbers: Iterable[int]) -> dict[int, int]:
+        """Return the chain's seconds of these blocks, read in as few round trips as the endpoint allows.
+
+        Raises UnreachableError when the endpoint does not know one of them.
+        """
+        wanted = sorted(set(numbers))
+        blocks = await self.web3.provider.batch([("eth_getBlockByNumber", [hex(number), False]) for number in wanted])
+        found: dict[int, int] = {}
+        for number, block in zip(wanted, blocks, strict=True):
+            if block is None:
+                raise behind(f"it does not know block {number}")
+            try:
+                found[number] = int(block["timestamp"], 16)
+            except (KeyError, TypeError, ValueError) as error:
+                raise MalformedError(f"eth_getBlockByNumber: block {number} has no time") from error
+        return found
 
     async def events(self, kinds: Sequence[type[Event]], first: int, last: int) -> tuple[Event, ...]:
         """Events of these kinds in blocks `first` to `last`, in order, asked for in bounded pieces.

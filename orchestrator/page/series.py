@@ -1,10 +1,18 @@
-"""Keep the numbers of the trainer's reports for charts, so that a range of any length is read in few rows."""
+"""Keep the numbers of the trainer's reports for charts, so that a range of any length is read in few rows.
+
+`record` writes a step's numbers and makes the buckets above it anew from the buckets below them. So a report that
+replaces an earlier one of its step leaves what would be there if only the later one had come.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, and_, cast, delete, func, insert, literal, select
 
 from muster.protocol.messages import Message
+from orchestrator.tables import MAX_METRIC, metric_buckets, steps
 
 BASE: Final = 8
 """Steps of a bucket of level 1; one of level L has BASE to the power of L."""
@@ -13,6 +21,10 @@ LEVELS: Final = 7
 MAX_POINTS: Final = 2_000
 MAX_SERIES: Final = 16
 """Metrics in one answer."""
+MAX_NAMES: Final = 256
+"""Metrics of a run; further ones are not kept."""
+MAX_NUMBER: Final = 1e100
+"""Larger numbers are not kept: sums of them may have no end."""
 
 
 class Series(Message):
@@ -20,7 +32,7 @@ class Series(Message):
 
     name: str
     steps: list[int]
-    """The first step of each bucket, rising."""
+    """The first step of each bucket, rising: multiples of `steps_per_point`."""
     mean: list[float]
     low: list[float]
     high: list[float]
@@ -30,7 +42,7 @@ class SeriesPage(Message):
     run: int
     first: int
     last: int
-    """Steps that were asked for, both included."""
+    """Steps that were asked for, both included; the buckets at the ends may begin before and end after them."""
     steps_per_point: int
     series: list[Series]
     """In the order in which they were asked for; a metric that nobody has reported has no points."""
@@ -43,3 +55,135 @@ class MetricList(Message):
     newest: int | None
     """Newest step that was reported."""
     names: list[str]
+
+
+# Writing
+
+
+def record(connection: Connection, step: int, metrics: Mapping[str, float | None]) -> list[str]:
+    """Put a step's numbers in the place of those that it had; return the metrics that cannot be kept."""
+    # 1. Take out what an earlier report said.
+    here = metric_buckets.c.level == 0, metric_buckets.c.bucket == step
+    known = metric_names(connection)
+    earlier = select(metric_buckets.c.name).where(metric_buckets.c.name.in_(known), *here)
+    replaced = list(connection.execute(earlier).scalars())
+    if replaced:
+        connection.execute(delete(metric_buckets).where(metric_buckets.c.name.in_(replaced), *here))
+        _renew(connection, step, replaced)
+        known = metric_names(connection)
+    # 2. Choose what can be kept.
+    numbers = {name: number for name, number in metrics.items() if number is not None}
+    kept = dict.fromkeys(known)
+    for name, number in numbers.items():
+        if _is_name(name) and abs(number) <= MAX_NUMBER and (name in kept or len(kept) < MAX_NAMES):
+            kept[name] = None
+    good = {name: number for name, number in numbers.items() if name in kept and abs(number) <= MAX_NUMBER}
+    # 3. Write it.
+    if good:
+        rows = [
+            {"name": name, "level": 0, "bucket": step, "count": 1, "total": number, "low": number, "high": number}
+            for name, number in good.items()
+        ]
+        connection.execute(insert(metric_buckets), rows)
+        _renew(connection, step, list(good))
+    return [name for name in numbers if name not in good]
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= MAX_METRIC and name.isprintable()
+
+
+def _renew(connection: Connection, step: int, names: Sequence[str]) -> None:
+    """Make the buckets above a step anew, for these metrics."""
+    buckets = metric_buckets.c
+    for level in range(1, LEVELS):
+        bucket = step // BASE**level
+        named = buckets.name.in_(names)
+        connection.execute(delete(metric_buckets).where(named, buckets.level == level, buckets.bucket == bucket))
+        first = bucket * BASE
+        below = (
+            select(
+                buckets.name,
+                literal(level),
+                literal(bucket, buckets.bucket.type),
+                cast(func.sum(buckets["count"]), buckets["count"].type),
+                func.sum(buckets.total),
+                func.min(buckets.low),
+                func.max(buckets.high),
+            )
+            .where(named, buckets.level == level - 1, buckets.bucket.between(first, first + BASE - 1))
+            .group_by(buckets.name)
+        )
+        columns = ["name", "level", "bucket", "count", "total", "low", "high"]
+        connection.execute(insert(metric_buckets).from_select(columns, below))
+
+
+# Reading
+
+
+def metric_names(connection: Connection) -> list[str]:
+    """Return the metrics that there are, sorted: found by leaping from one to the next, not by reading all rows."""
+    name = metric_buckets.c.name
+    found = select(func.min(name).label("name")).cte("found", recursive=True)
+    following = select(func.min(name)).where(name > found.c.name).correlate(found).scalar_subquery()
+    found = found.union_all(select(following).where(found.c.name.is_not(None)))
+    names = connection.execute(select(found.c.name).where(found.c.name.is_not(None))).scalars()
+    return sorted(names)
+
+
+def newest_numbers(connection: Connection) -> dict[str, float]:
+    """Return the newest number of each metric."""
+    buckets = metric_buckets.c
+    found = {}
+    for name in metric_names(connection):
+        newest = select(buckets.total).where(buckets.name == name, buckets.level == 0)
+        found[name] = connection.execute(newest.order_by(buckets.bucket.desc()).limit(1)).scalar_one()
+    return found
+
+
+def newest_report(connection: Connection) -> int | None:
+    """Return the newest step that was reported."""
+    return connection.execute(select(func.max(steps.c.step))).scalar()
+
+
+def metric_list(connection: Connection, run: int) -> MetricList:
+    return MetricList(run=run, newest=newest_report(connection), names=metric_names(connection))
+
+
+def steps_of_a_point(first: int, last: int, points: int) -> tuple[int, int]:
+    """Return the level, and how many of its buckets make a point, so that at most `points` cover the steps. Pure."""
+    for level in range(LEVELS):
+        most = BASE - 1 if level < LEVELS - 1 else last // BASE**level + 1
+        least = max(1, (last - first) // (points * BASE**level))
+        for buckets in range(least, most + 1):
+            width = buckets * BASE**level
+            if last // width - first // width < points:
+                return level, buckets
+    raise AssertionError("one point holds any steps")
+
+
+def read_series(
+    connection: Connection, run: int, names: Sequence[str], first: int, last: int, points: int
+) -> SeriesPage:
+    """Return metrics over steps `first` to `last`, at most `points` of each."""
+    level, buckets_per_point = steps_of_a_point(first, last, points)
+    width = buckets_per_point * BASE**level
+    buckets = metric_buckets.c
+    point = (buckets.bucket // buckets_per_point).label("point")
+    wanted = and_(
+        buckets.name.in_(names),
+        buckets.level == level,
+        buckets.bucket >= first // width * buckets_per_point,
+        buckets.bucket < (last // width + 1) * buckets_per_point,
+    )
+    mean = func.sum(buckets.total) / func.sum(buckets["count"])
+    query = select(buckets.name, point, mean, func.min(buckets.low), func.max(buckets.high)).where(wanted)
+    found: dict[str, list[Any]] = {name: [] for name in names}
+    for name, *values in connection.execute(query.group_by(buckets.name, point).order_by(buckets.name, point)):
+        found[name].append(values)
+    series = []
+    for name in names:
+        starts, means, lows, highs = zip(*found[name], strict=True) if found[name] else ((), (), (), ())
+        at = [start * width for start in starts]
+        series.append(Series(name=name, steps=at, mean=list(means), low=list(lows), high=list(highs)))
+    return SeriesPage(run=run, first=first, last=last, steps_per_point=width, series=series)

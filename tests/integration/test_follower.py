@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import Connection, Table, delete, select
@@ -15,13 +16,15 @@ from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import VALIDATORS, RunFixture, deploy_on
 from muster.chain import reads
 from muster.chain.client import Chain
+from muster.constants import HOUR_SECONDS
+from muster.contracts import runs
 from muster.errors import StorageError, UnreachableError
 from orchestrator import chain_follower as follower
 from orchestrator import tables
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database, upsert
 from orchestrator.queries import Queries
-from tests.support.balancer import always, balanced, never
+from tests.support.balancer import always, balanced, first, never
 
 Start = Callable[..., Anvil]
 pytestmark = pytest.mark.usefixtures("built_contracts")
@@ -30,12 +33,16 @@ pytestmark = pytest.mark.usefixtures("built_contracts")
 class Followed:
     """A follower, and what it wrote."""
 
-    def __init__(self, follower: Follower, database: Database) -> None:
+    def __init__(self, follower: Follower, database: Database, queries: Queries) -> None:
         self.follower = follower
+        self.queries = queries
         self._database = database
 
+    async def content(self, table: Table) -> Sequence[Any]:
+        return await self._database.read(lambda connection: connection.execute(select(table)).all())
+
     async def rows(self, table: Table) -> int:
-        return len(await self._database.read(lambda connection: connection.execute(select(table)).all()))
+        return len(await self.content(table))
 
     async def place(self) -> str:
         query = select(tables.meta.c.value).where(tables.meta.c.key == "place")
@@ -63,7 +70,7 @@ async def following(run_fixture: RunFixture, url: str, database_url: str) -> Asy
         async with await Chain.connect(settings) as chain:
             terms = await chain.terms(run_fixture.run)
             queries = Queries(database, run_fixture.run, terms, batch_groups=8, demand_batches=2)
-            yield Followed(Follower(chain, database, queries, settings), database)
+            yield Followed(Follower(chain, database, queries, settings), database, queries)
     finally:
         await database.close()
 
@@ -86,6 +93,45 @@ async def test_a_server_that_lags_empties_nothing(start_anvil: Start, tmp_path: 
         await run_fixture.publish(0)
         assert await followed.follower.poll() is True
         assert (await followed.members(), await followed.rows(tables.checkpoints)) == (len(VALIDATORS), 1)
+
+
+async def test_what_is_paid_and_who_joins_is_written_down_with_the_time_of_its_block(
+    start_anvil: Start, tmp_path: Path, database_url: str
+) -> None:
+    """Of blocks that a server of the endpoint does not know yet, nothing is written."""
+    anvil = start_anvil()
+    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="times", workers=("w1",))
+    async with balanced(anvil) as balancer, following(run_fixture, balancer.url, database_url) as followed:
+        balancer.head = run_fixture.book.from_block
+        asks_for_times = first(1, '"eth_getBlockByNumber", "params": ["0x')
+        balancer.lags = lambda text: "eth_getLogs" not in text and asks_for_times(text)
+        with pytest.raises(UnreachableError, match="the endpoint is behind: it does not know block"):
+            await followed.follower.poll()
+        assert await followed.members() == 0
+        assert await followed.follower.poll() is True
+        for node in await followed.content(tables.nodes):
+            assert node.joined == int(anvil.request("eth_getBlockByNumber", hex(node.block), False)["timestamp"], 16)
+            assert anvil.request("eth_getTransactionReceipt", node.transaction)["blockNumber"] == hex(node.block)
+
+
+async def test_the_hour_that_a_quorum_sealed_is_read(
+    start_anvil: Start, tmp_path: Path, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follower, "OBSERVE_SECONDS", 0)
+    anvil = start_anvil()
+    run_fixture = await RunFixture.build(tmp_path, await deploy_on(anvil, tmp_path), seed="seals", workers=())
+    async with following(run_fixture, anvil.url, database_url) as followed, run_fixture.local_chain() as dev:
+        await followed.follower.poll()
+        assert followed.queries.chain.sealed_through == 0
+        hour = followed.follower.head_time // HOUR_SECONDS
+        await dev.advance(HOUR_SECONDS)
+        for name in VALIDATORS[:2]:
+            async with run_fixture.chain(name) as chain:
+                await chain.send(runs.seal(run_fixture.run, hour, bytes(32)))
+        await followed.follower.poll()
+        assert followed.queries.chain.sealed_through == hour
+        sealers = {(run_fixture.key(name).address, hour) for name in VALIDATORS[:2]}
+        assert {tuple(row) for row in await followed.content(tables.seals)} == sealers
 
 
 async def test_a_database_put_back_from_a_backup_is_read_on_from_there(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select
 
 from benchmarks.testbed.run_fixture import terms_of
 from muster.contracts.codec import Place
@@ -26,6 +26,7 @@ from orchestrator import tables
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
+from orchestrator.page.tallies import find_commitment, set_status
 from orchestrator.queries import Queries
 
 ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20
@@ -75,7 +76,8 @@ def history(commitments: int) -> list[Registered | CheckpointPublished | WorkCom
 
 async def followed(database: Database, known: Attribution, commitments: int = 6) -> ChainProjection:
     book = ChainProjection(Queries(database, 1, known.terms, batch_groups=8, demand_batches=2), known)
-    await database.write(lambda connection: [book.apply(connection, event) for event in history(commitments)])
+    times = {1: 1_000}
+    await database.write(lambda connection: [book.apply(connection, event, times) for event in history(commitments)])
     return book
 
 
@@ -98,8 +100,13 @@ def expected(document: TaskSetDocument, commitments: range) -> Counter[str]:
 async def test_rollouts_are_counted_by_the_author_of_their_tasks(database: Database, document: TaskSetDocument) -> None:
     known = attribution(document)
     await followed(database, known)
-    where = tables.commitments.c.index < 2
-    await database.write(lambda c: c.execute(update(tables.commitments).where(where).values(status="accepted")))
+
+    def accept(connection: Connection, index: int) -> None:
+        found = find_commitment(connection, WORKER, index)
+        assert found is not None
+        set_status(connection, found, "accepted", None)
+
+    await database.write(lambda connection: [accept(connection, index) for index in range(2)])
     lines = await database.read(known.lines)
     drawn, accepted = expected(document, range(6)), expected(document, range(2))
     assert {line.author: (line.rollouts, line.accepted) for line in lines} == {

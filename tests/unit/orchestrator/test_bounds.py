@@ -20,7 +20,8 @@ from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import SignedRequest, Verdict
 from muster.settings.schema import OrchestratorSettings
 from orchestrator.auth import Caller, chunks
-from orchestrator.queries import ChainState, NodeRecord
+from orchestrator.queries import NodeRecord
+from orchestrator.run_facts import ChainState
 from orchestrator.uploads import Uploads
 from orchestrator.verdicts import MAX_UNNAMED, Verdicts
 from tests.support.commitment_samples import rules

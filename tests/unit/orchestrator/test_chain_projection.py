@@ -12,7 +12,17 @@ import pytest
 from sqlalchemy import Connection, Table, create_engine, delete, inspect, select
 
 from muster.contracts.codec import Event, Place
-from muster.contracts.court import AbsenceReported, CaseOpened, CaseResolved, Kind, Outcome, VoteRevealed
+from muster.contracts.court import (
+    AbsenceReported,
+    CaseOpened,
+    CaseResolved,
+    Flaw,
+    Kind,
+    Outcome,
+    Refuted,
+    VoteCommitted,
+    VoteRevealed,
+)
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Role, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
 from muster.errors import ConfigError
@@ -22,7 +32,8 @@ from orchestrator import tables
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database, insert_once, upsert
 from orchestrator.events import record_event
-from orchestrator.queries import ChainState, Queries, member_of
+from orchestrator.queries import Queries, member_of
+from orchestrator.run_facts import ChainState
 from orchestrator.summary import EventPage, Summaries
 
 ABOUT = "run 1 of 0xab on chain 31337"
@@ -71,6 +82,11 @@ def place(number: int) -> Place:
     return Place(block=number, block_hash=bytes(32), transaction=bytes([number]) * 32, log_index=0)
 
 
+def hash_of(number: int) -> str:
+    """The transaction of a block."""
+    return "0x" + f"{number:02x}" * 32
+
+
 def history() -> list[Event]:
     """One of everything, one event a block."""
     makers = [
@@ -82,9 +98,11 @@ def history() -> list[Event]:
         lambda at: Claimed(at, 1, WORKER, 0, 10**20),
         lambda at: HourSealed(at, 1, 5, VALIDATOR, bytes(32)),
         lambda at: CaseOpened(
-            at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.WRONG_REWARD, 2, b"\x05" * 32, 3, 0, 0
+            at, 9, WORKER, VALIDATOR, 1, 1, 0, b"\x0e" * 32, Kind.WRONG_REWARD, 2, b"\x05" * 32, 3, 60, 90
         ),
+        lambda at: VoteCommitted(at, 9, OPERATOR, bytes(32)),
         lambda at: VoteRevealed(at, 9, OPERATOR, True),
+        lambda at: Refuted(at, WORKER, 1, VALIDATOR, Kind.OUT_OF_BOUNDS, 1 << 255, Flaw.POSITION_BEYOND),
         lambda at: Convicted(at, WORKER, 1, 50, 10, OPERATOR),
         lambda at: Voided(at, 1, WORKER, 1, 1, 7),
         lambda at: CaseResolved(at, 9, WORKER, Outcome.GUILTY, 2, 2, 3),
@@ -97,14 +115,17 @@ def history() -> list[Event]:
 
 async def apply(database: Database, queries: Queries, *events: Event) -> None:
     book = ChainProjection(queries)
-    await database.write(lambda connection: [book.apply(connection, event) for event in events])
+    times = {number: 1_000 + number for number in book.timed_blocks(events)}
+    await database.write(lambda connection: [book.apply(connection, event, times) for event in events])
 
 
 async def content(database: Database) -> dict[str, list[tuple]]:
     """Every row of every table, but for when we learned of it."""
     found = {}
     for table in (*tables.FROM_CHAIN, tables.events, tables.meta):
-        columns = [column for column in table.columns if column.name not in ("time", "id")]
+        columns = [
+            column for column in table.columns if table is not tables.events or column.name not in ("time", "id")
+        ]
         found[table.name] = [tuple(row) for row in await rows_of(database, select(*columns).order_by(*columns))]
     return found
 
@@ -225,14 +246,26 @@ async def test_everything_is_written_down(database, queries):
         (WORKER, 0, ROOT, "void"),
         (WORKER, 1, "0x" + "0e" * 32, "void"),
     ]
-    assert [row[3:5] for row in found["cases"]] == [("wrong_reward", "guilty")]
-    assert sorted(row[2:] for row in found["payments"]) == sorted(
-        [(WORKER, "claim", str(10**20)), (WORKER, "slash", "50"), (WORKER, "void", "7")]
-    )
+    assert [row[4:6] for row in found["cases"]] == [("wrong_reward", "guilty")]
+    assert [row[2:] for row in found["payments"]] == [
+        (WORKER, "claim", str(10**20), 1_006, hash_of(6)),
+        (WORKER, "slash", "50", 1_012, hash_of(12)),
+        (WORKER, "void", "7", 1_013, hash_of(13)),
+    ]
+    assert [(row[0], row[9:]) for row in found["nodes"]] == [
+        (WORKER, (1_001, hash_of(1), 1, str(10**20), "7", "50", "0")),
+        (VALIDATOR, (1_002, hash_of(2), 0, "0", "0", "0", "0")),
+    ]
+    assert found["seals"] == [(VALIDATOR, 5)]
+    assert [row[12:] for row in found["cases"]] == [(0, "0x" + "0e" * 32, 2, 60, 90)]
+    assert found["votes"] == [(9, OPERATOR, True, False, hash_of(9), hash_of(10))]
+    largest = (1 << 63) - 1  # a leaf's position has 256 bits, a column 64
+    assert found["proofs"] == [(11, 0, WORKER, 1, VALIDATOR, "out_of_bounds", "position_beyond", largest, hash_of(11))]
     kinds = {row[0] for row in found["events"]}
     assert kinds == {"joined", "checkpoint", "committed", "claimed", "sealed", "voted", "convicted", "voided"} | {
         "case opened",
         "case ended",
+        "refuted",
         "retired",
         "withdrawn",
         "closed",
@@ -269,6 +302,21 @@ async def test_a_late_file_costs_its_node_the_fee_what_was_unsettled_and_its_pla
     told = [(row[0], json.loads(row[1])) for row in found["events"] if row[0] in ("fined", "absent")]
     assert ("absent", {"case": 9, "judge": VALIDATOR, "expelled": False}) in told
     assert ("fined", {"node": WORKER, "amount": 10}) in told
+
+
+async def test_what_a_judge_did_stands_in_one_row(database, queries):
+    """In whatever order it is delivered, and however often."""
+    did = [
+        VoteCommitted(place(20), 9, OPERATOR, bytes(32)),
+        VoteRevealed(place(21), 9, OPERATOR, False),
+        VoteCommitted(place(22), 9, VALIDATOR, bytes(32)),
+        AbsenceReported(place(23), 9, VALIDATOR, OPERATOR, True),
+    ]
+    await apply(database, queries, *history()[:8], *did, *reversed(did))
+    assert (await content(database))["votes"] == [
+        (9, VALIDATOR, None, True, hash_of(22), None),
+        (9, OPERATOR, False, False, hash_of(20), hash_of(21)),
+    ]
 
 
 async def test_demand_says_who_is_new_and_who_can_work(database, queries):
@@ -314,7 +362,7 @@ async def test_an_escrow_that_is_short_is_said(database, queries):
     assert (await queries.node_report(WORKER)).blocked == "the run has 1 validators and takes no work before 2"
 
 
-@pytest.mark.parametrize(("kept", "named"), [("7", "7"), (None, "older than 4")])
+@pytest.mark.parametrize(("kept", "named"), [("6", "6"), (None, "older than 4")])
 async def test_a_database_of_another_version_is_refused(
     new_database_url: Callable[[], str], kept: str | None, named: str
 ) -> None:
@@ -357,8 +405,11 @@ async def test_other_runs_are_passed_over(database, queries):
         Registered(place(1), WORKER, OPERATOR, 2, Role.WORKER, 0, 100, bytes(32)),
         CheckpointPublished(place(2), 2, 0, b"\x01" * 32, bytes(32), bytes(32), bytes(32)),
         CaseOpened(place(3), 9, WORKER, VALIDATOR, 2, 1, 0, bytes(32), Kind.WRONG_REWARD, 2, bytes(32), 3, 0, 0),
+        VoteCommitted(place(4), 9, OPERATOR, bytes(32)),
         VoteRevealed(place(4), 9, OPERATOR, True),
+        AbsenceReported(place(4), 9, OPERATOR, OPERATOR, True),
         CaseResolved(place(5), 9, WORKER, Outcome.GUILTY, 2, 2, 3),
+        Refuted(place(5), WORKER, 1, VALIDATOR, Kind.WRONG_DRAW, 1, Flaw.WRONG_TASK),
         Withdrawn(place(6), WORKER, OPERATOR, 1),
         Convicted(place(7), WORKER, 2, 50, 10, OPERATOR),
     ]

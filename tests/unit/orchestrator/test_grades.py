@@ -17,7 +17,8 @@ from orchestrator.auth import Caller
 from orchestrator.commitment_status import CaseState, Opinion, agreed_grades, commitment_status
 from orchestrator.database import Database, insert_once
 from orchestrator.grades import SHOW_HOURS, Grades
-from orchestrator.queries import ChainState, NodeRecord, Queries
+from orchestrator.queries import NodeRecord, Queries
+from orchestrator.run_facts import ChainState
 from orchestrator.tables import commitments, nodes, verdicts
 from orchestrator.verdicts import Known, refuse_verdict
 from tests.support.commitment_samples import NODE, WHERE

@@ -12,7 +12,8 @@ from sqlalchemy import Connection
 
 from muster.errors import StorageError
 from orchestrator.database import Database
-from orchestrator.queries import ChainState, Queries
+from orchestrator.queries import Queries
+from orchestrator.run_facts import ChainState
 from tests.support.commitment_samples import rules
 
 NODE = "0x" + "11" * 20

@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import select
+from structlog.testing import capture_logs
 
 from muster.protocol.messages import StepReport
 from orchestrator.database import Database
 from orchestrator.events import record_event
+from orchestrator.page.series import read_series
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import events, spent, steps
+from tests.support.commitment_samples import rules
 
 USED, OTHER = "0x" + "01" * 32, "0x" + "02" * 32
 
 
 async def told(folder: Path, url: str, *reports: StepReport) -> tuple[StepReport, set[str]]:
     """What is known of a step, and which files are used up, after these reports."""
-    nobody: Any = None
+    queries: Any = SimpleNamespace(terms=rules().terms)
     database = await Database.open(url, "a test")
     try:
-        receiver = Reports(nobody, database, storage_url=f"file:{folder}")
+        receiver = Reports(queries, database, storage_url=f"file:{folder}")
         for received, report in enumerate(reports):
             await receiver.record(KeptReport(report=report, received=received))
         document = await database.read(lambda connection: connection.execute(select(steps.c.document)).scalar())
@@ -51,6 +55,27 @@ async def test_of_another_batch_nothing_stays(tmp_path: Path, database_url: str)
     again = StepReport(run=1, step=3, metrics={"reward": 0.25}, batch=[OTHER])
     report, used = await told(tmp_path, database_url, first, again)
     assert (report, used) == (again, {OTHER})
+
+
+async def test_charts_have_the_numbers_that_the_report_has_now(tmp_path: Path, database_url: str) -> None:
+    """Those of an earlier report of the same batch too. What cannot be kept is said once."""
+    noted = StepReport(run=1, step=3, metrics={"reward": 0.5, "re\0ward": 1.0}, batch=[USED])
+    scored = noted.model_copy(update={"metrics": {"held_out/reward": 0.75, "kl": None, "re\0ward": 1.0}})
+    other = StepReport(run=1, step=4, metrics={"reward": 0.25}, batch=[OTHER])
+    with capture_logs() as lines:
+        await told(tmp_path, database_url, noted, scored, noted, other)
+    database = await Database.open(database_url, "a test")
+    try:
+        numbers = await database.read(
+            lambda connection: read_series(connection, 1, ["reward", "held_out/reward"], 0, 9, 10)
+        )
+    finally:
+        await database.close()
+    assert [(one.name, one.steps, one.mean) for one in numbers.series] == [
+        ("reward", [3, 4], [0.5, 0.25]),
+        ("held_out/reward", [3], [0.75]),
+    ]
+    assert [line["metrics"] for line in lines if "leave out" in line["event"]] == [["re\0ward"]]
 
 
 async def test_a_metric_may_have_any_name(tmp_path: Path, database_url: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -82,7 +83,7 @@ def test_nothing_begins_after_a_step_that_failed(set_up: ModuleType, tmp_path: P
 def test_every_step_can_be_reached(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(set_up, "ROOT", ROOT)
     done: set[str] = set()
-    for step in set_up.steps():
+    for step in set_up.steps(tests=True):
         assert done.issuperset(step.needs), step.name
         done.add(step.name)
 
@@ -116,6 +117,103 @@ def test_node_is_asked_for_by_version(set_up: ModuleType, monkeypatch: pytest.Mo
     monkeypatch.setattr(set_up, "node_version", lambda: 0)
     with pytest.raises(set_up.SetupError, match="Node is missing"):
         set_up.install_node_packages()
+
+
+def test_the_chart_library_comes_with_its_licence(
+    set_up: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(set_up, "ROOT", ROOT)
+    monkeypatch.setattr(set_up, "CHARTS", tmp_path / "static" / "uplot")
+    set_up.copy_charts()
+    copied = {path.name: path.read_text() for path in set_up.CHARTS.iterdir()}
+    assert sorted(copied) == ["LICENSE", "uPlot.esm.js", "uPlot.min.css"]
+    assert "MIT" in copied["LICENSE"]
+    assert re.search(r"^export \{ uPlot as default \}", copied["uPlot.esm.js"], re.MULTILINE)
+    assert copied["uPlot.min.css"].startswith(".uplot")
+
+
+# --- A browser for the page's tests
+
+
+@pytest.fixture
+def programs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The only folder of programs there is, as for root."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    monkeypatch.setenv("PATH", str(folder))
+    monkeypatch.delenv("MUSTER_BROWSER", raising=False)
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    return folder
+
+
+CHMOD = shutil.which("chmod")
+
+
+def program(path: Path, script: str = "") -> None:
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+
+
+def apt_get(folder: Path, *, has_chromium: bool) -> Path:
+    """An apt-get that knows packages only after an update; returns the file that it writes its arguments to."""
+    log, lists = folder.parent / "apt.log", folder.parent / "lists"
+    install = f"[ -e {lists} ] && : > {folder}/chromium && {CHMOD} +x {folder}/chromium"
+    cases = [f"update) : > {lists};;", f"install) {install if has_chromium else 'exit 100'};;"]
+    program(folder / "apt-get", f'echo "$@" >> {log}\ncase $1 in {" ".join(cases)} esac')
+    return log
+
+
+def test_a_browser_that_is_there_is_taken(set_up: ModuleType, programs: Path, capsys: pytest.CaptureFixture) -> None:
+    log = apt_get(programs, has_chromium=True)
+    program(programs / "google-chrome")
+    assert set_up.browser() == programs / "google-chrome"
+    program(programs / "chromium")
+    assert set_up.browser() == programs / "chromium"
+    set_up.install_browser()
+    assert not log.exists()
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.usefixtures("capfd")
+def test_root_installs_a_browser_once_the_lists_are_new(set_up: ModuleType, programs: Path) -> None:
+    log = apt_get(programs, has_chromium=True)
+    set_up.install_browser()
+    install = "install -y --no-install-recommends chromium"
+    assert log.read_text().splitlines() == [install, "update", install]
+    assert set_up.browser() == programs / "chromium"
+
+
+@pytest.mark.parametrize("why", ["not root", "no apt-get", "no such package"])
+def test_without_a_browser_set_up_goes_on_and_says_so(
+    why: str, set_up: ModuleType, programs: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture
+) -> None:
+    if why != "no apt-get":
+        apt_get(programs, has_chromium=why == "not root")
+    if why == "not root":
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    set_up.install_browser()
+    said = capfd.readouterr().err
+    assert said == (
+        "setup: no browser here runs the page's tests: they are skipped. To run them too, "
+        "install one (for example: apt-get install -y --no-install-recommends chromium)\n"
+    )
+    monkeypatch.setenv("MUSTER_BROWSER", "required")
+    with pytest.raises(set_up.SetupError, match="no browser here runs the page's tests"):
+        set_up.install_browser()
+
+
+def test_only_tests_need_a_browser(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(set_up, "ROOT", ROOT)
+    everybody, tests = ([step.name for step in set_up.steps(tests=tests)] for tests in (False, True))
+    assert tests == [*everybody, "browser"]
+
+
+# --- Refusals
+
+
+def test_unknown_arguments_are_refused(set_up: ModuleType, capsys: pytest.CaptureFixture) -> None:
+    assert set_up.main(["--test"]) == 1
+    assert "unknown arguments: --test" in capsys.readouterr().err
 
 
 def test_other_machines_and_extras_are_refused(set_up: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

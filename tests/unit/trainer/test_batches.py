@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from muster.constants import MICRO
+from muster.environments.manifest import EnvironmentManifest
 from muster.errors import MismatchError
 from muster.protocol.merkle import LeafTree, leaf_of_words
 from muster.rollouts.schema import Rollout
+from muster.tasksets import NewPart, write_task_set
+from tests.support.task_samples import ARITHMETIC, SOURCE, numbered, write_numbered
 from tests.support.work_samples import rollout, work_file
 from trainer.advantages import AdvantageTerms
 from trainer.batches import (
@@ -20,6 +25,7 @@ from trainer.batches import (
     batch_metrics,
     check_rows,
     close_batch,
+    reward_metrics,
     samples_of,
     too_stale,
 )
@@ -81,9 +87,41 @@ def test_metrics_are_over_all_rollouts():
     assert metrics["frac_reward_zero_std"] == 0.5
     assert metrics["completions/mean_length"] == 5.0
     assert metrics["completions/length_error"] == 0.25
+    assert metrics["completions/mean_budget"] == 4.0
     assert metrics["batch/completion_tokens"] == 20.0
     assert metrics["staleness/mean"] == 1.0
     assert (metrics["staleness/0"], metrics["staleness/1"], "staleness/2" in metrics) == (0.0, 1.0, False)
+
+
+def test_the_reward_is_told_by_parts_where_there_are_several(tmp_path: Path):
+    """Two parts of a task set, one of them with two parts of a score: a row of each, by exact means."""
+    both = EnvironmentManifest("sorting", options={"thinking": "tags"}, weights={"correct": 600_000, "format": 400_000})
+    parts = [
+        NewPart("easy", ARITHMETIC, numbered(3, "e"), 1, [SOURCE]),
+        NewPart("hard", both, numbered(3, "h"), 1, [SOURCE]),
+    ]
+    task_set = write_task_set(tmp_path / "two", parts, [])
+    slots = {task_set.part(slot).name: slot for slot in (0, task_set.size - 1)}
+    rows = [
+        replace(rollout(0, 1, step=5), task=slots["easy"], task_reward=MICRO, parts=np.array([MICRO])),
+        replace(rollout(1, 0, step=5), task=slots["easy"], task_reward=0, parts=np.array([0])),
+        replace(rollout(2, 0, step=5), task=slots["hard"], task_reward=400_000, parts=np.array([0, MICRO])),
+        replace(rollout(3, 0, step=5), task=slots["hard"], task_reward=0, parts=np.array([], np.int64)),  # not graded
+        replace(rollout(3, 0, step=5), task=task_set.size, task_reward=MICRO, parts=np.array([MICRO])),
+    ]
+    file = replace(work_file([1, 0, 1, 1]), rollouts=tuple(rows))
+    assert reward_metrics([file], task_set, UNSEALED) == {
+        "rewards/easy/mean": 0.5,
+        "rewards/hard/mean": 0.2,
+        "rewards/correct/mean": pytest.approx(1 / 3),
+        "rewards/format/mean": 1.0,
+    }
+    one = write_numbered(tmp_path / "one", (5,))
+    alone = replace(file, rollouts=(replace(rollout(0, 1, step=5), task=1, parts=np.array([MICRO])),))
+    assert reward_metrics([alone], one, UNSEALED) == {}, "it is the reward itself"
+
+
+UNSEALED: Any = SimpleNamespace(has_private_tests=False)
 
 
 def four_rows() -> tuple[Rollout, ...]:

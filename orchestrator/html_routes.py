@@ -1,0 +1,222 @@
+"""Route requests of browsers: translate an address into the documents of a page."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal, get_args
+
+from eth_utils.address import to_checksum_address
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from muster.constants import BASIS_POINTS
+from muster.protocol.terms import Terms
+from muster.protocol.terms_file import MONEY, NOBODY, terms_document
+from muster.runtime.units import Tokens
+from orchestrator import problems
+from orchestrator.page.feed import state_sentence
+from orchestrator.page.leaderboard import ValidatorOrder, WorkerOrder
+from orchestrator.page.render import strip
+from orchestrator.page.site import Page
+from orchestrator.page.words import SECTIONS, anchor_of
+from orchestrator.routing import AddressPath, HashPath, Here, Index
+from orchestrator.service import OrchestratorService
+
+LINES: Final = 100
+"""Of a leaderboard, on one page."""
+LISTED: Final = 50
+"""Steps, cases, commitments or files on one page."""
+MAX_PARTS: Final = 6
+"""Parts of a reward that have a curve."""
+SOON: Final = 8
+"""Seconds after a change of the run until the script of a page about one thing fetches it again."""
+LATER: Final = 20
+"""The same of a list."""
+
+pages = APIRouter(include_in_schema=False)
+
+Before = Annotated[int | None, Query(ge=0, lt=1 << 53)]
+Search = Annotated[str, Query(max_length=60)]
+
+
+@pages.get("/static/{version}/{path:path}")
+async def static(request: Request, service: Here, path: str) -> Response:
+    found = service.site.assets.response(request, path)
+    if found is None:
+        raise problems.not_found(f"no file {path[:100]!r} belongs to the page")
+    return found
+
+
+@pages.get("/")
+async def overview(request: Request, service: Here) -> Response:
+    async def make() -> Page:
+        run, feed = await service.boards.overview(), await service.boards.feed()
+        now, tone = state_sentence(step=run.step, finished=run.finished, blocked=run.blocked, demand=run.demand)
+        values = {"run": run, "feed": feed, "now": now, "tone": tone, "charts": await _charts(service)}
+        return Page("overview.html", "/", LATER, values=values)
+
+    return await service.site.respond(request, make)
+
+
+async def _charts(service: OrchestratorService) -> dict[str, list[tuple[str, str]]]:
+    """Return the metrics of the charts whose curves are not the same in every run: (name, label)."""
+    parts = [name for name in (await service.boards.metrics()).names if name.startswith("rewards/")][:MAX_PARTS]
+    return {
+        "reward": [("reward", "reward"), *((name, name.split("/")[1]) for name in parts)],
+        "length": [("completions/mean_length", "length"), ("completions/mean_budget", "budget")],
+    }
+
+
+@pages.get("/leaderboard")
+async def leaderboard(
+    request: Request,
+    service: Here,
+    chosen: Annotated[Literal["workers", "validators", "others"], Query(alias="list")] = "workers",
+    order: Annotated[str, Query(max_length=20)] = "",
+    offset: Annotated[int, Query(ge=0, lt=1 << 31)] = 0,
+    search: Search = "",
+) -> Response:
+    async def make() -> Page:
+        values: dict[str, Any] = {"list": chosen, "order": order, "search": search, "offset": offset or ""}
+        if chosen == "workers":
+            by = order if order in get_args(WorkerOrder) else "accepted"
+            page: Any = await service.boards.workers(by, offset, LINES, search)
+        elif chosen == "validators":
+            by = order if order in get_args(ValidatorOrder) else "inspections"
+            page = await service.boards.validators(by, offset, LINES, search)
+        else:
+            page = await service.boards.others()
+        shown = {"list": chosen, "page": page, "values": values, "limit": LINES}
+        return Page("leaderboard.html", "/leaderboard", LATER, values=shown)
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/nodes/{address}")
+async def node(request: Request, service: Here, address: AddressPath, before: Before = None) -> Response:
+    async def make() -> Page:
+        checksummed = to_checksum_address(address)
+        found = await service.views.node(checksummed)
+        listed = await service.views.commitments(checksummed, before, LISTED)
+        if found is None or listed is None:
+            hint = "Whoever joined a moment ago appears soon."
+            raise problems.not_found(f"{checksummed} is no node of run {service.run}", hint)
+        hours = [(line.hour, line.counts.model_dump(exclude={"total"})) for line in found.hours]
+        values = {"node": found, "commitments": listed.commitments, "before": listed.before, "timeline": strip(hours)}
+        return Page("node.html", "/leaderboard", SOON, values=values)
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/nodes/{address}/{index}")
+async def commitment(request: Request, service: Here, address: AddressPath, index: Index) -> Response:
+    async def make() -> Page:
+        checksummed = to_checksum_address(address)
+        found = await service.views.commitment(checksummed, index)
+        if found is None:
+            raise problems.not_found(f"{checksummed} has no commitment {index}")
+        return Page("commitment.html", "/leaderboard", SOON, values={"work": found, "now": service.queries.chain.now})
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/court")
+async def court(request: Request, service: Here, before: Before = None) -> Response:
+    async def make() -> Page:
+        return Page("court.html", "/court", SOON, values={"page": await service.views.cases(before, LISTED)})
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/court/{number}")
+async def case(request: Request, service: Here, number: Annotated[int, Path(ge=0, lt=1 << 53)]) -> Response:
+    async def make() -> Page:
+        found = await service.views.case(number)
+        if found is None:
+            raise problems.not_found(f"run {service.run} has no case {number}")
+        return Page("case.html", "/court", SOON, values={"view": found})
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/steps")
+async def steps(request: Request, service: Here, before: Before = None) -> Response:
+    async def make() -> Page:
+        return Page("steps.html", "/steps", LATER, values={"page": await service.views.steps(before, LISTED)})
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/steps/{number}")
+async def step(request: Request, service: Here, number: Index) -> Response:
+    async def make() -> Page:
+        found = await service.views.step(number)
+        if found is None:
+            raise problems.not_found(f"there is no step {number} yet")
+        return Page("step.html", "/steps", values={"view": found})
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/rollouts")
+async def rollouts(
+    request: Request,
+    service: Here,
+    chosen: Annotated[str, Query(alias="step", max_length=10, pattern="^[0-9]*$")] = "",
+    before: Before = None,
+) -> Response:
+    async def make() -> Page:
+        policy_step = int(chosen) if chosen else None
+        listed = await service.views.files(policy_step, None, before, LISTED)
+        values = {"compared": await service.views.compared(), "page": listed, "values": {"step": policy_step}}
+        return Page("rollouts.html", "/rollouts", values=values)
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/rollouts/{file_hash}")
+async def rollout(
+    request: Request, service: Here, file_hash: HashPath, position: Annotated[int, Query(ge=0, lt=1 << 31)] = 0
+) -> Response:
+    async def make() -> Page:
+        return Page("rollout.html", "/rollouts", values={"row": await service.views.rollout(file_hash, position)})
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/join")
+async def join(request: Request, service: Here) -> Response:
+    async def make() -> Page:
+        terms = service.queries.terms
+        values = {
+            "terms": terms,
+            "pays": [terms.pay_of(number) for number in range(len(terms.classes))],
+            "earnings": await service.views.earnings(),
+            "admitter": "" if terms.admitter == NOBODY else terms.admitter,
+            "document": service.join.model_dump_json(indent=2),
+            "listed": terms_lines(terms),
+        }
+        return Page("join.html", "/join", values=values)
+
+    return await service.site.respond(request, make)
+
+
+@pages.get("/explain")
+async def explain(request: Request, service: Here) -> Response:
+    async def make() -> Page:
+        return Page("explain.html", values={"sections": SECTIONS, "anchor_of": anchor_of})
+
+    return await service.site.respond(request, make)
+
+
+def terms_lines(terms: Terms) -> list[tuple[str, str]]:
+    """Return the terms as people read them: money in tokens, classes as sentences."""
+    lines = []
+    for name, value in terms_document(terms).items():
+        if name == "classes":
+            told = [
+                f"{one['weight_bps'] / BASIS_POINTS:g} × pay for {', '.join(map(str, one['budgets']))} tokens"
+                for one in value
+            ]
+            lines += [(f"class {number}", text) for number, text in enumerate(told)]
+        else:
+            lines.append((name, str(Tokens(value)) if name in MONEY else str(value)))
+    return lines

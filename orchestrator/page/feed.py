@@ -1,0 +1,138 @@
+"""Turn the log of events into a feed that people read: what is notable, as sentences with a link each. Pure.
+
+Routine is left out: single commitments, seals and votes are counted elsewhere on the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final, Literal
+
+from muster.protocol.messages import Demand, Message
+from orchestrator.page.render import amount, number, short, shown
+
+Tone = Literal["plain", "good", "bad", "warn"]
+Names = Mapping[str, str]
+"""Nodes' names by address."""
+
+
+class FeedLine(Message):
+    id: int
+    time: float
+    kind: str
+    who: str
+    """Name or shortened address of the node that it is about; empty for the run's own."""
+    text: str
+    href: str
+    """Page that has more."""
+    tone: Tone
+
+
+def feed_lines(events: Iterable[Any], names: Names) -> list[FeedLine]:
+    """Return the notable ones of some events (`summary.EventLine`), in their order."""
+    lines = []
+    for event in events:
+        if (told := _SENTENCES.get(event.kind)) is not None:
+            who, text, href, tone = told(event.data, names)
+            lines.append(
+                FeedLine(id=event.id, time=event.time, kind=event.kind, who=who, text=text, href=href, tone=tone)
+            )
+    return lines
+
+
+def called(address: str | None, names: Names) -> str:
+    """Return a node's name, or else its shortened address."""
+    return shown(names.get(address or "", "")) or short(address)
+
+
+def state_sentence(*, step: int | None, finished: bool, blocked: str, demand: Demand) -> tuple[str, str]:
+    """Return what the swarm does or waits for, as a sentence, and its tone: done, wait or go."""
+    if finished:
+        return f"Training is finished at step {number(step)}.", "done"
+    if blocked:
+        return f"Waiting: {blocked}.", "wait"
+    waiting = f"{number(demand.waiting_groups)} groups wait for the trainer"
+    if demand.wanted:
+        return f"Work goes on: {waiting}, and it wants more.", "go"
+    return f"Enough work: {waiting}, and it wants no more for now.", "go"
+
+
+_Told = tuple[str, str, str, Tone]
+
+
+def _about_node(text: Callable[[Mapping[str, Any], Names], str], tone: Tone = "plain") -> Callable[..., _Told]:
+    def told(data: Mapping[str, Any], names: Names) -> _Told:
+        return called(data.get("node"), names), text(data, names), f"/nodes/{data.get('node')}", tone
+
+    return told
+
+
+def _step(data: Mapping[str, Any], names: Names) -> _Told:
+    metrics = data.get("metrics", {})
+    score = metrics.get("held_out/reward")
+    known = {"reward": metrics.get("reward"), "held out": score}
+    numbers = ", ".join(f"{name} {number(value, 3)}" for name, value in known.items() if value is not None)
+    what = f"from {data.get('files')} files" if data.get("files") else "the model that the run began with"
+    text = f"Step {data.get('step')}: {numbers or what}"
+    return "", text, f"/steps/{data.get('step')}", "good" if score is not None else "plain"
+
+
+def _case_opened(data: Mapping[str, Any], names: Names) -> _Told:
+    text = f"is accused of {_kind(data)} in commitment {data.get('index')}, by {called(data.get('challenger'), names)}"
+    return called(data.get("node"), names), text, f"/court/{data.get('case')}", "warn"
+
+
+def _case_ended(data: Mapping[str, Any], names: Names) -> _Told:
+    outcome, votes = str(data.get("outcome", "")), f"{data.get('guilty')} of {data.get('reveals')} votes guilty"
+    text = f"case {data.get('case')} ended: {outcome.replace('_', ' ')}, {votes}"
+    tone: Tone = "bad" if outcome == "guilty" else "plain"
+    return called(data.get("node"), names), text, f"/court/{data.get('case')}", tone
+
+
+def _convicted(data: Mapping[str, Any], names: Names) -> str:
+    return f"is convicted: {amount(data.get('slashed'))} of its stake are gone, its pay is void"
+
+
+def _rejected(data: Mapping[str, Any], names: Names) -> _Told:
+    why, by = _kind(data, "reason"), called(data.get("validator"), names)
+    text = f"commitment {data.get('index')} is rejected for {why}, by {by}"
+    return called(data.get("node"), names), text, f"/nodes/{data.get('node')}/{data.get('index')}", "warn"
+
+
+def _kind(data: Mapping[str, Any], key: str = "kind") -> str:
+    return str(data.get(key, "")).replace("_", " ")
+
+
+def _plain(text: str, href: str = "/", tone: Tone = "plain") -> Callable[..., _Told]:
+    return lambda data, names: (
+        "",
+        text.format_map({key: shown(str(value)) for key, value in data.items()}),
+        href,
+        tone,
+    )
+
+
+_SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Told]]] = {
+    "joined": _about_node(lambda data, _: f"joins as a {data.get('role')}", "good"),
+    "retired": _about_node(lambda data, _: "retires"),
+    "withdrawn": _about_node(lambda data, _: "has its stake back"),
+    "named": _about_node(lambda data, _: "has a new name"),
+    "convicted": _about_node(_convicted, "bad"),
+    "refuted": _about_node(lambda data, _: f"commitment {data.get('index')} is proven false: {_kind(data)}", "bad"),
+    "fined": _about_node(lambda data, _: f"is fined {amount(data.get('amount'))}", "warn"),
+    "claimed": _about_node(lambda data, _: f"is paid {amount(data.get('amount'))}", "good"),
+    "rejected": _rejected,
+    "case opened": _case_opened,
+    "case ended": _case_ended,
+    "step": _step,
+    "scored": lambda data, names: (
+        "",
+        f"Step {data.get('step')} scores {number(data.get('score'), 3)} on {shown(str(data.get('benchmark')))}",
+        f"/steps/{data.get('step')}",
+        "good",
+    ),
+    "finished": _plain("Training is finished at step {step}", tone="good"),
+    "closed": _plain("The run is closed"),
+    "master revealed": _plain("The private tests of epoch {epoch} are public"),
+    "relay misbehaved": _plain("A relay sent wrong bytes: {relay}", "/leaderboard?list=others", "warn"),
+}

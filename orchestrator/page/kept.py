@@ -1,0 +1,46 @@
+"""Keep answers for some seconds: many who ask for the same cost as much as one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, Final, TypeVar
+
+MAX_KEPT: Final = 512
+"""Answers of one kind that are kept at the same time."""
+
+T = TypeVar("T")
+
+
+class KeptAnswers:
+    """Answers by key, each at most `seconds` old. One that fails is not kept."""
+
+    def __init__(self, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._clock = clock
+        self._kept: dict[Hashable, tuple[float, asyncio.Task[Any]]] = {}
+        """Answers, made or being made, and when that began, oldest first."""
+
+    async def get(self, key: Hashable, make: Callable[[], Awaitable[T]]) -> T:
+        """Return the answer to `key`: a kept one, or what `make` returns, made once however many ask meanwhile."""
+        now = self._clock()
+        if (kept := self._kept.get(key)) is not None:
+            began, task = kept
+            if not task.done() or (now - began < self._seconds and not _has_failed(task)):
+                return await asyncio.shield(task)
+            del self._kept[key]
+        while len(self._kept) >= MAX_KEPT:
+            del self._kept[next(iter(self._kept))]
+        task = asyncio.create_task(_made(make), name="kept answer")
+        task.add_done_callback(_has_failed)  # retrieves the exception: the caller may be cancelled
+        self._kept[key] = now, task
+        return await asyncio.shield(task)
+
+
+async def _made(make: Callable[[], Awaitable[T]]) -> T:
+    return await make()
+
+
+def _has_failed(task: asyncio.Task[Any]) -> bool:
+    return task.cancelled() or task.exception() is not None

@@ -1,0 +1,121 @@
+"""Answer with pages: rendered at most once in a while for however many ask, under a policy that lets nothing in.
+
+The content security policy allows the page's own sheet, scripts, pictures and connections, and nothing else: no inline
+script or style, no other host, no frame. Text that strangers can write reaches a page as text only.
+"""
+
+from __future__ import annotations
+
+import gzip
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from muster.errors import RefusedError
+from orchestrator.page.assets import Assets, compressed
+from orchestrator.page.kept import KeptAnswers
+from orchestrator.page.render import environment
+
+KEPT_SECONDS: Final = 2.0
+"""Age of a page that is given again instead of being rendered anew."""
+PACKING: Final = 5
+"""Level of compression: a page is packed once in KEPT_SECONDS."""
+POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+HEADERS: Final = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-cache",
+}
+PAGES: Final = (
+    ("/", "Overview"),
+    ("/leaderboard", "Leaderboard"),
+    ("/rollouts", "Rollouts"),
+    ("/steps", "Checkpoints"),
+    ("/court", "Courtroom"),
+    ("/join", "Join"),
+)
+
+
+@dataclass(frozen=True)
+class SiteFacts:
+    """What every page shows."""
+
+    run: int
+    chain_id: int
+    title: str
+    """The owner's words."""
+    url: str
+    """Of the orchestrator, as its run's owner names it."""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A page to be rendered."""
+
+    template: str
+    here: str = ""
+    """Path of the page, among PAGES, that it belongs to."""
+    refresh: int = 0
+    """Seconds after a change of the run after which scripts fetch it again; 0: never."""
+    status: int = 200
+    values: dict[str, Any] | None = None
+
+
+class Site:
+    """The pages of one run. One per service."""
+
+    def __init__(self, facts: SiteFacts, chain_time: Callable[[], int]) -> None:
+        """`chain_time` returns the chain's second that was read last."""
+        self.assets = Assets()
+        self._facts = facts
+        self._chain_time = chain_time
+        self._templates = environment()
+        self._kept = KeptAnswers(KEPT_SECONDS)
+
+    async def respond(self, request: Request, make: Callable[[], Awaitable[Page]]) -> Response:
+        """Answer with the page that `make` returns, or with the page that was made for the same address just now."""
+        status, plain, packed = await self._kept.get(
+            str(request.url.replace(scheme="", netloc="")), lambda: self._render(make)
+        )
+        response = compressed(request, plain, packed, "text/html; charset=utf-8", HEADERS)
+        response.status_code = status
+        return response
+
+    async def _render(self, make: Callable[[], Awaitable[Page]]) -> tuple[int, bytes, bytes]:
+        try:
+            page = await make()
+        except RefusedError as error:
+            values = {
+                "title": error.title or HTTPStatus(error.status).phrase,
+                "detail": f"{error}. {error.hint}".strip(),
+            }
+            page = Page("problem.html", status=error.status, values=values)
+        text = self._templates.get_template(page.template).render(site=self._site(page), **(page.values or {}))
+        plain = text.encode("utf-8", "backslashreplace")  # a model may have written half of a pair of surrogates
+        return page.status, plain, gzip.compress(plain, PACKING, mtime=0)
+
+    def _site(self, page: Page) -> dict[str, Any]:
+        facts = self._facts
+        return {
+            "run": facts.run,
+            "chain_id": facts.chain_id,
+            "title": facts.title,
+            "url": facts.url,
+            "static": self.assets.base,
+            "api": f"/v1/runs/{facts.run}",
+            "pages": PAGES,
+            "here": page.here,
+            "refresh": page.refresh,
+            "made": time.time(),
+            "chain_time": self._chain_time(),
+        }

@@ -1,0 +1,79 @@
+// Follow the run by server-sent events: numbers, the feed, and word to the rest of the page that something changed.
+
+import { setChainTime, tick } from "./clock.js";
+
+const FEED_LINES = 60;
+const RETRY_SECONDS = 20;
+const SAFE_PATH = /^\/[A-Za-z0-9/?=_-]*$/;
+
+let source = null;
+
+export function followRun() {
+  if (!document.body.dataset.live || !("EventSource" in window)) return;
+  source = new EventSource(document.body.dataset.live);
+  source.addEventListener("open", () => show("live", "live"));
+  source.addEventListener("message", event => take(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    show("lost", "reconnecting");
+    if (source.readyState === EventSource.CLOSED) setTimeout(followRun, RETRY_SECONDS * 1000); // it was refused
+  });
+}
+
+function show(state, text) {
+  const pill = document.getElementById("link-state");
+  pill.dataset.state = state;
+  pill.querySelector("b").textContent = text;
+}
+
+function take(state) {
+  show("live", "live");
+  setChainTime(state.block_time);
+  for (const element of document.querySelectorAll("[data-live]")) {
+    const text = state.shown[element.dataset.live];
+    if (text === undefined || element === document.body || element.textContent === text) continue;
+    element.textContent = text;
+    if (element.dataset.tone) element.dataset.tone = state.tone;
+    else if (element.dataset.live !== "block") freshen(element); // which changes every second
+  }
+  feed(state.events);
+  document.dispatchEvent(new CustomEvent("muster:change", { detail: state }));
+}
+
+function freshen(element) {
+  element.classList.remove("fresh");
+  void element.offsetWidth; // begins the animation again
+  element.classList.add("fresh");
+}
+
+// Put new lines at the top of the feed. Names and reasons are strangers' words: they are set as text.
+function feed(lines) {
+  const list = document.getElementById("feed");
+  if (!list) return;
+  for (const line of lines) {
+    if (list.querySelector(`[data-event="${Number(line.id)}"]`)) continue;
+    list.querySelector(".none")?.remove();
+    list.prepend(feedLine(line));
+  }
+  while (list.children.length > FEED_LINES) list.lastElementChild.remove();
+}
+
+function feedLine(line) {
+  const item = document.createElement("li");
+  item.className = `is-${line.tone} fresh`;
+  item.dataset.event = line.id;
+  const when = item.appendChild(document.createElement("span"));
+  when.className = "when";
+  const time = when.appendChild(document.createElement("time"));
+  time.dataset.moment = line.time;
+  time.dateTime = new Date(line.time * 1000).toISOString();
+  time.textContent = time.dateTime.slice(0, 16).replace("T", " ") + " UTC";
+  const link = item.appendChild(document.createElement("a"));
+  link.setAttribute("href", SAFE_PATH.test(line.href) ? line.href : "/");
+  if (line.who) {
+    link.appendChild(document.createElement("bdi")).textContent = line.who;
+    link.append(" ");
+  }
+  link.append(line.text);
+  tick(item);
+  return item;
+}

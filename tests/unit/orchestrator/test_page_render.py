@@ -1,0 +1,162 @@
+"""What the page makes of numbers, times, addresses and texts; nothing of a stranger's is anything but text."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from muster.constants import TOKEN
+from orchestrator.page import render
+from orchestrator.page.words import SECTIONS, WORDS, anchor_of
+
+ADDRESS = "0x00000000000000000000000000000000000000A1"
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (12.0, "12"),
+        (0.123456, "0.1235"),
+        (-2.5, "-2.5"),
+        (12345.6, "12,346"),
+        (0.00001234, "0.000012"),
+        (1e-9, "1e-09"),
+    ],
+)
+def test_numbers_are_short_and_exact_enough(value: float | None, text: str) -> None:
+    assert render.number(value) == text
+
+
+@pytest.mark.parametrize(
+    ("wei", "text"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (1, "< 0.0001"),
+        (TOKEN, "1"),
+        (TOKEN // 4, "0.25"),
+        (1234 * TOKEN + TOKEN // 10, "1,234.1"),
+        (-TOKEN // 2, "-0.5"),
+        (TOKEN // 3, "0.3333"),
+    ],
+)
+def test_token_wei_are_shown_as_tokens(wei: int | None, text: str) -> None:
+    assert render.amount(wei) == text
+
+
+def test_sizes_shares_and_lengths_of_time() -> None:
+    assert [render.size(value) for value in (None, 0, 999, 1000, 269_000_000, 5 * 10**12)] == [
+        "–",
+        "0 B",
+        "999 B",
+        "1 kB",
+        "269 MB",
+        "5 TB",
+    ]
+    assert [render.percent(value) for value in (None, 0.0, 0.931, 1.0)] == ["–", "0 %", "93.1 %", "100 %"]
+    assert [render.span(value) for value in (None, 0, 59, 3_661, 90_000)] == [
+        "–",
+        "0 s",
+        "59 s",
+        "1 h 1 min",
+        "1 d 1 h",
+    ]
+    assert render.short(ADDRESS) == "0x0000…00A1"
+    assert (render.short(None), render.short("v1")) == ("–", "v1")
+    assert render.hour(490_000) == "Nov 24, 16:00"
+
+
+def test_times_are_elements_that_scripts_find() -> None:
+    assert render.moment(None) == "–"
+    exact = '<time datetime="2025-11-25T16:00:00Z" data-moment="1764086400">2025-11-25 16:00 UTC</time>'
+    assert render.moment(1_764_086_400.4) == exact
+    assert render.countdown(7_300, 100) == '<span class="countdown" data-until="7300">in 2 h</span>'
+    assert render.countdown(100, 100) == '<span class="countdown" data-until="100">now</span>'
+
+
+def test_a_picture_follows_from_the_address_alone() -> None:
+    assert render.mark(ADDRESS) == render.mark(ADDRESS.lower())
+    assert render.mark(ADDRESS) != render.mark("0x" + "11" * 20)
+    cells = {(int(x), int(y)) for x, y in re.findall(r"M(\d) (\d)", render.mark(ADDRESS))}
+    assert cells == {(4 - x, y) for x, y in cells}, "it is symmetrical"
+
+
+def test_a_bar_has_a_part_for_each_count_and_none_for_zero() -> None:
+    drawn = render.bars([("accepted", 3), ("pending", 0), ("rejected", 1)], 4)
+    assert re.findall(r'is-(\w+)" x="([\d.]+)" y="0" width="([\d.]+)"', drawn) == [
+        ("accepted", "0.00", "75.00"),
+        ("rejected", "75.00", "25.00"),
+    ]
+    assert "<rect" not in render.bars([("accepted", 0)], 0)
+
+
+def test_a_timeline_stacks_what_became_of_each_hour() -> None:
+    drawn = render.strip([(490_000, {"accepted": 2, "rejected": 1}), (490_002, {"accepted": 6})])
+    assert "<title>Nov 24, 16:00: 2 accepted, 1 rejected</title>" in drawn
+    rects = re.findall(r'is-(\w+)" x="([\d.]+)" y="([\d.]+)" width="[\d.]+" height="([\d.]+)"', drawn)
+    assert rects == [
+        ("accepted", "0.00", "48.00", "24.00"),
+        ("rejected", "0.00", "36.00", "12.00"),
+        ("accepted", "480.00", "0.00", "72.00"),
+    ], "the hour between has nothing; heights are shares of the most, six"
+    assert "<figcaption><span>Nov 24, 16:00</span><span>Nov 24, 18:00</span></figcaption>" in drawn
+    assert render.strip([]) == ""
+
+
+HOSTILE = "<script>alert(1)</script>\x1b[31m\u202etxt\u200b\x00&\"'"
+
+
+def test_hostile_text_stays_visible_text() -> None:
+    assert render.shown(HOSTILE) == "<script>alert(1)</script>\\x1b[31m\\u202etxt\\u200b\\x00&\"'"
+    assert render.shown("two\nlines\tand\r\nthree") == "two\nlines\tand\nthree"
+    assert render.shown("x" * 401) == "x" * 400 + "…"
+    assert len(render.shown("x" * 1_000_000, 4_000)) == 4_001
+
+
+@given(st.text(max_size=200))
+def test_nothing_invisible_is_left_in_what_is_shown(text: str) -> None:
+    left = [
+        letter for letter in render.shown(text) if unicodedata.category(letter)[0] in "CZ" and letter not in " \n\t"
+    ]
+    assert left == []
+
+
+class Seen(HTMLParser):
+    """Collects the elements of a page, and its text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.elements.append(tag)
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@given(st.text(max_size=80))
+def test_templates_escape_whatever_a_node_is_called(name: str) -> None:
+    source = '{% import "macros.html" as ui %}{{ ui.node(address, name) }}'
+    seen = Seen()
+    seen.feed(render.environment().from_string(source).render(address=ADDRESS, name=name))
+    assert seen.elements == (["a", "svg", "path", "bdi", "code"] if name else ["a", "svg", "path", "code"])
+    if name:
+        assert render.shown(name) in seen.text
+
+
+def test_every_word_has_an_anchor_of_its_own() -> None:
+    assert len({anchor_of(word) for word in WORDS}) == len(WORDS) == sum(len(words) for words in SECTIONS.values())
+    assert anchor_of("measured, limit") == "measured-limit"
+    link = render.word("step", "Steps")
+    assert link.startswith('<a class="word" href="/explain#step" title="A published state of the model.')
+    assert link.endswith(">Steps</a>")

@@ -1,0 +1,154 @@
+"""The numbers of reports as charts read them: as a plain list of the reports has them, whatever came in which order."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import Connection, delete, select
+
+from orchestrator.database import Database
+from orchestrator.page import series
+from orchestrator.page.series import BASE, LEVELS, MAX_NAMES, Series, read_series, steps_of_a_point
+from orchestrator.tables import MAX_METRIC, metric_buckets
+
+NAMES = ("reward", "kl", "held_out/reward")
+eighths = st.integers(-80, 80).map(lambda number: number / 8)  # whose sums are exact in any order
+near = st.integers(0, 40), st.integers(0, 5_000), st.sampled_from([7, 8, 63, 64, 511, 512, 262_143, 262_144])
+reports = st.tuples(
+    st.one_of(*near), st.dictionaries(st.sampled_from(NAMES), st.one_of(eighths, st.none()), max_size=3)
+)
+Report = tuple[int, dict[str, float | None]]
+
+
+@pytest.fixture(scope="module")
+def shared_url(new_database_url: Callable[[], str]) -> str:
+    return new_database_url()
+
+
+@pytest.fixture
+async def database(database_url: str) -> AsyncIterator[Database]:
+    opened = await Database.open(database_url, "a test")
+    yield opened
+    await opened.close()
+
+
+def within(url: str, work: Callable[[Connection], Any]) -> Any:
+    """Do something with a database that has no numbers yet."""
+
+    async def run() -> Any:
+        database = await Database.open(url, "a test")
+        try:
+            await database.write(lambda connection: connection.execute(delete(metric_buckets)))
+            return await database.write(work)
+        finally:
+            await database.close()
+
+    return asyncio.run(run())
+
+
+def numbers_of(told: list[Report]) -> dict[str, dict[int, float]]:
+    """Return the last number of each metric and step."""
+    last = dict(told)
+    return {
+        name: {step: number for step, metrics in last.items() if (number := metrics.get(name)) is not None}
+        for name in NAMES
+    }
+
+
+def all_buckets(connection: Connection) -> list[tuple]:
+    return sorted(tuple(row) for row in connection.execute(select(metric_buckets)))
+
+
+def expected(told: list[Report], first: int, last: int, width: int) -> list[Series]:
+    found = []
+    for name, numbers in numbers_of(told).items():
+        points: dict[int, list[float]] = {}
+        for step in sorted(numbers):
+            if first // width <= step // width <= last // width:
+                points.setdefault(step // width * width, []).append(numbers[step])
+        means = [sum(values) / len(values) for values in points.values()]
+        lows, highs = [min(values) for values in points.values()], [max(values) for values in points.values()]
+        found.append(Series(name=name, steps=list(points), mean=means, low=lows, high=highs))
+    return found
+
+
+@example(told=[(3, {"reward": 1.0, "kl": 2.0}), (3, {"reward": 0.5})], first=0, span=10, points=10)
+@example(told=[(step, {"reward": 1.0}) for step in (0, 7, 8, 15, 16, 17)], first=8, span=7, points=1)
+@given(
+    told=st.lists(reports, max_size=12),
+    first=st.one_of(*near),
+    span=st.sampled_from([0, 1, 9, 100, 4_000, 600_000]),
+    points=st.integers(1, 50),
+)
+@settings(max_examples=60)
+def test_a_range_is_what_a_list_of_the_reports_has(
+    shared_url: str, told: list[Report], first: int, span: int, points: int
+) -> None:
+    def work(connection: Connection) -> tuple[Any, ...]:
+        for step, metrics in told:
+            assert series.record(connection, step, metrics) == []
+        page = read_series(connection, 1, NAMES, first, first + span, points)
+        lists = series.metric_names(connection), series.newest_numbers(connection), all_buckets(connection)
+        return page, *lists
+
+    page, names, newest, found = within(shared_url, work)
+    numbers = numbers_of(told)
+    assert page.series == expected(told, first, first + span, page.steps_per_point)
+    assert (page.run, page.first, page.last) == (1, first, first + span)
+    assert max(len(one.steps) for one in page.series) <= points
+    assert names == sorted(name for name in NAMES if numbers[name])
+    assert newest == {name: numbers[name][max(numbers[name])] for name in names}
+    level_of = {
+        (name, level, step // BASE**level) for name in names for step in numbers[name] for level in range(LEVELS)
+    }
+    assert {row[:3] for row in found} == level_of, "there is no bucket without a number"
+
+
+@given(told=st.lists(reports, min_size=1, max_size=10))
+@settings(max_examples=30)
+def test_what_a_later_report_replaced_leaves_no_trace(shared_url: str, told: list[Report]) -> None:
+    def record(connection: Connection, which: list[Report]) -> list[tuple]:
+        for step, metrics in which:
+            series.record(connection, step, metrics)
+        return all_buckets(connection)
+
+    replaced = within(shared_url, lambda connection: record(connection, told))
+    assert replaced == within(shared_url, lambda connection: record(connection, list(dict(told).items())))
+
+
+@given(st.integers(0, 1 << 32), st.integers(0, 1 << 32), st.integers(1, 2_000))
+def test_points_are_no_more_than_asked_for_and_few_rows_are_read(one: int, other: int, points: int) -> None:
+    first, last = sorted((one, other))
+    level, buckets = steps_of_a_point(first, last, points)
+    width = buckets * BASE**level
+    assert last // width - first // width + 1 <= points
+    assert buckets < BASE or level == LEVELS - 1
+    if last - first < points:
+        assert width == 1
+
+
+async def test_a_clumsy_trainer_fills_no_database(database: Database) -> None:
+    """Names that are none, numbers without an end, and more metrics than anybody can look at."""
+    odd = ["", "x" * (MAX_METRIC + 1), "re\0ward", "line\nfeed", "\u202ereward", "\ud800"]
+    many = {f"m{number:03}": 1.0 for number in range(MAX_NAMES + 5)}
+
+    def work(connection: Connection) -> Any:
+        left = [
+            series.record(connection, 1, dict.fromkeys(odd, 1.0) | {"huge": 1e200, "größe 奖": 2.0, "none": None}),
+            series.record(connection, 2, many),
+            series.record(connection, 2, many | {"größe 奖": 3.0}),
+            series.record(connection, 1, {}),
+            series.record(connection, 2, many),
+            series.record(connection, 3, {"another": 1.0, "m000": 2.0}),
+        ]
+        return left, series.metric_names(connection)
+
+    left, names = await database.write(work)
+    last = [f"m{number}" for number in range(MAX_NAMES - 1, MAX_NAMES + 5)]
+    assert left == [[*odd, "huge"], last, last, [], last[1:], ["another"]]
+    assert names == sorted(list(many)[:MAX_NAMES])
