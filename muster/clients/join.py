@@ -22,7 +22,7 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, PUBLIC_RPC_URLS
 from muster.contracts import runs
 from muster.contracts.abi import CONTRACTS
-from muster.errors import CheckError, ConfigError, MismatchError, UsageError
+from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UsageError
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
@@ -68,6 +68,11 @@ async def _fetch_document(urls: Sequence[str], seconds: float) -> JoinDocument:
     ) from first
 
 
+def is_plain(url: str) -> bool:
+    """Return whether a URL has only letters that a settings file and a terminal take as they are."""
+    return url.isascii() and url.isprintable() and not set(url) & set(" \"'\\<>")
+
+
 def base_urls(url: str) -> list[str]:
     """Return the base URLs that the address of an orchestrator's page may have, the shortest first.
 
@@ -83,6 +88,8 @@ def base_urls(url: str) -> list[str]:
         raise UsageError(f"{url!r} is no URL of an orchestrator", hint=hint)
     if parts.username is not None:
         raise UsageError("the URL of an orchestrator has no user name or password", hint=hint)
+    if not is_plain(url.strip()):
+        raise UsageError(f"{url!r} is no URL", hint=hint)
     names = [name for name in parts.path.split("/") if name][:MAX_PATH]
     base = f"{parts.scheme}://{parts.netloc}"
     return ["/".join([base, *names[:count]]) for count in range(len(names) + 1)]
@@ -94,8 +101,12 @@ async def check_run(
     """Raise unless contracts, run and signature are what the document says. `host`: the one that it came from.
 
     ConfigError without an endpoint, WrongChainError where it serves another chain, MismatchError where the code on
-    chain is not that of this version, there is no such run, or another key than the run's storage key signed.
+    chain is not that of this version, there is no such run, or another key than the run's storage key signed,
+    MalformedError for an orchestrator that no URL can be.
     """
+    for what, url in (("orchestrator", document.orchestrator), ("endpoint", document.rpc_url)):
+        if not is_plain(url):
+            raise MalformedError(f"the document names no URL as its {what}: {url!r}")
     # 1. The endpoint that everything is checked by.
     endpoint = rpc_url or endpoint_of(document, host)
 

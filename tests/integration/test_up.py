@@ -43,6 +43,7 @@ from muster.protocol.terms_file import NOBODY
 from muster.runtime.journal import FolderLock
 from tests.support.chain import deploy_on
 from tests.support.machine import Done, Machine
+from tests.support.terminal import Terminal
 from tests.support.world import World, opened
 
 TOKEN = 10**18
@@ -370,6 +371,76 @@ def test_who_is_not_on_the_list_is_told_what_its_owner_types(world: World, newco
     finally:
         running.stop()
     assert (made["operator"], made["run"], made["name"]) == (operator, run, f"run-{run}-validator")
+
+
+# At a terminal
+
+
+def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: Newcomer) -> None:
+    at_home = {"HOME": str(newcomer.home), "XDG_CACHE_HOME": CACHE}
+    # 1. Ctrl-C at a question ends the command at once; before the first answer nothing is made.
+    with Terminal(("up", world.orchestrator.url), newcomer.folder, at_home) as terminal:
+        terminal.reads("New password: ")
+        terminal.presses_control_c()
+        assert terminal.ends(10) == 130
+    assert newcomer.files() == {}
+
+    # 2. Where no address is typed it is asked for, then the wallet's password, twice, and whether to go on.
+    with Terminal(("up",), newcomer.folder, at_home) as terminal:
+        terminal.reads("Address of the run, from the join box of its page: ")
+        terminal.types(f"{world.orchestrator.url}/join\n")
+        terminal.reads("New password: ")
+        terminal.types("a long password\n")
+        terminal.reads("Once more: ")
+        terminal.types("a long password\n")
+        terminal.reads("Go on? [y/N]: ")
+        assert "conviction takes 50 MUST of it" in terminal.shown
+        assert "a long password" not in terminal.shown
+        terminal.presses_control_c()
+        assert terminal.ends(10) == 130
+    operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
+    assert events_of(world, FaucetUsed, account=operator) == []
+
+    # 3. The next time its keys are there, and its password is asked for once. It ends where the answer is no.
+    with Terminal(("up", world.orchestrator.url, "--no-start"), newcomer.folder, at_home) as terminal:
+        terminal.reads(f"Password of {newcomer.wallet}: ")
+        terminal.types("a long password\n")
+        terminal.reads("Go on? [y/N]: ")
+        terminal.types("n\n")
+        assert terminal.ends(10) == 130
+    assert events_of(world, Registered, operator=operator) == []
+    with Terminal(("up", "--no-start"), newcomer.folder, at_home) as terminal:
+        terminal.reads("Password of ")
+        terminal.types("a long password\n")
+        terminal.reads("Go on? [y/N]: ")
+        terminal.types("y\n")
+        assert terminal.ends() == 0
+    assert len(events_of(world, Registered, operator=operator)) == 1
+
+    # 4. A live picture; Ctrl-C ends it.
+    with (
+        FolderLock(newcomer.nodes / "run-1-worker" / "state"),
+        Terminal(("up",), newcomer.folder, at_home) as terminal,
+    ):
+        terminal.reads("this only watches it")
+        terminal.reads("in the window  0 MUST at 2 MUST for each")
+        terminal.reads("commitments    0 accepted, 0 pending, 0 rejected")
+        terminal.presses_control_c()
+        assert terminal.ends(20) == 130
+
+
+@pytest.mark.parametrize("role", ["worker", "validator"])
+def test_a_status_that_is_watched_on_a_terminal_is_the_same_picture(
+    world: World, newcomer: Newcomer, role: str
+) -> None:
+    made = newcomer.up(world.orchestrator.url, "--role", role)
+    words = (role, "status", "--watch", "--config", made["config"])
+    with Terminal(words, newcomer.folder, {"HOME": str(newcomer.home)}) as terminal:
+        terminal.reads(f"{role} {made['node']} of run {made['run']}")
+        terminal.reads("gas ")
+        terminal.reads("0.02 ETH, about ")
+        terminal.presses_control_c()
+        assert terminal.ends(20) == 130
 
 
 # Where others run it

@@ -12,6 +12,7 @@ from muster.cli import doctor
 from muster.cli.doctor import Check, guarded
 from muster.cli.session import Session
 from muster.errors import CheckError
+from muster.runtime.printable import printable
 
 ATTEMPTS: Final = 4
 PAUSE_SECONDS: Final = 2.0
@@ -64,9 +65,9 @@ def report(session: Session, checks: Sequence[Check]) -> None:
     """Say what is missing and how to fix it. Raises CheckError where a check failed."""
     for check in checks:
         if check.state in ("warn", "fail"):
-            session.note(f"{check.state:<5} {check.name}: {check.found}")
+            session.note(f"{check.state:<5} {check.name}: {printable(check.found)}")
             if check.fix:
-                session.note(f"      next: {check.fix}")
+                session.note(f"      next: {printable(check.fix)}")
     failed = [check for check in checks if check.state == "fail"]
     if failed:
         names = ", ".join(check.name for check in failed)

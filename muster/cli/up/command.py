@@ -17,7 +17,7 @@ import typer
 
 from muster.cli import service
 from muster.cli.nodes import GasOption, address_of
-from muster.cli.session import Session, command, wallet_path
+from muster.cli.session import NEW_LINE, Session, command, wallet_path
 from muster.cli.up.facts import UNKNOWN
 from muster.cli.up.keys import OPERATOR, OperatorWallet, ask_for_operator
 from muster.cli.up.place import NodeRole
@@ -30,45 +30,56 @@ from muster.cli.up.watch import NodeWatch
 from muster.contracts.registry import Status
 from muster.errors import FinishedError, UsageError
 from muster.runtime.journal import FolderLock, lock_holder
+from muster.runtime.printable import printable
 from muster.runtime.units import Tokens
 from muster.swarm.supervisor import interruptible
 
 app = typer.Typer()
 
 
+UrlArgument = Annotated[
+    str | None, typer.Argument(help="Address of the run, from its page's join box; else the node that is here.")
+]
+RoleOption = Annotated[NodeRole | None, typer.Option("--role", help="What to be; else a worker.")]
+NameOption = Annotated[
+    str | None, typer.Option("--name", help="Name of the node: of its folder, and shown to others. Else run-N-ROLE.")
+]
+ClassOption = Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")]
+WalletOption = Annotated[
+    str | None,
+    typer.Option("--operator", help="Wallet that owns stake and earnings: a path or a name. Else one is made."),
+]
+PasswordOption = Annotated[
+    Path | None, typer.Option("--password-file", help="File (mode 0600) with that wallet's password.")
+]
+EndpointOption = Annotated[
+    str | None, typer.Option("--rpc-url", help="Endpoint of the chain; else the one that is known for it.")
+]
+FolderOption = Annotated[Path | None, typer.Option("--folder", help="Folder of the node; else ~/.muster/nodes/NAME.")]
+EngineOption = Annotated[
+    bool, typer.Option("--check-engine", help="First see whether validators would accept this engine's work.")
+]
+DetachOption = Annotated[
+    bool, typer.Option("--detach", help="Install a systemd user service that runs it, and return.")
+]
+StartOption = Annotated[bool, typer.Option("--start/--no-start", help="Run it; or only join.")]
+
+
 @command(app, "up", spends=True)
 def up(
     session: Session,
-    url: Annotated[
-        str | None, typer.Argument(help="Address of the run, from its page's join box; else the node that is here.")
-    ] = None,
-    role: Annotated[NodeRole | None, typer.Option("--role", help="What to be; else a worker.")] = None,
-    name: Annotated[
-        str | None,
-        typer.Option("--name", help="Name of the node: of its folder, and shown to others. Else run-N-ROLE."),
-    ] = None,
-    work_class: Annotated[int, typer.Option("--class", help="Work class of this machine (muster run show).")] = 0,
-    operator: Annotated[
-        str | None,
-        typer.Option("--operator", help="Wallet that owns stake and earnings: a path or a name. Else one is made."),
-    ] = None,
-    password_file: Annotated[
-        Path | None, typer.Option("--password-file", help="File (mode 0600) with that wallet's password.")
-    ] = None,
-    rpc_url: Annotated[
-        str | None, typer.Option("--rpc-url", help="Endpoint of the chain; else the one that is known for it.")
-    ] = None,
-    folder: Annotated[
-        Path | None, typer.Option("--folder", help="Folder of the node; else ~/.muster/nodes/NAME.")
-    ] = None,
+    url: UrlArgument = None,
+    role: RoleOption = None,
+    name: NameOption = None,
+    work_class: ClassOption = 0,
+    operator: WalletOption = None,
+    password_file: PasswordOption = None,
+    rpc_url: EndpointOption = None,
+    folder: FolderOption = None,
     gas: GasOption = "0.02",
-    check_engine: Annotated[
-        bool, typer.Option("--check-engine", help="First see whether validators would accept this engine's work.")
-    ] = False,
-    detach: Annotated[
-        bool, typer.Option("--detach", help="Install a systemd user service that runs it, and return.")
-    ] = False,
-    start: Annotated[bool, typer.Option("--start/--no-start", help="Run it; or only join.")] = True,
+    check_engine: EngineOption = False,
+    detach: DetachOption = False,
+    start: StartOption = True,
 ) -> None:
     """Make a node of this machine, join a run with it, run it and show it; later the same command goes on.
 
@@ -207,7 +218,8 @@ async def run_node(node: LocalNode, work: Callable[[], Awaitable[None]]) -> None
             await process.guard(NodeWatch(node, process).show())
             raise process.end_error()
         except FinishedError as end:
-            node.session.note(f"{end}\n  next: {end.hint}" if end.hint else str(end))
+            said = f"{end}\n  next: {end.hint}" if end.hint else str(end)
+            node.session.note(printable(said, kept=NEW_LINE))
 
 
 def watch_only(session: Session, target: NodeTarget) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
+from muster.cli.node_view import cut
 from muster.cli.service import STOP_SECONDS
 from muster.cli.up.prepare import LocalNode
 from muster.cli.watching import LogFile, log_size
@@ -89,7 +90,7 @@ class NodeProcess:
             self.say(f"the {role} runs as process {event.details['pid']}; its log is {log}")
         elif event.kind == "died":
             what, _ = last_words(self._node, self._log_start)
-            self.say(f"the {role} ended with {status}: {what}; it starts again")
+            self.say(f"the {role} ended with {status}: {cut(what)}; it starts again")
         elif event.kind == "finished" and isinstance(status, int) and not self._status.done():
             self._status.set_result(status)
 

@@ -32,6 +32,9 @@ def test_the_shortest_base_comes_first(url: str, bases: list[str]) -> None:
         "http://",
         "http://x:port",
         "http://[::1",
+        "http://x/\x1b[2J",
+        'http://x/"',
+        "http://x/a b",
         "file:///etc",
     ],
 )
