@@ -17,6 +17,9 @@ HOUR_SECONDS: Final = 3600
 WINDOW_HOURS: Final = 24
 """Full hours between the end of a commitment's hour and its maturity. Mirrors Runs.WINDOW_HOURS."""
 
+UNSEALED_WINDOW_HOURS: Final = 72
+"""The same for an hour that no quorum of validators has sealed. Mirrors Runs.UNSEALED_WINDOW_HOURS."""
+
 BASIS_POINTS: Final = 10_000
 
 TOKEN: Final = 10**18

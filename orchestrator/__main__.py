@@ -14,8 +14,9 @@ import resource
 import signal
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_network
+from types import FrameType
 
 import uvicorn
 
@@ -51,6 +52,15 @@ log = telemetry.logger("orchestrator")
 class Server(uvicorn.Server):
     """uvicorn, ending normally on SIGTERM and SIGINT instead of raising them again once it has cleaned up."""
 
+    def __init__(self, config: uvicorn.Config, on_exit: Callable[[], object]) -> None:
+        """`on_exit` is called as soon as a signal arrives, before requests under way are waited for."""
+        super().__init__(config)
+        self._on_exit = on_exit
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        self._on_exit()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         loop = asyncio.get_running_loop()
@@ -77,13 +87,14 @@ async def _serve(settings: Settings) -> None:
         budget, backlog = connection_budget(descriptors)
         async with serving(settings, signer) as service:
             table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
-            app = Admission(create_app(service), service.gate.recognise, table)
+            app = Admission(create_app(service), service.gate.recognise, table, settings.orchestrator.watchers)
+            service.views.counter.is_busy = app.members_wait
             config = bounded_config(app, table, LIMITS, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS)
             host, port = listener.getsockname()[:2]
             log.info("listening", host=host, port=port, run=settings.run, connections=budget)
             gc.collect()
             gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
-            await Server(config).serve(sockets=[listener])
+            await Server(config, service.hub.stop).serve(sockets=[listener])
             log.info("stopped")
 
 

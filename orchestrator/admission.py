@@ -7,6 +7,7 @@ Rules:
   strangers' requests for files, whose answers are long and may be read slowly. A request holds its slot until its
   answer is sent. Without a free slot it waits, for WAIT_SECONDS at most, in a bounded queue; beyond that it is
   refused: 503 with `Retry-After`, a problem document.
+- Whoever watches the run's state holds a slot of a kind of its own for as long as it watches, and never waits for one.
 - One address of strangers, or one member, gets at most half of its kind's slots and of the queue, and waiting requests
   are served address by address. So one address keeps no other out, and no limit has to be set for a proxy's.
 - The party of a request follows from its connection (`muster/runtime/connection_table.py`), or from its own signature.
@@ -19,6 +20,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
 from typing import Final
@@ -35,6 +37,7 @@ from orchestrator.problems import problem_response
 
 ALWAYS: Final = frozenset({"/healthz", "/readyz", "/metrics", "/version"})
 FILES: Final = ("/v1/files/", "/v1/evidence", "/v1/environments/")
+LIVE: Final = re.compile(r"/v1/runs/[0-9]+/live")
 WAIT_SECONDS: Final = 5.0
 REFUSED: Final = telemetry.counter("requests_refused", "Requests refused for want of room", ("kind",))
 OPEN: Final = telemetry.gauge("connections", "Open connections")
@@ -56,6 +59,11 @@ class Slots:
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         """Waiting requests by party; the party served last is last."""
         self._waiting = 0
+
+    @property
+    def waiting(self) -> int:
+        """Return how many requests wait for a slot."""
+        return self._waiting
 
     async def acquire(self, party: str) -> bool:
         """Acquire a slot, now or within WAIT_SECONDS; return False when none becomes free."""
@@ -113,7 +121,8 @@ class Slots:
 class Admission:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, recognise: Recognise, table: ConnectionTable) -> None:
+    def __init__(self, app: ASGIApp, recognise: Recognise, table: ConnectionTable, watchers: int = 1000) -> None:
+        """`watchers` may watch at the same time, but never on more than half of the connections that there can be."""
         self._app = app
         self._recognise = recognise
         self._table = table
@@ -125,6 +134,7 @@ class Admission:
             "member": Slots(256, 4096),
             "stranger": Slots(128, 4096),
             "reader": Slots(128, 1024),
+            "watcher": Slots(min(watchers, table.budget // 2), 0),
         }
         self._recognising = Slots(32, 2048)
 
@@ -144,6 +154,10 @@ class Admission:
         finally:
             slots.release(party)
 
+    def members_wait(self) -> bool:
+        """Return whether a request of a member or of the trainer waits for a slot."""
+        return any(self.slots_by_kind[kind].waiting for kind in ("trainer", "member"))
+
     async def party(self, scope: Scope) -> tuple[str, str]:
         """Return whose request it is: the kind of party, and its address."""
         connection: BoundedProtocol = scope["state"]["connection"]
@@ -159,6 +173,8 @@ class Admission:
                 self._recognising.release(address)
             if owner is not None and not connection.proxied:
                 self._table.claim(connection, owner)
+        if LIVE.fullmatch(scope["path"]):
+            return "watcher", owner.address if owner is not None else address
         if owner is None:
             return ("reader" if scope["path"].startswith(FILES) else "stranger"), address
         return ("trainer" if owner.is_trainer else "member"), owner.address

@@ -59,6 +59,8 @@ from orchestrator.routing import (
 from orchestrator.service import OrchestratorService
 from orchestrator.status_page import page_response
 from orchestrator.summary import EventPage, Summary
+from orchestrator.swarm_routes import swarm
+from orchestrator.work_routes import work
 
 log = telemetry.logger("orchestrator")
 
@@ -103,7 +105,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.add_middleware(Measured)
-    for router in (about, files, judgements, runs, contributed):
+    for router in (about, files, judgements, runs, contributed, swarm, work):
         app.include_router(router)
     _with_problem_schema(app)
     return app

@@ -1,13 +1,14 @@
-"""Attribute work to the authors of its tasks: whose tasks each commitment drew.
+"""Say which tasks commitments drew, and attribute work to the authors of its tasks.
 
-What a commitment drew follows from the chain alone, so this is computed once, when the commitment is read, and holds
-whatever becomes of it. Runs whose task set names no author keep nothing.
+What a commitment drew follows from the chain alone, so credits are computed once, when the commitment is read, and hold
+whatever becomes of it. Runs whose task set names no author keep none.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from functools import cached_property
 
 from sqlalchemy import Connection, and_, select
 
@@ -18,7 +19,7 @@ from muster.protocol.hashes import hash_bytes
 from muster.protocol.masters import epoch_of
 from muster.protocol.messages import Message
 from muster.protocol.terms import Terms
-from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument
+from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument, TaskSetPart
 from orchestrator.page.tallies import credit
 from orchestrator.tables import checkpoints, commitments, credit_tallies, credits, nodes
 
@@ -39,7 +40,7 @@ class AuthorLine(Message):
 
 @dataclass(frozen=True)
 class Attribution:
-    """Knows the authors of a run's tasks."""
+    """Knows what a run draws from, and the authors of its tasks."""
 
     chain_id: int
     runs: str
@@ -47,7 +48,7 @@ class Attribution:
     run: int
     terms: Terms
     document: TaskSetDocument | None
-    """None where no part has an author, or the task set is not known: nothing is attributed."""
+    """None where the task set is not known: nothing is attributed."""
 
     @classmethod
     async def of_run(cls, chain_id: int, runs: str, run: int, terms: Terms, files: ContentStore) -> Attribution:
@@ -58,15 +59,33 @@ class Attribution:
             document = TaskSetDocument.from_bytes(await files.get(name, MAX_DOCUMENT_BYTES))
         except (CheckError, StorageError):
             document = None  # `warn_of_lacks` says so
-        if document is not None:
-            fits = (document.slots, document.epochs) == (terms.task_count, terms.grade_epochs)
-            if not fits or not any(part.author for part in document.parts):
-                document = None  # nobody works on a set that does not fit the terms
+        if document is not None and (document.slots, document.epochs) != (terms.task_count, terms.grade_epochs):
+            document = None  # nobody works on a set that does not fit the terms
         return cls(chain_id, runs, run, terms, document)
+
+    @cached_property
+    def _has_authors(self) -> bool:
+        return self.document is not None and any(part.author for part in self.document.parts)
+
+    def part_of(self, slot: int, step: int) -> TaskSetPart | None:
+        """Return the part of the task set that a slot drawn for a step falls on; None where that is not known. Pure."""
+        if self.document is None:
+            return None
+        return self.document.parts[self.locate(slot, step)[0]]
+
+    def locate(self, slot: int, step: int) -> tuple[int, int]:
+        """Return the part that a slot drawn for a step falls on, by number, and the task's index in it. Pure."""
+        assert self.document is not None
+        epoch = max(1, epoch_of(self.terms, step))  # in a run with private tests it decides what slots mean
+        return self.document.locate(slot, epoch)
+
+    def draw_base(self, node: str, index: int, entropy: bytes) -> bytes:
+        """Return the hash that all draws of a commitment follow from. `entropy`: by which its node draws. Pure."""
+        return draw_base(chain_id=self.chain_id, runs=self.runs, run=self.run, entropy=entropy, node=node, index=index)
 
     def attribute(self, connection: Connection, node: str, index: int, step: int) -> None:
         """Keep what a commitment drew, if it is known by which entropy its node draws."""
-        if self.document is None:
+        if not self._has_authors:
             return
         joined = select(nodes.c.first_step).where(nodes.c.address == node).scalar_subquery()
         entropy = connection.execute(select(checkpoints.c.entropy).where(checkpoints.c.step == joined)).scalar()
@@ -77,18 +96,17 @@ class Attribution:
 
     def drawn(self, node: str, index: int, step: int, entropy: bytes) -> Counter[str]:
         """Return how many groups of a commitment have tasks of which part. `entropy`: by which the node draws. Pure."""
-        assert self.document is not None
-        base = draw_base(chain_id=self.chain_id, runs=self.runs, run=self.run, entropy=entropy, node=node, index=index)
+        base = self.draw_base(node, index, entropy)
         found: Counter[str] = Counter()
-        epoch = max(1, epoch_of(self.terms, step))  # in a run with private tests it decides what slots mean
         for group in range(self.terms.groups_per_commitment):
-            part, _ = self.document.locate(group_draw(base, group, self.terms, 0).task, epoch)  # in any class
-            found[self.document.parts[part].name] += 1
+            part = self.part_of(group_draw(base, group, self.terms, 0).task, step)  # in any class
+            assert part is not None
+            found[part.name] += 1
         return found
 
     def complete(self, connection: Connection) -> int:
         """Attribute commitments that were read while the task set was not known; return how many."""
-        if self.document is None:
+        if not self._has_authors:
             return 0
         same = and_(credits.c.node == commitments.c.node, credits.c.index == commitments.c.index)
         lacking = select(*commitments.c["node", "index", "step"]).outerjoin(credits, same)
@@ -99,7 +117,7 @@ class Attribution:
 
     def lines(self, connection: Connection) -> list[AuthorLine]:
         """Return a line for each author, most accepted first."""
-        if self.document is None:
+        if self.document is None or not self._has_authors:
             return []
         rollouts: Counter[str] = Counter()
         accepted: Counter[str] = Counter()

@@ -219,7 +219,7 @@ class ChainProjection:
         place = {"block": event.at.block, "log_index": event.at.log_index, "transaction": event.at.transaction}
         row = row_of(proofs, event, **place, position=min(event.position, _MAX_POSITION))
         insert_once(connection, proofs, row)
-        data = {key: row[key] for key in ("node", "index", "prover", "flaw")}
+        data = {key: row[key] for key in ("node", "index", "prover", "kind", "flaw")}
         _record_event(connection, "refuted", data, event.at)
 
     def _knows_case(self, connection: Connection, case_id: int) -> bool:

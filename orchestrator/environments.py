@@ -53,7 +53,7 @@ log = telemetry.logger("orchestrator")
 
 
 @dataclass(frozen=True)
-class Counts:
+class SubmissionCounts:
     """What is listed already."""
 
     listed: int
@@ -83,7 +83,7 @@ class Environments:
         # 1. Whether it may be sent at all, from what was signed: the body is not read yet.
         name = caller.request.body_hash
 
-        def look(connection: Connection) -> tuple[bool, bool, Counts]:
+        def look(connection: Connection) -> tuple[bool, bool, SubmissionCounts]:
             known = connection.execute(select(environments.c.id).where(environments.c.hash == name)).first()
             member = member_of(connection, caller.address) is not None
             return known is not None, member or caller.address == self._owner, _counts(connection, caller.address)
@@ -229,15 +229,15 @@ def listing_of(pack: Pack) -> ListedEnvironment:
     )
 
 
-def _counts(connection: Connection, author: str) -> Counts:
+def _counts(connection: Connection, author: str) -> SubmissionCounts:
     own = func.sum(case((environments.c.author == author, 1), else_=0))
     rows = connection.execute(select(environments.c.state, func.count(), own).group_by(environments.c.state)).all()
     waiting = [(count, int(of_author)) for state, count, of_author in rows if state == "waiting"]
     listed = sum(count for state, count, _ in rows if state != "refused")
-    return Counts(listed, *(waiting[0] if waiting else (0, 0)))
+    return SubmissionCounts(listed, *(waiting[0] if waiting else (0, 0)))
 
 
-def refusal_of(author: str, counts: Counts, submissions: str, *, member: bool) -> Exception | None:
+def refusal_of(author: str, counts: SubmissionCounts, submissions: str, *, member: bool) -> Exception | None:
     """Return why an author may not submit another environment, or None. Pure."""
     if submissions == "nobody" or (submissions == "members" and not member):
         who = "nobody" if submissions == "nobody" else "members of the run only"

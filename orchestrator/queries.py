@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter
 from typing import Any, Final
@@ -29,7 +29,7 @@ from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, agreed_grades, commitment_status
 from orchestrator.database import Database
 from orchestrator.page.tallies import find_commitment, set_status
-from orchestrator.run_facts import ChainState, latest_step, run_facts
+from orchestrator.run_facts import ChainState, KeptFacts, read_facts
 from orchestrator.tables import (
     cases,
     commitments,
@@ -166,38 +166,40 @@ class Queries:
 
     async def demand(self) -> Demand:
         """Return whether fewer fresh groups wait for the trainer than it needs, and it still needs any."""
-        return await self._keep(("demand", self.chain.now // HOUR_SECONDS), self._demand)
+        return (await self._work())[1]
 
-    def _demand(self, connection: Connection) -> Demand:
-        latest = latest_step(connection)
-        if latest is None:
-            return Demand(run=self.run, step=0, wanted=False, waiting_groups=0)
+    async def facts(self) -> RunFacts:
+        """Return what limits the workers of this run now, for `muster.protocol.work_rules` to judge."""
+        return (await self._work())[0].at(self.chain)
+
+    async def _work(self) -> tuple[KeptFacts, Demand]:
+        """Return both, read at once: each needs all workers."""
+        chain = self.chain
+        return await self._keep(("work", chain.now // HOUR_SECONDS), lambda connection: self._read(connection, chain))
+
+    def _read(self, connection: Connection, chain: ChainState) -> tuple[KeptFacts, Demand]:
+        kept = read_facts(connection, chain.now // HOUR_SECONDS, self.terms)
+        facts = kept.at(chain)
+        if facts.step is None:
+            return kept, Demand(run=self.run, step=0, wanted=False, waiting_groups=0)
         query = (
             select(func.count())
             .select_from(commitments)
             .outerjoin(uploads, _same_work(commitments, uploads))
             .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
             .where(commitments.c.status.in_(("pending", "accepted")), spent.c.file_hash.is_(None))
-            .where(commitments.c.step >= latest - self.terms.async_level)
+            .where(commitments.c.step >= facts.step - self.terms.async_level)
         )
         waiting = (connection.execute(query).scalar() or 0) * self.terms.groups_per_commitment
-        facts = self.run_facts(connection)
-        return Demand(
+        demand = Demand(
             run=self.run,
-            step=latest,
+            step=facts.step,
             wanted=not (facts.closed or facts.finished) and waiting < self._groups_wanted,
             waiting_groups=waiting,
             newcomers=len(facts.newcomers),
             able_workers=len(facts.able),
         )
-
-    def run_facts(self, connection: Connection) -> RunFacts:
-        """Return what limits the workers of this run now, for `muster.protocol.work_rules` to judge."""
-        return run_facts(connection, self.chain, self.terms)
-
-    async def facts(self) -> RunFacts:
-        """Return the same, read once at each version of the database and state of the chain."""
-        return await self._keep(("facts", replace(self.chain, read_at=0.0)), self.run_facts)
+        return kept, demand
 
     async def node_report(self, address: str) -> NodeReport | None:
         """Return how a node's commitments ended; None for a stranger. `accepted` and `rejected` count commitments."""

@@ -39,6 +39,9 @@ MAX_REPORTS: Final = 32
 MAX_LISTED: Final = 64
 """Relays named to a client, the owner's first, then the offers renewed last."""
 
+MAX_KNOWN: Final = 1_000
+"""Relays that are known besides, though their offers may have lapsed."""
+
 log = telemetry.logger("orchestrator")
 OFFERS: Final = telemetry.gauge("relay_offers", "Members that offer to serve weights now")
 REPORTS: Final = telemetry.counter("relay_misbehaviour_reports", "Reports of sources that sent other bytes")
@@ -49,6 +52,17 @@ class _Offer:
     url: str
     operator: str
     until: float
+
+
+@dataclass(frozen=True)
+class KnownRelay:
+    """A relay, and whose it is."""
+
+    url: str
+    operator: str
+    """Empty for one of the run's owner."""
+    listed: bool
+    """Whether clients are told of it now."""
 
 
 class RelayDirectory:
@@ -72,6 +86,8 @@ class RelayDirectory:
         self._clock = clock
         self._offers: dict[str, _Offer] = {}
         """By member."""
+        self._offered: dict[str, tuple[str, str]] = {}
+        """The URL that each member offered last, since the start, and its operator."""
         self._accused: dict[str, dict[str, float]] = {}
         """By URL: when each operator's report expires."""
         self.copies = ContentStore(storage_url, "misbehaviour")
@@ -83,6 +99,15 @@ class RelayDirectory:
         offers = sorted(self._offers.values(), key=lambda offer: offer.until, reverse=True)
         urls = [*self._own, *(offer.url for offer in offers if not self._hidden(offer))]
         return list(dict.fromkeys(urls))[:MAX_LISTED]
+
+    def known(self) -> list[KnownRelay]:
+        """Return the owner's relays, then those that members offered since the start, the newest offers first."""
+        listed = set(self.listed())
+        found = {url: KnownRelay(url, "", url in listed) for url in self._own}
+        for url, operator in reversed(self._offered.values()):
+            if len(found) < MAX_KNOWN:
+                found.setdefault(url, KnownRelay(url, operator, url in listed))
+        return list(found.values())
 
     def offer(self, caller: Caller, run: int, offered: RelayOffer) -> bool:
         """Take a member's offer, in place of its last; return whether it is a new one."""
@@ -99,6 +124,8 @@ class RelayDirectory:
         url, now = offered.url.rstrip("/"), self._clock()
         before = self._offers.get(caller.address)
         self._offers[caller.address] = _Offer(url, member.operator, now + OFFER_SECONDS)
+        self._offered.pop(caller.address, None)
+        self._offered[caller.address] = url, member.operator  # the newest is last
         self._forget(now)
         return before is None or before.url != url
 

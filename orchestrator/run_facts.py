@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
-from sqlalchemy import Connection, and_, func, select
+from sqlalchemy import Connection, func, select
 
-from muster.constants import HOUR_SECONDS
 from muster.protocol.messages import StepReport
 from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, WorkerFacts
-from orchestrator.tables import checkpoints, commitments, meta, nodes, steps
+from orchestrator.tables import checkpoints, hour_tallies, meta, nodes, steps, tallies
 
 PACE_STEPS: Final = 8
 """Newest step reports that the pace of a run is taken from."""
@@ -35,28 +34,44 @@ class ChainState:
     """The hour up to which a quorum has sealed."""
 
 
-def run_facts(connection: Connection, chain: ChainState, terms: Terms) -> RunFacts:
-    """Return what limits the workers of this run now, for `muster.protocol.work_rules` to judge."""
-    # 1. How many nodes are active, by role, and what the cheapest of the workers is paid.
-    roles = select(nodes.c.role, func.count().label("n")).where(nodes.c.status == "active").group_by(nodes.c.role)
-    active = {row.role: row.n for row in connection.execute(roles)}
+@dataclass(frozen=True)
+class KeptFacts:
+    """What limits the workers of a run, as far as it follows from the database and the hour."""
+
+    facts: RunFacts
+    least_pay: int | None
+    """Of the active workers' classes; None without any."""
+
+    def at(self, chain: ChainState) -> RunFacts:
+        """Return what limits them as the chain is now."""
+        short = chain.free_escrow is not None and self.least_pay is not None and chain.free_escrow < self.least_pay
+        return replace(
+            self.facts,
+            now=chain.now,
+            min_validators=chain.min_validators,
+            escrow_short=short,
+            paused_until=chain.paused_until,
+        )
+
+
+def read_facts(connection: Connection, hour: int, terms: Terms) -> KeptFacts:
+    """Read what limits the workers of this run in an hour, for `muster.protocol.work_rules` to judge."""
+    active = select(func.count()).where(nodes.c.status == "active", nodes.c.role == "validator")
     classes = select(nodes.c.work_class).where(nodes.c.status == "active", nodes.c.role == "worker").distinct()
     pays = [terms.pay_of(number) for number in connection.execute(classes).scalars()]
-    # 2. What the trainer reported last, and what the follower saw last.
     report = last_report(connection)
-    return RunFacts(
-        now=chain.now,
+    facts = RunFacts(
+        now=0,
         step=latest_step(connection),
         commitments_per_hour=terms.commitments_per_hour,
-        validators=active.get("validator", 0),
-        min_validators=chain.min_validators,
-        workers=_workers(connection, chain.now // HOUR_SECONDS, terms),
+        validators=connection.execute(active).scalar_one(),
+        min_validators=0,
+        workers=_workers(connection, hour, terms),
         closed=connection.execute(select(meta.c.value).where(meta.c.key == "closed")).scalar() is not None,
         finished=report is not None and report.finished,
-        escrow_short=chain.free_escrow is not None and bool(pays) and chain.free_escrow < min(pays),
-        paused_until=chain.paused_until,
         step_seconds=_step_seconds(connection, terms.min_step_interval),
     )
+    return KeptFacts(facts, min(pays, default=None))
 
 
 def latest_step(connection: Connection) -> int | None:
@@ -72,17 +87,29 @@ def last_report(connection: Connection) -> StepReport | None:
 
 def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, WorkerFacts]:
     """Return the active workers with their commitments in `hour`, oldest member first."""
-    made = select(func.coalesce(func.max(commitments.c.index) + 1, 0)).where(commitments.c.node == nodes.c.address)
-    unsettled = made.correlate(nodes).scalar_subquery() - nodes.c.settled
-    query = (
-        select(nodes.c.address, nodes.c.work_class, nodes.c.first_step, func.count(commitments.c.node), unsettled)
-        .outerjoin(commitments, and_(commitments.c.node == nodes.c.address, commitments.c.hour == hour))
-        .where(nodes.c.role == "worker", nodes.c.status == "active")
-        .group_by(nodes.c.address, nodes.c.work_class, nodes.c.first_step, nodes.c.settled, nodes.c.block)
-        .order_by(nodes.c.block, nodes.c.address)
-    )
-    rows = connection.execute(query)
-    return {row[0]: WorkerFacts(*row[2:], cover=terms.cover_of(row.work_class)) for row in rows}
+    made = select(tallies.c.node, func.sum(tallies.c["count"])).group_by(tallies.c.node)
+    in_hour = select(hour_tallies.c.node, func.sum(hour_tallies.c["count"]))
+    in_hour = in_hour.where(hour_tallies.c.hour == hour).group_by(hour_tallies.c.node)
+    all_made, made_now = _by_node(connection, made), _by_node(connection, in_hour)
+    query = select(*nodes.c["address", "work_class", "first_step", "settled"])
+    query = query.where(nodes.c.role == "worker", nodes.c.status == "active")
+    rows: Any = connection.execute(query.order_by(nodes.c.block, nodes.c.address))
+    covers = [terms.cover_of(work_class) for work_class in range(len(terms.classes))]
+    return {
+        address: WorkerFacts(
+            first_step=first_step,
+            in_hour=made_now.get(address, 0),
+            unsettled=all_made.get(address, 0) - settled,
+            cover=covers[work_class],
+        )
+        for address, work_class, first_step, settled in rows
+    }
+
+
+def _by_node(connection: Connection, query: Any) -> dict[str, int]:
+    """Return numbers by node."""
+    rows: Any = connection.execute(query)
+    return {node: int(number) for node, number in rows}
 
 
 def _step_seconds(connection: Connection, least: int) -> float | None:

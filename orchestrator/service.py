@@ -25,6 +25,12 @@ from orchestrator.database import Database
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.masters import MasterDesk, load_masters
+from orchestrator.page.boards import Boards
+from orchestrator.page.live import LiveSource
+from orchestrator.page.live_hub import LiveHub
+from orchestrator.page.overview import RunIdentity
+from orchestrator.page.source import PageSource
+from orchestrator.page.views import Views
 from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
@@ -59,6 +65,9 @@ class OrchestratorService:
     relay_directory: RelayDirectory
     summaries: Summaries
     environments: Environments
+    boards: Boards
+    hub: LiveHub
+    views: Views
 
     @property
     def run(self) -> int:
@@ -139,10 +148,27 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             reports=reports,
             environments=environments,
         )
+        directory = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
+        info = run_info(settings.run, addresses, terms, settings.shardcast.relays, files)
+        known = RunIdentity(
+            run=settings.run,
+            chain_id=chain.chain_id,
+            title=ours.title,
+            about=ours.about,
+            owner=owner,
+            addresses=info.addresses,
+            terms=terms,
+        )
+        boards = Boards(known, database, queries, follower, directory, attribution)
+        hub = LiveHub(LiveSource(database, queries, follower, boards))
         await stack.enter_async_context(follower.following())
+        await stack.enter_async_context(hub.running())
+        source = PageSource(database, queries, attribution)
+        views = await asyncio.to_thread(Views.of_run, source, directory, storage_url, ours.run_folder)
+        await stack.enter_async_context(views.running())
         yield OrchestratorService(
             settings=settings,
-            info=run_info(settings.run, addresses, terms, settings.shardcast.relays, files),
+            info=info,
             join=join_document(settings, addresses, signer),
             database=database,
             queries=queries,
@@ -153,11 +179,12 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             grades=grades,
             masters=MasterDesk(where, queries, database, masters),
             reports=reports,
-            relay_directory=RelayDirectory(
-                settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url
-            ),
+            relay_directory=directory,
             summaries=Summaries(database, queries, follower, chain.chain_id, attribution),
             environments=environments,
+            boards=boards,
+            hub=hub,
+            views=views,
         )
 
 

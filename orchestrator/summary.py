@@ -161,11 +161,10 @@ class Summaries:
             return body
 
     async def make(self) -> Summary:
-        demand = await self._queries.demand()
-        return await self._database.read(lambda connection: self._make(connection, demand))
+        demand, facts = await self._queries.demand(), await self._queries.facts()
+        return await self._database.read(lambda connection: self._make(connection, demand, facts))
 
-    def _make(self, connection: Connection, demand: Demand) -> Summary:
-        facts = self._queries.run_facts(connection)
+    def _make(self, connection: Connection, demand: Demand, facts: RunFacts) -> Summary:
         return Summary(
             run=self._queries.run,
             chain_id=self._chain_id,

@@ -28,7 +28,8 @@ from muster.protocol.messages import StepReport
 from muster.protocol.terms import Terms
 from muster.runtime import telemetry
 from muster.settings.schema import Settings
-from muster.shardcast.publish import publish
+from muster.shardcast.format.manifest import Manifest
+from muster.shardcast.publish import difference_to, publish
 from trainer.checkpoint import CheckpointMetadata
 from trainer.metrics import Metrics
 
@@ -43,6 +44,10 @@ TOO_SOON: Final = ("StepTooSoon", "StepOutOfOrder")
 
 UNJUDGED: Final = ("TooFewValidators", "ValidatorsTooNew")
 """Errors of the contract about the first step: the run waits for its validators, however long they take."""
+
+WHOLE_BYTES: Final = "weights/bytes"
+DELTA_BYTES: Final = "weights/delta_bytes"
+"""Metrics that every report of a step has: how large it is, and its difference, where one is published."""
 
 FailureKind = Literal["early", "unjudged", "away", "final", "other"]
 """The chain will take the step later, or once there are validators, does not answer, or never takes it."""
@@ -62,20 +67,24 @@ class Publisher:
         self.metrics = Metrics(settings.trainer, settings.run)
         self._last_report: StepReport | None = None
 
-    async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> None:
+    async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> dict[str, float]:
         """Put a step's weights into the served folder and its roots on chain, unless they are there.
 
-        Raises FinishedError when the run is closed; MismatchError when other roots are there, or when the run is not at
-        this step yet; ChainError or UnreachableError when the chain refuses for good, or for long.
+        Return what they weigh, as metrics. Raises FinishedError when the run is closed; MismatchError when other roots
+        are there, or when the run is not at this step yet; ChainError or UnreachableError when the chain refuses for
+        good, or for long.
         """
-        # 1. The folder that relays fetch from.
-        run, step = self.settings.run, metadata.step
+        manifest, sizes = await asyncio.to_thread(self._serve, metadata.step, model, adapter)
+        await self._anchor(metadata.step, manifest.root, hash_bytes(metadata.batch_root))
+        return sizes
+
+    def _serve(self, step: int, model: Path, adapter: Path | None) -> tuple[Manifest, dict[str, float]]:
+        """Publish a step into the folder that relays fetch from; return its manifest and sizes. Blocks."""
         chosen = self.settings.shardcast
-        manifest = await asyncio.to_thread(
-            publish,
+        manifest = publish(
             model,
             chosen.dir,
-            run,
+            self.settings.run,
             step,
             shard_bytes=chosen.shard_bytes,
             keep=chosen.published_versions,
@@ -83,8 +92,13 @@ class Publisher:
             adapter=adapter,
             link=True,  # a step's folder is replaced as a whole, never written into (trainer.checkpoint)
         )
-        # 2. The chain, tried until it takes the step, or for as long as the kind of its refusal may last.
-        batch_root = hash_bytes(metadata.batch_root)
+        sizes = {WHOLE_BYTES: float(manifest.total_bytes)}
+        difference = difference_to(chosen.dir, manifest)
+        return manifest, sizes if difference is None else {**sizes, DELTA_BYTES: float(difference.total_bytes)}
+
+    async def _anchor(self, step: int, root: bytes, batch_root: bytes) -> None:
+        """Put a step's roots on chain: tried until it takes them, or for as long as its kind of refusal may last."""
+        run = self.settings.run
         began = time.monotonic()
         since, last = began, None
         while True:
@@ -92,10 +106,10 @@ class Publisher:
                 await self.chain.await_pending()
                 published = (await self.chain.call(runs.run_state(run))).steps
                 if published > step:
-                    return await self._check_published(step, manifest.root)
+                    return await self._check_published(step, root)
                 if published == step:
-                    mined = await self.chain.send(runs.publish_checkpoint(run, step, manifest.root, batch_root))
-                    log.info("published", step=step, root="0x" + manifest.root.hex(), tx=mined.hash)
+                    mined = await self.chain.send(runs.publish_checkpoint(run, step, root, batch_root))
+                    log.info("published", step=step, root="0x" + root.hex(), tx=mined.hash)
                     return None
                 failure: MusterError = MismatchError(
                     f"step {step} is here to be published, but the run is at step {published - 1}",

@@ -242,13 +242,14 @@ class Trainer:
         failpoint("trainer.written")
         # 2. Served, and anchored on chain.
         written = time.monotonic()
-        await self.publisher.publish(metadata, *learner.checkpoints.published(metadata.step))
+        sizes = await self.publisher.publish(metadata, *learner.checkpoints.published(metadata.step))
         failpoint("trainer.published")
         handoff.published.set()
         # 3. Reported; a second time with its score, or to say that training is finished.
         stages = {**metadata.stages, "write": written - started, "publish": time.monotonic() - written}
-        await self.publisher.report(metadata, metadata.metrics, stages, self.accepted_work.refused, finished=False)
-        score, metrics, finished = await handoff.score, dict(metadata.metrics), self.finished(metadata)
+        metrics = {**metadata.metrics, **sizes}
+        await self.publisher.report(metadata, metrics, stages, self.accepted_work.refused, finished=False)
+        score, finished = await handoff.score, self.finished(metadata)
         if score is not None:
             metrics |= score[0]
             stages["evaluate"] = score[1]
@@ -265,10 +266,9 @@ class Trainer:
             except (MismatchError, StorageError) as error:  # the chain decides whether it is needed
                 log.warning("an older step cannot be read", step=step, error=str(error))
                 continue
-            await self.publisher.publish(metadata, *learner.checkpoints.published(step))
-            await self.publisher.report(
-                metadata, metadata.metrics, metadata.stages, self.accepted_work.refused, finished=False
-            )
+            sizes = await self.publisher.publish(metadata, *learner.checkpoints.published(step))
+            metrics = {**metadata.metrics, **sizes}
+            await self.publisher.report(metadata, metrics, metadata.stages, self.accepted_work.refused, finished=False)
 
     # Help
 

@@ -12,7 +12,6 @@ from muster.chain.client import Chain
 from muster.cli import nodes, watching
 from muster.cli.node_status import WorkerStatus
 from muster.cli.nodes import GasOption, NodeOption, RunOption
-from muster.cli.reasons import ADVICE, explain
 from muster.cli.session import Session, as_table, command
 from muster.cli.watching import WatchOption
 from muster.clients.orchestrator import OrchestratorClient
@@ -21,6 +20,7 @@ from muster.contracts.court import CaseOpened
 from muster.contracts.registry import Role
 from muster.errors import CheckError
 from muster.protocol.messages import Verdict
+from muster.protocol.reasons import ADVICE, explain
 from muster.runtime.units import Moment, Tokens
 
 app = typer.Typer()

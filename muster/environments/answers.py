@@ -42,6 +42,17 @@ def after_thinking(completion: str, thinking: Thinking) -> str | None:
     return answer if mark and THINK_END not in answer else None
 
 
+def split_thinking(completion: str, thinking: Thinking) -> tuple[str | None, str]:
+    """Return a completion's thinking and what follows it, for people to read; nothing is left out but the mark.
+
+    With "tags" all of it is thinking where that never ended. With "none" there is no thinking: it is None.
+    """
+    if thinking == "none":
+        return None, completion
+    thought, _, answer = completion.partition(THINK_END)
+    return thought, answer
+
+
 def exact_answer(completion: str, thinking: Thinking) -> str | None:
     """Return the answer without surrounding spaces and newlines; None when it is empty or over `MAX_ANSWER_CHARS`."""
     answer = after_thinking(completion, thinking)

@@ -3,7 +3,8 @@
 - A request's head must arrive in time and be no longer than allowed. Between two requests a connection may be idle for
   a while only.
 - A reader that takes nothing of a long answer for `stall_seconds` is cut, and so is one that takes less of it than
-  `slowest_rate` on average beyond that time.
+  `slowest_rate` on average beyond that time. Only the time in which the answer waits for its reader counts: an answer
+  that has nothing to send for a while is no slow reader's.
 - A request may be answered before its body has arrived (413, 401 ...). What is left of the body is read and discarded,
   up to `discarded_bytes`: closing a socket with unread bytes resets it, and the answer is lost with it. Where the
   answer ends the connection, our half is closed at once and the rest is awaited for `linger_seconds`.
@@ -76,7 +77,8 @@ class BoundedProtocol(HttpToolsProtocol):
     _body_arrived = True
     _discarded = 0
     _answer_bytes = 0
-    _answer_began = 0.0
+    _answer_waited = 0.0
+    _paused_at = 0.0
     _lingering = False
     _broken = False
 
@@ -184,21 +186,20 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.transport.is_closing():
             self._cut_after(self.limits.stall_seconds)  # there will be no other request
         elif self.cycle.response_complete:  # else the next request came with this one
-            self._answer_bytes = 0
+            self._answer_bytes, self._answer_waited = 0, 0.0
             if not self.flow.write_paused:
                 self._rest()
 
     def pause_writing(self) -> None:
         super().pause_writing()
+        self._paused_at = self.loop.time()
         seconds, rate = self.limits.stall_seconds, self.limits.slowest_rate
         if rate:
-            seconds = min(seconds, self._answer_began + seconds + self._answer_bytes / rate - self.loop.time())
+            seconds = min(seconds, seconds + self._answer_bytes / rate - self._answer_waited)
         self._cut_after(seconds)
 
     def write_answer(self, data: bytes) -> None:
         """Send a part of an answer."""
-        if not self._answer_bytes:
-            self._answer_began = self.loop.time()
         self._answer_bytes += len(data)
         self.transport.write(data)
 
@@ -211,6 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self.cycle.response_complete:
             self._rest()
         else:
+            self._answer_waited += self.loop.time() - self._paused_at
             self._cut_after(None)
 
     def close_after_answer(self) -> None:

@@ -89,6 +89,14 @@ class OrchestratorSettings(Section):
     """Longest time for one body to arrive, and besides a second for every 64 KiB of it."""
     submissions: Literal["anyone", "members", "nobody"] = "anyone"
     """Whose environments are taken and listed, for the owner of the run to decide about."""
+    title: str = Field(default="", max_length=80)
+    """What the page calls the run, instead of its number. Text, never markup."""
+    about: str = Field(default="", max_length=4000)
+    """What the run trains and why, in the owner's words, for the page. Text, never markup; empty lines part its
+    paragraphs."""
+    watchers: int = Field(default=1000, ge=0, le=100_000)
+    """Browsers that may follow the run's state at the same time, of which one address gets half at most; nodes have
+    room of their own."""
     trusted_proxies: list[str] = []
     """Addresses or networks of reverse proxies in front of it, whose X-Forwarded-For names the address that limits
     count; without them all that a proxy passes on counts as one address's, which gets half of the room at most."""

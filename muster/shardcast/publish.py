@@ -12,7 +12,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -96,6 +96,16 @@ def publish(
                 _remove_unneeded(out_dir, run, max(1, keep), deltas, initial=adapter is not None)
             write_index(out_dir)
     return manifest
+
+
+def difference_to(out_dir: Path, manifest: Manifest) -> Manifest | None:
+    """Return the manifest of the difference by which a published step travels; None where there is none. Blocking."""
+    for version, other in described(out_dir, manifest.run):
+        if other.step == manifest.step and other.base_step is not None:
+            with suppress(StorageError, CheckError):
+                open_difference(version.path, manifest.root)
+                return other
+    return None
 
 
 def _files_of(checkpoint_dir: Path) -> list[str]:

@@ -1,11 +1,29 @@
-"""Show one commitment: what its node was drawn, what validators measured, and how to measure it again."""
+"""Show one commitment: what its node was drawn, what validators measured, and how to measure it again.
+
+What was drawn is computed again from the chain's entropy, by the functions that workers and validators use.
+"""
 
 from __future__ import annotations
 
-from pydantic import Field
+from collections.abc import Sequence
+from typing import Any, Final
 
-from muster.protocol.messages import Message
-from orchestrator.page.courtroom import CaseLine, ProofLine
+from pydantic import Field
+from sqlalchemy import Connection, and_, select
+
+from muster.protocol.draws import group_draw
+from muster.protocol.hashes import hash_bytes
+from muster.protocol.messages import Message, UploadReceipt, Verdict
+from muster.protocol.reasons import ADVICE, explain
+from muster.protocol.terms import Terms
+from muster.protocol.windows import payable_at
+from orchestrator.page.courtroom import CaseRow, ProofLine, cases_of_work, proof_lines
+from orchestrator.page.source import PageSource, names_of
+from orchestrator.queries import upload_of
+from orchestrator.tables import cases, checkpoints, commitments, nodes, proofs, spent, verdicts
+
+MAX_VERDICTS: Final = 64
+"""Verdicts of one answer; a run has few validators."""
 
 
 class GroupLine(Message):
@@ -58,17 +76,176 @@ class CommitmentView(Message):
     block: int
     pay: int
     matures_at: int
-    """The chain's seconds."""
+    """The chain's seconds from which it can be claimed, as seals and cases are now (`Runs.payableAt`)."""
+    if_sealed: int
+    """The same were its hour sealed and no case open."""
+    settled: bool
+    """Whether it was paid, or voided with all that its node had not claimed."""
     file_hash: str | None
     size: int | None
     stored_at: int | None
     """Of the receipt: the chain's seconds."""
     draws_from: int | None
     """The step whose entropy decides what the node is drawn."""
+    """None where that step is not on chain: nothing is known of the draw."""
     groups: list[GroupLine] = Field(default_factory=list)
     verdicts: list[VerdictLine] = Field(default_factory=list)
-    cases: list[CaseLine] = Field(default_factory=list)
+    cases: list[CaseRow] = Field(default_factory=list)
     proofs: list[ProofLine] = Field(default_factory=list)
     used_in: int | None = None
+    """The training step whose batch it went into."""
     left_out: bool = False
+    """The trainer said that it will never use it."""
     commands: list[Command] = Field(default_factory=list)
+
+
+def commitment_view(connection: Connection, source: PageSource, node: str, index: int) -> CommitmentView | None:
+    """Return a commitment; None when the chain has none at this index."""
+    # 1. The commitment, its node, its file.
+    query = select(commitments, nodes.c.first_step, nodes.c.work_class, nodes.c.settled)
+    query = query.join(nodes, nodes.c.address == commitments.c.node)
+    row = connection.execute(query.where(commitments.c.node == node, commitments.c.index == index)).one_or_none()
+    if row is None:
+        return None
+    upload = upload_of(connection, node, index, row.root)
+    receipt = upload.receipt if upload else None
+    used = None
+    if receipt is not None:
+        used = connection.execute(select(spent).where(spent.c.file_hash == receipt.file_hash)).one_or_none()
+    # 2. What others say of it.
+    given = verdict_lines(connection, row)
+    accused = cases_of_work(connection, source, node, index)
+    names = names_of(connection, [node])
+    # 3. What was drawn, and when it pays.
+    entropy = connection.execute(select(checkpoints.c.entropy).where(checkpoints.c.step == row.first_step)).scalar()
+    sealed, phases = source.chain.sealed_through, voting_seconds(connection, source.terms, node)
+    return CommitmentView(
+        run=source.run,
+        node=node,
+        name=names.get(node, ""),
+        index=index,
+        step=row.step,
+        hour=row.hour,
+        status=row.status,
+        reason=row.reason,
+        why=why(row.status, row.reason, given, accused, source.terms, has_file=receipt is not None),
+        root=row.root,
+        block=row.block,
+        pay=source.terms.pay_of(row.work_class),
+        matures_at=payable_at(row.hour, sealed, phases),
+        if_sealed=payable_at(row.hour, row.hour, 0),
+        settled=index < row.settled,
+        **_file(receipt),
+        draws_from=None if entropy is None else row.first_step,
+        groups=[] if entropy is None else group_lines(source, row, hash_bytes(entropy)),
+        verdicts=given,
+        cases=accused,
+        proofs=proof_lines(connection, proofs.c.node == node, proofs.c.index == index),
+        used_in=used.step if used is not None and used.used else None,
+        left_out=used is not None and not used.used,
+        commands=commitment_commands(node, index, accused),
+    )
+
+
+def voting_seconds(connection: Connection, terms: Terms, node: str) -> int:
+    """Return how long voting in a case takes where one against the node is open, which freezes its pay; else 0."""
+    query = select(cases.c.id).where(cases.c.node == node, cases.c.outcome == "open").limit(1)
+    is_open = connection.execute(query).scalar() is not None
+    return terms.commit_phase + terms.reveal_phase if is_open else 0
+
+
+def group_lines(source: PageSource, row: Any, entropy: bytes) -> list[GroupLine]:
+    """Return what the groups of a commitment were drawn. `row`: the commitment, with the work class of its node."""
+    base = source.attribution.draw_base(row.node, row.index, entropy)
+    lines = []
+    for group in range(source.terms.groups_per_commitment):
+        drawn = group_draw(base, group, source.terms, row.work_class)
+        part = source.attribution.part_of(drawn.task, row.step)
+        lines.append(GroupLine(group=group, task=drawn.task, part=part.name if part else "", budget=drawn.budget))
+    return lines
+
+
+def verdict_lines(connection: Connection, row: Any) -> list[VerdictLine]:
+    """Return the verdicts on a commitment in the order in which they arrived."""
+    same = and_(verdicts.c.node == row.node, verdicts.c.index == row.index, verdicts.c.root == row.root)
+    query = select(verdicts.c.document, verdicts.c.received).where(same).order_by(verdicts.c.id).limit(MAX_VERDICTS)
+    found = [(Verdict.model_validate_json(text), received) for text, received in connection.execute(query)]
+    names = names_of(connection, [verdict.validator for verdict, _ in found])
+    return [
+        VerdictLine(
+            validator=verdict.validator,
+            name=names.get(verdict.validator, ""),
+            accepted=verdict.accepted,
+            reason=verdict.reason,
+            means="" if verdict.reason is None else explain(verdict),
+            advice="" if verdict.reason is None else ADVICE.get(verdict.reason, ""),
+            position=verdict.position,
+            measured=verdict.measured,
+            threshold=verdict.threshold,
+            evidence=verdict.evidence,
+            inspected=verdict.inspected,
+            received=received,
+        )
+        for verdict, received in found
+    ]
+
+
+def _file(receipt: UploadReceipt | None) -> dict[str, Any]:
+    if receipt is None:
+        return {"file_hash": None, "size": None, "stored_at": None}
+    return {"file_hash": receipt.file_hash, "size": receipt.size, "stored_at": receipt.stored_at}
+
+
+# Sentences
+
+
+def why(
+    status: str,
+    reason: str | None,
+    given: Sequence[VerdictLine],
+    accused: Sequence[CaseRow],
+    terms: Terms,
+    *,
+    has_file: bool,
+) -> str:
+    """Return what became of a commitment and why, as one sentence. `reason`: of the rejection that counts. Pure."""
+    accepts = sum(line.accepted for line in given)
+    needed = f"{accepts} of the {terms.accepts_required} validators that must accept it have accepted"
+    if status == "accepted":
+        return f"Accepted: {accepts} validators inspected it and found nothing wrong."
+    if status == "void":
+        return "Void: nobody found it wrong, but its node was convicted, and all of its work is void."
+    if status == "rejected":
+        counted = next((line for line in given if not line.accepted and line.reason == reason), None)
+        if counted is None:
+            return "Rejected, by a verdict that is not here any more."
+        row = "" if counted.position is None else f" (row {counted.position})"
+        return f"Rejected by {counted.name or counted.validator}: {counted.means}{row}."
+    if not has_file:
+        return "Pending: storage does not have its file, so nobody can inspect it."
+    opened = next((case for case in accused if case.outcome == "open"), None)
+    if opened is not None:
+        return f"Pending: case {opened.id} about it is open."
+    if accepts >= terms.accepts_required and terms.has_private_tests:
+        return (
+            "Pending: enough validators accepted it, and not as many have shown the same grades of its private tests."
+        )
+    return f"Pending: {needed}."
+
+
+def commitment_commands(node: str, index: int, accused: Sequence[CaseRow]) -> list[Command]:
+    """Return how anybody finds the same: typed with the settings of the run, without any key."""
+    found = [
+        Command(
+            does="Show what validators said of it, and what to check.",
+            command=f"muster worker why {index} --node {node}",
+        ),
+        Command(
+            does="Inspect all of its rows on this machine, as a validator does with a sample.",
+            command=f"muster validator verify {node}:{index}",
+        ),
+    ]
+    for case in accused:
+        does = f"Fetch the evidence of case {case.id} and re-run it on this machine."
+        found.append(Command(does=does, command=f"muster slash verify {case.id}"))
+    return found

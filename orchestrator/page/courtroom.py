@@ -1,23 +1,39 @@
-"""Show cases: who is accused of what by whom, on what evidence, who judges, until when, and how it ended."""
+"""Show cases: who is accused of what by whom, on what evidence, who judges, until when, and how it ended.
+
+Phases end as the court ends them (`contracts/SlashCourt.sol`): once all judges have committed they need not wait for
+the end of the phase, except about missing data.
+"""
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
 
 from pydantic import Field
+from sqlalchemy import Connection, func, or_, select
 
-from muster.protocol.messages import Message
+from muster.constants import BASIS_POINTS
+from muster.protocol.messages import Message, Verdict
+from muster.protocol.reasons import EXPLANATIONS
+from muster.runtime.units import Tokens
+from orchestrator.page.source import PageSource, names_of, rows_of
+from orchestrator.tables import cases, commitments, nodes, proofs, verdicts, votes
 
 MAX_CASES: Final = 200
 """Cases of one answer."""
+MAX_PROOFS: Final = 50
+"""Proofs of one answer."""
 
 
-class CaseLine(Message):
+class CaseRow(Message):
     id: int
     node: str
     """The accused."""
     name: str
     index: int
+    work_of: str
+    """Whose commitment it is about: the accused's, or of a wrong grade somebody else's; empty where nobody knows."""
     step: int
     kind: str
     challenger: str
@@ -61,7 +77,7 @@ class CasePage(Message):
     total: int
     outcomes: dict[str, int]
     block_time: int
-    cases: list[CaseLine]
+    cases: list[CaseRow]
     before: int | None
     """Case to ask for the page after this; None at the end."""
     proofs: list[ProofLine]
@@ -80,7 +96,7 @@ class VoteLine(Message):
 
 class CaseView(Message):
     run: int
-    case: CaseLine
+    case: CaseRow
     charge: str
     """What the accused is said to have done, as a sentence."""
     state: str
@@ -94,6 +110,231 @@ class CaseView(Message):
     votes: list[VoteLine] = Field(default_factory=list)
     slashed: int = 0
     bounty: int = 0
-    """Token wei, where it convicted."""
+    """Token wei, where it convicted; the bounty is part of what was slashed."""
     commands: list[str] = Field(default_factory=list)
     """That re-run the evidence."""
+
+
+def case_page(connection: Connection, source: PageSource, before: int | None, limit: int) -> CasePage:
+    """Return the cases before a number, newest first, with counts over all of them."""
+    query = select(cases).order_by(cases.c.id.desc()).limit(limit + 1)
+    if before is not None:
+        query = query.where(cases.c.id < before)
+    rows = connection.execute(query).all()
+    outcomes = connection.execute(select(cases.c.outcome, func.count().label("n")).group_by(cases.c.outcome))
+    counts = {row.outcome: row.n for row in outcomes}
+    return CasePage(
+        run=source.run,
+        total=sum(counts.values()),
+        outcomes=counts,
+        block_time=source.chain.now,
+        cases=case_rows(connection, source, rows[:limit]),
+        before=rows[limit - 1].id if len(rows) > limit else None,
+        proofs=proof_lines(connection),
+    )
+
+
+def case_view(connection: Connection, source: PageSource, number: int) -> CaseView | None:
+    """Return one case; None when there is no such case."""
+    # 1. The case, the commitment that it is about, and what its challenger measured there.
+    row = connection.execute(select(cases).where(cases.c.id == number)).one_or_none()
+    if row is None:
+        return None
+    (case,) = case_rows(connection, source, [row])
+    verdict = _verdict_of(connection, row)
+    # 2. Who judges, and what a conviction took.
+    ballots = connection.execute(select(votes).where(votes.c.case_id == number).order_by(votes.c.judge)).all()
+    names = names_of(connection, [case.work_of, *(vote.judge for vote in ballots)])
+    slashed = _slashed_in(connection, row)
+    bounty = slashed * source.terms.bounty_bps // BASIS_POINTS
+    return CaseView(
+        run=source.run,
+        case=case,
+        charge=charge(case, names.get(case.work_of) or case.work_of, verdict),
+        state=state_of(case, source.chain.now, Tokens(slashed), Tokens(bounty)),
+        block_time=source.chain.now,
+        position=row.position,
+        root=row.root,
+        measured=verdict and verdict.measured,
+        threshold=verdict and verdict.threshold,
+        votes=[
+            VoteLine(
+                judge=vote.judge,
+                name=names.get(vote.judge, ""),
+                guilty=vote.guilty,
+                absent=vote.absent,
+                committed_in=vote.committed_in,
+                revealed_in=vote.revealed_in,
+            )
+            for vote in ballots
+        ],
+        slashed=slashed,
+        bounty=bounty,
+        commands=case_commands(case),
+    )
+
+
+def cases_about(connection: Connection, source: PageSource, node: str, limit: int) -> list[CaseRow]:
+    """Return the newest cases that accuse a node or that it opened, newest first."""
+    query = select(cases).where(or_(cases.c.node == node, cases.c.challenger == node))
+    return case_rows(connection, source, connection.execute(query.order_by(cases.c.id.desc()).limit(limit)).all())
+
+
+def cases_of_work(connection: Connection, source: PageSource, node: str, index: int) -> list[CaseRow]:
+    """Return the cases about a commitment, oldest first: each validator opens few."""
+    query = select(cases).where(cases.c.node == node, cases.c.index == index, cases.c.kind != "wrong_grade")
+    return case_rows(connection, source, connection.execute(query.order_by(cases.c.id).limit(MAX_CASES)).all())
+
+
+def case_rows(connection: Connection, source: PageSource, rows: Sequence[Any]) -> list[CaseRow]:
+    """Return rows of the table `cases` as they are shown. Of an open case the votes are counted as they stand."""
+    names = names_of(connection, [address for row in rows for address in (row.node, row.challenger)])
+    query = select(
+        votes.c.case_id,
+        func.count(votes.c.committed_in),
+        func.count(votes.c.revealed_in),
+        func.count().filter(votes.c.guilty),
+    ).group_by(votes.c.case_id)
+    counted = {number: rest for number, *rest in rows_of(connection, query, votes.c.case_id, [row.id for row in rows])}
+    found = []
+    for row in rows:
+        commits, reveals, guilty = counted.get(row.id, (0, 0, 0))
+        if row.outcome != "open":
+            reveals, guilty = row.reveals, row.guilty_votes
+        found.append(
+            CaseRow(
+                id=row.id,
+                node=row.node,
+                name=names.get(row.node, ""),
+                index=row.index,
+                work_of=_work_of(connection, row),
+                step=row.step,
+                kind=row.kind,
+                challenger=row.challenger,
+                challenger_name=names.get(row.challenger, ""),
+                outcome=row.outcome,
+                jury=row.jury,
+                commits=commits,
+                reveals=reveals,
+                guilty_votes=guilty,
+                opened_at=row.commit_ends - source.terms.commit_phase,
+                commit_ends=row.commit_ends,
+                reveal_ends=row.reveal_ends,
+                evidence=row.evidence,
+                opened_in=row.opened_in,
+                resolved_in=row.resolved_in,
+            )
+        )
+    return found
+
+
+def proof_lines(connection: Connection, *conditions: Any) -> list[ProofLine]:
+    """Return the newest proofs, those that meet the conditions, newest first."""
+    query = select(proofs).where(*conditions).order_by(proofs.c.block.desc(), proofs.c.log_index.desc())
+    rows: Sequence[Any] = connection.execute(query.limit(MAX_PROOFS)).all()
+    names = names_of(connection, [address for row in rows for address in (row.node, row.prover)])
+    return [
+        ProofLine(
+            node=row.node,
+            name=names.get(row.node, ""),
+            index=row.index,
+            prover=row.prover,
+            prover_name=names.get(row.prover, ""),
+            kind=row.kind,
+            flaw=row.flaw,
+            position=row.position,
+            block=row.block,
+            transaction=row.transaction,
+        )
+        for row in rows
+    ]
+
+
+def _work_of(connection: Connection, case: Any) -> str:
+    """Return whose commitment a case is about. Of a wrong grade the step, index and root say it."""
+    if case.kind != "wrong_grade":
+        return case.node
+    query = select(commitments.c.node).where(
+        commitments.c.step == case.step, commitments.c.index == case.index, commitments.c.root == case.root
+    )
+    return connection.execute(query.limit(1)).scalar() or ""
+
+
+def _verdict_of(connection: Connection, case: Any) -> Verdict | None:
+    """Return the challenger's verdict that a case followed from; a wrong grade follows from none."""
+    if case.kind == "wrong_grade":
+        return None
+    query = select(verdicts.c.document).where(
+        verdicts.c.validator == case.challenger,
+        verdicts.c.node == case.node,
+        verdicts.c.index == case.index,
+        verdicts.c.root == case.root,
+    )
+    document = connection.execute(query).scalar_one_or_none()
+    return Verdict.model_validate_json(document) if document else None
+
+
+def _slashed_in(connection: Connection, case: Any) -> int:
+    """Return what the end of a case took of the lock of the accused, in token wei. Nobody is convicted twice."""
+    if case.outcome != "guilty":
+        return 0
+    return int(connection.execute(select(nodes.c.slash).where(nodes.c.address == case.node)).scalar() or 0)
+
+
+# Sentences
+
+
+def charge(case: CaseRow, work_of: str, verdict: Verdict | None) -> str:
+    """Return what a challenger says. `work_of`: name or address of whoever made the commitment."""
+    accused = case.name or case.node
+    work = f"commitment {case.index} of {work_of}, made at step {case.step}"
+    about = f"what {accused} signed about {work}" if case.kind == "wrong_grade" else work
+    row = "" if verdict is None or verdict.position is None else f". Row {verdict.position} shows it"
+    return f"{case.challenger_name or case.challenger} says of {about}: {EXPLANATIONS[case.kind]}{row}."  # type: ignore[index]
+
+
+def state_of(case: CaseRow, now: int, slashed: Tokens, bounty: Tokens) -> str:
+    """Return what happens now in a case, or how it ended. `now`: the chain's seconds. Pure."""
+    accused = case.name or case.node
+    match case.outcome:
+        case "open":
+            return _open_state(case, now)
+        case "guilty":
+            return (
+                f"Guilty by {case.guilty_votes} of {case.jury} votes: {accused} lost its unsettled pay and {slashed}, "
+                f"of which {bounty} went to the challenger."
+            )
+        case "not_guilty":
+            return f"Not guilty: {case.guilty_votes} of {case.jury} judges voted guilty. The challenger lost its fee."
+        case "no_quorum":
+            return f"No verdict: {case.reveals} of {case.jury} judges revealed a vote, and more than half must."
+        case "moot":
+            return "Moot: the accused was convicted in another case before this one ended."
+        case "dismissed":
+            return "Dismissed: by the storage's receipt the file was there before the commitment."
+        case "cured":
+            return f"The file came late, when it was missed: {accused} pays the judges and lost its unsettled pay."
+    return f"Ended: {case.outcome}."
+
+
+def _open_state(case: CaseRow, now: int) -> str:
+    """Return what judges do now in an open case, by the rules of the court."""
+    missing = case.kind == "data_missing"
+    committed = now >= case.commit_ends or (case.commits == case.jury and not missing)
+    if not committed:
+        receipt = " The storage's receipt ends it at once." if missing else ""
+        so_far = f"{case.commits} of {case.jury} have"
+        return f"Judges look at the evidence and commit to votes until {_utc(case.commit_ends)}: {so_far}.{receipt}"
+    if now >= case.reveal_ends or case.reveals == case.commits:
+        return "Voting is over: anybody may have the court end the case, and validators do."
+    return f"Judges reveal their votes until {_utc(case.reveal_ends)}: {case.reveals} of {case.commits} have."
+
+
+def case_commands(case: CaseRow) -> list[str]:
+    """Return what re-runs the evidence of a case, and what inspects the whole commitment."""
+    commands = [f"muster slash verify {case.id}", f"muster slash show {case.id}"]
+    return [*commands, f"muster validator verify {case.work_of}:{case.index}"] if case.work_of else commands
+
+
+def _utc(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")

@@ -136,3 +136,5 @@ _SENTENCES: Final[Mapping[str, Callable[[Mapping[str, Any], Names], _Told]]] = {
     "master revealed": _plain("The private tests of epoch {epoch} are public"),
     "relay misbehaved": _plain("A relay sent wrong bytes: {relay}", "/leaderboard?list=others", "warn"),
 }
+NOTABLE: Final = frozenset(_SENTENCES)
+"""Kinds of events that are told."""

@@ -1,15 +1,19 @@
-"""Rank who takes part: workers, validators, trainers, relays, authors of tasks. Lists are made once in a while."""
+"""Rank who takes part: workers, validators, trainers, relays, authors of tasks.
+
+A board has all nodes of a role, as `members.py` read them; its pages, orders and searches are slices of it.
+"""
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from muster.protocol.messages import Message
 from orchestrator.attribution import AuthorLine
 
 MAX_LINES: Final = 200
 """Lines of one answer."""
-
 WorkerOrder = Literal["accepted", "tokens", "earned", "day", "uptime", "since", "name"]
 ValidatorOrder = Literal["inspections", "won", "lost", "since", "name"]
 
@@ -119,3 +123,42 @@ class Others(Message):
     trainers: list[TrainerLine]
     relays: list[RelayLine]
     authors: list[AuthorLine]
+
+
+# Boards
+
+Line = TypeVar("Line", WorkerLine, ValidatorLine)
+
+
+@dataclass
+class Board(Generic[Line]):
+    """All nodes of a role. Lines are made of `rows` when they are asked for."""
+
+    line: type[Line]
+    rows: list[dict[str, Any]]
+    """What the lines have but for their rank, oldest member first."""
+    _orders: dict[str, list[tuple[int, dict[str, Any]]]] = field(default_factory=dict)
+
+    def page(self, order: str, offset: int, limit: int, search: str) -> tuple[int, list[Line]]:
+        """Return how many nodes the search finds, and so many of them from `offset` on."""
+        found = self._by(order)
+        if wanted := search.strip().casefold():
+            found = [one for one in found if wanted in one[1]["name"].casefold() or wanted in one[1]["address"].lower()]
+        return len(found), [self.line(rank=rank, **row) for rank, row in found[offset : offset + limit]]
+
+    def _by(self, order: str) -> list[tuple[int, dict[str, Any]]]:
+        """Return all rows in this order, with their ranks."""
+        if order not in self._orders:
+            self._orders[order] = list(enumerate(sorted(self.rows, key=_KEYS.get(order, _most(order))), 1))
+        return self._orders[order]
+
+
+def _most(column: str) -> Callable[[Mapping[str, Any]], Any]:
+    return lambda row: -row[column]
+
+
+_KEYS: Final[Mapping[str, Callable[[Mapping[str, Any]], Any]]] = {
+    "since": lambda row: row["since"],
+    "name": lambda row: (not row["name"], row["name"].casefold(), row["address"]),
+}
+"""Of orders in which the largest number is not first. Nodes without a name come last."""

@@ -1,11 +1,31 @@
-"""Send what changes to everybody who watches, as server-sent events."""
+"""Say how the run is now, for everybody who watches: what a page shows of it, and what happened since."""
 
 from __future__ import annotations
 
-from pydantic import Field
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Final
 
-from muster.protocol.messages import Message
-from orchestrator.summary import EventLine
+from pydantic import Field
+from sqlalchemy import Connection
+
+from muster.protocol.messages import Demand, Message
+from muster.protocol.work_rules import RunFacts, run_blocking_reason
+from orchestrator.chain_follower import Follower
+from orchestrator.database import Database
+from orchestrator.page import series
+from orchestrator.page.boards import Boards
+from orchestrator.page.feed import FeedLine, state_sentence
+from orchestrator.page.feed_log import read_feed
+from orchestrator.page.overview import commitment_counts, convicted_nodes, newest_report, open_cases
+from orchestrator.page.render import number
+from orchestrator.queries import Queries
+
+MAX_LINES: Final = 100
+"""Lines of the feed in one message."""
+HELD_OUT: Final = "held_out/reward"
+REWARD: Final = "reward"
 
 
 class LiveState(Message):
@@ -28,9 +48,98 @@ class LiveState(Message):
     convicted: int
     tokens_per_second: float
     metrics: dict[str, float | None] = Field(default_factory=dict)
-    """Of the newest report."""
+    """Of the newest report, unless the watcher has them."""
     metrics_step: int | None = None
-    events: list[EventLine] = Field(default_factory=list)
-    """New since the last message; at first the newest ones."""
+    """Step of that report; None where the watcher has its numbers, and before the first."""
+    shown: dict[str, str] = Field(default_factory=dict)
+    """The same as the page writes it, by the places that show it."""
+    tone: str = ""
+    """Of the sentence on what the swarm does: done, wait or go."""
+    events: list[FeedLine] = Field(default_factory=list)
+    """Notable ones that are new since the last message, oldest first; at first the newest ones."""
     skipped: int = 0
-    """Events that were too many to send."""
+    """Events that were too many to send: about so many, as their numbers have gaps."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The state of the run at a moment."""
+
+    state: LiveState
+    """Without events."""
+    lines: list[FeedLine]
+    """Notable events, oldest first: those after the one that was asked for, or the newest of them."""
+    last: int
+    """Id of the newest event, notable or not."""
+    is_whole: bool
+    """Whether these are all the lines after the one that was asked for."""
+
+
+class LiveSource:
+    """Reads snapshots of one run."""
+
+    def __init__(self, database: Database, queries: Queries, follower: Follower, boards: Boards) -> None:
+        self._database = database
+        self._queries = queries
+        self._follower = follower
+        self._boards = boards
+        self.identity = database.identity
+
+    def mark(self) -> Hashable:
+        """Return what changes with everything that a snapshot says, at no cost."""
+        return self._database.version, self._follower.head_number, self._follower.head_time
+
+    async def read(self, after: int, limit: int) -> Snapshot:
+        """Read a snapshot, with at most `limit` events after an id."""
+        facts, demand = await self._queries.facts(), await self._queries.demand()
+        speed = (await self._boards.members()).tokens_per_second
+        block, block_time = self._follower.head_number, self._follower.head_time
+
+        def read(connection: Connection) -> Snapshot:
+            state = self._state(connection, facts, demand, speed, block, block_time)
+            lines, last = read_feed(connection, after, limit + 1)
+            return Snapshot(state, lines[-limit:], last, len(lines) <= limit)
+
+        return await self._database.read(read)
+
+    def _state(
+        self, connection: Connection, facts: RunFacts, demand: Demand, speed: float, block: int, block_time: int
+    ) -> LiveState:
+        made, report = commitment_counts(connection), newest_report(connection)
+        cases, reason = open_cases(connection), run_blocking_reason(facts)
+        sentence, tone = state_sentence(step=facts.step, finished=facts.finished, blocked=reason, demand=demand)
+        groups = made.accepted * self._queries.terms.groups_per_commitment
+        shown = {
+            "blocked": sentence,
+            "step": number(facts.step),
+            "held_out": number(series.newest_number(connection, HELD_OUT), 3),
+            "reward": number(series.newest_number(connection, REWARD), 3),
+            "tokens_per_second": number(speed, 3),
+            "workers": number(len(facts.workers)),
+            "validators": number(facts.validators),
+            "accepted_groups": number(groups),
+            "open_cases": number(cases),
+            "block": number(block),
+        }
+        return LiveState(
+            time=time.time(),
+            block=block,
+            block_time=block_time,
+            step=facts.step,
+            finished=facts.finished,
+            blocked=reason,
+            wanted=demand.wanted,
+            waiting_groups=demand.waiting_groups,
+            workers=len(facts.workers),
+            validators=facts.validators,
+            accepted=made.accepted,
+            pending=made.pending,
+            rejected=made.rejected,
+            open_cases=cases,
+            convicted=convicted_nodes(connection),
+            tokens_per_second=speed,
+            metrics=dict(report.metrics) if report else {},
+            metrics_step=report.step if report else None,
+            shown=shown,
+            tone=tone,
+        )

@@ -2,13 +2,49 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
 
 from pydantic import Field
+from sqlalchemy import Connection, RowMapping, and_, case, func, select
 
-from muster.protocol.messages import Message
-from orchestrator.page.courtroom import CaseLine, ProofLine
+from muster.constants import HOUR_SECONDS
+from muster.protocol.messages import Message, Verdict
+from muster.protocol.work_rules import RunFacts, blocking_reason
+from orchestrator.page.commitments import voting_seconds
+from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
+from orchestrator.page.hours import Account, HourPay, HourState, PayClock, pay_by_hour
 from orchestrator.page.overview import Counts
+from orchestrator.page.source import PageSource, names_of
+from orchestrator.page.tallies import paid_to
+from orchestrator.tables import (
+    commitments,
+    counts,
+    hour_tallies,
+    machines,
+    nodes,
+    payments,
+    proofs,
+    seals,
+    spent,
+    tallies,
+    uploads,
+    verdicts,
+)
+
+MAX_COMMITMENTS: Final = 200
+"""Commitments of one answer."""
+MAX_HOURS: Final = 168
+"""Hours with work on a node's timeline."""
+MAX_WAITING: Final = 200
+"""Hours listed whose pay is not settled."""
+MAX_LATEST: Final = 20
+"""Commitments, payments, verdicts and cases each that a node's own document has."""
+MACHINE_SECONDS: Final = 900.0
+"""Age of a machine's report from which on its speed counts as nothing."""
+DAY_HOURS: Final = 24
 
 
 class CommitmentLine(Message):
@@ -48,12 +84,16 @@ class HourLine(Message):
     hour: int
     """Hours since 1970."""
     counts: Counts
+    unsettled: int
+    """Commitments that are neither paid nor voided. Refuted ones pay as well, unless their node is convicted."""
     pay: int
-    """Of all of its commitments that nobody refuted."""
+    """Token wei: what is still to come of it; without that, what was voided, or else what was paid."""
     sealed: bool
     matures_at: int
-    """The chain's seconds; later if the hour stays unsealed."""
-    state: Literal["maturing", "claimable", "settled", "frozen", "void"]
+    """The chain's seconds from which it can be claimed, as seals and cases are now (`Runs.payableAt`)."""
+    if_sealed: int
+    """The same were the hour sealed and no case open."""
+    state: HourState
 
 
 class PaymentLine(Message):
@@ -78,8 +118,9 @@ class Money(Message):
     day: int
     """Pay of the commitments of the last 24 hours that nobody refuted."""
     stake: int
+    """What it locked, less what was slashed and fined; 0 once it has withdrawn."""
     waiting: list[HourLine] = Field(default_factory=list)
-    """Hours whose pay is not settled, oldest first."""
+    """Hours whose pay is not settled, oldest first; the sums above are of all, and not only of those listed."""
     payments: list[PaymentLine] = Field(default_factory=list)
     """The newest ones, newest first."""
 
@@ -109,7 +150,7 @@ class NodeView(Message):
     transaction: str
     """That registered it."""
     blocked: str
-    """Why the chain takes no work from it now; empty when it would, and for a validator."""
+    """Why the chain takes no work from it now; empty when it would, and for who is no active worker."""
     block_time: int
     """The chain's clock, for countdowns."""
     device: str
@@ -129,6 +170,225 @@ class NodeView(Message):
     """The last verdicts of a validator, newest first."""
     inspections: int = 0
     seals: int = 0
-    cases: list[CaseLine] = Field(default_factory=list)
-    """That accuse it, and those that it opened."""
+    cases: list[CaseRow] = Field(default_factory=list)
+    """That accuse it, and those that it opened, newest first."""
     proofs: list[ProofLine] = Field(default_factory=list)
+
+
+def node_view(connection: Connection, source: PageSource, address: str, facts: RunFacts) -> NodeView | None:
+    """Return a node; None for a stranger. `facts`: what limits workers now."""
+    # 1. The node, and what it says of its machine.
+    node = connection.execute(select(nodes).where(nodes.c.address == address)).mappings().one_or_none()
+    if node is None:
+        return None
+    machine = connection.execute(select(machines).where(machines.c.node == address)).one_or_none()
+    fresh = machine is not None and time.time() - machine.received < MACHINE_SECONDS
+    # 2. Its work.
+    own = tallies.c.node == address
+    statuses = connection.execute(select(tallies.c.status, tallies.c.reason, tallies.c.count.label("n")).where(own))
+    by_reason = {(row.status, row.reason): row.n for row in statuses}
+    total = counts_of((status, count) for (status, _), count in by_reason.items())
+    done = connection.execute(select(counts.c.kind, counts.c.count.label("n")).where(counts.c.address == address))
+    numbers = {row.kind: row.n for row in done}
+    hours = hour_lines(connection, source, node, total.total)
+    # 3. All of it.
+    return NodeView(
+        run=source.run,
+        address=address,
+        name=names_of(connection, [address]).get(address, ""),
+        **{key: node[key] for key in ("operator", "role", "status", "work_class", "transaction")},
+        since=node["joined"],
+        blocked=blocking_reason(facts.workers[address], facts) if address in facts.workers else "",
+        block_time=source.chain.now,
+        device=machine.device if machine else "",
+        devices=machine.devices if machine else 0,
+        tokens_per_second=machine.tokens_per_second if machine and fresh else 0.0,
+        tokens=numbers.get("tokens", 0),
+        uptime=uptime(node["hours"], node["joined"], source.chain.now),
+        commitments=total,
+        rejected={reason or "unknown": n for (status, reason), n in by_reason.items() if status == "rejected" and n},
+        money=money_of(connection, source, node, hours),
+        hours=hours[-MAX_HOURS:],
+        latest=commitment_lines(connection, address, None, MAX_LATEST),
+        given=given_lines(connection, address),
+        inspections=numbers.get("accepts", 0) + numbers.get("rejections", 0),
+        seals=connection.execute(
+            select(func.count()).select_from(seals).where(seals.c.validator == address)
+        ).scalar_one(),
+        cases=cases_about(connection, source, address, MAX_LATEST),
+        proofs=proof_lines(connection, proofs.c.node == address),
+    )
+
+
+def uptime(hours: int, joined: int, now: int) -> float:
+    """Return the share of the hours since a node joined in which it made a commitment. Pure."""
+    since = now // HOUR_SECONDS - joined // HOUR_SECONDS + 1
+    return min(1.0, hours / since) if since > 0 else 0.0
+
+
+def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:
+    """Add up commitments by their status."""
+    found: Counter[str] = Counter()
+    for status, count in rows:
+        found[status] += count
+    return Counts(total=found.total(), **{name: found[name] for name in ("accepted", "pending", "rejected", "void")})
+
+
+# Money
+
+
+def hour_lines(connection: Connection, source: PageSource, node: RowMapping, made: int) -> list[HourLine]:
+    """Return a worker's hours, oldest first: the last MAX_HOURS with work, and all whose pay is not settled."""
+    # 1. The first of these hours.
+    address = node["address"]
+    own = hour_tallies.c.node == address
+    last = select(hour_tallies.c.hour).where(own).distinct().order_by(hour_tallies.c.hour.desc()).limit(MAX_HOURS)
+    bounds = [connection.execute(select(func.min(last.subquery().c.hour))).scalar()]
+    unsettled = and_(commitments.c.node == address, commitments.c.index == node["settled"])
+    bounds.append(connection.execute(select(commitments.c.hour).where(unsettled)).scalar())
+    first = min((hour for hour in bounds if hour is not None), default=None)
+    if first is None:
+        return []
+    # 2. What was made in them, and what it pays.
+    query = select(*hour_tallies.c["hour", "status"], hour_tallies.c.count.label("n")).where(
+        own, hour_tallies.c.hour >= first
+    )
+    statuses: dict[int, list[tuple[str, int]]] = {}
+    for row in connection.execute(query):
+        statuses.setdefault(row.hour, []).append((row.status, row.n))
+    by_hour = {hour: counts_of(rows) for hour, rows in statuses.items()}
+    pay = source.terms.pay_of(node["work_class"])
+    account = Account(pay, made, node["settled"], int(node["void"]) // pay)
+    clock = PayClock(source.chain.now, source.chain.sealed_through, voting_seconds(connection, source.terms, address))
+    paid = pay_by_hour({hour: found.total for hour, found in by_hour.items() if found.total}, account, clock)
+    return [_hour_line(hour, by_hour[hour.hour]) for hour in paid]
+
+
+def _hour_line(hour: HourPay, made: Counts) -> HourLine:
+    return HourLine(
+        hour=hour.hour,
+        counts=made,
+        unsettled=hour.unsettled,
+        pay=hour.pay,
+        sealed=hour.sealed,
+        matures_at=hour.matures_at,
+        if_sealed=hour.if_sealed,
+        state=hour.state,
+    )
+
+
+def money_of(connection: Connection, source: PageSource, node: RowMapping, hours: Sequence[HourLine]) -> Money:
+    """Return a node's money. `hours`: all of which something is still to come, among others."""
+    terms, worker = source.terms, node["role"] == "worker"
+    paid = paid_to(node)
+    locked = terms.worker_stake if worker else terms.validator_stake
+    waiting = [hour for hour in hours if hour.unsettled]
+    pay = terms.pay_of(node["work_class"]) if worker else 0
+    day = source.chain.now // HOUR_SECONDS - DAY_HOURS
+    unrefuted = sum(hour.counts.accepted + hour.counts.pending for hour in hours if hour.hour > day)
+    newest = select(payments).where(payments.c.node == node["address"])
+    newest = newest.order_by(payments.c.block.desc(), payments.c.log_index.desc()).limit(MAX_LATEST)
+    ready = sum(hour.pay for hour in waiting if hour.state == "claimable")
+    return Money(
+        pay=pay,
+        maturing=sum(hour.pay for hour in waiting) - ready,
+        claimable=ready,
+        claimed=paid["claim"],
+        voided=paid["void"],
+        slashed=paid["slash"],
+        fined=paid["fine"],
+        day=unrefuted * pay,
+        stake=0 if node["status"] == "withdrawn" else max(0, locked - paid["slash"] - paid["fine"]),
+        waiting=waiting[:MAX_WAITING],
+        payments=[
+            PaymentLine(kind=row.kind, amount=int(row.amount), time=row.time, transaction=row.transaction)
+            for row in connection.execute(newest)
+        ],
+    )
+
+
+# Commitments and verdicts
+
+
+def commitment_page(
+    connection: Connection, source: PageSource, address: str, before: int | None, limit: int
+) -> CommitmentPage | None:
+    """Return a node's commitments before an index, newest first; None for a stranger."""
+    if connection.execute(select(nodes.c.address).where(nodes.c.address == address)).scalar() is None:
+        return None
+    lines = commitment_lines(connection, address, before, limit)
+    more = len(lines) == limit and lines[-1].index > 0
+    return CommitmentPage(run=source.run, node=address, commitments=lines, before=lines[-1].index if more else None)
+
+
+def commitment_lines(connection: Connection, node: str, before: int | None, limit: int) -> list[CommitmentLine]:
+    """Return the commitments of a node before an index, newest first."""
+    # 1. The commitments, with their files and what the trainer did with these.
+    work = and_(
+        uploads.c.node == commitments.c.node,
+        uploads.c.index == commitments.c.index,
+        uploads.c.root == commitments.c.root,
+    )
+    query = (
+        select(commitments, uploads.c.file_hash, uploads.c.size, spent.c.step.label("spent_in"), spent.c.used)
+        .outerjoin(uploads, work)
+        .outerjoin(spent, spent.c.file_hash == uploads.c.file_hash)
+        .where(commitments.c.node == node)
+        .order_by(commitments.c.index.desc())
+        .limit(limit)
+    )
+    if before is not None:
+        query = query.where(commitments.c.index < before)
+    rows = connection.execute(query).all()
+    if not rows:
+        return []
+    # 2. The verdicts on them: of rejections also what they measured.
+    judged = select(
+        *verdicts.c["index", "root", "accepted"],
+        case((verdicts.c.accepted, ""), else_=verdicts.c.document).label("text"),
+    ).where(verdicts.c.node == node, verdicts.c.index >= rows[-1].index, verdicts.c.index <= rows[0].index)
+    given: dict[Any, list[tuple[bool, str]]] = {}
+    for row in connection.execute(judged.order_by(verdicts.c.id)):
+        given.setdefault((row.index, row.root), []).append((row.accepted, row.text))
+    # 3. A line for each.
+    return [_commitment_line(row, given.get((row.index, row.root), [])) for row in rows]
+
+
+def _commitment_line(row: Any, given: Sequence[tuple[bool, str]]) -> CommitmentLine:
+    rejections = [Verdict.model_validate_json(document) for accepted, document in given if not accepted]
+    measured = next((verdict for verdict in rejections if verdict.measured is not None), None)
+    return CommitmentLine(
+        index=row.index,
+        step=row.step,
+        hour=row.hour,
+        status=row.status,
+        reason=row.reason,
+        accepts=len(given) - len(rejections),
+        rejections=len(rejections),
+        measured=measured and measured.measured,
+        threshold=measured and measured.threshold,
+        file_hash=row.file_hash,
+        size=row.size,
+        used_in=row.spent_in if row.used else None,
+        left_out=row.used is False or row.used == 0,
+    )
+
+
+def given_lines(connection: Connection, validator: str) -> list[GivenLine]:
+    """Return the last verdicts of a validator, newest first. Links of its hash chain are used in order."""
+    query = select(verdicts.c.document, verdicts.c.received).where(verdicts.c.validator == validator)
+    rows = connection.execute(query.order_by(verdicts.c.draw_index.desc()).limit(MAX_LATEST)).all()
+    found = [(Verdict.model_validate_json(text), received) for text, received in rows]
+    names = names_of(connection, [verdict.node for verdict, _ in found])
+    return [
+        GivenLine(
+            node=verdict.node,
+            name=names.get(verdict.node, ""),
+            index=verdict.index,
+            step=verdict.step,
+            accepted=verdict.accepted,
+            reason=verdict.reason,
+            received=received,
+        )
+        for verdict, received in found
+    ]

@@ -2,9 +2,28 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Final
 
+from pydantic import Field
+from sqlalchemy import Connection, and_, func, select
+
+from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.messages import Demand, Message
+from muster.protocol.terms import Terms
+from muster.protocol.work_rules import RunFacts, run_blocking_reason
+from orchestrator.page import series
+from orchestrator.page.members import Members
+from orchestrator.tables import cases, machines, nodes, scores, step_tallies, steps, tallies
+
+COST_STEPS: Final = 16
+"""Newest steps that the cost of a step is the median of."""
+MAX_KINDS: Final = 50
+"""Kinds of machines in the answer, those with the most devices."""
+MAX_BENCHMARKS: Final = 64
 
 
 class Counts(Message):
@@ -93,3 +112,146 @@ class Overview(Message):
     metrics_step: int | None = None
     """Step of the newest report."""
     benchmarks: list[BenchmarkLine] = Field(default_factory=list)
+
+
+# Making it
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What of an overview never changes."""
+
+    run: int
+    chain_id: int
+    title: str
+    about: str
+    owner: str
+    addresses: Mapping[str, str]
+    """Contracts."""
+    terms: Terms
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What changes without a write to the database, or is read by others already."""
+
+    block: int
+    block_time: int
+    escrow_free: int | None
+    facts: RunFacts
+    demand: Demand
+    members: Members
+
+
+@dataclass(frozen=True)
+class NewestReport:
+    """The numbers of the trainer's newest report that charts show."""
+
+    step: int
+    received: float
+    metrics: Mapping[str, float]
+
+
+def read_overview(connection: Connection, known: RunIdentity, state: RunState) -> Overview:
+    """Read what the overview says besides."""
+    facts, members, terms = state.facts, state.members, known.terms
+    report, made = newest_report(connection), commitment_counts(connection)
+    return Overview(
+        run=known.run,
+        chain_id=known.chain_id,
+        title=known.title,
+        about=known.about,
+        owner=known.owner,
+        trainer=terms.trainer,
+        addresses=dict(known.addresses),
+        time=time.time(),
+        block=state.block,
+        block_time=state.block_time,
+        step=facts.step,
+        reported=report.received if report else None,
+        step_seconds=facts.step_seconds,
+        finished=facts.finished,
+        blocked=run_blocking_reason(facts),
+        demand=state.demand,
+        workers=len(facts.workers),
+        validators=facts.validators,
+        groups_per_commitment=terms.groups_per_commitment,
+        rollouts_per_commitment=terms.positions,
+        commitments=made,
+        tokens=members.tokens,
+        tokens_uncounted=max(0, made.accepted - members.counted),
+        tokens_per_second=members.tokens_per_second,
+        machines=_machines(connection),
+        pay=[terms.pay_of(number) for number in range(len(terms.classes))],
+        step_cost=_step_cost(connection, terms, facts.step),
+        escrow_free=state.escrow_free,
+        claimed=members.claimed,
+        in_window=members.in_window,
+        slashed=members.slashed,
+        open_cases=open_cases(connection),
+        convicted=convicted_nodes(connection),
+        metrics=dict(series.newest_numbers(connection)),
+        metrics_step=report.step if report else None,
+        benchmarks=_benchmarks(connection),
+    )
+
+
+def commitment_counts(connection: Connection) -> Counts:
+    """Count all commitments by what became of them."""
+    query = select(tallies.c.status, func.sum(tallies.c["count"])).group_by(tallies.c.status)
+    found = {status: int(number) for status, number in connection.execute(query)}
+    return Counts(total=sum(found.values()), **found)
+
+
+def open_cases(connection: Connection) -> int:
+    return connection.execute(select(func.count()).select_from(cases).where(cases.c.outcome == "open")).scalar_one()
+
+
+def convicted_nodes(connection: Connection) -> int:
+    return connection.execute(select(func.count()).select_from(nodes).where(nodes.c.status == "jailed")).scalar_one()
+
+
+def newest_report(connection: Connection) -> NewestReport | None:
+    """Return the newest report; None before the first."""
+    row = connection.execute(select(steps.c.step, steps.c.received).order_by(steps.c.step.desc()).limit(1)).first()
+    return NewestReport(row.step, row.received, series.numbers_at(connection, row.step)) if row else None
+
+
+def _machines(connection: Connection) -> list[MachineKind]:
+    devices = func.sum(machines.c.devices)
+    query = select(machines.c.device, devices, func.count()).join(nodes, nodes.c.address == machines.c.node)
+    query = query.where(nodes.c.status == "active").group_by(machines.c.device)
+    rows = connection.execute(query.order_by(devices.desc(), machines.c.device).limit(MAX_KINDS))
+    return [MachineKind(device=device, devices=int(number), nodes=many) for device, number, many in rows]
+
+
+def _step_cost(connection: Connection, terms: Terms, latest: int | None) -> int | None:
+    """Return the median pay of the newest steps that work was done at, without the one that is under way."""
+    if not latest:
+        return None
+    query = select(step_tallies.c.step, step_tallies.c.work_class, step_tallies.c["count"])
+    recent = step_tallies.c.step.between(latest - COST_STEPS, latest - 1)
+    costs: dict[int, int] = {}
+    rows = connection.execute(query.where(recent, step_tallies.c.status.in_(("accepted", "pending"))))
+    for step, work_class, number in rows:
+        costs[step] = costs.get(step, 0) + number * terms.pay_of(work_class)
+    return round(median(costs.values())) if costs else None
+
+
+def _benchmarks(connection: Connection) -> list[BenchmarkLine]:
+    ends = func.min(scores.c.step).label("first"), func.max(scores.c.step).label("last")
+    of_all = select(scores.c.benchmark, *ends).group_by(scores.c.benchmark).order_by(scores.c.benchmark)
+    of_all = of_all.limit(MAX_BENCHMARKS).subquery()
+    first, last = scores.alias(), scores.alias()
+    query = (
+        select(first.c.step, first.c.score, last.c.document)
+        .join(of_all, and_(first.c.benchmark == of_all.c.benchmark, first.c.step == of_all.c.first))
+        .join(last, and_(last.c.benchmark == of_all.c.benchmark, last.c.step == of_all.c.last))
+        .order_by(of_all.c.benchmark)
+    )
+    lines = []
+    for first_step, first_score, document in connection.execute(query):
+        newest = BenchmarkScore.model_validate_json(document)
+        shown = newest.model_dump(include={"benchmark", "step", "score", "low", "high", "tasks"})
+        lines.append(BenchmarkLine(**shown, first_step=first_step, first_score=first_score))
+    return lines

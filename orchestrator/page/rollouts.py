@@ -1,23 +1,32 @@
-"""Show what the model writes: rows of accepted files, as text. A file is read in a process with limits."""
+"""Show what the model writes: rows of accepted files, as text. A file is read in processes of its own."""
 
 from __future__ import annotations
 
-from typing import Final
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
 
 from pydantic import Field
+from sqlalchemy import Connection, and_, select
 
+from muster.constants import MICRO
+from muster.errors import RefusedError, UnreachableError
+from muster.protocol.draws import group_draw
+from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Message
+from muster.tasksets.document import TaskSetPart
+from orchestrator import problems
+from orchestrator.page.reading import ReadingProcess
+from orchestrator.page.rows import RowRead, ShownText
+from orchestrator.page.source import PageSource, names_of
+from orchestrator.tables import checkpoints, commitments, file_tokens, nodes, step_tallies, uploads
 
-MAX_TEXT: Final = 20_000
-"""Characters of a prompt or a completion that are sent; `whole` of the text says how many there are."""
-
-
-class Text(Message):
-    """Text that a model or a stranger wrote: shown as text and never as anything else."""
-
-    text: str
-    whole: int
-    """Characters; more than `text` has where it was cut."""
+MAX_FILES: Final = 200
+"""Files of one answer."""
+COMPARED_SECONDS: Final = 600.0
+COMPARED_FILES: Final = 64
+"""Early and late files each whose draws are searched for a task that both have."""
 
 
 class ScorePart(Message):
@@ -44,10 +53,10 @@ class RolloutView(Message):
     task: int
     part: str
     environment: str
-    prompt: Text
-    thinking: Text | None
+    prompt: ShownText
+    thinking: ShownText | None
     """What stands before the end of the thinking, where the task asks for any."""
-    answer: Text
+    answer: ShownText
     budget: int
     tokens: int
     finish: str
@@ -81,6 +90,8 @@ class RolloutFiles(Message):
     last_step: int | None
     """Policy steps that there are accepted files of."""
     files: list[RolloutFile]
+    before: int | None
+    """Policy step to ask for the files before this; None at the end. Files of one step are not divided."""
 
 
 class BeforeAndAfter(Message):
@@ -90,3 +101,274 @@ class BeforeAndAfter(Message):
     same_task: bool
     before: RolloutView | None
     after: RolloutView | None
+    why: str = ""
+    """Why there are none, as a sentence."""
+
+
+@dataclass(frozen=True)
+class FileRow:
+    """An accepted file, and what its draws follow from."""
+
+    file_hash: str
+    node: str
+    index: int
+    step: int
+    size: int
+    tokens: int | None
+    work_class: int
+    entropy: str | None
+
+
+@dataclass(frozen=True)
+class FilePair:
+    """An early file and a late one, and the group of each to show."""
+
+    before: FileRow
+    before_group: int
+    after: FileRow
+    after_group: int
+    same_task: bool
+
+
+class Rollouts:
+    """Reads rollouts of one run. One per service."""
+
+    def __init__(
+        self, source: PageSource, reading: ReadingProcess, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._source = source
+        self._reading = reading
+        self._clock = clock
+        self._pair: tuple[float, BeforeAndAfter | None] = (0.0, None)
+        """The pair that is shown, and since when."""
+
+    def files(
+        self, connection: Connection, step: int | None, node: str | None, before: int | None, limit: int
+    ) -> RolloutFiles:
+        """Return accepted files, newest policy step first: of one step, of one node, or before a step."""
+        conditions = [commitments.c.status == "accepted"]
+        if step is not None:
+            conditions.append(commitments.c.step == step)
+        if node is not None:
+            conditions.append(commitments.c.node == node)
+        if before is not None:
+            conditions.append(commitments.c.step < before)
+        query = _accepted_files().where(*conditions).order_by(commitments.c.step.desc(), *_ORDER).limit(limit + 1)
+        rows = [FileRow(*row) for row in connection.execute(query)]
+        rows, rest = _whole_steps(rows, limit)
+        names = names_of(connection, [row.node for row in rows])
+        first, last = step_range(connection)
+        return RolloutFiles(
+            run=self._source.run,
+            rows=self._source.terms.positions,
+            first_step=first,
+            last_step=last,
+            files=[
+                RolloutFile(
+                    file_hash=row.file_hash,
+                    node=row.node,
+                    name=names.get(row.node, ""),
+                    index=row.index,
+                    policy_step=row.step,
+                    size=row.size,
+                    tokens=row.tokens,
+                )
+                for row in rows
+            ],
+            before=rest,
+        )
+
+    async def row(self, file_hash: str, position: int) -> RolloutView:
+        """Return a row of an accepted file.
+
+        Raises RefusedError for another file or position, and when too many wait; UnreachableError when it cannot be
+        read now.
+        """
+        found = await self._source.database.read(lambda connection: find_file(connection, file_hash))
+        if found is None:
+            raise problems.not_found(f"{file_hash} is not the file of an accepted commitment")
+        file, name = found
+        group = position // self._source.terms.group_size
+        if group >= self._source.terms.groups_per_commitment:
+            raise problems.not_found(f"a file of this run has {self._source.terms.positions} rows")
+        part = self._part(file, group)
+        read = await self._read(file, position, thinks=part is None or part.environment.thinks)
+        return self._view(file, name, position, part, read)
+
+    async def compared(self) -> BeforeAndAfter:
+        """Return an early row and a late one, to the same task where the draws of a few files have one in common.
+
+        Of a group its first sample is shown, so nothing is picked. A pair is shown for COMPARED_SECONDS.
+        """
+        made, pair = self._pair
+        if pair is None or self._clock() - made >= COMPARED_SECONDS:
+            try:
+                pair = await self._compare()
+            except (RefusedError, UnreachableError) as error:
+                return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=str(error))
+            if pair.after is not None:
+                self._pair = self._clock(), pair
+        return pair
+
+    async def _compare(self) -> BeforeAndAfter:
+        """Read an early row and a late one. Raises as `row`."""
+        pair = await self._source.database.read(self._ends)
+        if pair is None:
+            why = "no two steps have accepted work yet"
+            return BeforeAndAfter(run=self._source.run, same_task=False, before=None, after=None, why=why)
+        size = self._source.terms.group_size
+        return BeforeAndAfter(
+            run=self._source.run,
+            same_task=pair.same_task,
+            before=await self.row(pair.before.file_hash, pair.before_group * size),
+            after=await self.row(pair.after.file_hash, pair.after_group * size),
+        )
+
+    def _ends(self, connection: Connection) -> FilePair | None:
+        """Return an early file and a late one; None where there are no two steps that have any."""
+        query = _accepted_files().where(commitments.c.status == "accepted").limit(COMPARED_FILES)
+        orders = (commitments.c.step, *_ORDER), (commitments.c.step.desc(), *_ORDER)
+        early, late = ([FileRow(*row) for row in connection.execute(query.order_by(*order))] for order in orders)
+        if not early or early[0].step == late[0].step:
+            return None
+        return self._common_task(early, late) or FilePair(early[0], 0, late[0], 0, same_task=False)
+
+    def _common_task(self, early: Sequence[FileRow], late: Sequence[FileRow]) -> FilePair | None:
+        """Return the latest file with a task that an earlier one has, and the earliest that has it."""
+        first: dict[tuple[int, int], tuple[FileRow, int]] = {}
+        for file in early:
+            for group, task in enumerate(self._tasks(file)):
+                first.setdefault(task, (file, group))
+        for file in late:
+            for group, task in enumerate(self._tasks(file)):
+                if task in first and first[task][0].step < file.step:
+                    return FilePair(*first[task], file, group, same_task=True)
+        return None
+
+    def _tasks(self, file: FileRow) -> list[tuple[int, int]]:
+        """Return the task of each group as (part, index); none where the draws cannot be known."""
+        if self._source.attribution.document is None:
+            return []
+        return [self._source.attribution.locate(slot, file.step) for slot in self._slots(file)]
+
+    def _slots(self, file: FileRow) -> list[int]:
+        """Return the slot that each group was drawn; none where the entropy is not known."""
+        if file.entropy is None:
+            return []
+        terms = self._source.terms
+        base = self._source.attribution.draw_base(file.node, file.index, hash_bytes(file.entropy))
+        groups = range(terms.groups_per_commitment)
+        return [group_draw(base, group, terms, file.work_class).task for group in groups]
+
+    def _part(self, file: FileRow, group: int) -> TaskSetPart | None:
+        slots = self._slots(file)
+        return self._source.attribution.part_of(slots[group], file.step) if slots else None
+
+    async def _read(self, file: FileRow, position: int, *, thinks: bool) -> RowRead:
+        answer = await self._reading.ask(file.file_hash, position, thinks=thinks)
+        if answer.row is not None:
+            return answer.row
+        match answer.failure:
+            case "no_tokenizer":
+                raise problems.not_found(
+                    f"rollouts cannot be shown: {answer.why}",
+                    "put the model's files but its weights into orchestrator.run_folder",
+                )
+            case "storage" | "machine":
+                raise UnreachableError(f"{file.file_hash} cannot be read now: {answer.why}")
+        raise problems.not_found(f"{file.file_hash} cannot be shown: {answer.why or answer.failure}")
+
+    def _view(self, file: FileRow, name: str, position: int, part: TaskSetPart | None, read: RowRead) -> RolloutView:
+        return RolloutView(
+            run=self._source.run,
+            file_hash=file.file_hash,
+            node=file.node,
+            name=name,
+            index=file.index,
+            policy_step=file.step,
+            position=position,
+            rows=read.rows,
+            group=read.group,
+            sample=read.sample,
+            task=read.task,
+            part=part.name if part else "",
+            environment=part.environment.name if part else "",
+            prompt=read.prompt,
+            thinking=read.thinking,
+            answer=read.answer,
+            budget=read.budget,
+            tokens=read.tokens,
+            finish=read.finish,
+            graded=bool(read.parts),
+            reward=read.reward / MICRO,
+            length_reward=read.length_reward / MICRO,
+            parts=score_parts(part, read.parts),
+        )
+
+
+def score_parts(part: TaskSetPart | None, values: Sequence[int]) -> list[ScorePart]:
+    """Return the parts of a score by name. A row of private tests says nothing of a score. Pure."""
+    if part is None or len(values) != len(part.environment.parts):
+        return []
+    weights = part.environment.weights
+    return [
+        ScorePart(name=name, value=value / MICRO, weight=weights[name] / MICRO)
+        for name, value in zip(part.environment.parts, values, strict=True)
+    ]
+
+
+# Queries
+
+_ORDER: Final = (commitments.c.node, commitments.c.index.desc())
+
+
+def _accepted_files() -> Any:
+    """Return the query for FileRows; callers say which."""
+    work = and_(
+        uploads.c.node == commitments.c.node,
+        uploads.c.index == commitments.c.index,
+        uploads.c.root == commitments.c.root,
+    )
+    return (
+        select(
+            *uploads.c["file_hash", "node", "index"],
+            commitments.c.step,
+            uploads.c.size,
+            file_tokens.c.tokens,
+            nodes.c.work_class,
+            checkpoints.c.entropy,
+        )
+        .select_from(commitments)
+        .join(uploads, work)
+        .join(nodes, nodes.c.address == commitments.c.node)
+        .outerjoin(checkpoints, checkpoints.c.step == nodes.c.first_step)
+        .outerjoin(file_tokens, file_tokens.c.file_hash == uploads.c.file_hash)
+    )
+
+
+def find_file(connection: Connection, file_hash: str) -> tuple[FileRow, str] | None:
+    """Return an accepted file and the name of its node; None for a file that is none."""
+    query = _accepted_files().where(uploads.c.file_hash == file_hash, commitments.c.status == "accepted").limit(1)
+    row = connection.execute(query).one_or_none()
+    if row is None:
+        return None
+    return FileRow(*row), names_of(connection, [row.node]).get(row.node, "")
+
+
+def step_range(connection: Connection) -> tuple[int | None, int | None]:
+    """Return the first and the last policy step that there are accepted commitments of."""
+    some = select(step_tallies.c.step).where(step_tallies.c.status == "accepted", step_tallies.c.count > 0).limit(1)
+    first, last = (
+        connection.execute(some.order_by(order)).scalar() for order in (step_tallies.c.step, step_tallies.c.step.desc())
+    )
+    return first, last
+
+
+def _whole_steps(rows: list[FileRow], limit: int) -> tuple[list[FileRow], int | None]:
+    """Return as many rows as fit, of whole steps where more than one fits, and the step before which the rest is."""
+    if len(rows) <= limit:
+        return rows, None
+    last = rows[limit].step
+    whole = [row for row in rows[:limit] if row.step != last]
+    kept = whole or rows[:limit]
+    return kept, kept[-1].step

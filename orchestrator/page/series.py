@@ -21,6 +21,8 @@ LEVELS: Final = 7
 MAX_POINTS: Final = 2_000
 MAX_SERIES: Final = 16
 """Metrics in one answer."""
+MAX_ALL_POINTS: Final = 8_000
+"""Points of all metrics in one answer: many of them have fewer each."""
 MAX_NAMES: Final = 256
 """Metrics of a run; further ones are not kept."""
 MAX_NUMBER: Final = 1e100
@@ -133,21 +135,32 @@ def metric_names(connection: Connection) -> list[str]:
 
 def newest_numbers(connection: Connection) -> dict[str, float]:
     """Return the newest number of each metric."""
+    found = {name: newest_number(connection, name) for name in metric_names(connection)}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def newest_number(connection: Connection, name: str) -> float | None:
+    """Return the newest number of a metric; None for one that nobody has reported."""
     buckets = metric_buckets.c
-    found = {}
-    for name in metric_names(connection):
-        newest = select(buckets.total).where(buckets.name == name, buckets.level == 0)
-        found[name] = connection.execute(newest.order_by(buckets.bucket.desc()).limit(1)).scalar_one()
-    return found
+    newest = select(buckets.total).where(buckets.name == name, buckets.level == 0)
+    return connection.execute(newest.order_by(buckets.bucket.desc()).limit(1)).scalar()
 
 
-def newest_report(connection: Connection) -> int | None:
+def numbers_at(connection: Connection, step: int) -> dict[str, float]:
+    """Return the numbers of a step."""
+    buckets = metric_buckets.c
+    named = buckets.name.in_(metric_names(connection))
+    query = select(buckets.name, buckets.total).where(named, buckets.level == 0, buckets.bucket == step)
+    return {row.name: row.total for row in connection.execute(query)}
+
+
+def newest_step(connection: Connection) -> int | None:
     """Return the newest step that was reported."""
     return connection.execute(select(func.max(steps.c.step))).scalar()
 
 
 def metric_list(connection: Connection, run: int) -> MetricList:
-    return MetricList(run=run, newest=newest_report(connection), names=metric_names(connection))
+    return MetricList(run=run, newest=newest_step(connection), names=metric_names(connection))
 
 
 def steps_of_a_point(first: int, last: int, points: int) -> tuple[int, int]:
@@ -165,8 +178,8 @@ def steps_of_a_point(first: int, last: int, points: int) -> tuple[int, int]:
 def read_series(
     connection: Connection, run: int, names: Sequence[str], first: int, last: int, points: int
 ) -> SeriesPage:
-    """Return metrics over steps `first` to `last`, at most `points` of each."""
-    level, buckets_per_point = steps_of_a_point(first, last, points)
+    """Return metrics over steps `first` to `last`, at most `points` of each and MAX_ALL_POINTS together."""
+    level, buckets_per_point = steps_of_a_point(first, last, min(points, MAX_ALL_POINTS // max(1, len(names))))
     width = buckets_per_point * BASE**level
     buckets = metric_buckets.c
     point = (buckets.bucket // buckets_per_point).label("point")

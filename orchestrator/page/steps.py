@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from pydantic import Field
+from sqlalchemy import Connection, and_, select
 
-from muster.protocol.messages import Message
+from muster.protocol.messages import Message, StepReport
+from orchestrator.page.source import PageSource, names_of, rows_of
+from orchestrator.tables import checkpoints, commitments, step_tallies, steps, uploads
+
+WHOLE_BYTES: Final = "weights/bytes"
+DELTA_BYTES: Final = "weights/delta_bytes"
+"""Metrics by which the trainer says how large a step is (docs/training.md)."""
+REWARD: Final = "reward"
+HELD_OUT: Final = "held_out/reward"
+UNREFUTED: Final = ("pending", "accepted")
+"""What becomes of commitments that nobody refuted."""
 
 MAX_STEPS: Final = 200
 """Steps of one answer."""
@@ -51,11 +63,13 @@ class BatchFile(Message):
 
     file_hash: str
     node: str
+    """Empty where no upload of this file is known here; the rest is unknown then as well."""
     name: str
     index: int
     policy_step: int | None
     size: int | None
     rows: int
+    """Rollouts in it, as in every file that was accepted."""
 
 
 class StepView(Message):
@@ -71,6 +85,132 @@ class StepView(Message):
     batch_files: int = 0
     """How many there are; more than are listed where that is too many."""
     dropped: int = 0
+    """Files that the trainer will never use."""
     relays: list[str] = Field(default_factory=list)
     commands: list[str] = Field(default_factory=list)
-    """That fetch, check and serve it."""
+    """That fetch it checked against the chain, and serve it."""
+
+
+def step_page(
+    connection: Connection, source: PageSource, relays: Sequence[str], before: int | None, limit: int
+) -> StepPage:
+    """Return the steps before one, newest first, from chain and reports."""
+    numbers: set[int] = set()
+    for table in (checkpoints, steps):
+        query = select(table.c.step).order_by(table.c.step.desc()).limit(limit + 1)
+        if before is not None:
+            query = query.where(table.c.step < before)
+        numbers |= set(connection.execute(query).scalars())
+    newest = sorted(numbers, reverse=True)
+    rows = step_rows(connection, source, newest[:limit])
+    return StepPage(
+        run=source.run,
+        steps=rows,
+        before=newest[limit - 1] if len(newest) > limit else None,
+        relays=list(relays),
+    )
+
+
+def step_view(connection: Connection, source: PageSource, relays: Sequence[str], number: int) -> StepView | None:
+    """Return one step; None where neither chain nor trainer knows it."""
+    # 1. What the chain has, and what the trainer reported.
+    chain: Any = connection.execute(select(checkpoints).where(checkpoints.c.step == number)).one_or_none()
+    document = connection.execute(select(steps.c.document).where(steps.c.step == number)).scalar()
+    if chain is None and document is None:
+        return None
+    report = StepReport.model_validate_json(document) if document else None
+    (row,) = step_rows(connection, source, [number])
+    # 2. The files that it was made of.
+    batch = report.batch if report else []
+    return StepView(
+        run=source.run,
+        step=row,
+        entropy=chain and chain.entropy,
+        anchor=chain and chain.anchor,
+        block=chain and chain.block,
+        metrics=report.metrics if report else {},
+        stages=report.stages if report else {},
+        batch=batch_files(connection, source, batch[:MAX_BATCH]),
+        batch_files=len(batch),
+        dropped=len(report.dropped) if report else 0,
+        relays=list(relays),
+        commands=step_commands(source.run, number) if chain is not None else [],
+    )
+
+
+def step_rows(connection: Connection, source: PageSource, numbers: Sequence[int]) -> list[StepRow]:
+    """Return a row for each of these steps, in their order."""
+    query = select(*checkpoints.c["step", "manifest_root", "batch_root", "transaction"])
+    published = {row.step: row for row in rows_of(connection, query, checkpoints.c.step, numbers)}
+    query = select(*steps.c["step", "document", "received"])
+    reported = {row.step: row for row in rows_of(connection, query, steps.c.step, numbers)}
+    made: dict[int, list[Any]] = {}
+    for row in rows_of(connection, select(step_tallies), step_tallies.c.step, numbers):
+        made.setdefault(row.step, []).append(row)
+    found = []
+    for number in numbers:
+        chain, kept = published.get(number), reported.get(number)
+        report = StepReport.model_validate_json(kept.document) if kept else None
+        metrics = report.metrics if report else {}
+        found.append(
+            StepRow(
+                step=number,
+                manifest_root=chain and chain.manifest_root,
+                batch_root=chain and chain.batch_root,
+                transaction=chain and chain.transaction,
+                reported=kept and kept.received,
+                files=len(report.batch) if report else 0,
+                reward=metrics.get(REWARD),
+                held_out=metrics.get(HELD_OUT),
+                bytes=_whole(metrics, WHOLE_BYTES),
+                delta_bytes=_whole(metrics, DELTA_BYTES),
+                commitments=sum(row.count for row in made.get(number, [])),
+                cost=sum(
+                    row.count * source.terms.pay_of(row.work_class)
+                    for row in made.get(number, [])
+                    if row.status in UNREFUTED
+                ),
+            )
+        )
+    return found
+
+
+def batch_files(connection: Connection, source: PageSource, names: Sequence[str]) -> list[BatchFile]:
+    """Return the files of a batch in its order: who uploaded each, for which commitment."""
+    work = and_(
+        uploads.c.node == commitments.c.node,
+        uploads.c.index == commitments.c.index,
+        uploads.c.root == commitments.c.root,
+    )
+    query = select(*uploads.c["file_hash", "node", "index", "size"], commitments.c.step, commitments.c.status)
+    # Whoever uploads somebody else's file has it rejected, so the accepted one is shown where there are several.
+    rows = rows_of(connection, query.join(commitments, work), uploads.c.file_hash, names)
+    rows.sort(key=lambda row: row.status == "accepted")
+    found = {row.file_hash: row for row in rows}
+    called = names_of(connection, [row.node for row in found.values()])
+    return [_batch_file(name, found.get(name), called, source.terms.positions) for name in names]
+
+
+def _batch_file(name: str, row: Any, called: Mapping[str, str], rows: int) -> BatchFile:
+    if row is None:
+        return BatchFile(file_hash=name, node="", name="", index=0, policy_step=None, size=None, rows=rows)
+    return BatchFile(
+        file_hash=name,
+        node=row.node,
+        name=called.get(row.node, ""),
+        index=row.index,
+        policy_step=row.step,
+        size=row.size,
+        rows=rows,
+    )
+
+
+def step_commands(run: int, step: int) -> list[str]:
+    """Return what fetches a step checked against the chain, and what serves it on one's own machine."""
+    return [f"muster weights fetch --step {step}", f"muster serve {step} --run {run}"]
+
+
+def _whole(metrics: Mapping[str, float | None], name: str) -> int | None:
+    """Return a metric that counts bytes; None where it was not reported, or is no number of bytes."""
+    value = metrics.get(name)
+    return int(value) if value is not None and 0 <= value < 1 << 53 else None

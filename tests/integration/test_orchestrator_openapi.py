@@ -74,7 +74,7 @@ def test_as_a_stranger_sends_it(place):
         case.call_and_validate(checks=CHECKS, timeout=10)
 
     covered = each_operation(orchestrator, check)
-    assert len(covered) == 27
+    assert len(covered) == 40
     assert "PUT /v1/files/{name}" in covered
 
 

@@ -118,8 +118,8 @@ async def test_what_is_refused_takes_nobodys_place(listed: Environments, monkeyp
 
 def test_strangers_leave_room_for_members() -> None:
     """Sixteen keys, which cost nothing, used to fill the list of what waits."""
-    half, full = room.Counts(0, room.MAX_WAITING // 2, 0), room.Counts(0, room.MAX_WAITING, 0)
-    listed = room.Counts(room.MAX_LISTED // 2, 0, 0)
+    half, full = room.SubmissionCounts(0, room.MAX_WAITING // 2, 0), room.SubmissionCounts(0, room.MAX_WAITING, 0)
+    listed = room.SubmissionCounts(room.MAX_LISTED // 2, 0, 0)
     for counts, member, refused in (
         (half, False, True),
         (half, True, False),
@@ -155,7 +155,7 @@ async def test_what_cannot_be_listed_is_not_kept(listed: Environments, monkeypat
     [("anyone", False, False), ("members", True, False), ("members", False, True), ("nobody", True, True)],
 )
 def test_an_owner_may_take_those_of_members_only_or_none(submissions: str, member: bool, refused: bool) -> None:
-    found = room.refusal_of("0xab", room.Counts(0, 0, 0), submissions, member=member)
+    found = room.refusal_of("0xab", room.SubmissionCounts(0, 0, 0), submissions, member=member)
     assert (found is not None) == refused
 
 

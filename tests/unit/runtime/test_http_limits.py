@@ -22,6 +22,7 @@ from muster.runtime.http_limits import PIPELINED, ConnectionLimits, bounded_conf
 from orchestrator.__main__ import LIMITS
 
 ANSWER = b"x" * (64 << 20)
+QUIET_PART = b"y" * (8 << 20)
 PATIENCE = 20.0
 """Seconds for what takes a fraction of one on a machine that is not busy."""
 
@@ -37,8 +38,12 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     """Answer by path.
 
     /long answers with 64 MiB, /pieces with the same in pieces, /early before the body has come; /mine makes its
-    connection a member's, /hold waits, /headers answers with the names of the headers; anything else with its body.
+    connection a member's, /hold waits, /quiet pauses between its parts, /headers answers with the names of the headers;
+    anything else with its body.
     """
+    if scope["path"] == "/quiet":
+        await be_quiet(send)
+        return
     body = ANSWER if scope["path"] in ("/long", "/pieces") else b"early"
     connection = scope["state"]["connection"]
     if scope["path"] == "/mine":
@@ -57,6 +62,16 @@ async def app(scope: Any, receive: Any, send: Any) -> None:
     size = 1 << 16 if scope["path"] == "/pieces" else len(body) or 1
     for start in range(0, len(body), size):
         await send({"type": "http.response.body", "body": body[start : start + size], "more_body": True})
+    await send({"type": "http.response.body"})
+
+
+async def be_quiet(send: Any) -> None:
+    """Send three parts, each more than a socket holds, with pauses that are longer than a reader may take."""
+    length = str(3 * len(QUIET_PART)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    for number in range(3):
+        await asyncio.sleep(2.0 * number)
+        await send({"type": "http.response.body", "body": QUIET_PART, "more_body": True})
     await send({"type": "http.response.body"})
 
 
@@ -162,6 +177,19 @@ async def test_who_reads_too_slowly_is_cut() -> None:
                     received += len(piece)
                     await asyncio.sleep(len(piece) / (6 << 20))
         assert received < len(ANSWER)
+        writer.close()
+
+
+async def test_a_stream_that_is_quiet_by_itself_is_no_slow_readers() -> None:
+    """Its reader takes each part at once: that there was none for a while is nothing it could help."""
+    async with serving(ConnectionTable(1000), replace(QUICK, slowest_rate=64 << 20, stall_seconds=3.0)) as port:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"GET /quiet HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"\r\n\r\n")
+        async with asyncio.timeout(PATIENCE):
+            for _ in range(3):
+                assert await reader.readexactly(len(QUIET_PART)) == QUIET_PART
+        assert await ask((reader, writer), "/headers") == b"HTTP/1.1 200 OK"
         writer.close()
 
 

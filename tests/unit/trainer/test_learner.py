@@ -333,13 +333,17 @@ async def test_steps_that_a_kill_left_unpublished_are_published_in_order(initial
     calls: list[tuple[str, int]] = []
 
     class Publisher:
-        async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> None:
+        async def publish(self, metadata: CheckpointMetadata, model: Path, adapter: Path | None) -> dict[str, float]:
             assert adapter is None
             assert model == tmp_path / f"{metadata.step:06d}" / "model"
             calls.append(("publish", metadata.step))
+            return {"weights/bytes": 7.0}
 
-        async def report(self, metadata: CheckpointMetadata, *_: object, finished: bool) -> None:
+        async def report(
+            self, metadata: CheckpointMetadata, metrics: dict[str, float], *_: object, finished: bool
+        ) -> None:
             assert not finished
+            assert metrics == {**metadata.metrics, "weights/bytes": 7.0}
             calls.append(("report", metadata.step))
 
     trainer = Trainer(

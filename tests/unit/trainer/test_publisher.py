@@ -20,7 +20,9 @@ from muster.errors import (
     UnreachableError,
 )
 from muster.settings.schema import Settings
+from muster.shardcast.format.store import described
 from tests.support.commitment_samples import rules
+from tests.support.delta_samples import write_step
 from trainer.checkpoint import CheckpointMetadata
 from trainer.distributed import Ranks
 from trainer.launch import serve
@@ -36,6 +38,7 @@ class Chain:
         self.troubles = list(troubles)
         self.behind = behind
         self.published: list[object] = []
+        self.steps = 3
 
     async def await_pending(self) -> None:
         if self.troubles:
@@ -43,7 +46,7 @@ class Chain:
 
     async def call(self, call: object) -> Any:
         self.behind -= 1
-        return SimpleNamespace(steps=2 if self.behind >= 0 else 3)
+        return SimpleNamespace(steps=self.steps - 1 if self.behind >= 0 else self.steps)
 
     async def send(self, transaction: object) -> Any:
         self.published.append(transaction)
@@ -159,3 +162,21 @@ async def test_a_precision_that_nothing_would_compute_in_is_refused(monkeypatch:
     with pytest.raises(ConfigError, match=r"trainer\.precision is bfloat16") as caught:
         await serve(Settings.model_validate({"trainer": {"precision": "bfloat16"}}))
     assert "torchrun" in caught.value.hint
+
+
+async def test_a_step_says_what_it_and_its_difference_weigh(tmp_path: Path) -> None:
+    sizes = []
+    for step in range(2):
+        checkpoint = write_step(tmp_path / f"checkpoint-{step}", step)
+        chain = Chain()
+        chain.steps = step
+        publisher = publisher_on(chain, tmp_path)
+        sizes.append(await publisher.publish(CheckpointMetadata(step=step, batch_root=NO_BATCH), checkpoint, None))
+        assert len(chain.published) == 1
+    whole = sum(path.stat().st_size for path in (tmp_path / "checkpoint-0").iterdir())
+    assert sizes[0] == {"weights/bytes": whole}
+    ((_, difference),) = [
+        (version, made) for version, made in described(tmp_path / "weights") if made.base_step is not None
+    ]
+    assert sizes[1] == {"weights/bytes": whole, "weights/delta_bytes": difference.total_bytes}
+    assert 0 < difference.total_bytes < whole / 10

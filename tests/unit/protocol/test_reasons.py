@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from muster.cli.reasons import EXPLANATIONS, POOLED, explain
+from muster.protocol.reasons import EXPLANATIONS, POOLED, explain
 from muster.verification.rules import CommittedWork
 from tests.support.validator_samples import NODE, ROOT, verdict
 

@@ -1,0 +1,33 @@
+"""Say when pay matures: the twin of `contracts/libraries/Windows.sol`. Pure.
+
+Hours count from 1970, moments are seconds of the chain's clock. `sealed_through` is the hour through which a quorum of
+validators has sealed; `phases` are the seconds that voting in a case takes at most where a case against the node is
+open, else 0.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from muster.constants import HOUR_SECONDS, UNSEALED_WINDOW_HOURS, WINDOW_HOURS
+
+RESOLVING_SECONDS: Final = 24 * HOUR_SECONDS
+"""For whoever wants to end a case whose voting is over. Changing this breaks what people are told of frozen pay."""
+
+
+def end_of(hour: int) -> int:
+    """Return the second at which an hour ends."""
+    return (hour + 1) * HOUR_SECONDS
+
+
+def matures_at(hour: int, sealed_through: int) -> int:
+    """Return when the commitments of an hour mature."""
+    window = WINDOW_HOURS if hour <= sealed_through else UNSEALED_WINDOW_HOURS
+    return end_of(hour) + window * HOUR_SECONDS
+
+
+def payable_at(hour: int, sealed_through: int, phases: int) -> int:
+    """Return when the commitments of an hour can be claimed."""
+    if not phases:
+        return matures_at(hour, sealed_through)
+    return end_of(hour) + UNSEALED_WINDOW_HOURS * HOUR_SECONDS + phases + RESOLVING_SECONDS

@@ -1,0 +1,135 @@
+"""Answer what people ask of the whole run: overview, leaderboards, charts. Each answer is made once for all who ask.
+
+Answers are of this second, or up to MOST_SECONDS old where making them takes long: of a large run people look at
+numbers of a moment ago, and workers do not wait for the looking.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
+
+from sqlalchemy import Connection
+
+from orchestrator.attribution import Attribution
+from orchestrator.chain_follower import Follower
+from orchestrator.database import Database
+from orchestrator.page import series
+from orchestrator.page.feed import FeedLine
+from orchestrator.page.feed_log import read_feed
+from orchestrator.page.kept import KeptAnswers
+from orchestrator.page.leaderboard import Others, ValidatorOrder, ValidatorPage, WorkerOrder, WorkerPage
+from orchestrator.page.members import Members, read_members, read_others
+from orchestrator.page.overview import Overview, RunIdentity, RunState, read_overview
+from orchestrator.page.series import MetricList, SeriesPage
+from orchestrator.queries import Queries
+from orchestrator.relay_directory import RelayDirectory
+
+LEAST_SECONDS: Final = 1.0
+MOST_SECONDS: Final = 10.0
+SHARE: Final = 0.01
+"""Of the time may go into making one answer again and again, between these bounds."""
+
+FEED_LINES: Final = 60
+"""Of the feed that the page begins with."""
+
+T = TypeVar("T")
+
+
+class Boards:
+    """Answers about one run. One per service."""
+
+    def __init__(
+        self,
+        known: RunIdentity,
+        database: Database,
+        queries: Queries,
+        follower: Follower,
+        directory: RelayDirectory,
+        attribution: Attribution,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.known = known
+        self._database = database
+        self._queries = queries
+        self._follower = follower
+        self._directory = directory
+        self._attribution = attribution
+        self._clock = clock
+        self._kept = KeptAnswers(LEAST_SECONDS, clock)
+        self._charts = KeptAnswers(LEAST_SECONDS, clock)  # of their own: who asks for many must not displace the others
+        self._costly: dict[str, tuple[float, object]] = {}
+        """Answers that took long, and until when they are given again."""
+
+    async def overview(self) -> Overview:
+        async def make() -> Overview:
+            chain, members = self._queries.chain, await self.members()
+            state = RunState(
+                block=self._follower.head_number,
+                block_time=self._follower.head_time,
+                escrow_free=chain.free_escrow,
+                facts=await self._queries.facts(),
+                demand=await self._queries.demand(),
+                members=members,
+            )
+            return await self._at_times("overview", lambda connection: read_overview(connection, self.known, state))
+
+        return await self._kept.get("overview", make)
+
+    async def workers(self, order: WorkerOrder, offset: int, limit: int, search: str = "") -> WorkerPage:
+        total, lines = (await self.members()).workers.page(order, offset, limit, search)
+        return WorkerPage(run=self.known.run, order=order, offset=offset, total=total, workers=lines)
+
+    async def validators(self, order: ValidatorOrder, offset: int, limit: int, search: str = "") -> ValidatorPage:
+        total, lines = (await self.members()).validators.page(order, offset, limit, search)
+        return ValidatorPage(run=self.known.run, order=order, offset=offset, total=total, validators=lines)
+
+    async def feed(self) -> list[FeedLine]:
+        """Return the newest notable events, newest first."""
+        read = self._database.read
+        lines, _ = await self._kept.get("feed", lambda: read(lambda connection: read_feed(connection, 0, FEED_LINES)))
+        return lines[::-1]
+
+    async def others(self) -> Others:
+        def read(connection: Connection) -> Others:
+            authors = self._attribution.lines(connection)
+            return read_others(connection, self.known.run, self.known.terms, self._directory.known(), authors)
+
+        return await self._kept.get("others", lambda: self._at_times("others", read))
+
+    async def metrics(self) -> MetricList:
+        run = self.known.run
+        return await self._kept.get(
+            "metrics", lambda: self._database.read(lambda connection: series.metric_list(connection, run))
+        )
+
+    async def series(self, names: Sequence[str], first: int, last: int | None, points: int) -> SeriesPage:
+        """Return metrics over the steps from `first` to `last`, by default the newest."""
+
+        def read(connection: Connection) -> SeriesPage:
+            until = series.newest_step(connection) if last is None else last
+            until = max(first, until or 0)
+            return series.read_series(connection, self.known.run, names, first, until, points)
+
+        key = tuple(names), first, last, points
+        return await self._charts.get(key, lambda: self._database.read(read))
+
+    async def members(self) -> Members:
+        now = self._queries.chain.now
+
+        def read(connection: Connection) -> Members:
+            return read_members(connection, self.known.terms, now)
+
+        return await self._kept.get("members", lambda: self._at_times("members", read))
+
+    async def _at_times(self, key: str, make: Callable[[Connection], T]) -> T:
+        """Return an answer again for a while that follows from how long it took to make."""
+        until, answer = self._costly.get(key, (float("-inf"), None))
+        began = self._clock()
+        if began < until:
+            return answer  # type: ignore[return-value]
+        made = await self._database.read(make)
+        took = self._clock() - began
+        self._costly[key] = began + min(MOST_SECONDS, took / SHARE), made
+        return made

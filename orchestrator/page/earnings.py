@@ -1,0 +1,67 @@
+"""Say what workers made in the last day, for who thinks of joining."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from sqlalchemy import Connection, and_, func, select
+
+from muster.constants import HOUR_SECONDS
+from muster.protocol.announcements import DayEarnings
+from orchestrator.page.source import PageSource
+from orchestrator.page.steps import UNREFUTED
+from orchestrator.tables import hour_tallies, nodes
+
+DAY_SECONDS: Final = 24 * HOUR_SECONDS
+
+
+@dataclass(frozen=True)
+class WorkerDay:
+    """What one worker made in the hours that count."""
+
+    joined: int
+    """The chain's seconds."""
+    made: int
+    """Token wei: pay of commitments that nobody refuted."""
+
+
+def earnings_of(connection: Connection, source: PageSource) -> DayEarnings:
+    """Return what the workers that are active now made in the last day."""
+    hour = source.chain.now // HOUR_SECONDS
+    counted = and_(
+        hour_tallies.c.node == nodes.c.address,
+        hour_tallies.c.hour > hour - DAY_SECONDS // HOUR_SECONDS,
+        hour_tallies.c.status.in_(UNREFUTED),
+    )
+    query = (
+        select(nodes.c.joined, nodes.c.work_class, func.sum(hour_tallies.c.count))
+        .join(hour_tallies, counted)
+        .where(nodes.c.role == "worker", nodes.c.status == "active")
+        .group_by(nodes.c.address, nodes.c.joined, nodes.c.work_class)
+    )
+    days = [
+        WorkerDay(joined, int(count) * source.terms.pay_of(work_class))
+        for joined, work_class, count in connection.execute(query)
+    ]
+    return day_earnings(source.run, days, source.chain.now)
+
+
+def day_earnings(run: int, days: Iterable[WorkerDay], now: int) -> DayEarnings:
+    """Return the quartiles of what workers make in a day. Pure.
+
+    `now`: the chain's seconds. Counted are the hour that has begun and the 23 before it; of who joined in between, the
+    time since. What was made in less than a day is extended to one.
+    """
+    begin = (now // HOUR_SECONDS + 1) * HOUR_SECONDS - DAY_SECONDS
+    amounts = []
+    for day in days:
+        seconds = now - max(begin, day.joined)
+        if seconds >= HOUR_SECONDS and day.made:
+            amounts.append(day.made * DAY_SECONDS // seconds)
+    if not amounts:
+        return DayEarnings(run=run, workers=0, low=0, median=0, high=0)
+    amounts.sort()
+    low, median, high = (amounts[(len(amounts) - 1) * quarter // 4] for quarter in (1, 2, 3))
+    return DayEarnings(run=run, workers=len(amounts), low=low, median=median, high=high)

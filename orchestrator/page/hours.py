@@ -1,0 +1,89 @@
+"""Compute what became of a worker's pay, hour by hour, as the chain does. Pure.
+
+Every commitment of a node pays the same, indices rise with the hours, and a claim settles all up to an index
+(`Runs.claim`). So three numbers say what was paid: how many commitments there are, below which index they are settled,
+and how many of those were voided, which are the last ones: who loses unsettled pay commits no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from muster.protocol.windows import matures_at, payable_at
+
+HourState = Literal["maturing", "claimable", "settled", "frozen", "void"]
+
+
+@dataclass(frozen=True)
+class Account:
+    """What the chain keeps of a worker's pay."""
+
+    pay: int
+    """Token wei of one commitment."""
+    made: int
+    """Commitments."""
+    settled: int
+    """Those below this index are claimed or voided."""
+    voided: int
+    """How many of these were voided."""
+
+
+@dataclass(frozen=True)
+class PayClock:
+    """What decides when an hour's pay can be claimed."""
+
+    now: int
+    """The chain's seconds."""
+    sealed_through: int
+    phases: int
+    """Seconds that voting takes, if a case against the node is open; else 0."""
+
+
+@dataclass(frozen=True)
+class HourPay:
+    """One hour's pay."""
+
+    hour: int
+    unsettled: int
+    """Commitments that are neither paid nor voided."""
+    pay: int
+    """Token wei: what is still to come of it; without that, what was voided, or else what was paid."""
+    matures_at: int
+    if_sealed: int
+    sealed: bool
+    state: HourState
+
+
+def pay_by_hour(counts: Mapping[int, int], account: Account, clock: PayClock) -> list[HourPay]:
+    """Return the pay of hours, oldest first. `counts`: commitments by hour, of the last ones without a gap."""
+    found = []
+    first = account.made - sum(counts.values())  # index of the first commitment of the first hour
+    for hour in sorted(counts):
+        end = first + counts[hour]
+        found.append(_hour_pay(hour, first, end, account, clock))
+        first = end
+    return found
+
+
+def _hour_pay(hour: int, first: int, end: int, account: Account, clock: PayClock) -> HourPay:
+    """Return the pay of an hour whose commitments have the indices from `first` to before `end`."""
+    unsettled = max(0, end - max(first, account.settled))
+    voided_from = account.settled - account.voided
+    voided = max(0, min(end, account.settled) - max(first, voided_from))
+    payable = payable_at(hour, clock.sealed_through, clock.phases)
+    state: HourState
+    if unsettled:
+        state = "claimable" if clock.now >= payable else "frozen" if clock.phases else "maturing"
+    else:
+        state = "void" if voided else "settled"
+    return HourPay(
+        hour=hour,
+        unsettled=unsettled,
+        pay=(unsettled or voided or end - first) * account.pay,
+        matures_at=payable,
+        if_sealed=matures_at(hour, hour),
+        sealed=hour <= clock.sealed_through,
+        state=state,
+    )

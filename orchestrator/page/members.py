@@ -1,0 +1,216 @@
+"""Read who takes part in a run, and what each has done: from the tallies, whatever the number of commitments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import Connection, and_, func, select
+
+from muster.constants import HOUR_SECONDS
+from muster.protocol.terms import Terms
+from orchestrator.attribution import AuthorLine
+from orchestrator.page.leaderboard import (
+    MAX_LINES,
+    Board,
+    Others,
+    RelayLine,
+    TrainerLine,
+    ValidatorLine,
+    WorkerLine,
+)
+from orchestrator.page.tallies import paid_to
+from orchestrator.relay_directory import KnownRelay
+from orchestrator.tables import (
+    PAYMENTS,
+    cases,
+    checkpoints,
+    counts,
+    hour_tallies,
+    machines,
+    node_names,
+    nodes,
+    proofs,
+    seals,
+    served,
+    steps,
+    tallies,
+    votes,
+)
+
+DAY_HOURS: Final = 24
+SAID_SECONDS: Final = 900.0
+"""How long what a machine said of its speed counts."""
+
+_STATUSES: Final = ("accepted", "pending", "rejected", "void")
+
+
+@dataclass(frozen=True)
+class Members:
+    """Everybody who is registered, and sums over them."""
+
+    workers: Board[WorkerLine]
+    validators: Board[ValidatorLine]
+    claimed: int
+    in_window: int
+    slashed: int
+    """Token wei."""
+    tokens: int
+    counted: int
+    """Files whose tokens were counted."""
+    tokens_per_second: float
+    """Of active workers."""
+
+
+def read_members(connection: Connection, terms: Terms, now: int) -> Members:
+    """Read all nodes. `now`: the chain's second."""
+    # 1. What is known of each node, by its address. One query a table: joins of them take longer.
+    names = _rows_by_address(connection, select(node_names.c.node, node_names.c.name))
+    said = _rows_by_address(
+        connection, select(*machines.c["node", "device", "devices", "tokens_per_second", "received"])
+    )
+    work = _numbers(connection, select(*tallies.c["node", "status", "count"]))
+    done = _numbers(connection, select(counts))
+    lately = _rows_by_address(connection, _lately(now // HOUR_SECONDS - DAY_HOURS))
+    courts = _court(connection)
+    # 2. A row for each.
+    workers, validators = [], []
+    columns = ("address", "operator", "role", "status", "work_class", "settled", "joined", "hours", *PAYMENTS)
+    query = select(*nodes.c[columns]).order_by(nodes.c.block, nodes.c.address)
+    since, claimed, slashed = time.time() - SAID_SECONDS, 0, 0
+    for row in connection.execute(query).mappings():
+        address, paid = row["address"], paid_to(row)
+        device, devices, speed, received = said.get(address, ("", 0, 0.0, 0.0))
+        is_running = row["status"] == "active" and received >= since
+        claimed, slashed = claimed + paid["claim"], slashed + paid["slash"]
+        shared = {key: row[key] for key in ("address", "operator", "status")}
+        shared |= {"name": names.get(address, ("",))[0], "since": row["joined"], "device": device}
+        mine = done.get(address, {})
+        if row["role"] == "worker":
+            machine = {"devices": devices, "tokens_per_second": speed if is_running else 0.0}
+            money = {"earned": paid["claim"], "tokens": mine.get("tokens", 0)}
+            made = _of_worker(row, work.get(address, {}), lately.get(address, (0,))[0], terms, now)
+            workers.append({**shared, **machine, **money, **made})
+        else:
+            given = {"accepts": mine.get("accepts", 0), "rejections": mine.get("rejections", 0)}
+            money = {"slashed": paid["slash"], "fined": paid["fine"]}
+            in_court = courts.get(address, _NOTHING)
+            validators.append({**shared, **given, **money, **in_court, "inspections": sum(given.values())})
+    return Members(
+        workers=Board(WorkerLine, workers),
+        validators=Board(ValidatorLine, validators),
+        claimed=claimed,
+        in_window=sum(worker["in_window"] for worker in workers),
+        slashed=slashed,
+        tokens=sum(worker["tokens"] for worker in workers),
+        counted=sum(mine.get("counted", 0) for mine in done.values()),
+        tokens_per_second=sum(worker["tokens_per_second"] for worker in workers),
+    )
+
+
+def _rows_by_address(connection: Connection, query: Any) -> dict[str, Sequence[Any]]:
+    """Return the rows of a query whose first column is an address, by it and without it."""
+    rows: Any = connection.execute(query)
+    return {address: values for address, *values in rows}
+
+
+def _numbers(connection: Connection, query: Any) -> dict[str, dict[str, int]]:
+    """Return numbers of a query of address, kind and number, by the first two; those of one kind are added up."""
+    found: dict[str, dict[str, int]] = {}
+    rows: Any = connection.execute(query)
+    for address, kind, number in rows:
+        mine = found.setdefault(address, {})
+        mine[kind] = mine.get(kind, 0) + number
+    return found
+
+
+def _lately(first_hour: int) -> Any:
+    """Return the query for each node's commitments since an hour that nobody refuted."""
+    node = hour_tallies.c.node.concat("")  # else SQLite takes the index by node, and reads all hours
+    unrefuted = hour_tallies.c.status.in_(("accepted", "pending"))
+    query = select(node, func.sum(hour_tallies.c["count"]))
+    return query.where(hour_tallies.c.hour >= first_hour, unrefuted).group_by(node)
+
+
+def _of_worker(row: Mapping[Any, Any], made: Mapping[str, int], lately: int, terms: Terms, now: int) -> dict[str, Any]:
+    """Return the columns of a worker's line that follow from its commitments."""
+    by_status = {status: made.get(status, 0) for status in _STATUSES}
+    pay = terms.pay_of(row["work_class"])
+    return by_status | {
+        "work_class": row["work_class"],
+        "accepted_groups": by_status["accepted"] * terms.groups_per_commitment,
+        "in_window": max(0, sum(by_status.values()) - row["settled"]) * pay,
+        "day": int(lately) * pay,
+        "uptime": uptime(row["hours"], row["joined"], now),
+    }
+
+
+def uptime(hours: int, joined: int, now: int) -> float:
+    """Return the share of the chain's hours since a node joined in which it made a commitment. Pure."""
+    return min(1.0, hours / max(1, now // HOUR_SECONDS - joined // HOUR_SECONDS + 1))
+
+
+_NOTHING: Final[dict[str, int]] = dict.fromkeys(("won", "lost", "open", "votes", "absences", "seals"), 0)
+
+
+def _court(connection: Connection) -> dict[str, dict[str, int]]:
+    """Return what validators did in court, and how many hours they sealed."""
+    found: dict[str, dict[str, int]] = {}
+
+    def add(rows: Iterable[Any]) -> None:
+        for address, kind, number in rows:
+            if kind in _NOTHING:
+                mine = found.setdefault(address, dict(_NOTHING))
+                mine[kind] += number
+
+    kinds = {"guilty": "won", "not_guilty": "lost", "open": "open"}
+    opened = select(cases.c.challenger, cases.c.outcome, func.count()).group_by(cases.c.challenger, cases.c.outcome)
+    add((address, kinds.get(outcome), number) for address, outcome, number in connection.execute(opened))
+    queries = {
+        "won": select(proofs.c.prover, func.count()).group_by(proofs.c.prover),
+        "votes": select(votes.c.judge, func.count()).where(votes.c.guilty.is_not(None)).group_by(votes.c.judge),
+        "absences": select(votes.c.judge, func.count()).where(votes.c.absent).group_by(votes.c.judge),
+        "seals": select(seals.c.validator, func.count()).group_by(seals.c.validator),
+    }
+    for kind, query in queries.items():
+        add((address, kind, number) for address, number in connection.execute(query))
+    return found
+
+
+# Everybody else
+
+
+def read_others(
+    connection: Connection, run: int, terms: Terms, relays: Sequence[KnownRelay], authors: list[AuthorLine]
+) -> Others:
+    """Read who takes part without being a node."""
+    newest = select(steps.c.received).order_by(steps.c.step.desc()).limit(1)
+    updates = and_(counts.c.address == terms.trainer, counts.c.kind == "updates")
+    trainer = TrainerLine(
+        address=terms.trainer,
+        steps=connection.execute(select(func.count()).select_from(checkpoints)).scalar_one(),
+        updates=connection.execute(select(counts.c["count"]).where(updates)).scalar() or 0,
+        last=connection.execute(newest).scalar(),
+    )
+    lines = sorted(_relays(connection, relays), key=lambda line: (-line.bytes, line.url))
+    return Others(run=run, trainers=[trainer], relays=lines[:MAX_LINES], authors=authors[:MAX_LINES])
+
+
+def _relays(connection: Connection, relays: Sequence[KnownRelay]) -> list[RelayLine]:
+    """Return what nodes of others say that they received from each relay."""
+    columns = served.c.url, nodes.c.operator
+    query = select(*columns, func.sum(served.c.bytes), func.count()).join(nodes, nodes.c.address == served.c.node)
+    query = query.where(served.c.url.in_([relay.url for relay in relays])).group_by(*columns)
+    by_url: dict[str, list[tuple[str, int, int]]] = {relay.url: [] for relay in relays}
+    for url, operator, received, sayers in connection.execute(query):
+        by_url[url].append((operator, int(received), sayers))
+    lines = []
+    for relay in relays:
+        others = [said for said in by_url[relay.url] if said[0] != relay.operator]
+        received, sayers = sum(said[1] for said in others), sum(said[2] for said in others)
+        lines.append(
+            RelayLine(url=relay.url, operator=relay.operator, listed=relay.listed, bytes=received, nodes=sayers)
+        )
+    return lines

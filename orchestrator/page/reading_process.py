@@ -1,0 +1,158 @@
+"""The process that reads rollout files for the page: python -m orchestrator.page.reading_process.
+
+It belongs to one orchestrator (`orchestrator.page.reading`), which writes it JSON lines and reads JSON lines. It ends
+when these pipes are closed. So what takes long stays out of the process that serves the swarm: fetching a file from
+storage, unpacking its columns, decoding. Parsing itself happens in another process with limits
+(`muster.rollouts.reader`). It gives way to everything else on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from muster.clients.storage import ContentStore
+from muster.constants import MAX_FILE_BYTES
+from muster.errors import MalformedError, MismatchError, StorageError, UnreachableError
+from muster.rollouts.parquet import FileLimits
+from muster.rollouts.reader import RolloutReader
+from muster.rollouts.schema import Rollout
+from orchestrator.page.rows import ReadAnswer, ReadingSettings, ReadRequest, read_row
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+NICE: Final = 10
+"""Added to the priority number of this process and of the one that parses."""
+MAX_LINE: Final = 1 << 16
+MAX_CACHED_FILES: Final = 16
+MAX_CACHED_BYTES: Final = 48 << 20
+"""Of rows that were read lately: people page through a file row by row. One file is kept whatever its size."""
+
+_NO_FLOATS: Final = np.zeros(0, np.float32)
+
+
+class RowCache:
+    """The rows of files read last, without what nobody is shown."""
+
+    def __init__(self) -> None:
+        self._files: OrderedDict[str, list[Rollout]] = OrderedDict()
+        self._sizes: dict[str, int] = {}
+
+    def get(self, name: str) -> list[Rollout] | None:
+        if name in self._files:
+            self._files.move_to_end(name)
+        return self._files.get(name)
+
+    def put(self, name: str, rows: Sequence[Rollout]) -> list[Rollout]:
+        """Keep rows in place of those read longest ago; return them as they are kept."""
+        kept = [_slim(row) for row in rows]
+        self._files[name], self._sizes[name] = kept, sum(row.nbytes for row in kept)
+        while len(self._files) > 1 and (
+            len(self._files) > MAX_CACHED_FILES or sum(self._sizes.values()) > MAX_CACHED_BYTES
+        ):
+            oldest, _ = self._files.popitem(last=False)
+            del self._sizes[oldest]
+        return kept
+
+
+def _slim(row: Rollout) -> Rollout:
+    """Return a row without log-probabilities and proof, in arrays of its own."""
+    return replace(
+        row,
+        prompt_tokens=row.prompt_tokens.copy(),
+        completion_tokens=row.completion_tokens.copy(),
+        spans=row.spans.copy(),
+        parts=row.parts.copy(),
+        logprobs=_NO_FLOATS,
+        proof=b"",
+    )
+
+
+class FileReader:
+    """Answers requests about files of one run."""
+
+    def __init__(self, settings: ReadingSettings, reader: RolloutReader) -> None:
+        self._files = ContentStore(settings.storage_url, "files")
+        self._limits = FileLimits(settings.rows, settings.decoded_bytes)
+        self._reader = reader
+        self._tokenizer_path = settings.tokenizer
+        self._tokenizer: Tokenizer | None = None
+        self._cache = RowCache()
+
+    async def answer(self, request: ReadRequest) -> ReadAnswer:
+        """Answer a request, or say why there is no answer. Raises StorageError when storage fails."""
+        if request.position is not None and (lack := self._load_tokenizer()):
+            return ReadAnswer(id=request.id, failure="no_tokenizer", why=lack)
+        try:
+            rows = self._cache.get(request.file_hash) or await self._read(request.file_hash)
+        except (MalformedError, MismatchError) as error:
+            return ReadAnswer(id=request.id, failure="malformed", why=str(error))
+        except UnreachableError as error:
+            return ReadAnswer(id=request.id, failure="machine", why=str(error))
+        if rows is None:
+            return ReadAnswer(id=request.id, failure="missing")
+        if request.position is None:
+            return ReadAnswer(id=request.id, tokens=sum(len(row.completion_tokens) for row in rows))
+        if request.position >= len(rows):
+            return ReadAnswer(id=request.id, failure="no_row")
+        rows = self._cache.get(request.file_hash) or self._cache.put(request.file_hash, rows)
+        assert self._tokenizer is not None
+        row = read_row(self._tokenizer, rows[request.position], len(rows), request.thinking)
+        return ReadAnswer(id=request.id, row=row)
+
+    async def _read(self, name: str) -> list[Rollout] | None:
+        """Return the rows of a file; None when storage does not have it."""
+        if not await self._files.exists(name):
+            return None
+        return await self._reader.read(await self._files.get(name, MAX_FILE_BYTES), self._limits)
+
+    def _load_tokenizer(self) -> str:
+        """Load the run's tokenizer, once; return why it cannot be loaded, or "" when it is."""
+        if self._tokenizer is not None:
+            return ""
+        if not self._tokenizer_path:
+            return "orchestrator.run_folder has no tokenizer with the hash of the run's terms"
+        try:
+            from tokenizers import Tokenizer
+        except ImportError:
+            return "the package tokenizers is not installed"
+        try:
+            self._tokenizer = Tokenizer.from_file(self._tokenizer_path)
+        except Exception as error:  # noqa: BLE001 - the library raises nothing more exact
+            return f"the run's tokenizer cannot be loaded: {error}"
+        return ""
+
+
+async def serve() -> None:
+    """Answer requests until stdin is closed: the first line has the settings, each other one a request."""
+    lines = asyncio.StreamReader(MAX_LINE)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
+    settings = ReadingSettings.model_validate_json(await lines.readline())
+    async with RolloutReader() as reader, asyncio.TaskGroup() as group:
+        files = FileReader(settings, reader)
+        while line := await lines.readline():
+            group.create_task(_answer(files, ReadRequest.model_validate_json(line)))
+
+
+async def _answer(files: FileReader, request: ReadRequest) -> None:
+    try:
+        answer = await files.answer(request)
+    except StorageError as error:
+        answer = ReadAnswer(id=request.id, failure="storage", why=str(error))
+    sys.stdout.write(answer.model_dump_json() + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the orchestrator; this process ends with its pipe
+    os.nice(NICE)
+    asyncio.run(serve())

@@ -1,0 +1,104 @@
+"""Route requests about the whole run: what its page shows of the swarm, as JSON, and the stream that keeps it live."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Header, Query, Response
+
+from orchestrator import problems
+from orchestrator.page.leaderboard import (
+    MAX_LINES,
+    Others,
+    ValidatorOrder,
+    ValidatorPage,
+    WorkerOrder,
+    WorkerPage,
+)
+from orchestrator.page.overview import Overview
+from orchestrator.page.series import MAX_POINTS, MAX_SERIES, MetricList, SeriesPage
+from orchestrator.problems import documented
+from orchestrator.routing import Here, OurRun, json_response
+from orchestrator.tables import MAX_METRIC
+
+swarm = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(404, 422, 503))
+
+Offset = Annotated[int, Query(ge=0, lt=1 << 31)]
+Limit = Annotated[int, Query(ge=1, le=MAX_LINES)]
+Search = Annotated[str, Query(max_length=60)]
+Step = Annotated[int, Query(ge=0, lt=1 << 32)]
+MetricName = Annotated[str, Query(min_length=1, max_length=MAX_METRIC)]
+
+
+@swarm.get("/overview", response_model=Overview)
+async def overview(service: Here, _: OurRun) -> Response:
+    """Send what the run trains, how far it is, who works for it and what it waits for."""
+    return json_response((await service.boards.overview()).model_dump_json().encode())
+
+
+@swarm.get("/metrics", response_model=MetricList)
+async def metrics(service: Here, _: OurRun) -> Response:
+    """Send the names of the metrics that charts can show."""
+    return json_response((await service.boards.metrics()).model_dump_json().encode())
+
+
+@swarm.get("/series", response_model=SeriesPage)
+async def series(
+    service: Here,
+    _: OurRun,
+    name: Annotated[list[MetricName], Query(min_length=1, max_length=MAX_SERIES)],
+    first: Step = 0,
+    last: Annotated[int | None, Query(ge=0, lt=1 << 32)] = None,
+    points: Annotated[int, Query(ge=1, le=MAX_POINTS)] = 500,
+) -> Response:
+    """Send metrics over the steps from `first` to `last`, by default to the newest, in at most so many points."""
+    if last is not None and last < first:
+        raise problems.malformed(f"the steps end at {last}, before they begin at {first}")
+    page = await service.boards.series(name, first, last, points)
+    return json_response(page.model_dump_json().encode())
+
+
+@swarm.get("/workers", response_model=WorkerPage)
+async def workers(
+    service: Here,
+    _: OurRun,
+    order: WorkerOrder = "accepted",
+    offset: Offset = 0,
+    limit: Limit = 100,
+    search: Search = "",
+) -> Response:
+    """Send workers in an order, those that a search finds by name or address, from `offset` on."""
+    page = await service.boards.workers(order, offset, limit, search)
+    return json_response(page.model_dump_json().encode())
+
+
+@swarm.get("/validators", response_model=ValidatorPage)
+async def validators(
+    service: Here,
+    _: OurRun,
+    order: ValidatorOrder = "inspections",
+    offset: Offset = 0,
+    limit: Limit = 100,
+    search: Search = "",
+) -> Response:
+    """Send validators in an order, those that a search finds by name or address, from `offset` on."""
+    page = await service.boards.validators(order, offset, limit, search)
+    return json_response(page.model_dump_json().encode())
+
+
+@swarm.get("/others", response_model=Others)
+async def others(service: Here, _: OurRun) -> Response:
+    """Send who takes part without being a node: trainer, relays, authors of tasks."""
+    return json_response((await service.boards.others()).model_dump_json().encode())
+
+
+@swarm.get(
+    "/live",
+    response_class=Response,
+    responses={200: {"description": "Server-sent events, each a LiveState", "content": {"text/event-stream": {}}}},
+)
+async def live(
+    service: Here, _: OurRun, last_event_id: Annotated[str, Header(alias="Last-Event-ID", max_length=64)] = ""
+) -> Response:
+    """Send the state of the run, and again whenever it changes, with what happened since."""
+    return await service.hub.stream(last_event_id)

@@ -1,0 +1,164 @@
+"""Route HTTP requests for the documents about single things: nodes, commitments, cases, steps, rollouts, pictures.
+
+Reads are open to everybody, as in `orchestrator.app`.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final
+
+from eth_utils.address import to_checksum_address
+from fastapi import APIRouter, Path, Query, Response
+from pydantic import BaseModel
+
+from muster.protocol.announcements import DayEarnings
+from orchestrator import problems
+from orchestrator.page.commitments import CommitmentView
+from orchestrator.page.courtroom import MAX_CASES, CasePage, CaseView
+from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView
+from orchestrator.page.rollouts import MAX_FILES, BeforeAndAfter, RolloutFiles, RolloutView
+from orchestrator.page.steps import MAX_STEPS, StepPage, StepView
+from orchestrator.problems import documented
+from orchestrator.routing import AddressPath, HashPath, Here, Index, OurRun, json_response
+from orchestrator.tables import MAX_METRIC
+
+PICTURE_HEADERS: Final = {
+    "Cache-Control": "public, max-age=30",
+    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
+    "Cross-Origin-Resource-Policy": "cross-origin",
+    "X-Content-Type-Options": "nosniff",
+}
+"""Of pictures that other sites may show; as a document of its own one loads nothing and runs nothing."""
+
+SVG: Final = "image/svg+xml"
+_PICTURE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"description": "A picture", "content": {SVG: {"schema": {"type": "string"}}}}
+}
+
+Before = Annotated[int | None, Query(ge=0, lt=1 << 53)]
+Step = Annotated[int, Path(ge=0, lt=1 << 32)]
+CaseId = Annotated[int, Path(ge=0, lt=1 << 53)]
+
+work = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(404, 422, 503))
+
+
+@work.get("/nodes/{address}", response_model=NodeView)
+async def node(service: Here, _: OurRun, address: AddressPath) -> Response:
+    """Send one node: its work, what became of it, and its money by the hour."""
+    checksummed = to_checksum_address(address)
+    found = await service.views.node(checksummed)
+    if found is None:
+        raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
+    return _json(found)
+
+
+@work.get("/nodes/{address}/commitments", response_model=CommitmentPage)
+async def commitments(
+    service: Here,
+    _: OurRun,
+    address: AddressPath,
+    before: Before = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_COMMITMENTS)] = 50,
+) -> Response:
+    """Send a node's commitments, newest first."""
+    checksummed = to_checksum_address(address)
+    found = await service.views.commitments(checksummed, before, limit)
+    if found is None:
+        raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
+    return _json(found)
+
+
+@work.get("/nodes/{address}/commitments/{index}", response_model=CommitmentView)
+async def commitment(service: Here, _: OurRun, address: AddressPath, index: Index) -> Response:
+    """Send one commitment: what was drawn, what validators measured, and what reproduces it."""
+    checksummed = to_checksum_address(address)
+    found = await service.views.commitment(checksummed, index)
+    if found is None:
+        raise problems.not_found(f"{checksummed} has made no commitment {index} in run {service.run}")
+    return _json(found)
+
+
+@work.get("/cases", response_model=CasePage)
+async def cases(
+    service: Here, _: OurRun, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_CASES)] = 50
+) -> Response:
+    """Send cases, newest first, and the newest proofs."""
+    return _json(await service.views.cases(before, limit))
+
+
+@work.get("/cases/{case}", response_model=CaseView)
+async def one_case(service: Here, _: OurRun, case: CaseId) -> Response:
+    """Send one case: charge, votes, deadlines, and what re-runs its evidence."""
+    found = await service.views.case(case)
+    if found is None:
+        raise problems.not_found(f"there is no case {case} in run {service.run}", "muster slash list")
+    return _json(found)
+
+
+@work.get("/checkpoints", response_model=StepPage)
+async def checkpoints(
+    service: Here, _: OurRun, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = 50
+) -> Response:
+    """Send steps, newest first: roots on chain, sizes, rewards, cost."""
+    return _json(await service.views.steps(before, limit))
+
+
+@work.get("/checkpoints/{step}", response_model=StepView)
+async def checkpoint(service: Here, _: OurRun, step: Step) -> Response:
+    """Send one step, and the batch that it was made of."""
+    found = await service.views.step(step)
+    if found is None:
+        raise problems.not_found(f"run {service.run} has no step {step} yet")
+    return _json(found)
+
+
+@work.get("/rollouts", response_model=RolloutFiles)
+async def rollout_files(
+    service: Here,
+    _: OurRun,
+    step: Annotated[int | None, Query(ge=0, lt=1 << 32)] = None,
+    node: Annotated[str | None, Query(pattern=r"^0x[0-9a-fA-F]{40}$")] = None,
+    before: Before = None,
+    limit: Annotated[int, Query(ge=1, le=MAX_FILES)] = 50,
+) -> Response:
+    """Send accepted files, newest policy step first: of one step, of one node, or before a step."""
+    address = None if node is None else to_checksum_address(node)
+    return _json(await service.views.files(step, address, before, limit))
+
+
+@work.get("/rollouts/compared", response_model=BeforeAndAfter)
+async def compared(service: Here, _: OurRun) -> Response:
+    """Send an early answer and a late one, to the same task where the files have one in common."""
+    return _json(await service.views.compared())
+
+
+@work.get("/rollouts/{file_hash}", response_model=RolloutView)
+async def rollout(
+    service: Here, _: OurRun, file_hash: HashPath, position: Annotated[int, Query(ge=0, lt=1 << 32)] = 0
+) -> Response:
+    """Send one row of an accepted file as text: what a model wrote, and what it is worth."""
+    return _json(await service.views.rollout(file_hash, position))
+
+
+@work.get("/earnings", response_model=DayEarnings)
+async def earnings(service: Here, _: OurRun) -> Response:
+    """Send what workers that are active now made in the last day."""
+    return _json(await service.views.earnings())
+
+
+@work.get("/badge.svg", response_class=Response, responses=_PICTURE)
+async def badge(service: Here, _: OurRun) -> Response:
+    """Send a badge with the newest step and held-out score, for other sites."""
+    return Response(await service.views.badge(), headers=PICTURE_HEADERS, media_type=SVG)
+
+
+@work.get("/charts/{metric:path}.svg", response_class=Response, responses=_PICTURE)
+async def chart(
+    service: Here, _: OurRun, metric: Annotated[str, Path(min_length=1, max_length=MAX_METRIC)]
+) -> Response:
+    """Send a chart of a metric over the whole run, for other sites."""
+    return Response(await service.views.chart(metric), headers=PICTURE_HEADERS, media_type=SVG)
+
+
+def _json(document: BaseModel) -> Response:
+    return json_response(document.model_dump_json().encode())

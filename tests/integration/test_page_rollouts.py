@@ -1,0 +1,265 @@
+"""Rollouts, steps and pictures over HTTP, from a real file with hostile completions. Real chain, real processes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import httpx2
+import psutil
+import pytest
+
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.models.files import tokenizer_hash
+from muster.protocol.draws import DrawSource, draw_of
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import StepReport
+from muster.rollouts.leaves import rollout_tree
+from muster.rollouts.parquet import write_rollouts
+from muster.rollouts.schema import Rollout
+from muster.tasksets.generated import make_task_set
+from orchestrator.page.rows import MAX_TEXT
+from tests.support.s3_servers import Endpoint
+from tests.support.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+
+READING = "orchestrator.page.reading_process"
+
+
+@pytest.fixture(scope="module")
+def run_fixture(
+    deployment: Any, database_kind: str, s3: Endpoint | None, tmp_path_factory: pytest.TempPathFactory
+) -> RunFixture:
+    """A run whose folder has its tokenizer and its tasks."""
+    folder = tmp_path_factory.mktemp("rollouts")
+    save_tokenizer(folder / "run" / "model")
+    tasks = make_task_set(1, train=16, held_out=4, folder=folder / "run" / "tasks")
+    run_fixture = asyncio.run(
+        RunFixture.build(
+            folder,
+            deployment.settings,
+            seed=f"rollouts {database_kind}",
+            workers=("w1",),
+            tokenizer_hash=tokenizer_hash(folder / "run" / "model"),
+            task_root=tasks.root,
+            task_count=tasks.size,
+            max_completion_tokens=2048,
+            max_prompt_tokens=256,
+        )
+    )
+    run_fixture.s3 = s3
+    asyncio.run(run_fixture.publish(0))
+    return run_fixture
+
+
+@pytest.fixture(scope="module")
+def orchestrator(
+    run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Orchestrator]:
+    folder = tmp_path_factory.mktemp("page")
+    running = Orchestrator(
+        run_fixture,
+        folder / "orchestrator",
+        database_url=new_database_url(),
+        extra=f'run_folder = "{run_fixture.folder / "run"}"',
+    ).start()
+    yield running
+    code, errors = running.stop()
+    assert code == 0, errors
+    assert '"level": "error"' not in (folder / "orchestrator" / "log.jsonl").read_text()
+
+
+def hostile_rows(run_fixture: RunFixture) -> list[Rollout]:
+    """The rows of a commitment: hostile texts, invalid token ids, and a line of a megabyte."""
+    invalid = [*ids_of("before"), len(text_tokenizer()) + 7, -1, *ids_of("after")]
+    completions = [ids_of(text) for text in HOSTILE]
+    completions += [invalid, ids_of(LONG * 1049), ids_of("plain"), ids_of("\n" * 300)]
+    return [
+        text_row(i, completion_tokens=tokens, stop=False, run=run_fixture.run, step=0, group=i // 2, sample=i % 2)
+        for i, tokens in enumerate(completions)
+    ]
+
+
+class Page:
+    """An orchestrator, and a worker whose files are accepted."""
+
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
+        self.run_fixture = run_fixture
+        self.orchestrator = orchestrator
+        self.node = run_fixture.key("w1").address
+
+    async def work(self, index: int, rows: list[Rollout], *, accept: bool = True, step: int = 0) -> str:
+        data, root = write_rollouts(rows), "0x" + rollout_tree(rows).root.hex()
+        url = self.orchestrator.url
+        async with self.run_fixture.client(url, "w1") as client:
+            await client.put_file(data, self.run_fixture.run, index, root)
+        await self.run_fixture.commit("w1", index, root, step)
+        name = content_hash(data)
+        for validator in ("v1", "v2") if accept else ():
+            async with self.run_fixture.client(url, validator) as client:
+                await client.post_verdict(self.run_fixture.verdict(validator, "w1", index, root, name, step=step))
+        return name
+
+    async def get(self, path: str, **query: object) -> httpx2.Response:
+        async with httpx2.AsyncClient(timeout=60) as client:
+            url = f"{self.orchestrator.url}/v1/runs/{self.run_fixture.run}{path}"
+            return await client.get(url, params={k: str(v) for k, v in query.items()})
+
+    async def document(self, path: str, **query: object) -> Any:
+        response = await self.get(path, **query)
+        assert response.status_code == 200, response.text
+        assert response.headers["content-type"] == "application/json"
+        return response.json()
+
+
+@pytest.fixture
+def page(run_fixture: RunFixture, orchestrator: Orchestrator) -> Page:
+    return Page(run_fixture, orchestrator)
+
+
+async def until(what: str, condition: Callable[[], Awaitable[bool]], seconds: float = 30) -> None:
+    deadline = time.monotonic() + seconds
+    while not await condition():
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
+        await asyncio.sleep(0.1)
+
+
+async def test_the_story(page: Page) -> None:
+    rows = hostile_rows(page.run_fixture)
+    name = await page.work(0, rows)
+    pending = await page.work(1, [text_row(i, run=page.run_fixture.run) for i in range(8)], accept=False)
+
+    async def is_listed() -> bool:
+        return [file["file_hash"] for file in (await page.document("/rollouts"))["files"]] == [name]
+
+    await until("the accepted file is listed, and no other", is_listed)
+    await _rows_are_text(page, name, rows)
+    await _draws_name_the_tasks(page)
+    await _only_accepted_files(page, name, pending)
+    await _tokens_are_counted(page, name, rows)
+    await _a_step_has_its_batch(page, name)
+    await _pictures_for_other_sites(page)
+    await _nothing_runs_after_the_end(page, name)
+
+
+async def _rows_are_text(page: Page, name: str, rows: list[Rollout]) -> None:
+    for position, text in enumerate(HOSTILE):
+        response = await page.get(f"/rollouts/{name}", position=position)
+        assert response.headers["content-type"] == "application/json"
+        found = response.json()
+        thinking, answer = found["thinking"], found["answer"]
+        assert (thinking["text"], answer["text"]) == (text, ""), "nobody ended the thinking"
+        assert b"\x1b" not in response.content, "JSON writes control characters as escapes"
+        assert (found["node"], found["index"], found["policy_step"], found["rows"]) == (page.node, 0, 0, 8)
+    invalid, megabyte, plain, lines = [
+        (await page.document(f"/rollouts/{name}", position=position))["thinking"] for position in range(4, 8)
+    ]
+    assert invalid == {"text": "before\ufffd\ufffdafter", "whole": 13}
+    assert megabyte == {"text": "y" * MAX_TEXT, "whole": 1_049_000}
+    assert (plain["text"], lines["text"]) == ("plain", "\n" * 300)
+    beyond = await page.get(f"/rollouts/{name}", position=8)
+    assert (beyond.status_code, beyond.json()["detail"]) == (404, "a file of this run has 8 rows")
+
+
+async def _draws_name_the_tasks(page: Page) -> None:
+    """A commitment's page draws what workers and validators draw."""
+    run_fixture = page.run_fixture
+    async with run_fixture.chain("stranger") as chain:
+        terms, entropy = await chain.terms(run_fixture.run), (await chain.checkpoint(run_fixture.run, 0)).entropy
+    drawn = draw_of(
+        DrawSource(page.node, entropy, 0), 0, terms,
+        chain_id=run_fixture.book.chain_id, runs=run_fixture.book.runs, run=run_fixture.run,
+    )  # fmt: skip
+    found = await page.document(f"/nodes/{page.node}/commitments/0")
+    assert [(group["task"], group["budget"]) for group in found["groups"]] == [
+        (group.task, group.budget) for group in drawn.groups
+    ]
+    assert {group["part"] for group in found["groups"]} == {"sort"}
+    assert found["why"] == "Accepted: 2 validators inspected it and found nothing wrong."
+    assert (await page.get(f"/nodes/{page.node}/commitments/9")).status_code == 404
+
+
+async def _only_accepted_files(page: Page, name: str, pending: str) -> None:
+    refused = await page.get(f"/rollouts/{pending}")
+    assert (refused.status_code, refused.json()["title"]) == (404, "Not found")
+    assert (await page.get("/rollouts/0x" + "00" * 32)).status_code == 404
+    compared = await page.document("/rollouts/compared")
+    assert (compared["before"], compared["after"]) == (None, None)
+    assert compared["why"] == "no two steps have accepted work yet"
+
+
+async def _tokens_are_counted(page: Page, name: str, rows: list[Rollout]) -> None:
+    tokens = sum(len(row.completion_tokens) for row in rows)
+
+    async def are_counted() -> bool:
+        return (await page.document("/rollouts"))["files"][0]["tokens"] == tokens
+
+    await until("its tokens are counted", are_counted)
+    assert (await page.document(f"/nodes/{page.node}"))["tokens"] == tokens
+
+
+async def _a_step_has_its_batch(page: Page, name: str) -> None:
+    metrics = {"reward": 0.5, "weights/bytes": 1000.0, "weights/delta_bytes": 10.0}
+    async with page.run_fixture.client(page.orchestrator.url, "trainer") as trainer:
+        await trainer.post_step(StepReport(run=page.run_fixture.run, step=1, metrics=metrics, batch=[name]))
+    await page.run_fixture.publish(1)
+
+    async def is_published() -> bool:
+        response = await page.get("/checkpoints/1")
+        return response.status_code == 200 and response.json()["block"] is not None
+
+    await until("the step is on chain and reported", is_published)
+    found = await page.document("/checkpoints/1")
+    assert [(file["file_hash"], file["node"], file["index"]) for file in found["batch"]] == [(name, page.node, 0)]
+    assert (found["step"]["bytes"], found["step"]["delta_bytes"], found["step"]["files"]) == (1000, 10, 1)
+    assert found["relays"] == ["http://127.0.0.1:9"]
+    newest = (await page.document("/checkpoints"))["steps"]
+    assert [row["step"] for row in newest] == [1, 0]
+    assert (newest[1]["commitments"], newest[1]["cost"]) == (2, 2 * 2 * 10**18)
+    line = (await page.document(f"/nodes/{page.node}/commitments"))["commitments"][-1]
+    assert (line["used_in"], line["status"]) == (1, "accepted")
+
+
+async def _pictures_for_other_sites(page: Page) -> None:
+    for path in ("/badge.svg", "/charts/reward.svg", "/charts/held_out/reward.svg"):
+        response = await page.get(path)
+        assert response.status_code == 200
+        assert response.headers["content-type"].startswith("image/svg+xml")
+        assert response.headers["cache-control"] == "public, max-age=30"
+        assert response.headers["cross-origin-resource-policy"] == "cross-origin"
+        assert response.headers["content-security-policy"] == "default-src 'none'; style-src 'unsafe-inline'"
+        assert "script" not in response.text
+    badge = await page.get("/badge.svg")
+    assert f"Muster, run {page.run_fixture.run}" in badge.text
+    assert (await page.get("/charts/" + "x" * 81 + ".svg")).status_code == 422
+    earnings = await page.document("/earnings")
+    assert (earnings["run"], earnings["workers"]) == (page.run_fixture.run, 0)
+
+
+async def _nothing_runs_after_the_end(page: Page, name: str) -> None:
+    """The reading process ends with the orchestrator, killed or told to stop; the next one starts its own."""
+    assert page.orchestrator.process is not None
+    readers = _readers(page.orchestrator)
+    assert len(readers) == 1
+    assert os.getpriority(os.PRIO_PROCESS, readers[0].pid) > os.getpriority(
+        os.PRIO_PROCESS, page.orchestrator.process.pid
+    )
+    page.orchestrator.kill()
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, 10)
+    assert (len(gone), alive) == (1, [])
+    await asyncio.to_thread(page.orchestrator.start)
+    await page.document(f"/rollouts/{name}")
+    readers = _readers(page.orchestrator)
+    assert len(readers) == 1
+    await asyncio.to_thread(page.orchestrator.stop)
+    gone, alive = await asyncio.to_thread(psutil.wait_procs, readers, 10)
+    assert (len(gone), alive) == (1, [])
+    await asyncio.to_thread(page.orchestrator.start)
+
+
+def _readers(orchestrator: Orchestrator) -> list[psutil.Process]:
+    assert orchestrator.process is not None
+    children = psutil.Process(orchestrator.process.pid).children(recursive=True)
+    return [child for child in children if READING in child.cmdline()]

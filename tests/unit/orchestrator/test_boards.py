@@ -1,0 +1,346 @@
+"""What the page says of a whole run: each number as it follows from what happened, each list a slice of a ranking."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, insert
+
+from benchmarks.testbed.run_fixture import TOKEN
+from muster.constants import HOUR_SECONDS
+from muster.contracts.court import AbsenceReported, Flaw, Kind, Outcome, Refuted, VoteRevealed
+from muster.contracts.registry import Fined
+from muster.contracts.runs import Claimed, HourSealed
+from muster.protocol.announcements import BenchmarkScore
+from muster.protocol.eip712 import UNSIGNED
+from muster.protocol.messages import RelayOffer, SignedRequest, StepReport
+from orchestrator import tables
+from orchestrator.attribution import Attribution
+from orchestrator.auth import Caller
+from orchestrator.database import Database
+from orchestrator.page import boards as boards_module
+from orchestrator.page import members as members_module
+from orchestrator.page import tallies
+from orchestrator.page.boards import Boards
+from orchestrator.page.leaderboard import ValidatorLine, WorkerLine
+from orchestrator.page.members import uptime
+from orchestrator.page.overview import BenchmarkLine, MachineKind, RunIdentity
+from orchestrator.queries import NodeRecord
+from orchestrator.relay_directory import RelayDirectory
+from orchestrator.reports import KeptReport
+from orchestrator.run_facts import ChainState
+from tests.support.told_run import OPERATOR, TERMS, TRAINER, VALIDATORS, WORKERS, ToldRun, file_hash
+
+ANNE, BERT, CLEO = WORKERS
+VERA, WILL, XENA = VALIDATORS
+OWNER, OTHER = "0x" + "e" * 40, "0x" + "f" * 40
+NOW = 101 * HOUR_SECONDS + 60
+OWN, SHARED = "https://own.example", "https://shared.example"
+
+
+class Told:
+    """A run in which something of everything has happened, and its boards."""
+
+    def __init__(self, database: Database, folder: Path) -> None:
+        self.run = ToldRun(database, folder)
+        self.database = database
+        self.queries = self.run.queries
+        self.queries.chain = ChainState(now=NOW, min_validators=1, free_escrow=90 * TOKEN)
+        self.directory = RelayDirectory(1, "https://hub.example", [OWN], database, storage_url=f"file:{folder}")
+        follower: Any = SimpleNamespace(head_number=30, head_time=NOW)
+        known = RunIdentity(1, 31337, "Sums", "Adds numbers.", OWNER, {"runs": OTHER}, TERMS)
+        attribution = Attribution(31337, OTHER, 1, TERMS, None)
+        self.now = 0.0
+        """The clock of the boards."""
+        self.boards = Boards(
+            known, database, self.queries, follower, self.directory, attribution, clock=lambda: self.now
+        )
+
+    async def happen(self) -> None:
+        run = self.run
+        await run.begin()  # Anne, Bert and Cleo make two commitments each, at step 0, in hours 100 and 101
+        await run.commit(ANNE, 3, 101)
+        # 1. Anne's first two are accepted. Bert's first is rejected, and proven false in court.
+        await run.judge(VERA, 0, None)
+        await run.judge(WILL, 1, None)
+        await run.judge(VERA, 2, "wrong_root")
+        await run.accuse(VERA, 2)
+        await run.happen(VoteRevealed, 0, WILL, True)
+        await run.happen(AbsenceReported, 0, XENA, OPERATOR, False)
+        await run.resolve(0, Outcome.GUILTY)
+        await run.convict(BERT)
+        await run.accuse(WILL, 0)
+        await run.resolve(1, Outcome.NOT_GUILTY)
+        await run.accuse(WILL, 4)
+        await run.happen(Refuted, BERT, 1, XENA, Kind.WRONG_DRAW, 0, Flaw.WRONG_SEED)
+        # 2. Money and hours.
+        await run.happen(Claimed, 1, ANNE, 0, 2 * TOKEN)
+        await run.happen(Fined, XENA, 1, 8 * TOKEN)
+        await run.happen(HourSealed, 1, 100, VERA, bytes(32))
+        # 3. Files, tokens, reports.
+        await run.upload(0, 1)
+        await run.upload(1, 2)
+        await self.report(0, {"reward": 0.25}, [])
+        await self.report(1, {"reward": 0.5, "held_out/reward": 0.75}, [file_hash(1)])
+        await self.report(2, {"reward": 0.625}, [])
+        await self.database.write(self._said)
+
+    async def report(self, step: int, metrics: dict[str, float | None], batch: list[str]) -> None:
+        report = StepReport(run=1, step=step, metrics=metrics, batch=batch)
+        await self.run.reports_of.record(KeptReport(report=report, received=1_000.0 + 30 * step))
+
+    def _said(self, connection: Connection) -> None:
+        """What members say: names, machines, bytes, scores; and tokens of a file."""
+        tallies.count_tokens(connection, file_hash(1), ANNE, 700)
+        names = [(ANNE, "Zürich #4"), (WILL, "ada")]
+        for node, name in names:
+            row = {"node": node, "name": name, "named": 1, "document": "{}"}
+            connection.execute(insert(tables.node_names).values(row))
+        long_ago = time.time() - members_module.SAID_SECONDS - 60
+        machines = [
+            (ANNE, "H100", 8, 900.0, time.time()),
+            (BERT, "H100", 4, 500.0, time.time()),
+            (CLEO, "A100", 2, 300.0, long_ago),
+            (VERA, "A100", 1, 0.0, time.time()),
+        ]
+        for values in machines:
+            row = dict(zip(tables.machines.columns.keys(), values, strict=True))
+            connection.execute(insert(tables.machines).values(row))
+        for url, node, received in (
+            (OWN, ANNE, 10),
+            (OWN, CLEO, 5),
+            (SHARED, ANNE, 7),
+            ("https://no.example", ANNE, 9),
+        ):
+            row = {"url": url, "node": node, "bytes": received, "received": 0.0}
+            connection.execute(insert(tables.served).values(row))
+        for step, score in ((0, 0.25), (2, 0.5)):
+            said = BenchmarkScore(
+                run=1, step=step, benchmark="humaneval", score=score, low=score - 0.125, high=score + 0.125,
+                tasks=164, samples=1, measured=9, signature=UNSIGNED,
+            )  # fmt: skip
+            row = said.model_dump(include={"step", "benchmark", "score", "measured"})
+            connection.execute(insert(tables.scores).values(row | {"document": said.model_dump_json()}))
+
+
+@pytest.fixture(scope="module")
+def told_url(new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A database in which it has happened; tests of it only read."""
+    url, folder = new_database_url(), tmp_path_factory.mktemp("told")
+
+    async def write() -> None:
+        database = await Database.open(url, "a test")
+        await Told(database, folder).happen()
+        await database.close()
+
+    asyncio.run(write())
+    return url
+
+
+@pytest.fixture
+async def told(told_url: str, tmp_path: Path) -> AsyncIterator[Told]:
+    database = await Database.open(told_url, "a test")
+    yield Told(database, tmp_path)
+    await database.close()
+
+
+@pytest.fixture
+async def empty(database_url: str, tmp_path: Path) -> AsyncIterator[Told]:
+    database = await Database.open(database_url, "a test")
+    yield Told(database, tmp_path)
+    await database.close()
+
+
+def worker(rank: int, address: str, **changes: Any) -> WorkerLine:
+    line = {
+        "rank": rank, "address": address, "name": "", "operator": OPERATOR, "status": "active", "work_class": 0,
+        "since": 3_600 * int(address[2]), "accepted_groups": 0, "accepted": 0, "pending": 2, "rejected": 0, "void": 0,
+        "tokens": 0, "earned": 0, "in_window": 4 * TOKEN, "day": 4 * TOKEN, "uptime": 2 / (102 - int(address[2])),
+        "device": "", "devices": 0, "tokens_per_second": 0.0,
+    }  # fmt: skip
+    return WorkerLine(**(line | changes))
+
+
+def validator(rank: int, address: str, **changes: Any) -> ValidatorLine:
+    line = {
+        "rank": rank, "address": address, "name": "", "operator": OPERATOR, "status": "active",
+        "since": 3_600 * (int(address[2]) - 3), "inspections": 0, "accepts": 0, "rejections": 0, "won": 0, "lost": 0,
+        "open": 0, "votes": 0, "absences": 0, "seals": 0, "slashed": 0, "fined": 0, "device": "",
+    }  # fmt: skip
+    return ValidatorLine(**(line | changes))
+
+
+async def test_workers_stand_with_what_became_of_their_work(told: Told) -> None:
+    page = await told.boards.workers("accepted", 0, 100)
+    assert (page.run, page.order, page.offset, page.total) == (1, "accepted", 0, 3)
+    assert page.workers == [
+        worker(
+            1, ANNE, name="Zürich #4", accepted_groups=8, accepted=2, pending=1, tokens=700, earned=2 * TOKEN,
+            day=6 * TOKEN, device="H100", devices=8, tokens_per_second=900.0,
+        ),
+        worker(
+            2, BERT, status="jailed", work_class=1, pending=0, rejected=1, void=1, day=0, in_window=2 * TOKEN,
+            device="H100", devices=4,
+        ),
+        worker(3, CLEO, device="A100", devices=2),
+    ]  # fmt: skip
+
+
+async def test_validators_stand_with_verdicts_cases_votes_and_seals(told: Told) -> None:
+    page = await told.boards.validators("inspections", 0, 100)
+    assert page.total == 3
+    assert page.validators == [
+        validator(1, VERA, inspections=2, accepts=1, rejections=1, won=1, seals=1, device="A100"),
+        validator(2, WILL, name="ada", inspections=1, accepts=1, lost=1, open=1, votes=1),
+        validator(3, XENA, won=1, absences=1, fined=8 * TOKEN),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("order", "expected"),
+    [
+        ("tokens", [ANNE, BERT, CLEO]),
+        ("earned", [ANNE, BERT, CLEO]),
+        ("day", [ANNE, CLEO, BERT]),
+        ("uptime", [CLEO, BERT, ANNE]),
+        ("since", [ANNE, BERT, CLEO]),
+        ("name", [ANNE, BERT, CLEO]),
+    ],
+)
+async def test_workers_are_ranked_in_each_order(told: Told, order: Any, expected: list[str]) -> None:
+    page = await told.boards.workers(order, 0, 100)
+    assert [(line.rank, line.address) for line in page.workers] == list(enumerate(expected, 1))
+
+
+async def test_a_page_and_a_search_are_slices_of_the_ranking(told: Told) -> None:
+    """Whoever is found keeps its rank; who has no name comes last by name."""
+    second = await told.boards.workers("accepted", 1, 1)
+    assert (second.total, [line.rank for line in second.workers]) == (3, [2])
+    for search, found in (("ZÜRICH", [ANNE]), ("0x33333", [CLEO]), (" #4 ", [ANNE]), ("nobody", [])):
+        page = await told.boards.workers("accepted", 0, 100, search)
+        assert (page.total, [line.address for line in page.workers]) == (len(found), found)
+    assert (await told.boards.workers("accepted", 0, 100, "0x33333")).workers[0].rank == 3
+    assert (await told.boards.workers("accepted", 7, 100)).workers == []
+    assert [line.address for line in (await told.boards.validators("name", 0, 9)).validators] == [WILL, VERA, XENA]
+    assert [line.address for line in (await told.boards.validators("won", 0, 9)).validators] == [VERA, XENA, WILL]
+    assert (await told.boards.validators("lost", 0, 9)).validators[0].address == WILL
+
+
+async def test_the_overview_adds_up(told: Told) -> None:
+    found = await told.boards.overview()
+    assert (found.title, found.about, found.owner, found.trainer) == ("Sums", "Adds numbers.", OWNER, TRAINER)
+    assert (found.chain_id, found.addresses, found.block, found.block_time) == (31337, {"runs": OTHER}, 30, NOW)
+    assert (found.step, found.reported, found.step_seconds) == (3, 1_060.0, 30.0)
+    assert (found.finished, found.blocked, found.demand.wanted) == (False, "", True)
+    assert (found.workers, found.validators) == (2, 3)
+    assert (found.groups_per_commitment, found.rollouts_per_commitment) == (4, 8)
+    assert found.commitments.model_dump() == {"total": 7, "accepted": 2, "pending": 3, "rejected": 1, "void": 1}
+    assert (found.tokens, found.tokens_uncounted, found.tokens_per_second) == (700, 1, 900.0)
+    assert found.machines == [
+        MachineKind(device="H100", devices=8, nodes=1),
+        MachineKind(device="A100", devices=3, nodes=2),
+    ]
+    assert found.pay == [2 * TOKEN, TOKEN]
+    assert found.step_cost == 8 * TOKEN, "Anne's and Cleo's at step 0; step 3 is under way, Bert's count no more"
+    assert (found.escrow_free, found.claimed, found.in_window) == (90 * TOKEN, 2 * TOKEN, 10 * TOKEN)
+    assert (found.slashed, found.open_cases, found.convicted) == (50, 1, 1)
+    assert (found.metrics, found.metrics_step) == ({"held_out/reward": 0.75, "reward": 0.625}, 2)
+    assert found.benchmarks == [
+        BenchmarkLine(
+            benchmark="humaneval", step=2, score=0.5, low=0.375, high=0.625, tasks=164, first_step=0, first_score=0.25
+        )
+    ]
+
+
+async def test_the_trainer_and_relays_are_told_of(told: Told) -> None:
+    """A relay by what nodes of other operators say; URLs that nobody offered are not listed."""
+    request: Any = SignedRequest(
+        method="POST", host="", path="", query="", body_hash=file_hash(0), nonce=file_hash(0), expiry=0,
+        signature=UNSIGNED,
+    )  # fmt: skip
+    member = NodeRecord(CLEO, OPERATOR, "worker", "active", file_hash(0))
+    told.directory.offer(Caller(CLEO, request, member, is_trainer=False), 1, RelayOffer(run=1, url=SHARED))
+    found = await told.boards.others()
+    assert [line.model_dump() for line in found.trainers] == [
+        {"address": TRAINER, "steps": 4, "updates": 1, "last": 1_060.0}
+    ]
+    assert [line.model_dump() for line in found.relays] == [
+        {"url": OWN, "operator": "", "listed": True, "bytes": 15, "nodes": 2},
+        {"url": SHARED, "operator": OPERATOR, "listed": True, "bytes": 0, "nodes": 0},
+    ]
+    assert found.authors == []
+
+
+async def test_the_feed_tells_what_is_notable_newest_first(told: Told) -> None:
+    kinds = [line.kind for line in await told.boards.feed()]
+    assert kinds[:3] == ["step", "step", "step"]
+    assert not {"committed", "sealed", "voted"} & set(kinds)
+    names = {line.who for line in await told.boards.feed() if line.kind == "joined"}
+    assert "Zürich #4" in names
+
+
+async def test_charts_reach_to_the_newest_step(told: Told) -> None:
+    page = await told.boards.series(["reward", "nothing"], 0, None, 10)
+    assert (page.first, page.last) == (0, 2)
+    assert [(one.name, one.steps, one.mean) for one in page.series] == [
+        ("reward", [0, 1, 2], [0.25, 0.5, 0.625]),
+        ("nothing", [], []),
+    ]
+    assert (await told.boards.series(["reward"], 7, None, 10)).last == 7
+    metrics = await told.boards.metrics()
+    assert (metrics.newest, metrics.names) == (2, ["held_out/reward", "reward"])
+
+
+async def test_of_a_run_in_which_nothing_has_happened_there_is_everything_too(empty: Told) -> None:
+    found = await empty.boards.overview()
+    assert (found.step, found.reported, found.step_cost, found.metrics_step) == (None, None, None, None)
+    assert found.blocked == "the trainer has not published the first checkpoint yet"
+    assert (found.commitments.total, found.claimed, found.machines, found.benchmarks) == (0, 0, [], [])
+    assert (await empty.boards.workers("accepted", 0, 100)).total == 0
+    assert (await empty.boards.others()).trainers[0].last is None
+    assert await empty.boards.feed() == []
+    assert (await empty.boards.metrics()).newest is None
+
+
+@pytest.mark.parametrize(("takes", "kept"), [(0.0, 1.0), (0.05, 5.0), (3.0, 10.0)])
+async def test_a_crowd_costs_one_reading_and_a_costly_one_is_kept_for_longer(
+    told: Told, monkeypatch: pytest.MonkeyPatch, takes: float, kept: float
+) -> None:
+    reads = 0
+
+    def read_slowly(*arguments: Any) -> Any:
+        nonlocal reads
+        reads += 1
+        told.now += takes
+        return members_module.read_members(*arguments)
+
+    monkeypatch.setattr(boards_module, "read_members", read_slowly)
+    pages = await asyncio.gather(*(told.boards.workers("accepted", 0, 1) for _ in range(50)))
+    assert (reads, {page.total for page in pages}) == (1, {3})
+    told.now = kept - 0.01
+    await told.boards.workers("name", 0, 1)
+    assert reads == 1
+    told.now = kept + 1.01
+    await told.boards.validators("won", 0, 1)
+    assert reads == 2
+
+
+@pytest.mark.parametrize(
+    ("hours", "joined", "now", "share"),
+    [
+        (0, 0, 0, 0.0),
+        (1, 3_599, 3_600, 0.5),
+        (3, 0, 3 * 3_600 - 1, 1.0),
+        (2, 7_200, 4 * 3_600 - 1, 1.0),
+        (9, 7_200, 0, 1.0),
+        (1, 0, 4 * 3_600, 0.2),
+    ],
+)
+def test_uptime_is_a_share_of_the_hours_since_joining(hours: int, joined: int, now: int, share: float) -> None:
+    assert uptime(hours, joined, now) == share

@@ -1,0 +1,77 @@
+"""What a day earns at present: of workers that are there, by the pay of what nobody refuted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.testbed.run_fixture import TOKEN
+from muster.contracts.registry import Retired, Role
+from muster.protocol.announcements import DayEarnings
+from orchestrator.database import Database
+from orchestrator.page.earnings import WorkerDay, day_earnings, earnings_of
+from tests.support.page_samples import HOUR, RUN, SampleRun, address
+
+NOW = 100 * 3600
+DAY = 24 * 3600
+
+
+def earned(*made: int, joined: int = 0) -> DayEarnings:
+    return day_earnings(RUN, [WorkerDay(joined, one) for one in made], NOW)
+
+
+def test_quartiles_are_those_of_workers() -> None:
+    # The hour that begins at NOW and the 23 before it: 23 hours so far.
+    expected = [made * 24 // 23 for made in (100, 200, 300, 400, 500)]
+    found = earned(300, 100, 500, 200, 400)
+    assert (found.low, found.median, found.high) == tuple(expected[i] for i in (1, 2, 3))
+    assert found.workers == 5
+    alone = earned(23)
+    assert (alone.workers, alone.low, alone.median, alone.high) == (1, 24, 24, 24)
+
+
+def test_who_came_lately_is_extended_to_a_day() -> None:
+    assert earned(10, joined=NOW - 6 * 3600).median == 40
+    assert earned(10, joined=NOW - 3600).median == 240
+
+
+@pytest.mark.parametrize("days", [[], [WorkerDay(NOW - 3599, 10)], [WorkerDay(0, 0)]])
+def test_without_an_hour_of_work_nothing_is_said(days: list[WorkerDay]) -> None:
+    assert day_earnings(RUN, days, NOW) == DayEarnings(run=RUN, workers=0, low=0, median=0, high=0)
+
+
+@pytest.fixture
+async def run(database_url: str, tmp_path: Path) -> AsyncIterator[SampleRun]:
+    sample = SampleRun(await Database.open(database_url, "a test"), tmp_path)
+    for worker in ("wanda", "willi", "gone"):
+        await sample.join(worker)
+    for validator in ("vera", "viktor"):
+        await sample.join(validator, Role.VALIDATOR)
+    await sample.publish(0)
+    yield sample
+    await sample.database.close()
+
+
+async def test_what_counts_is_in_the_database(run: SampleRun) -> None:
+    now = (HOUR + 40) * 3600
+    run.at(now)
+    for hour in (HOUR + 16, HOUR + 17, HOUR + 40):  # the first is a day old
+        await run.commit("wanda", hour=hour)
+    await run.commit("willi", hour=HOUR + 30)
+    await run.judge("vera", "willi", 0, "wrong_reward")
+    await run.commit("gone", hour=HOUR + 30)
+    await run.happen(Retired, address("gone"), RUN, 0)
+
+    async def found() -> DayEarnings:
+        return await run.database.read(lambda connection: earnings_of(connection, run.source))
+
+    two, three = (made * 2 * TOKEN * DAY // (23 * 3600) for made in (2, 3))
+    assert await found() == DayEarnings(run=RUN, workers=1, low=two, median=two, high=two)
+    for _ in range(3):
+        await run.commit("willi", hour=HOUR + 40)
+    assert await found() == DayEarnings(run=RUN, workers=2, low=two, median=two, high=two)
+    await run.judge("vera", "wanda", 1, "wrong_reward")
+    await run.judge("vera", "wanda", 2, "wrong_reward")
+    assert await found() == DayEarnings(run=RUN, workers=1, low=three, median=three, high=three)

@@ -1,0 +1,78 @@
+"""Answers are kept for a while: made once however many ask, made anew when they are old, never when they failed."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from orchestrator.page.kept import MAX_KEPT, KeptAnswers
+
+
+class Maker:
+    def __init__(self) -> None:
+        self.made = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.failing = False
+        self.now = 100.0
+
+    async def make(self) -> int:
+        self.made += 1
+        number = self.made
+        await self.gate.wait()
+        if self.failing:
+            raise ValueError("no")
+        return number
+
+
+@pytest.fixture
+def maker() -> Maker:
+    return Maker()
+
+
+@pytest.fixture
+def kept(maker: Maker) -> KeptAnswers:
+    return KeptAnswers(5.0, lambda: maker.now)
+
+
+async def test_a_crowd_costs_as_much_as_one(maker: Maker, kept: KeptAnswers) -> None:
+    maker.gate.clear()
+    asking = [asyncio.create_task(kept.get("a", maker.make)) for _ in range(100)]
+    await asyncio.sleep(0)
+    maker.gate.set()
+    assert set(await asyncio.gather(*asking)) == {1}
+    assert await kept.get("b", maker.make) == 2
+
+
+async def test_an_answer_lasts_its_seconds(maker: Maker, kept: KeptAnswers) -> None:
+    assert await kept.get("a", maker.make) == 1
+    maker.now += 4.9
+    assert await kept.get("a", maker.make) == 1
+    maker.now += 0.1
+    assert await kept.get("a", maker.make) == 2
+
+
+async def test_a_failure_is_told_and_not_kept(maker: Maker, kept: KeptAnswers) -> None:
+    maker.failing = True
+    found = await asyncio.gather(*(kept.get("a", maker.make) for _ in range(3)), return_exceptions=True)
+    assert [str(error) for error in found] == ["no"] * 3
+    assert maker.made == 1
+    maker.failing = False
+    assert await kept.get("a", maker.make) == 2
+
+
+async def test_who_goes_away_takes_nobody_the_answer(maker: Maker, kept: KeptAnswers) -> None:
+    maker.gate.clear()
+    asking = [asyncio.create_task(kept.get("a", maker.make)) for _ in range(2)]
+    await asyncio.sleep(0)
+    asking[0].cancel()
+    maker.gate.set()
+    assert await asking[1] == 1
+
+
+async def test_few_are_kept(maker: Maker, kept: KeptAnswers) -> None:
+    for key in range(MAX_KEPT + 1):
+        await kept.get(key, maker.make)
+    assert await kept.get(1, maker.make) == 2, "still there"
+    assert await kept.get(0, maker.make) == MAX_KEPT + 2, "the oldest is gone"

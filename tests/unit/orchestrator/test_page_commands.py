@@ -1,0 +1,88 @@
+"""What a document tells people to type can be typed: each command goes through the parser of the command line."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from muster.cli import app as cli
+from muster.contracts.court import Kind
+from muster.contracts.registry import Role
+from orchestrator.database import Database
+from orchestrator.page.commitments import commitment_view
+from orchestrator.page.courtroom import case_view
+from orchestrator.page.steps import step_view
+from tests.support.page_samples import SampleRun, address
+
+
+def parsed(line: str) -> dict[str, Any]:
+    """Parse a command line as the shell and `muster` do; the arguments of the command that it names."""
+    program, *words = shlex.split(line)
+    assert program == "muster"
+    command: Any = typer.main.get_command(cli.app)
+    context = command.make_context("muster", words)
+    while hasattr(command, "commands"):  # a group: the next word names one of its commands
+        rest = [*context._protected_args, *context.args]  # noqa: SLF001 - where the library keeps that word
+        name, command, rest = command.resolve_command(context, rest)
+        context = command.make_context(name, rest, parent=context)
+    assert context.args == []
+    return {name: value for name, value in context.params.items() if value is not None}
+
+
+def given(line: str, *names: str) -> dict[str, Any]:
+    arguments = parsed(line)
+    return {name: arguments[name] for name in names}
+
+
+@pytest.fixture
+async def commands(tmp_path: Path) -> dict[str, Sequence[str]]:
+    """The commands of one commitment, of a case about it, of one about a grade, and of a step."""
+    database = await Database.open(f"sqlite:///{tmp_path}/orchestrator.db", "a test")
+    run = SampleRun(database, tmp_path)
+    await run.join("wanda")
+    for validator in ("vera", "viktor"):
+        await run.join(validator, Role.VALIDATOR)
+    await run.publish(0, 1)
+    for _ in range(4):
+        await run.commit("wanda")
+    await run.open_case(7, "vera", "wanda", 3)
+    await run.open_case(8, "vera", "viktor", 3, Kind.WRONG_GRADE, work_of="wanda")
+    commitment = await database.read(lambda c: commitment_view(c, run.source, address("wanda"), 3))
+    cases = [await database.read(lambda c, n=number: case_view(c, run.source, n)) for number in (7, 8)]
+    step = await database.read(lambda c: step_view(c, run.source, [], 1))
+    await database.close()
+    assert commitment is not None
+    assert step is not None
+    return {
+        "commitment": [line.command for line in commitment.commands],
+        "case": cases[0].commands if cases[0] else [],
+        "grade": cases[1].commands if cases[1] else [],
+        "step": step.commands,
+    }
+
+
+def test_commands_can_be_typed(commands: dict[str, Sequence[str]]) -> None:
+    node = address("wanda")
+    why, verify, case = commands["commitment"]
+    assert given(why, "index", "node") == {"index": 3, "node": node}
+    assert given(verify, "commitment") == {"commitment": f"{node}:3"}
+    assert given(case, "case") == {"case": 7}
+    for name, number in (("case", 7), ("grade", 8)):
+        rerun, show, verify = commands[name]
+        assert given(rerun, "case") == given(show, "case") == {"case": number}
+        assert given(verify, "commitment") == {"commitment": f"{node}:3"}
+    fetch, serve = commands["step"]
+    assert given(fetch, "step") == {"step": 1}
+    assert given(serve, "model", "run") == {"model": "1", "run": 1}
+
+
+@pytest.mark.parametrize("line", ["muster worker why", "muster slash verify x", "muster weights fetch --steps 1"])
+def test_the_parser_refuses_what_cannot_be_typed(line: str) -> None:
+    with pytest.raises(Exception, match=r"Missing parameter|valid integer|No such option") as caught:
+        parsed(line)
+    assert type(caught.value).__name__ in ("MissingParameter", "BadParameter", "NoSuchOption")

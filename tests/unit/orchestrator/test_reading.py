@@ -1,0 +1,260 @@
+"""Files are read in a process of their own: counted, and row by row as text, whatever strangers wrote into them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer
+
+from muster.clients.storage import ContentStore
+from muster.environments.answers import THINK_END
+from muster.errors import RefusedError, UnreachableError
+from muster.models.files import tokenizer_hash
+from muster.models.init import make_tokenizer
+from muster.protocol.prompts import completion_text
+from muster.rollouts.parquet import write_rollouts
+from muster.rollouts.schema import Rollout
+from orchestrator.page import reading
+from orchestrator.page.reading import ReadingProcess, find_tokenizer
+from orchestrator.page.rows import MAX_TEXT, ReadAnswer, ReadingSettings, decoded, read_row, shown
+from tests.support.commitment_samples import rules
+from tests.support.text_rollouts import HOSTILE, LONG, ids_of, save_tokenizer, text_row, text_tokenizer
+
+
+@pytest.fixture(scope="module")
+def tokenizer_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ContentStore:
+    return ContentStore(f"file:{tmp_path / 'storage'}", "files")
+
+
+def settings(files: ContentStore, tokenizer: Path | None) -> ReadingSettings:
+    path = "" if tokenizer is None else str(tokenizer)
+    return ReadingSettings(storage_url=files.url, tokenizer=path, rows=64, decoded_bytes=64 << 20)
+
+
+@pytest.fixture
+async def process(files: ContentStore, tokenizer_path: Path) -> AsyncIterator[ReadingProcess]:
+    async with ReadingProcess(settings(files, tokenizer_path)).running() as running:
+        yield running
+
+
+async def keep(files: ContentStore, *rows: Rollout) -> str:
+    return await files.put(write_rollouts(rows))
+
+
+async def until(what: str, condition: Callable[[], bool]) -> None:
+    """Wait for a condition, bounded."""
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"not within 10 s: {what}")
+
+
+# Text
+
+
+@pytest.mark.parametrize("kind", ["characters", "bytes"])
+def test_text_is_what_was_scored(kind: str, tmp_path: Path) -> None:
+    """Equal to what workers and validators score, by another library: invalid ids, gaps and split letters included."""
+    tokenizer = make_tokenizer() if kind == "characters" else text_tokenizer()
+    tokenizer.save_pretrained(tmp_path)
+    light = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
+    eos = tokenizer.eos_token_id
+    assert isinstance(eos, int)
+    rng = np.random.default_rng(1)
+    samples = [rng.integers(-5, len(tokenizer) + 5, 40).tolist() for _ in range(200)]
+    samples += [[], [len(tokenizer)], [-(1 << 31), (1 << 31) - 1], list(range(len(tokenizer)))]
+    samples += [tokenizer(text, add_special_tokens=False)["input_ids"] for text in (*HOSTILE, "a  b\n\tc ", THINK_END)]
+    for tokens in samples:
+        assert decoded(light, tokens) == completion_text(tokenizer, [*tokens, eos])
+
+
+def test_thinking_and_answer_are_apart(tokenizer_path: Path) -> None:
+    light = Tokenizer.from_file(str(tokenizer_path))
+
+    def parts(row: Rollout, thinking: str = "tags") -> tuple[str | None, str]:
+        read = read_row(light, row, 4, thinking)  # type: ignore[arg-type]
+        return read.thinking and read.thinking.text, read.answer.text
+
+    assert parts(text_row(0, "why", "42")) == ("why", "42")
+    assert parts(text_row(0, "", "")) == ("", "")
+    assert parts(text_row(0, f"a{THINK_END}b", "c")) == ("a", f"b{THINK_END}c")
+    unended = text_row(0, completion_tokens=ids_of("never ends"), stop=False)
+    assert parts(unended) == ("never ends", "")
+    assert parts(text_row(0, "why", "42"), "none") == (None, f"why{THINK_END}42")
+
+
+def test_the_token_that_ended_it_is_left_out_and_no_other(tokenizer_path: Path) -> None:
+    light, eos = Tokenizer.from_file(str(tokenizer_path)), text_tokenizer().eos_token_id
+    row = text_row(0, completion_tokens=[*ids_of("a"), eos, eos])
+    assert read_row(light, row, 1, "none").answer.text == "a<|end|>"
+    assert read_row(light, replace(row, finish_reason="length"), 1, "none").answer.text == "a<|end|><|end|>"
+
+
+def test_long_text_is_cut_by_letters_and_says_how_long_it_was() -> None:
+    text = shown("😀" * (MAX_TEXT + 1))
+    assert (len(text.text), text.whole) == (MAX_TEXT, MAX_TEXT + 1)
+    assert shown("a" * MAX_TEXT).text == "a" * MAX_TEXT
+
+
+# The process
+
+
+async def test_rows_are_counted_and_read(process: ReadingProcess, files: ContentStore) -> None:
+    rows = [text_row(0), text_row(1, "no idea", "0", task_reward=0, parts=np.array([0], np.int64)), text_row(2)]
+    name = await keep(files, *rows)
+    counted = await process.ask(name)
+    assert (counted.tokens, counted.failure) == (sum(len(row.completion_tokens) for row in rows), "")
+    row = (await process.ask(name, 1)).row
+    assert row is not None
+    assert row.model_dump() == {
+        "rows": 3,
+        "group": 0,
+        "sample": 1,
+        "task": 7,
+        "budget": 16,
+        "tokens": len(rows[1].completion_tokens),
+        "finish": "stop",
+        "reward": 0,
+        "length_reward": -12_500,
+        "parts": [0],
+        "prompt": {"text": "<|user|>What is 6 times 7?<|assistant|><think>", "whole": 46},
+        "thinking": {"text": "no idea", "whole": 7},
+        "answer": {"text": "0", "whole": 1},
+    }
+    assert (await process.ask(name, 3)).failure == "no_row"
+    assert (await process.ask(name, 0, thinks=False)).row.answer.text == f"hm{THINK_END}42"  # type: ignore[union-attr]
+
+
+async def test_hostile_text_comes_back_as_it_was_written(process: ReadingProcess, files: ContentStore) -> None:
+    invalid = [*ids_of("before"), len(text_tokenizer()) + 7, -1, *ids_of("after")]
+    line = text_row(9, completion_tokens=ids_of(LONG * 1049), stop=False)
+    rows = [text_row(i, text, text) for i, text in enumerate(HOSTILE)]
+    name = await keep(files, *rows, text_row(8, completion_tokens=invalid, stop=False), line)
+    for position, text in enumerate(HOSTILE):
+        row = (await process.ask(name, position)).row
+        assert row is not None
+        assert (row.thinking and row.thinking.text, row.answer.text) == (text, text)
+    answer = await process.ask(name, len(HOSTILE), thinks=False)
+    assert answer.row is not None
+    assert answer.row.answer.text == "before\ufffd\ufffdafter"
+    megabyte = await process.ask(name, len(HOSTILE) + 1, thinks=False)
+    assert megabyte.row is not None
+    assert (megabyte.row.answer.whole, megabyte.row.tokens) == (1_049_000, 1049)
+    assert megabyte.row.answer.text == "y" * MAX_TEXT
+
+
+async def test_what_cannot_be_read_says_why(process: ReadingProcess, files: ContentStore, tmp_path: Path) -> None:
+    assert (await process.ask("0x" + "ab" * 32)).failure == "missing"
+    garbage = await files.put(b"no rollouts")
+    answer = await process.ask(garbage, 0)
+    assert (answer.failure, answer.row) == ("malformed", None)
+    assert "not a rollout file" in answer.why
+    many = await keep(files, *[text_row(i) for i in range(65)])
+    assert (await process.ask(many)).failure == "malformed"
+    assert (await process.ask(await keep(files, text_row(0)), 0)).row is not None, "and goes on"
+
+
+async def test_a_file_that_is_damaged_in_storage_is_malformed(process: ReadingProcess, files: ContentStore) -> None:
+    name = await keep(files, text_row(0))
+    path = Path(files.url.removeprefix("file:")) / "files" / name[2:4] / name[2:]
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    assert (await process.ask(name)).failure == "malformed"
+
+
+async def test_without_a_tokenizer_files_are_counted_and_not_shown(files: ContentStore, tmp_path: Path) -> None:
+    name = await keep(files, text_row(0))
+    broken = tmp_path / "tokenizer.json"
+    broken.write_text("{}")
+    for path, why in ((None, "no tokenizer with the hash"), (broken, "cannot be loaded")):
+        async with ReadingProcess(settings(files, path)).running() as process:
+            assert (await process.ask(name)).tokens == len(text_row(0).completion_tokens)
+            answer = await process.ask(name, 0)
+            assert answer.failure == "no_tokenizer"
+            assert why in answer.why
+
+
+async def test_a_process_that_is_killed_is_replaced(process: ReadingProcess, files: ContentStore) -> None:
+    name = await keep(files, text_row(0))
+    first = (await process.ask(name), process.pid)[1]
+    assert first is not None
+    os.kill(first, signal.SIGSTOP)  # so that the request is under way when it dies
+    asking = asyncio.create_task(process.ask(name))
+    await asyncio.sleep(0)
+    os.kill(first, signal.SIGKILL)
+    with pytest.raises(UnreachableError, match="has ended"):
+        await asking
+    assert (await process.ask(name)).tokens == len(text_row(0).completion_tokens)
+    assert process.pid != first
+
+
+async def test_it_ends_when_nobody_asks(
+    process: ReadingProcess, files: ContentStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "IDLE_SECONDS", 0.05)
+    name = await keep(files, text_row(0))
+    await process.ask(name)
+    await until("the process has ended", lambda: process.pid is None)
+    assert (await process.ask(name)).failure == ""
+
+
+async def test_two_are_read_at_once_and_few_wait(process: ReadingProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    """More are refused, with 503."""
+    under_way, gate = 0, asyncio.Event()
+    most = 0
+
+    async def exchange(_: object) -> ReadAnswer:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await gate.wait()
+        under_way -= 1
+        return ReadAnswer(id=0, tokens=1)
+
+    monkeypatch.setattr(process, "_exchange", exchange)
+    asking = [asyncio.create_task(process.ask("0x")) for _ in range(reading.READS_AT_ONCE + reading.MAX_WAITING)]
+    await asyncio.sleep(0)
+    with pytest.raises(RefusedError) as caught:
+        await process.ask("0x")
+    assert caught.value.status == 503
+    gate.set()
+    assert [answer.tokens for answer in await asyncio.gather(*asking)] == [1] * len(asking)
+    assert most == reading.READS_AT_ONCE
+
+
+def test_the_orchestrator_imports_neither_tokenizers_nor_transformers_nor_torch() -> None:
+    import subprocess
+
+    code = "import sys, json, orchestrator.__main__; print(json.dumps(sorted(sys.modules)))"
+    loaded = json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
+    assert not {"tokenizers", "transformers", "torch", "matplotlib"} & set(loaded)
+    assert "orchestrator.page.views" in loaded
+
+
+# Where the tokenizer is
+
+
+def test_a_tokenizer_counts_by_the_hash_of_the_terms(tmp_path: Path) -> None:
+    folder = tmp_path / "run" / "model"
+    save_tokenizer(folder)
+    terms = replace(rules().terms, tokenizer_hash=tokenizer_hash(folder))
+    assert find_tokenizer(tmp_path / "run", terms) == folder / "tokenizer.json"
+    assert find_tokenizer(folder, terms) == folder / "tokenizer.json"
+    assert find_tokenizer(None, terms) is None
+    (folder / "config.json").write_text("{}")  # all that is no weights counts
+    assert find_tokenizer(tmp_path / "run", terms) is None
+    assert find_tokenizer(tmp_path / "elsewhere", terms) is None

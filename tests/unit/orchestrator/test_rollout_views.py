@@ -1,0 +1,397 @@
+"""Rollouts as people read them: only of accepted commitments, named by what the chain drew, as text."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sqlalchemy import delete, select
+
+from muster.clients.storage import ContentStore
+from muster.contracts.registry import Role
+from muster.environments.registry import default_manifest
+from muster.environments.task import ask
+from muster.errors import RefusedError, StorageError
+from muster.protocol.draws import DrawSource, draw_of
+from muster.protocol.hashes import hash_bytes
+from muster.rollouts.parquet import write_rollouts
+from muster.rollouts.schema import Rollout
+from muster.tasksets.build import NewPart, write_task_set
+from muster.tasksets.document import TaskSetDocument, TaskSource
+from orchestrator.database import Database
+from orchestrator.page import token_counter
+from orchestrator.page.reading import ReadingProcess
+from orchestrator.page.rollouts import RolloutFiles, Rollouts
+from orchestrator.page.rows import ReadAnswer, ReadingSettings
+from orchestrator.page.token_counter import TokenCounter
+from orchestrator.tables import counts, file_tokens
+from tests.support.page_samples import CHAIN, RUN, RUNS, SampleRun, address, hash_of
+from tests.support.text_rollouts import HOSTILE, save_tokenizer, text_row
+
+
+@pytest.fixture(scope="module")
+def document(tmp_path_factory: pytest.TempPathFactory) -> TaskSetDocument:
+    """A part that thinks and one that does not; few tasks, so that files have some in common."""
+    source = TaskSource("MIT", "here")
+    thinks = default_manifest("sorting")
+    plain = type(thinks)(thinks.name, thinks.version, {**thinks.options, "thinking": "none"}, thinks.weights)
+    parts = [
+        NewPart(name, manifest, [ask(f"{name} {i}", answer="1") for i in range(3)], 1, [source])
+        for name, manifest in (("thinks", thinks), ("plain", plain))
+    ]
+    return write_task_set(tmp_path_factory.mktemp("tasks") / "set", parts).document
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_tokenizer(tmp_path_factory.mktemp("tokenizer"))
+
+
+class Files:
+    """A run whose accepted files have rows."""
+
+    def __init__(self, run: SampleRun, files: ContentStore, reading: ReadingProcess) -> None:
+        self.run = run
+        self.files = files
+        self.rollouts = Rollouts(run.source, reading)
+        self.counter = TokenCounter(run.database, reading)
+
+    def tasks(self, name: str, index: int) -> list[int]:
+        source = DrawSource(address(name), hash_bytes(hash_of("entropy 0")), 0)
+        drawn = draw_of(source, index, self.run.terms, chain_id=CHAIN, runs=RUNS, run=RUN)
+        return [group.task for group in drawn.groups]
+
+    async def work(
+        self, name: str, step: int, change: Callable[[int], dict] | None = None, *, accept: bool = True
+    ) -> str:
+        """Commit to a file of rows, upload it, have it accepted; its hash."""
+        index = await self.run.commit(name, step=step)
+        tasks = self.tasks(name, index)
+        rows = [
+            text_row(i, f"step {step}", f"{name} {index}.{i}", task=tasks[i // 2], **(change(i) if change else {}))
+            for i in range(8)
+        ]
+        return await self.keep(name, index, rows, accept=accept)
+
+    async def keep(self, name: str, index: int, rows: list[Rollout], *, accept: bool = True) -> str:
+        data = write_rollouts(rows)
+        file_hash = await self.files.put(data)
+        await self.run.upload(name, index, file_hash, len(data))
+        if accept:
+            await self.run.accept(name, index)
+        return file_hash
+
+    async def listed(self, **how: object) -> RolloutFiles:
+        given: dict = {"step": None, "node": None, "before": None, "limit": 50} | how
+        return await self.run.database.read(lambda connection: self.rollouts.files(connection, **given))
+
+    async def counted(self) -> dict[str, int]:
+        query = select(file_tokens.c.file_hash, file_tokens.c.tokens)
+        return dict(map(tuple, await self.run.database.read(lambda c: c.execute(query).all())))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+async def files(database_url: str, tmp_path: Path, document: TaskSetDocument, tokenizer: Path) -> AsyncIterator[Files]:
+    database = await Database.open(database_url, "a test")
+    run = SampleRun(database, tmp_path, document)
+    for worker in ("wanda", "willi"):
+        await run.join(worker)
+    for validator in ("vera", "viktor"):
+        await run.join(validator, Role.VALIDATOR)
+    await run.publish(0, 1, 2, 3)
+    await run.name("wanda", "Wanda")
+    store = ContentStore(f"file:{tmp_path / 'storage'}", "files")
+    settings = ReadingSettings(storage_url=store.url, tokenizer=str(tokenizer), rows=8, decoded_bytes=1 << 24)
+    async with ReadingProcess(settings).running() as reading:
+        yield Files(run, store, reading)
+    await database.close()
+
+
+# One row
+
+
+async def test_a_row_says_what_was_drawn_written_and_scored(files: Files, document: TaskSetDocument) -> None:
+    half = {"task_reward": 500_000, "parts": np.array([500_000], np.int64)}
+    name = await files.work("wanda", 1, lambda position: half if position == 3 else {})
+    found = await files.rollouts.row(name, 3)
+    task = files.tasks("wanda", 0)[1]
+    part = document.parts[document.locate(task)[0]]
+    assert (found.file_hash, found.node, found.name, found.index) == (name, address("wanda"), "Wanda", 0)
+    assert (found.policy_step, found.position, found.rows, found.group, found.sample) == (1, 3, 8, 1, 1)
+    assert (found.task, found.part, found.environment) == (task, part.name, "sorting")
+    assert found.prompt.text == "<|user|>What is 6 times 7?<|assistant|><think>"
+    if part.name == "thinks":
+        assert (found.thinking and found.thinking.text, found.answer.text) == ("step 1", "wanda 0.3")
+    else:
+        assert (found.thinking, found.answer.text) == (None, "step 1</think>wanda 0.3")
+    assert (found.graded, found.reward, found.length_reward) == (True, 0.5, -0.0125)
+    (only,) = part.environment.parts
+    assert [score.model_dump() for score in found.parts] == [{"name": only, "value": 0.5, "weight": 1.0}]
+    assert (found.budget, found.finish) == (16, "stop")
+
+
+async def test_each_part_of_the_task_set_says_whether_it_thinks(files: Files, document: TaskSetDocument) -> None:
+    names = [await files.work("wanda", 1) for _ in range(3)]
+    shown = {}
+    for index, name in enumerate(names):
+        for group, task in enumerate(files.tasks("wanda", index)):
+            row = await files.rollouts.row(name, 2 * group)
+            shown.setdefault(document.parts[document.locate(task)[0]].name, set()).add(row.thinking is None)
+    assert shown == {"thinks": {False}, "plain": {True}}
+
+
+async def test_a_row_of_private_tests_says_nothing_of_a_score(files: Files) -> None:
+    sealed = {"task_reward": 0, "parts": np.zeros(0, np.int64), "fuel": 0}
+    found = await files.rollouts.row(await files.work("wanda", 1, lambda _: sealed), 0)
+    assert (found.graded, found.reward, found.parts) == (False, 0.0, [])
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+async def test_hostile_text_is_kept_as_it_is(files: Files, text: str) -> None:
+    index = await files.run.commit("wanda", step=1)
+    name = await files.keep("wanda", index, [text_row(i, "", text) for i in range(8)])
+    assert (await files.rollouts.row(name, 0)).answer.text.endswith(text)
+
+
+async def test_only_accepted_files_are_read(files: Files) -> None:
+    pending = await files.work("wanda", 1, accept=False)
+    await files.work("willi", 1)
+    rejected = await files.work("wanda", 1, accept=False)
+    await files.run.judge("vera", "wanda", 1, "wrong_reward", step=1)
+    for name in (pending, rejected, hash_of("nobody's")):
+        with pytest.raises(RefusedError, match="is not the file of an accepted commitment") as caught:
+            await files.rollouts.row(name, 0)
+        assert caught.value.status == 404
+    await files.run.accept("wanda", 0)
+    assert (await files.rollouts.row(pending, 0)).index == 0
+    with pytest.raises(RefusedError, match="a file of this run has 8 rows"):
+        await files.rollouts.row(pending, 8)
+
+
+async def test_a_file_that_is_gone_is_not_found(files: Files) -> None:
+    index = await files.run.commit("wanda", step=1)
+    gone = await files.run.upload("wanda", index)
+    await files.run.accept("wanda", index)
+    with pytest.raises(RefusedError, match="cannot be shown: missing") as caught:
+        await files.rollouts.row(gone, 0)
+    assert caught.value.status == 404
+
+
+async def test_without_a_tokenizer_it_says_what_to_do(files: Files) -> None:
+    name = await files.work("wanda", 1)
+    settings = ReadingSettings(storage_url=files.files.url, tokenizer="", rows=8, decoded_bytes=1 << 24)
+    async with ReadingProcess(settings).running() as reading:
+        with pytest.raises(RefusedError, match="no tokenizer with the hash") as caught:
+            await Rollouts(files.run.source, reading).row(name, 0)
+    assert "orchestrator.run_folder" in caught.value.hint
+
+
+# Lists
+
+
+async def test_files_come_newest_step_first(files: Files) -> None:
+    names = {step: await files.work("wanda" if step % 2 else "willi", step) for step in (1, 2, 3)}
+    await files.work("wanda", 3, accept=False)
+    found = await files.listed()
+    assert [(file.policy_step, file.file_hash) for file in found.files] == [(step, names[step]) for step in (3, 2, 1)]
+    assert (found.first_step, found.last_step, found.rows, found.before) == (1, 3, 8, None)
+    assert found.files[0].name == "Wanda"
+    assert [file.policy_step for file in (await files.listed(step=2)).files] == [2]
+    assert [file.policy_step for file in (await files.listed(node=address("wanda"))).files] == [3, 1]
+    first = await files.listed(limit=2)
+    assert ([file.policy_step for file in first.files], first.before) == ([3, 2], 2)
+    assert [file.policy_step for file in (await files.listed(before=first.before)).files] == [1]
+
+
+async def test_files_of_a_step_are_not_divided(files: Files) -> None:
+    for step, name in ((1, "wanda"), (1, "willi"), (2, "wanda"), (2, "willi")):
+        await files.work(name, step)
+    found = await files.listed(limit=3)
+    assert ([file.policy_step for file in found.files], found.before) == ([2, 2], 2)
+    rest = await files.listed(before=2, limit=3)
+    assert ([file.policy_step for file in rest.files], rest.before) == ([1, 1], None)
+    alone = await files.listed(limit=1)
+    assert ([file.policy_step for file in alone.files], alone.before) == ([2], 2)
+
+
+async def test_without_files_there_are_no_steps(files: Files) -> None:
+    found = await files.listed()
+    assert (found.files, found.first_step, found.last_step, found.before) == ([], None, None, None)
+
+
+# Before and after
+
+
+async def test_an_early_and_a_late_answer_to_the_same_task(files: Files, document: TaskSetDocument) -> None:
+    for step in (0, 1, 2, 3):
+        await files.work("wanda" if step % 2 else "willi", step)
+    found = await files.rollouts.compared()
+    assert found.same_task
+    assert found.before is not None
+    assert found.after is not None
+    assert document.locate(found.before.task) == document.locate(found.after.task)
+    assert found.before.policy_step < found.after.policy_step == 3
+    assert (found.before.sample, found.after.sample) == (0, 0)
+    assert "step 3" in ((found.after.thinking and found.after.thinking.text) or found.after.answer.text)
+
+
+async def test_a_file_is_not_compared_with_itself(files: Files, document: TaskSetDocument) -> None:
+    """Also where the latest has a task that no other has, before one that the earliest has as well."""
+    await files.work("willi", 0)
+    early = {document.locate(task) for task in files.tasks("willi", 0)}
+
+    def fits(index: int) -> bool:
+        first, *rest = (document.locate(task) for task in files.tasks("wanda", index))
+        return first not in early and bool(early & set(rest))
+
+    chosen = next(index for index in range(500) if fits(index))
+    for _ in range(chosen):
+        await files.run.commit("wanda", step=1)
+    await files.work("wanda", 3)
+    found = await files.rollouts.compared()
+    assert found.before is not None
+    assert found.after is not None
+    assert (found.before.policy_step, found.after.policy_step, found.after.index) == (0, 3, chosen)
+    assert document.locate(found.before.task) == document.locate(found.after.task)
+
+
+async def test_with_one_step_there_is_nothing_to_compare(files: Files) -> None:
+    await files.work("wanda", 1)
+    await files.work("willi", 1)
+    found = await files.rollouts.compared()
+    assert (found.before, found.after, found.same_task) == (None, None, False)
+    assert found.why == "no two steps have accepted work yet"
+
+
+async def test_a_pair_is_shown_for_a_while_and_a_failure_is_not(files: Files) -> None:
+    now = 0.0
+    rollouts = Rollouts(files.run.source, files.rollouts._reading, lambda: now)  # noqa: SLF001
+    await files.work("willi", 0)
+    index = await files.run.commit("wanda", step=1)
+    await files.run.upload("wanda", index)
+    await files.run.accept("wanda", index)
+    failed = await rollouts.compared()
+    assert failed.after is None
+    assert failed.why.endswith("cannot be shown: missing")
+    await files.work("wanda", 2)
+    first = await rollouts.compared()
+    assert first.after is not None
+    assert first.after.policy_step == 2
+    await files.work("wanda", 3)
+    now = 599.0
+    assert await rollouts.compared() == first
+    now = 600.0
+    later = await rollouts.compared()
+    assert later.after is not None
+    assert later.after.policy_step == 3
+
+
+# Tokens
+
+
+async def test_accepted_files_are_counted_newest_first(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_counter, "FILES_AT_ONCE", 2)
+    names = [await files.work("wanda", step) for step in (0, 1, 2)]
+    pending = await files.work("willi", 3, accept=False)
+    assert await files.counter.poll() is True
+    assert set(await files.counted()) == {names[2], names[1]}
+    assert await files.counter.poll() is True
+    assert await files.counter.poll() is False
+    tokens = {name: (await files.rollouts.row(name, 0)).tokens for name in names}
+    assert await files.counted() == {name: 8 * tokens[name] for name in names}
+    await files.run.accept("willi", 0)
+    await files.counter.poll()
+    assert pending in await files.counted()
+    assert [file.tokens for file in (await files.listed()).files] == [
+        (await files.counted())[file.file_hash] for file in (await files.listed()).files
+    ]
+    numbers = select(counts.c.kind, counts.c.count).where(counts.c.address == address("wanda"))
+    kept = dict(map(tuple, await files.run.database.read(lambda c: c.execute(numbers).all())))  # type: ignore[arg-type]
+    assert (kept["counted"], kept["tokens"]) == (3, sum(8 * one for one in tokens.values()))
+
+
+async def test_what_is_no_file_counts_as_nothing_and_once(files: Files) -> None:
+    index = await files.run.commit("wanda", step=1)
+    gone = await files.run.upload("wanda", index)
+    malformed = await files.files.put(b"no rollouts")
+    await files.run.upload("willi", await files.run.commit("willi", step=1), malformed)
+    await files.run.accept("wanda", 0)
+    await files.run.accept("willi", 0)
+    assert await files.counter.poll() is True
+    assert await files.counted() == {gone: 0, malformed: 0}
+    assert await files.counter.poll() is False
+
+
+async def test_old_steps_are_looked_through_in_ranges(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_counter, "NEWEST_STEPS", 1)
+    monkeypatch.setattr(token_counter, "OLDER_STEPS", 1)
+    now = 0.0
+    counter = TokenCounter(files.run.database, files.rollouts._reading, lambda: now)  # noqa: SLF001
+    names = [await files.work("wanda", step) for step in (0, 1, 3)]
+
+    async def looks(count: int) -> None:
+        for _ in range(count):
+            await counter.poll()
+
+    await looks(8)
+    assert set(await files.counted()) == {names[2], names[1]}, "older files at a bounded rate"
+    now += (await files.listed(step=1)).files[0].size / token_counter.OLDER_BYTES_A_SECOND
+    await looks(8)
+    assert set(await files.counted()) == set(names)
+    now += 1
+    await looks(8)
+    late = await files.work("willi", 0)
+    await looks(8)
+    assert late not in await files.counted(), "a sweep an hour"
+    now += token_counter.SWEEP_SECONDS
+    await looks(8)
+    assert late in await files.counted()
+
+
+async def test_members_go_first(files: Files) -> None:
+    await files.work("wanda", 1)
+    files.counter.is_busy = lambda: True
+    assert await files.counter.poll() is False
+    assert await files.counted() == {}
+    files.counter.is_busy = lambda: False
+    assert await files.counter.poll() is True
+    assert len(await files.counted()) == 1
+
+
+async def test_failures_of_storage_and_machine_count_against_no_file(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = await files.work("wanda", 1)
+    answers = [ReadAnswer(id=0, failure="storage", why="gone"), ReadAnswer(id=0, failure="machine", why="slow")]
+
+    async def ask_process(*_: object) -> ReadAnswer:
+        return answers.pop(0)
+
+    reading = files.rollouts._reading  # noqa: SLF001
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "ask", ask_process)
+        with pytest.raises(StorageError, match="gone"):
+            await files.counter.poll()
+        assert await files.counter.poll() is True
+        assert await files.counter.poll() is False, "not tried again before the next start"
+    assert await files.counted() == {}
+    again = TokenCounter(files.run.database, reading)
+    await again.poll()
+    assert name in await files.counted()
+
+
+async def test_it_counts_while_the_service_runs(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(token_counter, "POLL_SECONDS", 0.02)
+    async with files.counter.counting():
+        name = await files.work("wanda", 1)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(20):
+                while name not in await files.counted():  # noqa: ASYNC110 - a database has no event
+                    await asyncio.sleep(0.02)
+    assert name in await files.counted()
+    await files.run.database.write(lambda connection: connection.execute(delete(file_tokens)))
+    assert await files.counted() == {}, "and nobody counts any more"

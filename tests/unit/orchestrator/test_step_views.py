@@ -1,0 +1,147 @@
+"""Steps as people read them: chain and report side by side, what they cost, and the files of their batch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from benchmarks.testbed.run_fixture import TOKEN
+from muster.contracts.registry import Role
+from muster.protocol.terms import WorkClass
+from orchestrator.database import Database
+from orchestrator.page.steps import StepPage, StepView, step_page, step_view
+from tests.support.page_samples import SampleRun, address, hash_of
+
+RELAYS = ["https://relay.example.org"]
+
+
+@pytest.fixture
+async def run(database_url: str, tmp_path: Path) -> AsyncIterator[SampleRun]:
+    """Two classes of workers, the second paid twice as much; steps 0 to 2 on chain, 1 to 3 reported."""
+    classes = (WorkClass(10_000, (8, 16)), WorkClass(20_000, (16, 32)))
+    sample = SampleRun(await Database.open(database_url, "a test"), tmp_path, classes=classes)
+    await sample.join("wanda")
+    await sample.join("willi", work_class=1)
+    for validator in ("vera", "viktor"):
+        await sample.join(validator, Role.VALIDATOR)
+    await sample.publish(0, 1, 2)
+    await sample.report(1, {"reward": 0.5, "held_out/reward": 0.625, "kl": None})
+    await sample.report(2, {"reward": 0.75, "weights/bytes": 2_000_000.0, "weights/delta_bytes": 30_000.0})
+    await sample.report(3, {})
+    yield sample
+    await sample.database.close()
+
+
+async def page(run: SampleRun, before: int | None = None, limit: int = 50) -> StepPage:
+    return await run.database.read(lambda c: step_page(c, run.source, RELAYS, before, limit))
+
+
+async def view(run: SampleRun, step: int) -> StepView:
+    found = await run.database.read(lambda c: step_view(c, run.source, RELAYS, step))
+    assert found is not None
+    return found
+
+
+async def test_chain_and_report_stand_side_by_side(run: SampleRun) -> None:
+    found = await page(run)
+    assert found.relays == RELAYS
+    assert [row.step for row in found.steps] == [3, 2, 1, 0]
+    reported, both, _, published = found.steps
+    assert both.model_dump() == {
+        "step": 2,
+        "manifest_root": hash_of("manifest 2"),
+        "batch_root": hash_of("batch 2"),
+        "transaction": "0x" + (7).to_bytes(32).hex(),
+        "reported": 2002.0,
+        "files": 0,
+        "reward": 0.75,
+        "held_out": None,
+        "bytes": 2_000_000,
+        "delta_bytes": 30_000,
+        "commitments": 0,
+        "cost": 0,
+    }
+    assert (reported.manifest_root, reported.reported) == (None, 2003.0)
+    assert (published.manifest_root, published.reported, published.bytes) == (hash_of("manifest 0"), None, None)
+
+
+async def test_steps_come_in_pages(run: SampleRun) -> None:
+    first = await page(run, limit=3)
+    assert ([row.step for row in first.steps], first.before) == ([3, 2, 1], 1)
+    rest = await page(run, first.before, 3)
+    assert ([row.step for row in rest.steps], rest.before) == ([0], None)
+    assert (await page(run, 0)).steps == []
+
+
+async def test_a_step_costs_the_pay_of_what_nobody_refuted(run: SampleRun) -> None:
+    await run.commit("wanda", step=1)
+    await run.commit("wanda", step=1)
+    await run.commit("willi", step=1)
+    await run.commit("willi", step=2)
+    await run.judge("vera", "wanda", 1, "wrong_reward", step=1)
+    steps = {row.step: row for row in (await page(run)).steps}
+    assert (steps[1].commitments, steps[1].cost) == (3, 2 * TOKEN + 4 * TOKEN)
+    assert (steps[2].commitments, steps[2].cost) == (1, 4 * TOKEN)
+    assert (steps[0].commitments, steps[0].cost) == (0, 0)
+
+
+async def test_a_step_has_the_files_that_it_was_made_of(run: SampleRun) -> None:
+    await run.name("willi", "Willi")
+    for name in ("wanda", "willi"):
+        await run.commit(name, step=1)
+        await run.upload(name, 0, size=500)
+    await run.accept("willi", 0)
+    names = [hash_of("file 0 of willi"), hash_of("file 0 of wanda"), hash_of("nobody's")]
+    await run.report(2, {"reward": 0.75}, names, [hash_of("left out")])
+    found = await view(run, 2)
+    assert [one.model_dump() for one in found.batch] == [
+        {
+            "file_hash": names[0],
+            "node": address("willi"),
+            "name": "Willi",
+            "index": 0,
+            "policy_step": 1,
+            "size": 500,
+            "rows": 8,
+        },
+        {
+            "file_hash": names[1],
+            "node": address("wanda"),
+            "name": "",
+            "index": 0,
+            "policy_step": 1,
+            "size": 500,
+            "rows": 8,
+        },
+        {"file_hash": names[2], "node": "", "name": "", "index": 0, "policy_step": None, "size": None, "rows": 8},
+    ]
+    assert (found.batch_files, found.dropped, found.step.files) == (3, 1, 3)
+    assert (found.entropy, found.anchor, found.block) == (hash_of("entropy 2"), hash_of("anchor 2"), 7)
+    assert (found.metrics, found.stages) == ({"reward": 0.75}, {"publish": 1.5})
+
+
+async def test_who_uploads_anothers_file_is_not_named_for_it(run: SampleRun) -> None:
+    """The accepted upload is the one that the batch has."""
+    theirs = hash_of("file 0 of willi")
+    await run.commit("willi", step=1)
+    await run.upload("willi", 0)
+    await run.accept("willi", 0)
+    await run.commit("wanda", step=1)
+    await run.upload("wanda", 0, theirs)
+    await run.report(2, {}, [theirs])
+    assert [one.node for one in (await view(run, 2)).batch] == [address("willi")]
+
+
+async def test_a_step_on_chain_can_be_fetched(run: SampleRun) -> None:
+    assert (await view(run, 1)).commands == ["muster weights fetch --step 1", "muster serve 1 --run 1"]
+    ahead = await view(run, 3)
+    assert (ahead.commands, ahead.entropy) == ([], None)
+    assert await run.database.read(lambda c: step_view(c, run.source, RELAYS, 4)) is None
+
+
+async def test_a_size_that_is_no_size_is_none(run: SampleRun) -> None:
+    for value in (-1.0, 1e300, None):
+        await run.report(3, {"weights/bytes": value})
+        assert (await view(run, 3)).step.bytes is None
