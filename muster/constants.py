@@ -44,7 +44,7 @@ MAX_FILE_BYTES: Final = 64 * 1024 * 1024
 """Largest rollout file anyone must accept. A larger one is refused at upload and rejected by validators."""
 
 SLOWEST_BYTES_PER_SECOND: Final = 64 * 1024
-"""Of a connection that both its ends still wait for, on average, while a file passes (`muster/clients/orchestrator.py`,
+"""Of a connection that both its ends still wait for, on average, while a file passes (`muster/clients/transport.py`,
 `orchestrator/auth.py`). Raising this loses uploads over slow lines; lowering it lets a slow sender hold its place for
 longer."""
 

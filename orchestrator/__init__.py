@@ -16,7 +16,7 @@ reports.py, relay_directory.py      the trainer's reports; who serves weights
 chain_follower.py, chain_projection.py   chain → database
 queries.py, run_facts.py, events.py   database → messages; what limits workers; the log of events that live views show
 run_info.py             what a newcomer needs
-summary.py, status_page.py, metrics.py   the document that live view, report and status page show; Prometheus
-page/                   what people see: documents of the page, and what is counted for them
+summary.py, metrics.py  the document that live view and report show; Prometheus
+page/                   what people see: documents, the stream of changes, HTML, and what is counted for them
 tables.py, database.py, postgres.py, rebuild.py   state, and how it comes back from storage
 """

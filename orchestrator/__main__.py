@@ -88,13 +88,13 @@ async def _serve(settings: Settings) -> None:
         async with serving(settings, signer) as service:
             table = ConnectionTable(budget, map(ip_network, settings.orchestrator.trusted_proxies))
             app = Admission(create_app(service), service.gate.recognise, table, settings.orchestrator.watchers)
-            service.views.counter.is_busy = app.members_wait
+            service.page.views.counter.is_busy = app.members_wait
             config = bounded_config(app, table, LIMITS, backlog=backlog, timeout_graceful_shutdown=GRACE_SECONDS)
             host, port = listener.getsockname()[:2]
             log.info("listening", host=host, port=port, run=settings.run, connections=budget)
             gc.collect()
             gc.freeze()  # later collections skip the objects that live as long as the process, and so pause less
-            await Server(config, service.hub.stop).serve(sockets=[listener])
+            await Server(config, service.page.hub.stop).serve(sockets=[listener])
             log.info("stopped")
 
 

@@ -6,14 +6,12 @@ Reads are open to everybody, since they reveal nothing private; writes are signe
 from __future__ import annotations
 
 from importlib.metadata import version
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any
 
 from eth_utils.address import to_checksum_address
 from fastapi import APIRouter, FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, StreamingResponse
+from fastapi.responses import JSONResponse, StreamingResponse
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from pydantic import BaseModel, ValidationError
 from starlette.types import Send
 
 from muster.clients.storage import ContentStore
@@ -42,10 +40,16 @@ from muster.protocol.messages import (
 )
 from muster.runtime import telemetry
 from orchestrator import problems
-from orchestrator.auth import Caller, read_body
+from orchestrator.auth import read_body
 from orchestrator.metrics import Measured, observe
+from orchestrator.page.announcement_routes import announced
+from orchestrator.page.html_routes import pages
+from orchestrator.page.swarm_routes import swarm
+from orchestrator.page.work_routes import work
 from orchestrator.problems import documented
 from orchestrator.routing import (
+    KNOWN,
+    SIGNED,
     Ack,
     AddressPath,
     HashPath,
@@ -54,21 +58,15 @@ from orchestrator.routing import (
     OurRun,
     Signed,
     SignedByAnybody,
+    acknowledge,
+    json_body,
     json_response,
+    read_message,
 )
 from orchestrator.service import OrchestratorService
-from orchestrator.status_page import page_response
 from orchestrator.summary import EventPage, Summary
-from orchestrator.swarm_routes import swarm
-from orchestrator.work_routes import work
 
 log = telemetry.logger("orchestrator")
-
-MAX_MESSAGE_BYTES = 1 << 20
-"""Longest JSON body of a verdict or report."""
-
-MESSAGE_SECONDS = 30.0
-"""Longest time for a JSON body to arrive."""
 
 
 class StoredFileResponse(StreamingResponse):
@@ -81,16 +79,7 @@ class StoredFileResponse(StreamingResponse):
             log.error("a file was cut short", reason=str(error), hint=error.hint)
 
 
-Text = TypeVar("Text", bound=BaseModel)
-
-_SIGNED = documented(401, 403, 404, 408, 409, 413, 422, 429, 503)
 _BINARY = {"requestBody": {"required": True, "content": {"application/octet-stream": {"schema": {}}}}}
-_KNOWN: dict[int | str, dict[str, Any]] = {200: {"description": "Known already", "model": Ack}}
-
-
-def _json_body(model: type[BaseModel]) -> dict[str, Any]:
-    """Describe a body that is read and hashed before it is parsed, for the OpenAPI document."""
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
 
 
 def create_app(service: OrchestratorService) -> FastAPI:
@@ -105,7 +94,7 @@ def create_app(service: OrchestratorService) -> FastAPI:
     app.state.service = service
     problems.install(app)
     app.add_middleware(Measured)
-    for router in (about, files, judgements, runs, contributed, swarm, work):
+    for router in (about, files, judgements, runs, contributed, announced, swarm, work, pages):
         app.include_router(router)
     _with_problem_schema(app)
     return app
@@ -126,11 +115,6 @@ def _with_problem_schema(app: FastAPI) -> None:
 # About the service
 
 about = APIRouter(tags=["service"])
-
-
-@about.get("/", response_class=HTMLResponse, include_in_schema=False)
-async def status_page(service: Here) -> HTMLResponse:
-    return page_response(service.run)
 
 
 @about.get("/healthz")
@@ -169,7 +153,7 @@ async def version_of(service: Here) -> dict[str, str | int]:
 files = APIRouter(prefix="/v1", tags=["files"])
 
 
-@files.put("/files/{name}", response_model=UploadReceipt, responses=_SIGNED, openapi_extra=_BINARY)
+@files.put("/files/{name}", response_model=UploadReceipt, responses=SIGNED, openapi_extra=_BINARY)
 async def put_file(
     request: Request,
     service: Here,
@@ -191,7 +175,7 @@ async def get_file(service: Here, name: HashPath) -> StoredFileResponse:
     return await _content(service.uploads.files, name)
 
 
-@files.post("/evidence", status_code=201, responses=_SIGNED, openapi_extra=_BINARY)
+@files.post("/evidence", status_code=201, responses=SIGNED, openapi_extra=_BINARY)
 async def post_evidence(request: Request, service: Here, caller: Signed) -> dict[str, str]:
     """Keep an evidence bundle; signed by an active validator. Returns its content hash. Idempotent."""
     service.verdicts.expect_evidence(caller)
@@ -220,24 +204,10 @@ async def _content(store: ContentStore, name: str) -> StoredFileResponse:
 judgements = APIRouter(prefix="/v1", tags=["verdicts"])
 
 
-@judgements.post("/verdicts", status_code=201, responses=_KNOWN | _SIGNED, openapi_extra=_json_body(Verdict))
+@judgements.post("/verdicts", status_code=201, responses=KNOWN | SIGNED, openapi_extra=json_body(Verdict))
 async def post_verdict(request: Request, response: Response, service: Here, caller: Signed) -> Ack:
     """Take a verdict; signed twice, the verdict itself and the request. 200 when it is known already."""
-    return _ack(response, await service.verdicts.receive(caller, await _message(Verdict, request, caller)))
-
-
-def _ack(response: Response, new: bool) -> Ack:
-    response.status_code = 201 if new else 200
-    return Ack(new=new)
-
-
-async def _message(model: type[Text], request: Request, caller: Caller) -> Text:
-    """Read the body as a message of this type."""
-    body = await read_body(request, caller, limit=MAX_MESSAGE_BYTES, seconds=MESSAGE_SECONDS)
-    try:
-        return model.model_validate_json(body)
-    except ValidationError as error:
-        raise RequestValidationError(error.errors()) from error
+    return acknowledge(response, await service.verdicts.receive(caller, await read_message(Verdict, request, caller)))
 
 
 # The run
@@ -257,22 +227,24 @@ async def run_info(service: Here, _: OurRun) -> RunDescription:
     return service.info.model_copy(update={"relays": service.relay_directory.listed()})
 
 
-@runs.post("/runs/{run}/relays", status_code=201, responses=_KNOWN | _SIGNED, openapi_extra=_json_body(RelayOffer))
+@runs.post("/runs/{run}/relays", status_code=201, responses=KNOWN | SIGNED, openapi_extra=json_body(RelayOffer))
 async def offer_relay(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Offer to serve weights; signed by an active node, which renews it every few minutes. 200 when renewed."""
-    return _ack(response, service.relay_directory.offer(caller, run, await _message(RelayOffer, request, caller)))
+    return acknowledge(
+        response, service.relay_directory.offer(caller, run, await read_message(RelayOffer, request, caller))
+    )
 
 
 @runs.post(
     "/runs/{run}/misbehaviour",
     status_code=201,
-    responses=_KNOWN | _SIGNED,
-    openapi_extra=_json_body(MisbehaviourReport),
+    responses=KNOWN | SIGNED,
+    openapi_extra=json_body(MisbehaviourReport),
 )
 async def report_misbehaviour(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Report a relay that sent other bytes than the anchored root names. 200 when its operator did so before."""
-    report = await _message(MisbehaviourReport, request, caller)
-    return _ack(response, await service.relay_directory.report(caller, run, report))
+    report = await read_message(MisbehaviourReport, request, caller)
+    return acknowledge(response, await service.relay_directory.report(caller, run, report))
 
 
 @runs.get("/runs/{run}/uploads/{node}/{index}/{root}")
@@ -294,12 +266,12 @@ async def verdicts(service: Here, _: OurRun, after: Annotated[str | None, Query(
 @runs.post(
     "/runs/{run}/grades",
     status_code=201,
-    responses=_KNOWN | _SIGNED | documented(425),
-    openapi_extra=_json_body(ShownGrades),
+    responses=KNOWN | SIGNED | documented(425),
+    openapi_extra=json_body(ShownGrades),
 )
 async def show_grades(request: Request, response: Response, service: Here, _: OurRun, caller: Signed) -> Ack:
     """Take a validator's grades of private tests, once enough validators have accepted. 200 when known already."""
-    return _ack(response, await service.grades.receive(caller, await _message(ShownGrades, request, caller)))
+    return acknowledge(response, await service.grades.receive(caller, await read_message(ShownGrades, request, caller)))
 
 
 @runs.get("/runs/{run}/grades")
@@ -308,10 +280,10 @@ async def grades(service: Here, _: OurRun, after: Annotated[str | None, Query(ma
     return await service.queries.grade_page(after)
 
 
-@runs.post("/runs/{run}/master", responses=_SIGNED | documented(425), openapi_extra=_json_body(MasterRequest))
+@runs.post("/runs/{run}/master", responses=SIGNED | documented(425), openapi_extra=json_body(MasterRequest))
 async def master(request: Request, service: Here, _: OurRun, caller: Signed) -> MasterEnvelope:
     """Send the master of an epoch of private tests, encrypted to the key of the active validator that asks."""
-    return await service.masters.give(caller, (await _message(MasterRequest, request, caller)).epoch)
+    return await service.masters.give(caller, (await read_message(MasterRequest, request, caller)).epoch)
 
 
 @runs.get("/runs/{run}/accepted", response_model=list[AcceptedCommitment])
@@ -326,10 +298,10 @@ async def demand(service: Here, _: OurRun) -> Demand:
     return await service.queries.demand()
 
 
-@runs.post("/runs/{run}/steps", status_code=201, responses=_SIGNED, openapi_extra=_json_body(StepReport))
+@runs.post("/runs/{run}/steps", status_code=201, responses=SIGNED, openapi_extra=json_body(StepReport))
 async def post_step(request: Request, service: Here, run: OurRun, caller: Signed) -> Ack:
     """Report an update; signed by the run's trainer. The last report of a step counts."""
-    await service.reports.receive(caller, run, await _message(StepReport, request, caller))
+    await service.reports.receive(caller, run, await read_message(StepReport, request, caller))
     return Ack(new=True)
 
 
@@ -370,30 +342,30 @@ async def environments(service: Here, _: OurRun, after: Annotated[int, Query(ge=
     "/runs/{run}/environments",
     status_code=201,
     response_model=Ack,
-    responses=_KNOWN | _SIGNED,
+    responses=KNOWN | SIGNED,
     openapi_extra=_BINARY,
 )
 async def submit_environment(
     request: Request, response: Response, service: Here, _: OurRun, caller: SignedByAnybody
 ) -> Ack:
     """Submit an environment (muster env pack); signed by its author, who need be no member. 200 when it is known."""
-    return _ack(response, await service.environments.receive(request, caller))
+    return acknowledge(response, await service.environments.receive(request, caller))
 
 
 @contributed.post(
     "/runs/{run}/environments/decisions",
     status_code=201,
     response_model=Ack,
-    responses=_KNOWN | _SIGNED,
-    openapi_extra=_json_body(EnvironmentDecision),
+    responses=KNOWN | SIGNED,
+    openapi_extra=json_body(EnvironmentDecision),
 )
 async def decide_environment(
     request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody
 ) -> Ack:
     """Admit or refuse an environment; signed twice by the run's owner, the decision itself and the request."""
     service.environments.expect_owner(caller)
-    decision = await _message(EnvironmentDecision, request, caller)
-    return _ack(response, await service.environments.decide(run, decision))
+    decision = await read_message(EnvironmentDecision, request, caller)
+    return acknowledge(response, await service.environments.decide(run, decision))
 
 
 @contributed.get("/environments/{name}", response_class=StreamingResponse, responses=documented(404, 422, 503))

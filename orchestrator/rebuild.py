@@ -1,4 +1,4 @@
-"""Restore uploads, verdicts, grades, reports and environments from storage when the database is new.
+"""Restore uploads, verdicts, grades, reports, environments, names and scores from storage for a new database.
 
 Each is checked as if it had just arrived over HTTP, apart from checks against the state of that moment. A file in the
 wrong place, or with another's signature, is left out and named in the log. The service answers once this has ended;
@@ -17,6 +17,7 @@ from muster.clients.storage import ContentStore
 from muster.contributions.pack import MAX_PACK_BYTES, Pack, read_pack
 from muster.errors import CheckError, MismatchError, StorageError
 from muster.grading.shown import read_committed
+from muster.protocol.announcements import BenchmarkScore, NodeName
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import EnvironmentDecision, ShownGrades, Upload, Verdict
 from muster.protocol.receipts import check_receipt, check_upload, check_verdict
@@ -24,6 +25,7 @@ from muster.runtime import telemetry
 from orchestrator.database import Database, upsert
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
+from orchestrator.page.announcements import Announcements, Operators
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.tables import meta
 from orchestrator.uploads import Uploads
@@ -45,6 +47,8 @@ async def rebuild(
     grades: Grades,
     reports: Reports,
     environments: Environments,
+    announcements: Announcements,
+    operators: Operators,
 ) -> None:
     """Fill a new database from storage; return at once when it was filled before."""
     query = select(meta.c.value).where(meta.c.key == "rebuilt")
@@ -86,6 +90,11 @@ async def rebuild(
     for decision in sorted(kept_decisions, key=lambda one: (one.decided, one.environment)):
         if decision.run == run and decision.environment in listed:
             await environments.apply(decision)
+    kept_names = await _documents(announcements.names, NodeName, announcements.check_name)
+    await announcements.restore_names(kept_names, operators)
+    await announcements.restore_scores(
+        await _documents(announcements.scores, BenchmarkScore, announcements.check_score)
+    )
     await database.write(lambda connection: upsert(connection, meta, {"key": "rebuilt", "value": "yes"}))
     if kept_uploads or kept_verdicts or kept_reports:
         counts = {"uploads": len(kept_uploads), "verdicts": len(kept_verdicts), "reports": len(kept_reports)}

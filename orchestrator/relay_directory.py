@@ -9,6 +9,7 @@ reports with their signatures in storage.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -88,6 +89,8 @@ class RelayDirectory:
         """By member."""
         self._offered: dict[str, tuple[str, str]] = {}
         """The URL that each member offered last, since the start, and its operator."""
+        self._urls: Counter[str] = Counter()
+        """How many members' last offer is of each of these."""
         self._accused: dict[str, dict[str, float]] = {}
         """By URL: when each operator's report expires."""
         self.copies = ContentStore(storage_url, "misbehaviour")
@@ -124,10 +127,21 @@ class RelayDirectory:
         url, now = offered.url.rstrip("/"), self._clock()
         before = self._offers.get(caller.address)
         self._offers[caller.address] = _Offer(url, member.operator, now + OFFER_SECONDS)
-        self._offered.pop(caller.address, None)
-        self._offered[caller.address] = url, member.operator  # the newest is last
+        self._remember(caller.address, url, member.operator)
         self._forget(now)
         return before is None or before.url != url
+
+    def has_listed(self, url: str) -> bool:
+        """Return whether a base URL is one of the owner's, or what a member offered last."""
+        return url in self._own or url in self._urls
+
+    def _remember(self, member: str, url: str, operator: str) -> None:
+        """Note a member's offer in place of its last, as the newest."""
+        last, _ = self._offered.pop(member, ("", ""))
+        self._urls[last] -= 1
+        self._offered[member] = url, operator
+        self._urls[url] += 1
+        self._urls = +self._urls  # without those that nobody offers any more
 
     async def report(self, caller: Caller, run: int, report: MisbehaviourReport) -> bool:
         """Take a report of a misbehaving source; return whether its operator had not reported that source yet."""

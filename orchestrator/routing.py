@@ -1,15 +1,25 @@
-"""Types and dependencies that the routes share: path parameters, who calls, the service itself."""
+"""What the routes share: path parameters, who calls, the service itself, JSON bodies and acknowledgements."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any, Final, TypeVar
 
 from fastapi import Depends, Path, Request, Response
-from pydantic import BaseModel
+from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel, ValidationError
 
 from orchestrator import problems
-from orchestrator.auth import Caller
+from orchestrator.auth import Caller, read_body
+from orchestrator.problems import documented
 from orchestrator.service import OrchestratorService
+
+MAX_MESSAGE_BYTES: Final = 1 << 20
+"""Longest JSON body of a verdict or report."""
+
+MESSAGE_SECONDS: Final = 30.0
+"""Longest time for a JSON body to arrive."""
+
+Text = TypeVar("Text", bound=BaseModel)
 
 
 class Ack(BaseModel):
@@ -46,6 +56,31 @@ Here = Annotated[OrchestratorService, Depends(_service)]
 OurRun = Annotated[int, Depends(_our_run)]
 Signed = Annotated[Caller, Depends(_caller)]
 SignedByAnybody = Annotated[Caller, Depends(_anybody)]
+
+SIGNED: Final = documented(401, 403, 404, 408, 409, 413, 422, 429, 503)
+"""How a route of signed messages may refuse."""
+KNOWN: Final[dict[int | str, dict[str, Any]]] = {200: {"description": "Known already", "model": Ack}}
+"""How it answers what changes nothing."""
+
+
+def json_body(model: type[BaseModel]) -> dict[str, Any]:
+    """Describe a body that is read and hashed before it is parsed, for the OpenAPI document."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
+
+
+async def read_message(model: type[Text], request: Request, caller: Caller, *, limit: int = MAX_MESSAGE_BYTES) -> Text:
+    """Read the body as a message of this type, of `limit` bytes at most."""
+    body = await read_body(request, caller, limit=limit, seconds=MESSAGE_SECONDS)
+    try:
+        return model.model_validate_json(body)
+    except ValidationError as error:
+        raise RequestValidationError(error.errors()) from error
+
+
+def acknowledge(response: Response, new: bool) -> Ack:
+    """Answer that a message was taken: 201, or 200 when it is known already."""
+    response.status_code = 201 if new else 200
+    return Ack(new=new)
 
 
 def json_response(body: bytes) -> Response:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Final
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
 from muster.clients.storage_probe import probe
-from muster.contracts import runs
+from muster.contracts import registry, runs
 from muster.errors import ConfigError, StorageError
 from muster.protocol.eip712 import Domain
 from muster.protocol.messages import JoinDocument, RunDescription
@@ -25,12 +25,9 @@ from orchestrator.database import Database
 from orchestrator.environments import Environments
 from orchestrator.grades import Grades
 from orchestrator.masters import MasterDesk, load_masters
-from orchestrator.page.boards import Boards
-from orchestrator.page.live import LiveSource
-from orchestrator.page.live_hub import LiveHub
+from orchestrator.page.announcements import Announcements
 from orchestrator.page.overview import RunIdentity
-from orchestrator.page.source import PageSource
-from orchestrator.page.views import Views
+from orchestrator.page.parts import PageParts, page_running
 from orchestrator.queries import Queries
 from orchestrator.rebuild import rebuild
 from orchestrator.relay_directory import RelayDirectory
@@ -65,9 +62,8 @@ class OrchestratorService:
     relay_directory: RelayDirectory
     summaries: Summaries
     environments: Environments
-    boards: Boards
-    hub: LiveHub
-    views: Views
+    announcements: Announcements
+    page: PageParts
 
     @property
     def run(self) -> int:
@@ -129,6 +125,8 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
         owner = (await chain.call(runs.run_info(settings.run))).owner
         environments = Environments(where, settings.run, owner, database, ours)
         masters = await asyncio.to_thread(load_masters, ours.masters, terms, ours.run_folder)
+        relays = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
+        announcements = Announcements(where, owner, queries, database, relays, storage_url=storage_url)
         # 4. The run's own files, and whose tasks they are.
         files = await offer_files(ours.run_folder, uploads.files)
         await warn_of_lacks(terms, settings.shardcast.relays, uploads.files)
@@ -147,8 +145,11 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             grades=grades,
             reports=reports,
             environments=environments,
+            announcements=announcements,
+            operators=lambda nodes: _operators(chain, settings.run, nodes),
         )
-        directory = RelayDirectory(settings.run, ours.url, settings.shardcast.relays, database, storage_url=storage_url)
+        await stack.enter_async_context(follower.following())
+        # 6. What people see of it.
         info = run_info(settings.run, addresses, terms, settings.shardcast.relays, files)
         known = RunIdentity(
             run=settings.run,
@@ -159,13 +160,8 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             addresses=info.addresses,
             terms=terms,
         )
-        boards = Boards(known, database, queries, follower, directory, attribution)
-        hub = LiveHub(LiveSource(database, queries, follower, boards))
-        await stack.enter_async_context(follower.following())
-        await stack.enter_async_context(hub.running())
-        source = PageSource(database, queries, attribution)
-        views = await asyncio.to_thread(Views.of_run, source, directory, storage_url, ours.run_folder)
-        await stack.enter_async_context(views.running())
+        parts = page_running(known, ours, database, queries, follower, relays, attribution)
+        page = await stack.enter_async_context(parts)
         yield OrchestratorService(
             settings=settings,
             info=info,
@@ -179,13 +175,18 @@ async def serving(settings: Settings, signer: Signer) -> AsyncIterator[Orchestra
             grades=grades,
             masters=MasterDesk(where, queries, database, masters),
             reports=reports,
-            relay_directory=directory,
+            relay_directory=relays,
             summaries=Summaries(database, queries, follower, chain.chain_id, attribution),
             environments=environments,
-            boards=boards,
-            hub=hub,
-            views=views,
+            announcements=announcements,
+            page=page,
         )
+
+
+async def _operators(chain: Chain, run: int, nodes: Sequence[str]) -> list[str]:
+    """Return the operators of nodes as the chain has them; "" for what is no node of the run."""
+    found = await chain.call_all([registry.node(node) for node in nodes])
+    return [node.operator if node.run == run else "" for node in found]
 
 
 async def _check_storage(url: str) -> None:

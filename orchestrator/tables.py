@@ -320,6 +320,7 @@ served: Final = _table(
     Column("node", _ADDRESS, primary_key=True),
     Column("bytes", BigInteger, nullable=False),
     Column("received", Float, nullable=False),
+    Index("served_by_node", "node"),
 )
 """How many bytes of weights each node says it has received from which source."""
 

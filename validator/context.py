@@ -27,6 +27,7 @@ from muster.rollouts.parquet import FileLimits
 from muster.rollouts.reader import RolloutReader
 from muster.rollouts.schema import Rollout
 from muster.settings.schema import Settings
+from muster.shardcast.fetch.fetch import OnReceived
 from muster.verification.bundles import ReplayedRow
 from muster.verification.evidence import check_signatures
 from muster.verification.profiles import Profile
@@ -119,8 +120,11 @@ async def make_context(
     reader: RolloutReader,
     folder: Path,
     key: KeyExchange | None = None,
+    on_received: OnReceived | None = None,
 ) -> RunVerificationContext:
     """Return the context of a run, with its files in `folder`. `key`: a validator's, who is given the masters.
+
+    `on_received`: counts the weights that arrive.
 
     Raises UnreachableError while the orchestrator, a relay or a first checkpoint is missing, CheckError when one of
     them is not what the terms name.
@@ -131,7 +135,8 @@ async def make_context(
     if latest is None:
         raise UnreachableError(f"run {settings.run} has no checkpoint yet", hint="is its trainer running?")
     relays = Relays(settings.shardcast, client, settings.run)
-    checkpoints = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, folder / "weights")
+    weights = folder / "weights"
+    checkpoints = CheckpointFetcher(chain, settings.run, terms, relays, settings.shardcast, weights, on_received)
     tasks = await RunTasks.fetch(client, terms, folder)
     checkpoint = await checkpoints.get(latest.step)
     rules = await asyncio.to_thread(make_rules, chain, settings.run, terms, tasks, checkpoint)

@@ -16,6 +16,7 @@ from eth_utils.crypto import keccak
 
 from muster.chain.cursor import EventCursor
 from muster.chain.draw_secret import load_draw_secret
+from muster.clients.machine_report import MachineMeter, MachineReporter
 from muster.clients.node_session import NodeSession, node_session
 from muster.constants import DRAW_CHAIN_LENGTH, HOUR_SECONDS, SAMPLE_BLOCKS
 from muster.contracts import registry
@@ -30,6 +31,7 @@ from muster.runtime.failpoints import failpoint
 from muster.runtime.loop import PollLoop
 from muster.runtime.notify import notifying
 from muster.runtime.process import run_together
+from muster.runtime.processor import processor_name
 from muster.settings.schema import Settings
 from validator.challenger import Challenger
 from validator.context import RunVerificationContext, make_context
@@ -88,7 +90,10 @@ async def serve(settings: Settings) -> None:
         async with node_session(settings, state) as session, RolloutReader() as reader:
             notifier.node = session.node
             log.info("ready", node=session.node, run=settings.run)
-            jobs = [Validator(settings, session, reader, links).run()]
+            validator = Validator(settings, session, reader, links)
+            jobs = [validator.run()]
+            if settings.validator.report_machine:
+                jobs.append(MachineReporter(session.client, settings.run, validator.machine, processor_name).run())
             if notifier.host:
                 watch = ValidatorWatch(session.chain, notifier, state, settings.run)
                 jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(watch.poll))
@@ -107,6 +112,8 @@ class Validator:
         self.reader = reader
         self.links = links
         self.me = session.node
+        self.machine = MachineMeter()
+        """Counts what this validator says of itself."""
         state = settings.validator.state_dir
         self.journal = ValidatorJournal(state, session.identity, settings.run, self.me)
         kinds = (WorkCommitted, CaseOpened, GradeAccused, CaseResolved, Convicted, Retired)
@@ -126,7 +133,14 @@ class Validator:
             await PollLoop(log, "transactions", poll).until_done(self._finish_transactions)
             folder = self.settings.validator.state_dir
             prepare = partial(
-                make_context, self.settings, self.chain, self.client, self.reader, folder, self.chain.signer
+                make_context,
+                self.settings,
+                self.chain,
+                self.client,
+                self.reader,
+                folder,
+                self.chain.signer,
+                self.machine.add_received,
             )
             context = await PollLoop(log, "preparation", poll).until_done(prepare)
             with context.rules.scorers:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from muster.chain.client import Chain
+from muster.clients.machine_report import MachineMeter
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs
 from muster.contracts.registry import Status
@@ -39,6 +40,8 @@ class WorkerContext:
     journal: WorkJournal
     notifier: Notifier = field(default_factory=Notifier)
     """Tells the operator; the default tells nobody."""
+    machine: MachineMeter = field(default_factory=MachineMeter)
+    """Counts what this worker says of itself."""
     saved: asyncio.Event = field(default_factory=asyncio.Event)
     """Set when the journal has a new file."""
     delivered: asyncio.Event = field(default_factory=asyncio.Event)

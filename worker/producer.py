@@ -101,14 +101,16 @@ class Producer:
         assignment = Assignment(checkpoint.step, index, draw)
         requests = await asyncio.to_thread(make_requests, assignment, rules)
         started = time.monotonic()
-        generations = await self.weights.generate(requests)
+        with self._context.machine.rate.generating() as count:
+            generations = await self.weights.generate(requests)
+            tokens = sum(len(generation.tokens) for generation in generations)
+            count(tokens)
         seconds = time.monotonic() - started
         rollouts = await asyncio.to_thread(make_rollouts, assignment, rules, requests, generations)
         data = await asyncio.to_thread(write_rollouts, rollouts)
         root = (await asyncio.to_thread(rollout_tree, rollouts)).root
         self._context.journal.save(index, checkpoint.step, checkpoint.anchor, root, data)
         self._context.saved.set()
-        tokens = sum(len(generation.tokens) for generation in generations)
         TOKENS.inc(tokens)
         log.info("generated", step=checkpoint.step, index=index, tokens=tokens, seconds=round(seconds, 3))
         failpoint("worker.generated")

@@ -11,10 +11,12 @@ from contextlib import closing
 from pathlib import Path
 from typing import Final
 
+from muster.clients.machine_report import MachineReporter
 from muster.clients.node_session import node_session
 from muster.clients.orchestrator import OrchestratorClient
 from muster.clients.relays import Relays
 from muster.clients.run_data import CheckpointFetcher, fetch_profile
+from muster.models.device import device_name
 from muster.models.numerics import device_kind
 from muster.protocol.messages import RelayOffer
 from muster.runtime import telemetry
@@ -84,6 +86,10 @@ async def _work(context: WorkerContext, engine: type[Engine]) -> None:
         ]
         if context.notifier.host:
             jobs.append(PollLoop(log, "notifications", WATCH_SECONDS).run(WorkerWatch(context).poll))
+        if context.settings.worker.report_machine:
+            devices = context.settings.worker.tensor_parallel if device_kind() == "cuda" else 1
+            reporter = MachineReporter(context.client, context.run, context.machine, device_name, devices)
+            jobs.append(reporter.run())
         if context.settings.shardcast.share:
             jobs.append(share(context.weights, context.run, context.settings.shardcast, context.client, relays))
         await run_together(*jobs)
@@ -108,7 +114,13 @@ async def _prepare(context: WorkerContext, relays: Relays) -> NewestCheckpoint:
     settings = context.settings
     await PollLoop(log, "prepare", settings.worker.poll_seconds, fatal=FATAL).until_done(attempt)
     checkpoints = CheckpointFetcher(
-        context.chain, context.run, context.terms, relays, settings.shardcast, context.weights
+        context.chain,
+        context.run,
+        context.terms,
+        relays,
+        settings.shardcast,
+        context.weights,
+        context.machine.add_received,
     )
     return NewestCheckpoint(context.chain, context.run, checkpoints)
 

@@ -26,7 +26,7 @@ NOUNS: Final = {
     "config": "Settings: what holds, where it came from, and a first file.",
     "worker": "Workers: generate rollouts for a run and be paid for them.",
     "validator": "Validators: inspect strangers' work, open cases, vote on others' cases.",
-    "node": "All nodes of an operator: what they did, earned and need.",
+    "node": "All nodes of an operator: what they did, earned and need, and what they are called.",
     "service": "Keep a node running: a systemd user service that starts again by itself.",
     "logs": "Show a node's log for people, and follow it.",
     "notify": "Notifications: what a node tells its operator through a webhook.",

@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.text import Text
 
 from muster.cli.benchmark_options import BenchmarkOptions
+from muster.cli.benchmark_publish import BenchmarkPublisher
 from muster.cli.import_options import run_reference
 from muster.cli.sampling import SamplingDefaults, model_hashes, parse_ks, progress, sampling_document
 from muster.cli.session import Session, as_table, to_json
@@ -48,10 +49,13 @@ SHOWN: Final = 10
 """Items and reasons that an error or a note names."""
 
 
-async def evaluate_benchmark(session: Session, model: Path, options: BenchmarkOptions) -> None:
-    """Ask, score, write and print. Goes on where an interrupted evaluation stopped.
+async def evaluate_benchmark(
+    session: Session, model: Path, options: BenchmarkOptions, publisher: BenchmarkPublisher | None = None
+) -> None:
+    """Ask, score, write, publish if that is wanted, and print. Goes on where an interrupted evaluation stopped.
 
-    Raises CheckError for items that are trained on, ConfigError for a file, model or record file that does not fit.
+    Raises CheckError for items that are trained on, ConfigError for a file, model or record file that does not fit, and
+    as a publisher.
     """
     benchmark = BENCHMARKS[options.name]
     template = benchmark.prompt if options.prompt is None else benchmark.check_prompt(options.prompt)
@@ -65,6 +69,8 @@ async def evaluate_benchmark(session: Session, model: Path, options: BenchmarkOp
         with await asyncio.to_thread(_load, session, benchmark, scorer, scorers, paths, options) as data:
             trained = await asyncio.to_thread(trained_on, data.items, options.against)
             kept = _without(data.items, trained, options)
+            if publisher is not None:
+                publisher.check_whole(benchmark, data, trained)
             prompts = prompts_of([data.items[i] for i in kept], template)
 
             # 2. What the result depends on.
@@ -105,8 +111,10 @@ async def evaluate_benchmark(session: Session, model: Path, options: BenchmarkOp
                     **summarize(benchmark, records.records(), samples, ks),
                 }
 
-    # 4. Write, and print, what it came to.
+    # 4. Write, publish and print what it came to.
     write_durably(out, (to_json(document) + "\n").encode())
+    if publisher is not None:
+        document |= await publisher.publish(benchmark, document)
     document |= {"model": str(model), "out": str(out), "seconds": round(time.monotonic() - begun, 1)}
     session.result(document, _for_people(document))
 
@@ -236,4 +244,6 @@ def _for_people(document: dict[str, Any]) -> Group:
     )
     left = sum(document["left_out"].values())
     more = [Text(f"{left} rows were left out; the result says why")] if left else []
+    if published := document.get("published"):
+        more.append(Text(f"published as the score of step {published['step']}, by {published['by']}"))
     return Group(Text(document["model"]), as_table(rows), Text(about), *more, Text(f"wrote {document['out']}"))

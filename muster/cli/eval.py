@@ -15,6 +15,7 @@ from rich.console import Group
 from rich.text import Text
 
 from muster.cli.benchmark_options import BenchmarkArguments, BenchmarkOptions, is_benchmark
+from muster.cli.benchmark_publish import check_publishable, prepare_publisher
 from muster.cli.sampling import (
     BudgetsOption,
     MaxTokensOption,
@@ -61,7 +62,7 @@ class Subject:
     of_run: dict[str, int] = field(default_factory=dict)
 
 
-@command(app, "eval")
+@command(app, "eval", operator=True)
 async def evaluate(
     session: Session,
     model: Annotated[str | None, typer.Argument(help="Checkpoint folder; with --run a benchmark, or nothing.")] = None,
@@ -97,18 +98,24 @@ async def evaluate(
     since: Annotated[str | None, typer.Option(help="LiveCodeBench: contests from this day on, 2024-08-01.")] = None,
     until: Annotated[str | None, typer.Option(help="LiveCodeBench: contests up to this day.")] = None,
     platform: Annotated[str | None, typer.Option(help="LiveCodeBench: contests of this platform alone.")] = None,
+    publish: Annotated[
+        bool, typer.Option("--publish", help="Publish a whole benchmark's score of a step of a run, on the run's page.")
+    ] = False,
 ) -> None:
     """Measure pass@k of a checkpoint on held-out tasks or a benchmark, with 95 % confidence intervals.
 
     Of a run, budgets, temperature, length limit and profile are those of its terms where they are not given. Benchmarks
     are gsm8k, math500, aime24, aime25, gpqa_diamond, ifeval, livecodebench, humaneval and mbpp, each with its published
     settings where they are not given; a path that exists is a task set. Their results and records lie in .muster/eval,
-    or at --out; the same command goes on where an interrupted one stopped.
+    or at --out; the same command goes on where an interrupted one stopped. What --publish publishes is signed by the
+    run's trainer or its owner: the key of --operator, else of the settings.
     """
     # 1. Check the options.
     if out is not None and (out.is_dir() or not out.parent.is_dir()):
         what = "is a folder" if out.is_dir() else "is in no folder that is there"
         raise UsageError(f"{out} {what}", hint="name a file with --out, in a folder that is there")
+    if not publish and (unused := [name for name, value in _for_publishing(session).items() if value]):
+        raise UsageError(f"{', '.join(unused)} is for --publish", hint="leave it out, or add --publish")
     given = BenchmarkArguments(data, against, skip_trained, prompt, since, until, platform)
     named = model if run is not None and tasks is None else tasks
     if is_benchmark(named):
@@ -131,9 +138,13 @@ async def evaluate(
             profile=profile,
             out=out,
         )
-        await _of_benchmark(session, None if run is not None else model, options, run, step)
+        if publish:
+            check_publishable(options, given)
+        await _of_benchmark(session, None if run is not None else model, options, run, step, publish=publish)
         return
     given.check_unused(named)
+    if publish:
+        raise UsageError("--publish is for a published benchmark", hint="muster eval --run NUMBER gsm8k --publish")
 
     # 2. Find the model and its tasks.
     answers = samples or DEFAULT_SAMPLES
@@ -198,7 +209,7 @@ def measured(answers: Sequence[TaskResult], sampling: Sampling, ks: Sequence[int
 
 
 async def _of_benchmark(
-    session: Session, model: str | None, options: BenchmarkOptions, run: int | None, step: int | None
+    session: Session, model: str | None, options: BenchmarkOptions, run: int | None, step: int | None, *, publish: bool
 ) -> None:
     """Evaluate a checkpoint, or a step of a run, whose own tasks the benchmark is kept apart from."""
     from muster.cli.benchmark import evaluate_benchmark
@@ -206,17 +217,30 @@ async def _of_benchmark(
     if run is None:
         if step is not None:
             raise UsageError("--step names a step of a run", hint="add --run")
+        if publish:
+            raise UsageError(
+                "--publish is for a step of a run", hint="add --run, and --step for another than the newest"
+            )
         assert model is not None
         await evaluate_benchmark(session, Path(model), options)
         return
-    subject = await _of_run(session, run, step)
+    publisher = await prepare_publisher(session, options, run, step) if publish else None
+    if publish and publisher is None:
+        return
+    subject = await _of_run(session, run, publisher.step if publisher else step)
     options = replace(
         options,
         against=(*options.against, subject.task_set),
         profile=options.profile or subject.defaults.profile,
         of_run=subject.of_run,
     )
-    await evaluate_benchmark(session, subject.model, options)
+    await evaluate_benchmark(session, subject.model, options, publisher)
+
+
+def _for_publishing(session: Session) -> dict[str, object]:
+    """Return what of the global options is for --publish alone."""
+    options = session.options
+    return {"--operator": options.operator, "--password-file": options.password_file, "--dry-run": options.dry_run}
 
 
 def _of_files(model: str | None, tasks: str | None, step: int | None) -> Subject:

@@ -1,4 +1,4 @@
-"""muster node: all nodes of an operator, or of several settings files, in one table."""
+"""muster node: all nodes of an operator, or of several settings files, in one table; and what a node is called."""
 
 from __future__ import annotations
 
@@ -70,6 +70,40 @@ async def list_nodes(
     else:
         rows = await _of_files(session, settings_files(session, configs, folder))
     session.result([asdict(row) for row in rows], as_table([_for_people(row) for row in rows]))
+
+
+@command(app, "name", operator=True)
+async def name_node(
+    session: Session,
+    name: Annotated[str, typer.Argument(help='What the run\'s page calls the node; "" for nothing.')],
+    node: nodes.NodeOption = None,
+) -> None:
+    """Name a node on the run's page, signed by its operator; "" removes the name. It can be changed once a minute."""
+    # 1. What it is to be called.
+    name, address = nodes.plain_name(name), await nodes.address_of(session, node)
+
+    # 2. Whose node it is, on chain.
+    async with session.operator() as chain:
+        found, operator = await nodes.registered(chain, address), chain.signer
+        if found.operator != operator.address:
+            raise UsageError(
+                f"{address} was registered by {found.operator}, and this is the key of {operator.address}",
+                hint="name the operator's wallet: --operator WALLET",
+            )
+        if found.run != session.settings.run:
+            raise UsageError(
+                f"{address} is a node of run {found.run}, and the settings are for run {session.settings.run}",
+                hint=f"set run = {found.run}, and orchestrator.url to that run's",
+            )
+
+        # 3. Ask, sign, send.
+        document = {"run": found.run, "node": address, "name": name}
+        shown = {"node": address, "name": name or "(none)", "seen by": "everybody who opens the run's page"}
+        if not session.preview(f"Name a node of run {found.run}", shown):
+            session.result({"dry_run": True, **document}, "nothing was sent")
+            return
+        await nodes.announce_name(session, chain, found.run, address, name)
+    session.result(document)
 
 
 def operator_address(operator: str) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
+import unicodedata
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 from eth_utils.address import is_address, to_checksum_address
@@ -13,9 +15,12 @@ from muster.chain.client import NO_TIP, Chain
 from muster.chain.types import TxRequest
 from muster.cli.session import Session, parse_tokens, wallet_keys
 from muster.cli.wallet import read_address
+from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs, token
 from muster.contracts.registry import Node, Role
 from muster.errors import ConfigError, MusterError, UsageError
+from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, NodeName, name_problem
+from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.messages import NodeReport
 from muster.protocol.terms import Terms
 from muster.runtime.units import Ether, Moment, Tokens
@@ -24,6 +29,9 @@ NodeOption = Annotated[
     str | None, typer.Option("--node", help="Address, wallet name or path of the node; else the key of the settings.")
 ]
 GasOption = Annotated[str, typer.Option("--gas", help="Ether the node's key should hold for its transactions.")]
+NAME_HINT: Final = (
+    f"choose up to {MAX_NAME} letters, digits, single spaces and {' '.join(NAME_SIGNS)}, with a letter or digit in it"
+)
 RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run; else that of the settings.")]
 
 
@@ -131,6 +139,25 @@ async def join(
         # 4. Send the gas.
         if done is not None and joining.short:
             await send_gas(session, chain, hot.address, joining.short)
+
+
+def plain_name(name: str) -> str:
+    """Return a node's name in the one form that Unicode has for each letter. Raises UsageError where it cannot be one."""
+    plain = unicodedata.normalize("NFKC", name).strip()
+    if problem := name_problem(plain):
+        raise UsageError(f"the name {plain!r} {problem}", hint=NAME_HINT)
+    return plain
+
+
+async def announce_name(session: Session, chain: Chain, run: int, node: str, name: str) -> None:
+    """Tell the orchestrator what a node is called, signed by its operator: the chain's signer.
+
+    Raises as `OrchestratorClient.name_node`.
+    """
+    where, seconds = session.settings.orchestrator.url, session.settings.chain.timeout_seconds
+    async with OrchestratorClient.on_chain(where, chain, chain.signer, timeout=seconds) as client:
+        unsigned = NodeName(run=run, node=node, name=name, named=int(time.time()), signature=UNSIGNED)
+        await client.name_node(sign_message(chain.signer, client.domain, unsigned))
 
 
 async def registered(chain: Chain, address: str) -> Node:

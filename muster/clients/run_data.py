@@ -30,6 +30,7 @@ from muster.sandbox.native_walls import require_walls
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.catch_up import fetch_step
 from muster.shardcast.fetch.download import Progress
+from muster.shardcast.fetch.fetch import OnReceived
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import prune, touch
 from muster.tasksets.document import MAX_DOCUMENT_BYTES
@@ -189,13 +190,16 @@ class CheckpointFetcher:
         relays: Relays,
         settings: ShardcastSettings,
         folder: Path,
+        on_received: OnReceived | None = None,
     ) -> None:
+        """Fetch into `folder`. `on_received`: counts what arrives and is right, by source."""
         self._chain = chain
         self._run = run
         self._terms = terms
         self._relays = relays
         self._settings = settings
         self._folder = folder
+        self._on_received = on_received
         self._verified: dict[int, tuple[bytes, Path]] = {}
         self._newest: dict[int, bytes] = {}
         """The newest steps that were requested, by step, and their roots."""
@@ -252,6 +256,7 @@ class CheckpointFetcher:
                 anchored=self._anchored,
                 settings=self._settings,
                 on_bad_source=bad_sources.append,
+                on_received=self._on_received,
                 progress=log_progress,
                 hold=self.held,
             )

@@ -6,6 +6,7 @@ counts by the signed request that carries it.
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from typing import Annotated, ClassVar, Final
 
@@ -20,6 +21,14 @@ MAX_DEVICE: Final = 60
 MAX_SOURCES: Final = 64
 """Sources of weights in one report."""
 BENCHMARK_PATTERN: Final = r"^[a-z0-9][a-z0-9_.-]{0,39}$"
+NAME_SIGNS: Final = "._-+#'"
+"""What may stand in a name besides letters, digits and spaces."""
+
+_BLANK_LETTERS: Final = "\u115f\u1160"
+"""Letters that show nothing."""
+_LIKE_ADDRESSES: Final = ("0x", "0\u0445", "0\u03c7")
+"""How addresses begin, with a Latin, a Cyrillic or a Greek letter."""
+_TRADE_MARKS: Final = re.compile(r"\((?:r|tm)\)", re.IGNORECASE)
 
 
 class NodeName(Message):
@@ -96,15 +105,34 @@ class DayEarnings(Message):
 
 
 def name_problem(name: str) -> str:
-    """Return why this cannot be a node's name, as what it does; "" when it can. An empty name is a way to have none."""
+    """Return why this cannot be a node's name, as what it does; "" when it can. An empty name is a way to have none.
+
+    A name has letters without marks, so that none is written over its neighbours, nothing that turns the direction of
+    writing, and no second form of a letter. It may still look like another node's: its address says which it is.
+    """
     if len(name) > MAX_NAME:
         return f"has {len(name)} characters; at most {MAX_NAME}"
-    if name != unicodedata.normalize("NFC", name):
-        return "is not in Unicode's form NFC"
+    if any(not _may_be_in_a_name(letter) for letter in name):
+        return f"may have letters, digits, spaces and {' '.join(NAME_SIGNS)} only"
+    if name != unicodedata.normalize("NFKC", name):
+        return "is not in Unicode's form NFKC"
     if name != " ".join(name.split()):
         return "begins or ends with a space, or has two in a row"
-    if any(unicodedata.category(letter)[0] not in "LN" and letter not in " ._-+#'" for letter in name):
-        return "may have letters, digits, spaces and . _ - + # ' only"
-    if name.lower().startswith("0x"):
+    if name and not any(letter.isalnum() for letter in name):
+        return "has no letter and no digit"
+    if name.lstrip(NAME_SIGNS + " ").lower().startswith(_LIKE_ADDRESSES):
         return "looks like an address"
     return ""
+
+
+def _may_be_in_a_name(letter: str) -> bool:
+    if letter in _BLANK_LETTERS:
+        return False
+    return letter == " " or letter in NAME_SIGNS or unicodedata.category(letter)[0] in "LN"
+
+
+def clean_device(text: str) -> str:
+    """Return what a system calls its device as text that anybody may be shown: printed ASCII, at most MAX_DEVICE."""
+    shown = "".join(letter if " " <= letter <= "~" else " " for letter in text)
+    plain = " ".join(_TRADE_MARKS.sub(" ", shown).split())
+    return plain[:MAX_DEVICE].rstrip() or "unknown"

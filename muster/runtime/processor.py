@@ -1,17 +1,30 @@
-"""The processor's instructions that decide how fast, and in which order, matrix products are summed."""
+"""The processor: its name, and instructions that decide how fast, and in which order, matrix products are summed."""
 
 from __future__ import annotations
 
+import platform
 import re
 from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
+CPUINFO: Final = Path("/proc/cpuinfo")
+
 FEATURES: Final = ("avx2", "avx512f", "avx512_bf16", "amx_bf16")
 """Flags of /proc/cpuinfo that matter, from the oldest to the newest."""
 
 
-def read_features(path: Path = Path("/proc/cpuinfo")) -> tuple[str, ...]:
+def processor_name(path: Path = CPUINFO) -> str:
+    """Return what the processor calls itself; the kind of machine where the system does not say."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name[ \t]*:[ \t]*(\S.*)$", text, re.MULTILINE)
+    return found[1].strip() if found else platform.machine()
+
+
+def read_features(path: Path = CPUINFO) -> tuple[str, ...]:
     """Return those of FEATURES that the processor has; none where the system does not say."""
     try:
         return features_in(path.read_text(encoding="utf-8", errors="replace"))

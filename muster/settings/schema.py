@@ -122,6 +122,9 @@ class WorkerSettings(Section):
     cache_bytes: int = Field(default=0, ge=0)
     """Memory of the engine's key-value cache, which decides how many sequences decode side by side. 0: on a GPU what
     vLLM finds free, else 256 MiB, and no less than two long sequences need."""
+    report_machine: bool = True
+    """Tell the orchestrator every two minutes, for the run's page, what this worker runs on, how many tokens a second
+    it generates, and how many bytes of weights came from which relay."""
 
 
 class ValidatorSettings(Section):
@@ -143,6 +146,9 @@ class ValidatorSettings(Section):
     """Time between two validators' turns to open or to end the same case."""
     threads: int = Field(default=1, ge=1, le=1024)
     """CPU threads of a replay; more than there are idle cores is ruinous."""
+    report_machine: bool = True
+    """Tell the orchestrator every two minutes, for the run's page, what this validator runs on, and how many bytes of
+    weights came from which relay."""
 
 
 class TrainerSettings(Section):

@@ -11,8 +11,9 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, and_, cast, delete, func, insert, literal, select
 
+from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.messages import Message
-from orchestrator.tables import MAX_METRIC, metric_buckets, steps
+from orchestrator.tables import MAX_METRIC, metric_buckets, scores, steps
 
 BASE: Final = 8
 """Steps of a bucket of level 1; one of level L has BASE to the power of L."""
@@ -23,6 +24,8 @@ MAX_SERIES: Final = 16
 """Metrics in one answer."""
 MAX_ALL_POINTS: Final = 8_000
 """Points of all metrics in one answer: many of them have fewer each."""
+BENCHMARK: Final = "benchmark/"
+"""What the names of published scores begin with; they are no reports' numbers, and each is a point of its own."""
 MAX_NAMES: Final = 256
 """Metrics of a run; further ones are not kept."""
 MAX_NUMBER: Final = 1e100
@@ -92,7 +95,7 @@ def record(connection: Connection, step: int, metrics: Mapping[str, float | None
 
 
 def _is_name(name: str) -> bool:
-    return 0 < len(name) <= MAX_METRIC and name.isprintable()
+    return 0 < len(name) <= MAX_METRIC and name.isprintable() and not name.startswith(BENCHMARK)
 
 
 def _renew(connection: Connection, step: int, names: Sequence[str]) -> None:
@@ -160,7 +163,9 @@ def newest_step(connection: Connection) -> int | None:
 
 
 def metric_list(connection: Connection, run: int) -> MetricList:
-    return MetricList(run=run, newest=newest_step(connection), names=metric_names(connection))
+    published = connection.execute(select(scores.c.benchmark).distinct().order_by(scores.c.benchmark)).scalars()
+    names = [*metric_names(connection), *(BENCHMARK + name for name in published)]
+    return MetricList(run=run, newest=newest_step(connection), names=names)
 
 
 def steps_of_a_point(first: int, last: int, points: int) -> tuple[int, int]:
@@ -196,7 +201,24 @@ def read_series(
         found[name].append(values)
     series = []
     for name in names:
+        if name.startswith(BENCHMARK):
+            series.append(_published(connection, name, first, last, points))
+            continue
         starts, means, lows, highs = zip(*found[name], strict=True) if found[name] else ((), (), (), ())
         at = [start * width for start in starts]
         series.append(Series(name=name, steps=at, mean=list(means), low=list(lows), high=list(highs)))
     return SeriesPage(run=run, first=first, last=last, steps_per_point=width, series=series)
+
+
+def _published(connection: Connection, name: str, first: int, last: int, points: int) -> Series:
+    """Return the published scores on a benchmark, the newest `points` of them, with the ends of their intervals."""
+    query = select(scores.c.document).where(scores.c.benchmark == name.removeprefix(BENCHMARK))
+    query = query.where(scores.c.step.between(first, last)).order_by(scores.c.step.desc()).limit(points)
+    found = [BenchmarkScore.model_validate_json(text) for text in connection.execute(query).scalars()][::-1]
+    return Series(
+        name=name,
+        steps=[one.step for one in found],
+        mean=[one.score for one in found],
+        low=[one.low for one in found],
+        high=[one.high for one in found],
+    )

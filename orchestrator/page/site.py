@@ -19,6 +19,7 @@ from starlette.responses import Response
 from muster.errors import RefusedError
 from orchestrator.page.assets import Assets, compressed
 from orchestrator.page.kept import KeptAnswers
+from orchestrator.page.overview import RunIdentity
 from orchestrator.page.render import environment
 
 KEPT_SECONDS: Final = 2.0
@@ -47,18 +48,6 @@ PAGES: Final = (
 
 
 @dataclass(frozen=True)
-class SiteFacts:
-    """What every page shows."""
-
-    run: int
-    chain_id: int
-    title: str
-    """The owner's words."""
-    url: str
-    """Of the orchestrator, as its run's owner names it."""
-
-
-@dataclass(frozen=True)
 class Page:
     """A page to be rendered."""
 
@@ -74,10 +63,11 @@ class Page:
 class Site:
     """The pages of one run. One per service."""
 
-    def __init__(self, facts: SiteFacts, chain_time: Callable[[], int]) -> None:
-        """`chain_time` returns the chain's second that was read last."""
+    def __init__(self, known: RunIdentity, url: str, chain_time: Callable[[], int]) -> None:
+        """`url` is the orchestrator's own; `chain_time` returns the chain's second that was read last."""
         self.assets = Assets()
-        self._facts = facts
+        self._known = known
+        self._url = url
         self._chain_time = chain_time
         self._templates = environment()
         self._kept = KeptAnswers(KEPT_SECONDS)
@@ -105,14 +95,14 @@ class Site:
         return page.status, plain, gzip.compress(plain, PACKING, mtime=0)
 
     def _site(self, page: Page) -> dict[str, Any]:
-        facts = self._facts
+        known = self._known
         return {
-            "run": facts.run,
-            "chain_id": facts.chain_id,
-            "title": facts.title,
-            "url": facts.url,
+            "run": known.run,
+            "chain_id": known.chain_id,
+            "title": known.title,
+            "url": self._url,
             "static": self.assets.base,
-            "api": f"/v1/runs/{facts.run}",
+            "api": f"/v1/runs/{known.run}",
             "pages": PAGES,
             "here": page.here,
             "refresh": page.refresh,

@@ -23,7 +23,7 @@ from orchestrator.page.pictures import POINTS, badge_of, badge_svg, chart_svg
 from orchestrator.page.reading import ReadingProcess, find_tokenizer
 from orchestrator.page.rollouts import BeforeAndAfter, RolloutFiles, Rollouts, RolloutView
 from orchestrator.page.rows import ReadingSettings
-from orchestrator.page.series import newest_report, read_series
+from orchestrator.page.series import newest_step, read_series
 from orchestrator.page.source import PageSource
 from orchestrator.page.steps import StepPage, StepView, step_page, step_view
 from orchestrator.page.token_counter import TokenCounter
@@ -158,7 +158,7 @@ class Views:
         """Return a chart of a metric over the whole run as SVG."""
 
         def make(connection: Connection) -> str:
-            last = newest_report(connection) or 0
+            last = newest_step(connection) or 0
             return chart_svg(read_series(connection, self._source.run, [name], 0, last, POINTS), name)
 
         return await self._kept(self._pictures, ("chart", name), make)

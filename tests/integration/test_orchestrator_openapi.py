@@ -74,7 +74,7 @@ def test_as_a_stranger_sends_it(place):
         case.call_and_validate(checks=CHECKS, timeout=10)
 
     covered = each_operation(orchestrator, check)
-    assert len(covered) == 40
+    assert len(covered) == 43
     assert "PUT /v1/files/{name}" in covered
 
 
@@ -95,7 +95,7 @@ def test_as_a_member_signs_it(place, name):
         assert response.status_code not in (401, 500), response.text
         case.validate_response(response, checks=CHECKS)
 
-    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 10
+    assert len(each_operation(orchestrator, check, ("PUT", "POST"))) == 13
 
 
 def test_a_method_that_is_none_here_is_answered_with_those_that_are(place):

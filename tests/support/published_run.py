@@ -24,10 +24,15 @@ SMALL = ModelShape(hidden=64, layers=1, heads=2, intermediate=64)
 
 @dataclass(frozen=True)
 class PublishedRun:
-    run: int
+    run_fixture: RunFixture
+    orchestrator: Orchestrator
     models: list[Path]
     """The checkpoint of each step."""
     task_set: TaskSet
+
+    @property
+    def run(self) -> int:
+        return self.run_fixture.run
 
 
 @asynccontextmanager
@@ -66,6 +71,6 @@ async def published_run(deployment: Deployment, folder: Path, seed: str) -> Asyn
                 f'[chain]\nrpc_url = "{run_fixture.settings.rpc_url}"\naddresses = "{run_fixture.settings.addresses}"\n'
                 f'[orchestrator]\nurl = "{orchestrator.url}"\n[shardcast]\nrelays = ["{url}"]\n'
             )
-            yield PublishedRun(run_fixture.run, models, task_set)
+            yield PublishedRun(run_fixture, orchestrator, models, task_set)
         finally:
             await asyncio.to_thread(orchestrator.stop)

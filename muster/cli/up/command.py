@@ -20,7 +20,7 @@ from muster.cli.nodes import GasOption, address_of
 from muster.cli.session import NEW_LINE, Session, command, wallet_path
 from muster.cli.up.facts import UNKNOWN
 from muster.cli.up.keys import OPERATOR, OperatorWallet, ask_for_operator
-from muster.cli.up.place import NodeRole
+from muster.cli.up.place import NodeRole, folder_name
 from muster.cli.up.prepare import LocalNode, check_node, make_node, read_steps, rehearse_node, steps_of_registered
 from muster.cli.up.running import NodeProcess, end_left
 from muster.cli.up.setup import bring_ether, help_without_operator, take_steps
@@ -85,8 +85,9 @@ def up(
 
     Asks before anything is staked. Nothing has to be edited: keys, settings, state and log are in the node's folder.
     """
+    called = folder_name(name) if name is not None else None
     request = UpRequest(
-        url, role, name, work_class, operator, password_file, rpc_url, folder, gas, check_engine, detach, start
+        url, role, called, work_class, operator, password_file, rpc_url, folder, gas, check_engine, detach, start
     )
     check_request(session, request)
     # 1. Which node is meant, and whether it runs already.
@@ -198,10 +199,10 @@ async def go_on(node: LocalNode, request: UpRequest, facts: NodeFacts, steps: Se
         # 1. Without a process of our own.
         holder = lock_holder(node.state)
         if request.detach or not request.start or holder is not None:
-            await take_steps(node, chain, facts, steps)
+            await take_steps(node, chain, facts, steps, request.name)
         # 2. With one: its engine starts while the stake is on its way.
         else:
-            await run_node(node, lambda: take_steps(node, chain, facts, steps))
+            await run_node(node, lambda: take_steps(node, chain, facts, steps, request.name))
             return
     if holder is not None and request.start and not request.detach:
         session.note(f"process {holder} runs it, a service or another command: this only watches it")

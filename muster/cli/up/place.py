@@ -14,9 +14,9 @@ from typing import Literal
 
 from muster.chain.types import AddressBook
 from muster.cli.config import run_settings
+from muster.cli.nodes import NAME_HINT, plain_name
 from muster.clients.join import CheckedRun
 from muster.errors import ConfigError, UsageError
-from muster.protocol.announcements import name_problem
 from muster.runtime.files import write_atomically
 from muster.settings.sources import read_settings
 from muster.settings.toml import to_toml, toml_value
@@ -124,11 +124,12 @@ def default_name(identity: Identity) -> str:
     return f"run-{identity.run}-{identity.role}"
 
 
-def check_name(name: str) -> None:
-    """Raise UsageError where this cannot be the name of a node and of its folder."""
-    problem = name_problem(name) or ("begins with a dot" if name.startswith(".") else "" if name else "is empty")
-    if problem:
-        raise UsageError(f"the name {problem}", hint="--name worker-1, for example")
+def folder_name(name: str) -> str:
+    """Return the name of a node as its folder and its run's page have it. Raises UsageError for none that may be."""
+    plain = plain_name(name)
+    if not plain or plain.startswith("."):
+        raise UsageError(f"no folder of a node is called {plain!r}", hint=NAME_HINT)
+    return plain
 
 
 def choose_place(

@@ -19,8 +19,9 @@ from muster.cli.up.prepare import LocalNode
 from muster.cli.up.steps import NodeFacts, SetupSteps
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import token
-from muster.errors import TRANSIENT, UnfundedError
+from muster.errors import TRANSIENT, MusterError, UnfundedError
 from muster.runtime.failpoints import failpoint
+from muster.runtime.printable import printable
 from muster.runtime.units import Ether, Tokens
 
 ETHER_SECONDS: Final = 3600.0
@@ -28,6 +29,8 @@ ETHER_SECONDS: Final = 3600.0
 
 ETHER_POLL_SECONDS: Final = 5.0
 MINUTE: Final = 60.0
+NAME_ATTEMPTS: Final = 3
+NAME_SECONDS: Final = 2.0
 
 
 async def bring_ether(node: LocalNode, chain: Chain, wei: int) -> None:
@@ -61,8 +64,10 @@ async def _ether_of(chain: Chain, address: str) -> int | None:
         return None
 
 
-async def take_steps(node: LocalNode, chain: Chain, facts: NodeFacts, steps: SetupSteps) -> None:
-    """Take the steps that are left but for the ether. Raises as `Chain.send`."""
+async def take_steps(
+    node: LocalNode, chain: Chain, facts: NodeFacts, steps: SetupSteps, name: str | None = None
+) -> None:
+    """Take the steps that are left but for the ether, and announce the `name`, if there is one. Raises as `Chain.send`."""
     joining, session = facts.joining, node.session
     # 1. Tokens.
     if steps.draw:
@@ -89,6 +94,26 @@ async def take_steps(node: LocalNode, chain: Chain, facts: NodeFacts, steps: Set
     if steps.deposit:
         moved = await chain.deposit_with_permit(steps.deposit)
         session.note(f"moved {Tokens(steps.deposit)} into the free balance in 0x{moved.hash.hex()}")
+
+    # 4. What others may call it, which is no reason to stop.
+    if name is not None and node.operator is not None:
+        await announce(node, chain, joining.run, name)
+
+
+async def announce(node: LocalNode, chain: Chain, run: int, name: str) -> None:
+    """Announce the name of a node, whose registration may reach the orchestrator a moment later; note a refusal."""
+    refusal: MusterError | None = None
+    for attempt in range(NAME_ATTEMPTS):
+        if attempt:
+            await asyncio.sleep(NAME_SECONDS)
+        try:
+            await nodes.announce_name(node.session, chain, run, node.address, name)
+        except TRANSIENT as error:
+            refusal = error
+            continue
+        node.session.note(f"the run's page calls it {name}")
+        return
+    node.session.note(f"its name was not taken: {printable(str(refusal))}; muster node name announces it later")
 
 
 async def help_without_operator(node: LocalNode, chain: Chain, facts: NodeFacts, steps: SetupSteps) -> None:

@@ -15,7 +15,6 @@ from muster.cli.up.place import (
     NodePlace,
     NodeRole,
     check_identity,
-    check_name,
     choose_place,
     read_node,
     read_nodes,
@@ -67,8 +66,6 @@ def find_target(session: Session, request: UpRequest) -> NodeTarget:
 
     Raises UsageError where nobody can be asked or several nodes are meant, and as `fetch_run`.
     """
-    if request.name is not None:
-        check_name(request.name)
     folder = nodes_folder() if request.folder is None else request.folder.expanduser().absolute()
     if request.url is None and (known := _known(folder, request)) is not None:
         return known

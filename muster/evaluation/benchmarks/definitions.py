@@ -109,6 +109,10 @@ class Benchmark:
     """Of pass@k, those that the samples allow."""
     dated: bool = False
     """Whether rows have a contest's date and platform to choose by."""
+    outside: str = ""
+    """Why rows of its published files are left out that are none of its items."""
+    size: int = field(kw_only=True)
+    """Rows of its published files that are its items. Some may not be askable here, and are left out."""
 
     def check_prompt(self, template: str) -> str:
         """Return a prompt template of the user's. Raises UsageError when it does not show the question."""

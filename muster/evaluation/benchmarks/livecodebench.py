@@ -166,4 +166,5 @@ LIVECODEBENCH: Final = Benchmark(
     ("question_id",),
     (1, 5),
     dated=True,
+    size=1055,
 )

@@ -70,6 +70,7 @@ def completed(text: str, item: BenchmarkItem) -> str:
 
 TEST_HALF: Final = range(11, 511)
 """The task numbers that are published as the test half; others are examples and training."""
+OUTSIDE_TEST: Final = "not of the test half, tasks 11 to 510"
 
 _ANSWERING: Final = """
 def tested_(index):
@@ -83,7 +84,7 @@ def _mbpp(row: Row, _: int, run_reference: RunReference) -> BenchmarkItem:
     # 1. What is asked.
     number = row["task_id"]
     if type(number) is not int or number not in TEST_HALF:
-        raise MalformedError("not of the test half, tasks 11 to 510")
+        raise MalformedError(OUTSIDE_TEST)
     question = next((row[name] for name in ("text", "prompt") if isinstance(row.get(name), str)), "")
     if not question.strip() or len(question) > MAX_CODE:
         raise MalformedError("neither text nor prompt is a text")
@@ -143,6 +144,7 @@ BENCHMARKS: Final = (
         1024,
         HubFiles("openai/openai_humaneval", ("openai_humaneval/test-00000-of-00001.parquet",)),
         ks=(1, 10, 100),
+        size=164,
     ),
     Benchmark(
         "mbpp",
@@ -156,5 +158,7 @@ BENCHMARKS: Final = (
         HubFiles("google-research-datasets/mbpp", ("full/test-00000-of-00001.parquet",)),
         ("text", "prompt", "test_setup_code", "test_imports"),
         (1, 10, 100),
+        outside=OUTSIDE_TEST,
+        size=len(TEST_HALF),
     ),
 )

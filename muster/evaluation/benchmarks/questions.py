@@ -103,7 +103,7 @@ def _aime(row: Row, number: int, _: RunReference) -> BenchmarkItem:
 
 def _aime_of(year: str, hub: HubFiles) -> Benchmark:
     return Benchmark(
-        f"aime{year}", ("problem", "answer"), _aime, (MATH,), MATH_PROMPT, 32, 0.6, 32_768, hub, ("id", "ID")
+        f"aime{year}", ("problem", "answer"), _aime, (MATH,), MATH_PROMPT, 32, 0.6, 32_768, hub, ("id", "ID"), size=30
     )
 
 
@@ -210,6 +210,7 @@ BENCHMARKS: Final = (
         GREEDY,
         1024,
         HubFiles("openai/gsm8k", ("main/test-00000-of-00001.parquet",)),
+        size=1319,
     ),
     Benchmark(
         "math500",
@@ -222,6 +223,7 @@ BENCHMARKS: Final = (
         32_768,
         HubFiles("HuggingFaceH4/MATH-500", ("test.jsonl",)),
         ("unique_id",),
+        size=500,
     ),
     _aime_of("24", HubFiles("HuggingFaceH4/aime_2024", ("data/train-00000-of-00001.parquet",))),
     _aime_of("25", HubFiles("math-ai/aime25", ("test.jsonl",))),
@@ -235,6 +237,7 @@ BENCHMARKS: Final = (
         0.6,
         32_768,
         HubFiles("Idavidrein/gpqa", ("gpqa_diamond.csv",)),
+        size=198,
     ),
     Benchmark(
         "ifeval",
@@ -246,5 +249,6 @@ BENCHMARKS: Final = (
         GREEDY,
         1280,
         HubFiles("google/IFEval", ("ifeval_input_data.jsonl",)),
+        size=541,
     ),
 )

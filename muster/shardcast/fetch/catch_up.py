@@ -21,7 +21,7 @@ from muster.errors import MismatchError, UnreachableError
 from muster.settings.schema import ShardcastSettings
 from muster.shardcast.fetch.delta_fetch import Anchored, DeltaFetch, Hold, Wanted
 from muster.shardcast.fetch.download import Progress
-from muster.shardcast.fetch.fetch import FetchedVersion, exclusive, fetch_version
+from muster.shardcast.fetch.fetch import FetchedVersion, OnReceived, exclusive, fetch_version
 from muster.shardcast.fetch.sources import SourceReport
 from muster.shardcast.format.store import version_path
 
@@ -37,16 +37,17 @@ async def fetch_step(
     settings: ShardcastSettings | None = None,
     progress: Callable[[Progress], None] | None = None,
     on_bad_source: Callable[[SourceReport], None] | None = None,
+    on_received: OnReceived | None = None,
     hold: Hold = nullcontext,
 ) -> FetchedVersion:
     """Do as `fetch_version`, raising the same, but by way of differences where that costs fewer bytes.
 
     Differences also lead to a step that no source has whole. A source of a wrong difference is only avoided, not
-    reported, since no anchored root says what a difference is. hold: called for the step that differences are applied
-    to.
+    reported, since no anchored root says what a difference is; its bytes count as received once it has made what the
+    anchored root says. hold: called for the step that differences are applied to.
     """
     version = Wanted(root, run, step, sources, dest, settings or ShardcastSettings())
-    delta = DeltaFetch(version, anchored, progress=progress, hold=hold)
+    delta = DeltaFetch(version, anchored, progress=progress, hold=hold, on_received=on_received)
 
     fetch_rest = partial(
         fetch_version,
@@ -58,6 +59,7 @@ async def fetch_step(
         settings=version.settings,
         progress=progress,
         on_bad_source=on_bad_source,
+        on_received=on_received,
         verified=delta.verified,
     )
     try:

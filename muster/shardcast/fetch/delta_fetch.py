@@ -31,7 +31,7 @@ from muster.shardcast.delta.difference import (
 )
 from muster.shardcast.delta.kinds import check_difference, is_adapter, open_difference
 from muster.shardcast.fetch.download import Download, Progress
-from muster.shardcast.fetch.fetch import exclusive, fetch_version
+from muster.shardcast.fetch.fetch import OnReceived, exclusive, fetch_version
 from muster.shardcast.fetch.route import MAX_CHAIN_STEPS, Offer, Route, cheapest
 from muster.shardcast.fetch.source_offers import MAX_FAILED_OFFERS, SourceOffers
 from muster.shardcast.fetch.sources import MAX_SOURCES, Pool
@@ -100,11 +100,13 @@ class DeltaFetch:
         accept: Callable[[Manifest], Awaitable[None]] | None = None,
         progress: Callable[[Progress], None] | None = None,
         hold: Hold = nullcontext,
+        on_received: OnReceived | None = None,
     ) -> None:
         """Prepare an attempt. Without `anchored` a route can only begin with a step that is held here.
 
         accept: called with the manifest that differences lead to, the right one by its root, before files are made for
-        it; raises a MusterError to refuse it.
+        it; raises a MusterError to refuse it. on_received: called for each source of differences that made right shards
+        only, and of a step to begin with.
         """
         self.offers = SourceOffers(version.run, version.step, version.sources, version.settings)
         self.fetched_bytes = 0
@@ -119,6 +121,9 @@ class DeltaFetch:
         self._accept = accept
         self._progress = progress
         self._hold = hold
+        self._on_received = on_received
+        self._arrived: dict[bytes, Counter[str]] = {}
+        """By root of a difference that was fetched and is not known to be right: bytes by source."""
         give_up = min(version.settings.give_up_seconds, DELTA_IDLE_SECONDS)
         self._quick = version.settings.model_copy(update={"give_up_seconds": give_up})
         self._suspects: tuple[Offer, ...] = ()
@@ -184,12 +189,20 @@ class DeltaFetch:
                 "used differences", step=self._version.step, start=route.start, good=applied.good, bad=applied.bad
             )
             if not applied.bad:
+                self._count(route)
                 return True
             why = f"{applied.bad} shards came out wrong"
             self._bad_starts |= {route.start} if -1 in applied.blamed else set()
             self.offers.mark_failed([route.chain[place] for place in applied.blamed if place >= 0])
         self.tried.append(f"{len(route.chain)} differences from step {route.start} ({', '.join(urls)}): {why}")
         return False
+
+    def _count(self, route: Route) -> None:
+        """Count what came of a route's differences as received: they made what the anchored root says."""
+        for offer in route.chain:
+            for url, size in self._arrived.pop(offer.root, {}).items():
+                if size and self._on_received is not None:
+                    self._on_received(url, size)
 
     def _offers(self, whole: bool) -> list[Offer]:
         """Return the offers that a route may use. whole: those of the step itself included."""
@@ -284,6 +297,7 @@ class DeltaFetch:
             self._version.dest,
             settings=self._settings,
             progress=self._progress,
+            on_received=self._on_received,
             retry="busy",
         )
         self.fetched_bytes += fetched.fetched_bytes
@@ -319,7 +333,11 @@ class DeltaFetch:
         folder = self._version.dest / DELTAS
         async with Pool(offer.urls, self._quick) as pool, exclusive(folder, offer.root):
             download = Download(offer.root, folder, pool, accept=accept, progress=self._progress, retry="busy")
-            path = await download.run()
+            try:
+                path = await download.run()
+            finally:
+                arrived = self._arrived.setdefault(offer.root, Counter())
+                arrived.update({report.url: report.bytes for report in pool.reports})
             self.fetched_bytes += download.fetched_bytes
             return path
 

@@ -24,6 +24,9 @@ from muster.shardcast.fetch.sources import Pool, Retry, SourceReport
 from muster.shardcast.format.manifest import Manifest
 from muster.shardcast.format.store import disk_errors, lock_path, locked
 
+OnReceived = Callable[[str, int], None]
+"""Takes the base URL of a source, and how many bytes came from it and were right."""
+
 _LOCK_POLL_SECONDS = 0.1
 _log = telemetry.logger("shardcast")
 
@@ -59,6 +62,7 @@ async def fetch_version(
     progress: Callable[[Progress], None] | None = None,
     settings: ShardcastSettings | None = None,
     on_bad_source: Callable[[SourceReport], None] | None = None,
+    on_received: OnReceived | None = None,
     retry: Retry = "all",
     verified: Collection[int] | None = None,
 ) -> FetchedVersion:
@@ -67,9 +71,10 @@ async def fetch_version(
     Waits for sources that are not ready yet, resumes what an earlier fetch left, and returns at once (after checking
     it) what is here already.
 
-    on_bad_source: called at the end, also of a fetch that fails, for each source that sent something else than the root
-    says. retry: which sources that do not have the version are asked again. verified: for a caller that holds the
-    version's lock (`exclusive`), shards that it has hashed and written under it; else the lock is taken here.
+    on_bad_source, on_received: called at the end, also of a fetch that fails, for each source that sent something else
+    than the root says, and for each that sent right shards. retry: which sources that do not have the version are asked
+    again. verified: for a caller that holds the version's lock (`exclusive`), shards that it has hashed and written
+    under it; else the lock is taken here.
 
     Raises one of these:
 
@@ -99,10 +104,12 @@ async def fetch_version(
                 hint="try again: it goes on where it was",
             ) from error
         finally:
-            # 2. Name the bad sources, however it ended.
-            if on_bad_source is not None:
-                for report in [report for report in pool.reports if report.dropped]:
+            # 2. Name the bad sources, and count what the good ones sent, however it ended.
+            for report in pool.reports:
+                if report.dropped and on_bad_source is not None:
                     on_bad_source(report)
+                if report.bytes and on_received is not None:
+                    on_received(report.url, report.bytes)
 
     # 3. Say what came from where.
     assert download.version is not None

@@ -179,7 +179,7 @@ async def test_nobody_there():
 
 
 async def test_a_file_may_take_as_long_as_a_slow_connection_needs(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("muster.clients.orchestrator.SLOWEST_BYTES_PER_SECOND", 1 << 20)
+    monkeypatch.setattr("muster.clients.transport.SLOWEST_BYTES_PER_SECOND", 1 << 20)
     async with serving(b"hang", timeout=0.2) as (_, client):
         for call, seconds in ((client.put_evidence(bytes(1 << 20)), 1.2), (client.demand(1), 0.2)):
             started = time.monotonic()

@@ -18,8 +18,9 @@ from eth_utils.crypto import keccak
 from muster.chain.client import vote_hash
 from muster.environments.manifest import EnvironmentManifest
 from muster.environments.task import Task
+from muster.protocol.announcements import BenchmarkScore, NodeName, name_problem
 from muster.protocol.draws import chain_preimages, draw_base, draw_pool, draw_rows, group_draw, position_seed
-from muster.protocol.eip712 import Domain
+from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.hashes import content_hash
 from muster.protocol.masters import (
     check_grade,
@@ -54,7 +55,7 @@ Values = dict[str, Any]
 PAGE = (ROOT / "docs" / "protocol.md").read_text(encoding="utf-8")
 EXAMPLE = re.compile(r"^## ([^\n]+)\n(?:(?!^## ).)*?^```json\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 EXAMPLES = {title: json.loads(text) for title, text in EXAMPLE.findall(PAGE)}
-TYPE = re.compile(r"^    (Request|Receipt|Verdict|Grade)\(([^)]*)\)", re.MULTILINE)
+TYPE = re.compile(r"^    (Request|Receipt|Verdict|Grade|NodeName|BenchmarkScore)\(([^)]*)\)", re.MULTILINE)
 TYPES = {name: [field.split() for field in fields.split(",")] for name, fields in TYPE.findall(PAGE)}
 """The EIP-712 structs as the page writes them: name and fields, each a type and a name."""
 
@@ -202,6 +203,22 @@ def the_grade(given: Values) -> Values:
     return {"in the verdict": committed} | found
 
 
+def the_name(given: Values) -> Values:
+    found = signed(given, "NodeName", given["name"])
+    announced = NodeName(**given["name"], signature=found["signature"])
+    assert name_problem(announced.name) == ""
+    assert recover_signer(Domain(given["chain_id"], given["registry"]), announced) == found["signer"]
+    return found
+
+
+def the_score(given: Values) -> Values:
+    found = signed(given, "BenchmarkScore", given["score"])
+    numbers = {name: float(given["score"][name]) for name in ("score", "low", "high")}
+    score = BenchmarkScore(**given["score"] | numbers, signature=found["signature"])
+    assert recover_signer(Domain(given["chain_id"], given["registry"]), score) == found["signer"]
+    return found
+
+
 def the_masters(given: Values) -> Values:
     sealed = {name: given[name] for name in ("grade_epochs", "grade_epoch_steps")}
     masters = chain_preimages(raw(given["last"]), given["grade_epochs"])
@@ -293,6 +310,8 @@ COMPUTED: dict[str, Callable[[Values], Values]] = {
     "Receipt": the_receipt,
     "Verdict": the_verdict,
     "Grade": the_grade,
+    "Node name": the_name,
+    "Benchmark score": the_score,
     "Masters": the_masters,
     "Vouch root": the_seal,
     "Vote": the_vote,

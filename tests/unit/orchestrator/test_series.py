@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, insert, select
 
+from muster.protocol.announcements import BenchmarkScore
+from muster.protocol.eip712 import UNSIGNED
 from orchestrator.database import Database
 from orchestrator.page import series
 from orchestrator.page.series import BASE, LEVELS, MAX_NAMES, Series, read_series, steps_of_a_point
-from orchestrator.tables import MAX_METRIC, metric_buckets
+from orchestrator.tables import MAX_METRIC, metric_buckets, scores
 
 NAMES = ("reward", "kl", "held_out/reward")
 eighths = st.integers(-80, 80).map(lambda number: number / 8)  # whose sums are exact in any order
@@ -152,3 +154,31 @@ async def test_a_clumsy_trainer_fills_no_database(database: Database) -> None:
     last = [f"m{number}" for number in range(MAX_NAMES - 1, MAX_NAMES + 5)]
     assert left == [[*odd, "huge"], last, last, [], last[1:], ["another"]]
     assert names == sorted(list(many)[:MAX_NAMES])
+
+
+async def test_published_scores_have_curves_of_their_own(database: Database) -> None:
+    """Each is a point with its interval, and no report can take the place of one."""
+
+    def score(step: int, value: float) -> dict[str, Any]:
+        fields = {"run": 1, "step": step, "benchmark": "gsm8k", "score": value, "low": value - 0.1, "high": value + 0.1}
+        made = BenchmarkScore(**fields, tasks=9, samples=1, measured=step, signature=UNSIGNED)
+        kept = {"step": step, "benchmark": "gsm8k", "score": value, "measured": step}
+        return kept | {"document": made.model_dump_json()}
+
+    def fill(connection: Connection) -> list[str]:
+        connection.execute(insert(scores), [score(0, 0.25), score(400, 0.5), score(100_000, 0.75)])
+        return series.record(connection, 4, {"reward": 0.5, "benchmark/gsm8k": 1.0})
+
+    assert await database.write(fill) == ["benchmark/gsm8k"]
+    names = (await database.read(lambda connection: series.metric_list(connection, 1))).names
+    assert names == ["reward", "benchmark/gsm8k"]
+
+    async def drawn(first: int, last: int, points: int) -> Series:
+        page = await database.read(lambda c: read_series(c, 1, ["benchmark/gsm8k"], first, last, points))
+        return page.series[0]
+
+    name = "benchmark/gsm8k"
+    ends = Series(name=name, steps=[400, 100_000], mean=[0.5, 0.75], low=[0.4, 0.65], high=[0.6, 0.85])
+    assert await drawn(1, 100_000, 500) == ends
+    assert await drawn(0, 100_000, 2) == ends, "the newest, where there are too many"
+    assert await drawn(0, 399, 500) == Series(name=name, steps=[0], mean=[0.25], low=[0.15], high=[0.35])

@@ -33,13 +33,13 @@ MetricName = Annotated[str, Query(min_length=1, max_length=MAX_METRIC)]
 @swarm.get("/overview", response_model=Overview)
 async def overview(service: Here, _: OurRun) -> Response:
     """Send what the run trains, how far it is, who works for it and what it waits for."""
-    return json_response((await service.boards.overview()).model_dump_json().encode())
+    return json_response((await service.page.boards.overview()).model_dump_json().encode())
 
 
 @swarm.get("/metrics", response_model=MetricList)
 async def metrics(service: Here, _: OurRun) -> Response:
     """Send the names of the metrics that charts can show."""
-    return json_response((await service.boards.metrics()).model_dump_json().encode())
+    return json_response((await service.page.boards.metrics()).model_dump_json().encode())
 
 
 @swarm.get("/series", response_model=SeriesPage)
@@ -54,7 +54,7 @@ async def series(
     """Send metrics over the steps from `first` to `last`, by default to the newest, in at most so many points."""
     if last is not None and last < first:
         raise problems.malformed(f"the steps end at {last}, before they begin at {first}")
-    page = await service.boards.series(name, first, last, points)
+    page = await service.page.boards.series(name, first, last, points)
     return json_response(page.model_dump_json().encode())
 
 
@@ -68,7 +68,7 @@ async def workers(
     search: Search = "",
 ) -> Response:
     """Send workers in an order, those that a search finds by name or address, from `offset` on."""
-    page = await service.boards.workers(order, offset, limit, search)
+    page = await service.page.boards.workers(order, offset, limit, search)
     return json_response(page.model_dump_json().encode())
 
 
@@ -82,14 +82,14 @@ async def validators(
     search: Search = "",
 ) -> Response:
     """Send validators in an order, those that a search finds by name or address, from `offset` on."""
-    page = await service.boards.validators(order, offset, limit, search)
+    page = await service.page.boards.validators(order, offset, limit, search)
     return json_response(page.model_dump_json().encode())
 
 
 @swarm.get("/others", response_model=Others)
 async def others(service: Here, _: OurRun) -> Response:
     """Send who takes part without being a node: trainer, relays, authors of tasks."""
-    return json_response((await service.boards.others()).model_dump_json().encode())
+    return json_response((await service.page.boards.others()).model_dump_json().encode())
 
 
 @swarm.get(
@@ -101,4 +101,4 @@ async def live(
     service: Here, _: OurRun, last_event_id: Annotated[str, Header(alias="Last-Event-ID", max_length=64)] = ""
 ) -> Response:
     """Send the state of the run, and again whenever it changes, with what happened since."""
-    return await service.hub.stream(last_event_id)
+    return await service.page.hub.stream(last_event_id)

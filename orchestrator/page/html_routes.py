@@ -39,7 +39,7 @@ Search = Annotated[str, Query(max_length=60)]
 
 @pages.get("/static/{version}/{path:path}")
 async def static(request: Request, service: Here, path: str) -> Response:
-    found = service.site.assets.response(request, path)
+    found = service.page.site.assets.response(request, path)
     if found is None:
         raise problems.not_found(f"no file {path[:100]!r} belongs to the page")
     return found
@@ -48,17 +48,17 @@ async def static(request: Request, service: Here, path: str) -> Response:
 @pages.get("/")
 async def overview(request: Request, service: Here) -> Response:
     async def make() -> Page:
-        run, feed = await service.boards.overview(), await service.boards.feed()
+        run, feed = await service.page.boards.overview(), await service.page.boards.feed()
         now, tone = state_sentence(step=run.step, finished=run.finished, blocked=run.blocked, demand=run.demand)
         values = {"run": run, "feed": feed, "now": now, "tone": tone, "charts": await _charts(service)}
         return Page("overview.html", "/", LATER, values=values)
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 async def _charts(service: OrchestratorService) -> dict[str, list[tuple[str, str]]]:
     """Return the metrics of the charts whose curves are not the same in every run: (name, label)."""
-    parts = [name for name in (await service.boards.metrics()).names if name.startswith("rewards/")][:MAX_PARTS]
+    parts = [name for name in (await service.page.boards.metrics()).names if name.startswith("rewards/")][:MAX_PARTS]
     return {
         "reward": [("reward", "reward"), *((name, name.split("/")[1]) for name in parts)],
         "length": [("completions/mean_length", "length"), ("completions/mean_budget", "budget")],
@@ -77,25 +77,25 @@ async def leaderboard(
     async def make() -> Page:
         values: dict[str, Any] = {"list": chosen, "order": order, "search": search, "offset": offset or ""}
         if chosen == "workers":
-            by = order if order in get_args(WorkerOrder) else "accepted"
-            page: Any = await service.boards.workers(by, offset, LINES, search)
+            by_work: WorkerOrder = next((one for one in get_args(WorkerOrder) if one == order), "accepted")
+            page: Any = await service.page.boards.workers(by_work, offset, LINES, search)
         elif chosen == "validators":
-            by = order if order in get_args(ValidatorOrder) else "inspections"
-            page = await service.boards.validators(by, offset, LINES, search)
+            by_verdicts: ValidatorOrder = next((one for one in get_args(ValidatorOrder) if one == order), "inspections")
+            page = await service.page.boards.validators(by_verdicts, offset, LINES, search)
         else:
-            page = await service.boards.others()
+            page = await service.page.boards.others()
         shown = {"list": chosen, "page": page, "values": values, "limit": LINES}
         return Page("leaderboard.html", "/leaderboard", LATER, values=shown)
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/nodes/{address}")
 async def node(request: Request, service: Here, address: AddressPath, before: Before = None) -> Response:
     async def make() -> Page:
         checksummed = to_checksum_address(address)
-        found = await service.views.node(checksummed)
-        listed = await service.views.commitments(checksummed, before, LISTED)
+        found = await service.page.views.node(checksummed)
+        listed = await service.page.views.commitments(checksummed, before, LISTED)
         if found is None or listed is None:
             hint = "Whoever joined a moment ago appears soon."
             raise problems.not_found(f"{checksummed} is no node of run {service.run}", hint)
@@ -103,57 +103,57 @@ async def node(request: Request, service: Here, address: AddressPath, before: Be
         values = {"node": found, "commitments": listed.commitments, "before": listed.before, "timeline": strip(hours)}
         return Page("node.html", "/leaderboard", SOON, values=values)
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/nodes/{address}/{index}")
 async def commitment(request: Request, service: Here, address: AddressPath, index: Index) -> Response:
     async def make() -> Page:
         checksummed = to_checksum_address(address)
-        found = await service.views.commitment(checksummed, index)
+        found = await service.page.views.commitment(checksummed, index)
         if found is None:
             raise problems.not_found(f"{checksummed} has no commitment {index}")
         return Page("commitment.html", "/leaderboard", SOON, values={"work": found, "now": service.queries.chain.now})
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/court")
 async def court(request: Request, service: Here, before: Before = None) -> Response:
     async def make() -> Page:
-        return Page("court.html", "/court", SOON, values={"page": await service.views.cases(before, LISTED)})
+        return Page("court.html", "/court", SOON, values={"page": await service.page.views.cases(before, LISTED)})
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/court/{number}")
 async def case(request: Request, service: Here, number: Annotated[int, Path(ge=0, lt=1 << 53)]) -> Response:
     async def make() -> Page:
-        found = await service.views.case(number)
+        found = await service.page.views.case(number)
         if found is None:
             raise problems.not_found(f"run {service.run} has no case {number}")
         return Page("case.html", "/court", SOON, values={"view": found})
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/steps")
 async def steps(request: Request, service: Here, before: Before = None) -> Response:
     async def make() -> Page:
-        return Page("steps.html", "/steps", LATER, values={"page": await service.views.steps(before, LISTED)})
+        return Page("steps.html", "/steps", LATER, values={"page": await service.page.views.steps(before, LISTED)})
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/steps/{number}")
 async def step(request: Request, service: Here, number: Index) -> Response:
     async def make() -> Page:
-        found = await service.views.step(number)
+        found = await service.page.views.step(number)
         if found is None:
             raise problems.not_found(f"there is no step {number} yet")
         return Page("step.html", "/steps", values={"view": found})
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/rollouts")
@@ -165,11 +165,11 @@ async def rollouts(
 ) -> Response:
     async def make() -> Page:
         policy_step = int(chosen) if chosen else None
-        listed = await service.views.files(policy_step, None, before, LISTED)
-        values = {"compared": await service.views.compared(), "page": listed, "values": {"step": policy_step}}
+        listed = await service.page.views.files(policy_step, None, before, LISTED)
+        values = {"compared": await service.page.views.compared(), "page": listed, "values": {"step": policy_step}}
         return Page("rollouts.html", "/rollouts", values=values)
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/rollouts/{file_hash}")
@@ -177,9 +177,9 @@ async def rollout(
     request: Request, service: Here, file_hash: HashPath, position: Annotated[int, Query(ge=0, lt=1 << 31)] = 0
 ) -> Response:
     async def make() -> Page:
-        return Page("rollout.html", "/rollouts", values={"row": await service.views.rollout(file_hash, position)})
+        return Page("rollout.html", "/rollouts", values={"row": await service.page.views.rollout(file_hash, position)})
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/join")
@@ -189,14 +189,14 @@ async def join(request: Request, service: Here) -> Response:
         values = {
             "terms": terms,
             "pays": [terms.pay_of(number) for number in range(len(terms.classes))],
-            "earnings": await service.views.earnings(),
+            "earnings": await service.page.views.earnings(),
             "admitter": "" if terms.admitter == NOBODY else terms.admitter,
             "document": service.join.model_dump_json(indent=2),
             "listed": terms_lines(terms),
         }
         return Page("join.html", "/join", values=values)
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 @pages.get("/explain")
@@ -204,7 +204,7 @@ async def explain(request: Request, service: Here) -> Response:
     async def make() -> Page:
         return Page("explain.html", values={"sections": SECTIONS, "anchor_of": anchor_of})
 
-    return await service.site.respond(request, make)
+    return await service.page.site.respond(request, make)
 
 
 def terms_lines(terms: Terms) -> list[tuple[str, str]]:

@@ -46,7 +46,7 @@ work = APIRouter(prefix="/v1/runs/{run}", tags=["page"], responses=documented(40
 async def node(service: Here, _: OurRun, address: AddressPath) -> Response:
     """Send one node: its work, what became of it, and its money by the hour."""
     checksummed = to_checksum_address(address)
-    found = await service.views.node(checksummed)
+    found = await service.page.views.node(checksummed)
     if found is None:
         raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
     return _json(found)
@@ -62,7 +62,7 @@ async def commitments(
 ) -> Response:
     """Send a node's commitments, newest first."""
     checksummed = to_checksum_address(address)
-    found = await service.views.commitments(checksummed, before, limit)
+    found = await service.page.views.commitments(checksummed, before, limit)
     if found is None:
         raise problems.not_found(f"{checksummed} is no node of run {service.run}", "muster worker join")
     return _json(found)
@@ -72,7 +72,7 @@ async def commitments(
 async def commitment(service: Here, _: OurRun, address: AddressPath, index: Index) -> Response:
     """Send one commitment: what was drawn, what validators measured, and what reproduces it."""
     checksummed = to_checksum_address(address)
-    found = await service.views.commitment(checksummed, index)
+    found = await service.page.views.commitment(checksummed, index)
     if found is None:
         raise problems.not_found(f"{checksummed} has made no commitment {index} in run {service.run}")
     return _json(found)
@@ -83,13 +83,13 @@ async def cases(
     service: Here, _: OurRun, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_CASES)] = 50
 ) -> Response:
     """Send cases, newest first, and the newest proofs."""
-    return _json(await service.views.cases(before, limit))
+    return _json(await service.page.views.cases(before, limit))
 
 
 @work.get("/cases/{case}", response_model=CaseView)
 async def one_case(service: Here, _: OurRun, case: CaseId) -> Response:
     """Send one case: charge, votes, deadlines, and what re-runs its evidence."""
-    found = await service.views.case(case)
+    found = await service.page.views.case(case)
     if found is None:
         raise problems.not_found(f"there is no case {case} in run {service.run}", "muster slash list")
     return _json(found)
@@ -100,13 +100,13 @@ async def checkpoints(
     service: Here, _: OurRun, before: Before = None, limit: Annotated[int, Query(ge=1, le=MAX_STEPS)] = 50
 ) -> Response:
     """Send steps, newest first: roots on chain, sizes, rewards, cost."""
-    return _json(await service.views.steps(before, limit))
+    return _json(await service.page.views.steps(before, limit))
 
 
 @work.get("/checkpoints/{step}", response_model=StepView)
 async def checkpoint(service: Here, _: OurRun, step: Step) -> Response:
     """Send one step, and the batch that it was made of."""
-    found = await service.views.step(step)
+    found = await service.page.views.step(step)
     if found is None:
         raise problems.not_found(f"run {service.run} has no step {step} yet")
     return _json(found)
@@ -123,13 +123,13 @@ async def rollout_files(
 ) -> Response:
     """Send accepted files, newest policy step first: of one step, of one node, or before a step."""
     address = None if node is None else to_checksum_address(node)
-    return _json(await service.views.files(step, address, before, limit))
+    return _json(await service.page.views.files(step, address, before, limit))
 
 
 @work.get("/rollouts/compared", response_model=BeforeAndAfter)
 async def compared(service: Here, _: OurRun) -> Response:
     """Send an early answer and a late one, to the same task where the files have one in common."""
-    return _json(await service.views.compared())
+    return _json(await service.page.views.compared())
 
 
 @work.get("/rollouts/{file_hash}", response_model=RolloutView)
@@ -137,19 +137,19 @@ async def rollout(
     service: Here, _: OurRun, file_hash: HashPath, position: Annotated[int, Query(ge=0, lt=1 << 32)] = 0
 ) -> Response:
     """Send one row of an accepted file as text: what a model wrote, and what it is worth."""
-    return _json(await service.views.rollout(file_hash, position))
+    return _json(await service.page.views.rollout(file_hash, position))
 
 
 @work.get("/earnings", response_model=DayEarnings)
 async def earnings(service: Here, _: OurRun) -> Response:
     """Send what workers that are active now made in the last day."""
-    return _json(await service.views.earnings())
+    return _json(await service.page.views.earnings())
 
 
 @work.get("/badge.svg", response_class=Response, responses=_PICTURE)
 async def badge(service: Here, _: OurRun) -> Response:
     """Send a badge with the newest step and held-out score, for other sites."""
-    return Response(await service.views.badge(), headers=PICTURE_HEADERS, media_type=SVG)
+    return Response(await service.page.views.badge(), headers=PICTURE_HEADERS, media_type=SVG)
 
 
 @work.get("/charts/{metric:path}.svg", response_class=Response, responses=_PICTURE)
@@ -157,7 +157,7 @@ async def chart(
     service: Here, _: OurRun, metric: Annotated[str, Path(min_length=1, max_length=MAX_METRIC)]
 ) -> Response:
     """Send a chart of a metric over the whole run, for other sites."""
-    return Response(await service.views.chart(metric), headers=PICTURE_HEADERS, media_type=SVG)
+    return Response(await service.page.views.chart(metric), headers=PICTURE_HEADERS, media_type=SVG)
 
 
 def _json(document: BaseModel) -> Response:

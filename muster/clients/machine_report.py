@@ -1,0 +1,146 @@
+"""Tell a run's orchestrator what a node runs on, how fast it generates, and from whom it received weights.
+
+The run's page shows it; nothing is decided by it, nothing waits for it, and no failure of it stops any work. A worker
+and a validator with `report_machine = false` say nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+from muster.clients.orchestrator import OrchestratorClient
+from muster.errors import MusterError
+from muster.protocol.announcements import MAX_SOURCES, MachineReport, ReceivedBytes, clean_device
+from muster.runtime import telemetry
+from muster.runtime.loop import PollLoop
+
+REPORT_SECONDS: Final = 120.0
+"""Between two reports."""
+FIRST_SECONDS: Final = 15.0
+"""Between the first two; from then on the pause doubles, up to REPORT_SECONDS."""
+MAX_PENDING: Final = 256
+"""Sources whose bytes are kept for a later report."""
+MAX_URL: Final = 200
+"""Characters of a source that a report may name."""
+
+Clock = Callable[[], float]
+_log = telemetry.logger("machine")
+
+
+class TokenRate:
+    """How fast a worker generates: the speed of its last generation, times the share of time in which it generates.
+
+    Counting tokens as they are finished would say 0 for most reports of a worker whose generations take many minutes.
+    """
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self._clock = clock
+        self._speed = 0.0
+        """Tokens a second of the last generation."""
+        self._busy = 0.0
+        """Seconds of generations that ended since the rate was taken."""
+        self._under_way: float | None = None
+        """Since when one is under way, or the rate was taken meanwhile."""
+        self._taken = clock()
+
+    @contextmanager
+    def generating(self) -> Iterator[Callable[[int], None]]:
+        """Time one generation; it calls what is yielded with the number of its tokens."""
+        begun = self._under_way = self._clock()
+        tokens = 0
+
+        def count(made: int) -> None:
+            nonlocal tokens
+            tokens += made
+
+        try:
+            yield count
+        finally:
+            now = self._clock()
+            self._busy += now - self._under_way
+            self._under_way = None
+            if tokens and now > begun:
+                self._speed = tokens / (now - begun)
+
+    def take(self) -> float:
+        """Return tokens a second over the time since the last call."""
+        now = self._clock()
+        passed, self._taken = now - self._taken, now
+        busy, self._busy = self._busy, 0.0
+        if self._under_way is not None:
+            busy += now - self._under_way
+            self._under_way = now
+        return self._speed * min(busy / passed, 1.0) if passed > 0 else 0.0
+
+
+class MachineMeter:
+    """What a node counts for its reports."""
+
+    def __init__(self, clock: Clock = time.monotonic) -> None:
+        self.rate = TokenRate(clock)
+        self._received: Counter[str] = Counter()
+        """Bytes by source that no report has had."""
+
+    def add_received(self, url: str, size: int) -> None:
+        """Count bytes that came from a source and were right."""
+        if len(url) <= MAX_URL and (url in self._received or len(self._received) < MAX_PENDING):
+            self._received[url] += size
+
+    def received(self) -> dict[str, int]:
+        """Return bytes by source, of as many sources as a report may name, the most first."""
+        return dict(self._received.most_common(MAX_SOURCES))
+
+    def forget(self, reported: Mapping[str, int]) -> None:
+        """Forget what was reported."""
+        self._received -= Counter(reported)
+
+
+class MachineReporter:
+    """Reports one node's machine."""
+
+    def __init__(
+        self,
+        client: OrchestratorClient,
+        run: int,
+        meter: MachineMeter,
+        device: Callable[[], str],
+        devices: int = 1,
+        *,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        """`device`: names what the node computes on; may block. `devices`: how many of them it uses."""
+        self._client = client
+        self._run = run
+        self._meter = meter
+        self._device = device
+        self._devices = devices
+        self._clock = clock
+        self._pause = FIRST_SECONDS
+        self._due = clock()
+
+    async def run(self) -> None:
+        """Report until cancelled. What goes wrong is logged, and the next report is sent all the same."""
+        await PollLoop(_log, "machine report", FIRST_SECONDS, transient=(MusterError,)).run(self.poll)
+
+    async def poll(self) -> None:
+        """Send a report if one is due. Raises as `OrchestratorClient.report_machine`; what arrived is kept then."""
+        now = self._clock()
+        if now < self._due:
+            return
+        self._due, self._pause = now + self._pause, min(2 * self._pause, REPORT_SECONDS)
+        device = clean_device(await asyncio.to_thread(self._device))
+        received = self._meter.received()
+        report = MachineReport(
+            run=self._run,
+            device=device,
+            devices=self._devices,
+            tokens_per_second=min(self._meter.rate.take(), 1e9),
+            received=[ReceivedBytes(url=url, bytes=min(size, (1 << 53) - 1)) for url, size in received.items()],
+        )
+        await self._client.report_machine(report)
+        self._meter.forget(received)

@@ -1,0 +1,56 @@
+"""Route announcements: names, machines, benchmark scores."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
+from orchestrator.routing import (
+    KNOWN,
+    SIGNED,
+    Ack,
+    Here,
+    OurRun,
+    Signed,
+    SignedByAnybody,
+    acknowledge,
+    json_body,
+    read_message,
+)
+
+MAX_SIGNED_BYTES: Final = 4_096
+"""Longest body of a name or score."""
+MAX_REPORT_BYTES: Final = 1 << 17
+"""Longest body of a machine's report."""
+
+announced = APIRouter(prefix="/v1/runs/{run}", tags=["announcements"])
+
+
+@announced.post(
+    "/names", status_code=201, response_model=Ack, responses=KNOWN | SIGNED, openapi_extra=json_body(NodeName)
+)
+async def name_node(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody) -> Ack:
+    """Name a node; the name is signed by the node's operator, the request by anybody. 200 when it is known."""
+    named = await read_message(NodeName, request, caller, limit=MAX_SIGNED_BYTES)
+    return acknowledge(response, await service.announcements.receive_name(run, named))
+
+
+@announced.post(
+    "/machine", status_code=201, response_model=Ack, responses=KNOWN | SIGNED, openapi_extra=json_body(MachineReport)
+)
+async def report_machine(request: Request, response: Response, service: Here, run: OurRun, caller: Signed) -> Ack:
+    """Report the machine that an active node runs on; signed by the node. 200 when the report is known already."""
+    report = await read_message(MachineReport, request, caller, limit=MAX_REPORT_BYTES)
+    return acknowledge(response, await service.announcements.receive_machine(caller, run, report))
+
+
+@announced.post(
+    "/scores", status_code=201, response_model=Ack, responses=KNOWN | SIGNED, openapi_extra=json_body(BenchmarkScore)
+)
+async def post_score(request: Request, response: Response, service: Here, run: OurRun, caller: SignedByAnybody) -> Ack:
+    """Post what a step scores on a benchmark; score and request are signed by the run's trainer or its owner."""
+    service.announcements.expect_scorer(caller.address)
+    score = await read_message(BenchmarkScore, request, caller, limit=MAX_SIGNED_BYTES)
+    return acknowledge(response, await service.announcements.receive_score(run, score))

@@ -1,0 +1,340 @@
+"""Receive what members say of themselves: names of nodes, machines, benchmark scores. Nobody is paid by any of it.
+
+The rules:
+
+1. A name is signed by the node's operator, whoever sends it. Of several the latest `named` counts. A node is named once
+   in NAME_SECONDS at most.
+2. A score is signed by the run's trainer or its owner, and is of a step on chain. Of several of one step and benchmark
+   the latest `measured` counts.
+3. A machine's report is that of an active node, which signs the request. Nobody can check what it says; its text is
+   cleaned.
+4. The bytes that nodes say they received are added up by source, of sources that the directory has ever listed. A
+   report counts for no more than BYTES_PER_SECOND since the node's last one. Rows and nodes are bounded, so that no sum
+   overflows. The same report again is a client's second attempt, and counts once.
+5. Names and scores are copied to storage, from which a new database is filled. What machines said is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+from eth_utils.address import to_checksum_address
+from sqlalchemy import Connection, delete, func, select
+
+from muster.clients.storage import ContentStore
+from muster.constants import REQUEST_LIFETIME_SECONDS
+from muster.errors import MalformedError
+from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, clean_device, name_problem
+from muster.protocol.eip712 import Domain, recover_signer
+from muster.runtime import telemetry
+from muster.shardcast.fetch.connection import url_problem
+from orchestrator import problems
+from orchestrator.auth import Caller
+from orchestrator.database import Database, upsert
+from orchestrator.events import record_event
+from orchestrator.queries import Queries, member_of
+from orchestrator.relay_directory import RelayDirectory
+from orchestrator.tables import checkpoints, machines, node_names, scores, served
+
+NAME_SECONDS: Final = 60.0
+"""Between two changes of a node's name."""
+MAX_BENCHMARKS: Final = 64
+"""Benchmarks that a run has scores on."""
+BYTES_PER_SECOND: Final = 12_500_000_000
+"""That a node may say it received: 100 Gbit/s."""
+FIRST_SECONDS: Final = 120.0
+"""What counts as the time since the last report where there was none."""
+MAX_SECONDS: Final = 3600.0
+"""The longest time between two reports that counts."""
+REPEAT_SECONDS: Final = 60.0
+"""In this time the same report is another attempt to send the last one: a client makes them in half of it."""
+MAX_RECEIVED: Final = 1 << 48
+"""Bytes from one source to one node. So many of 2^15 nodes still add up to a number that every database holds."""
+MAX_SOURCES_OF_NODE: Final = 128
+"""Sources that are kept of one node; beyond them the one that was received from longest ago is forgotten."""
+AT_ONCE: Final = 200
+"""Nodes whose operators are read from the chain in one trip."""
+
+Operators = Callable[[Sequence[str]], Awaitable[Sequence[str]]]
+"""Read the operators of nodes from the chain, "" for what is no node of the run."""
+
+ANNOUNCED: Final = telemetry.counter("announcements", "Names, machines and scores received", ("kind",))
+log = telemetry.logger("orchestrator")
+
+
+class Announcements:
+    """Receives announcements. One per service."""
+
+    def __init__(
+        self,
+        where: Domain,
+        owner: str,
+        queries: Queries,
+        database: Database,
+        directory: RelayDirectory,
+        *,
+        storage_url: str,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._where = where
+        self._owner = owner
+        self._queries = queries
+        self._database = database
+        self._directory = directory
+        self._clock = clock
+        self._naming = asyncio.Lock()
+        self._named_at: dict[str, float] = {}
+        """By node: when it was named last, since the start."""
+        self._last_report: dict[str, str] = {}
+        """By node: the hash of its last report, since the start."""
+        self.names = ContentStore(storage_url, "names")
+        self.scores = ContentStore(storage_url, "scores")
+
+    # Names
+
+    async def receive_name(self, run: int, announced: NodeName) -> bool:
+        """Take a node's name; return whether it is new. The same one again changes nothing."""
+        # 1. Its form, and the operator's signature.
+        self._expect_run(run, announced.run)
+        if problem := name_problem(announced.name):
+            raise problems.malformed(f"the name {announced.name!r} {problem}", "choose another one")
+        self._expect_past(announced.named, "the name")
+        signer = recover_signer(self._where, announced)
+        if not await self._database.read(lambda connection: self._is_new_name(connection, announced, signer)):
+            return False
+
+        # 2. One change at a time, and of a node one a minute: storage, then the database.
+        node = to_checksum_address(announced.node)
+        async with self._naming:
+            wait = self._named_at.get(node, 0) + NAME_SECONDS - self._clock()
+            if wait > 0:
+                raise problems.conflict(f"{node} was named less than a minute ago", f"try again in {wait:.0f} s")
+            await self.names.put(announced.model_dump_json().encode())
+            new = await self._database.write(lambda connection: self._write_name(connection, announced, signer))
+            self._named_at[node] = self._clock()
+        ANNOUNCED.labels("name").inc()
+        log.info("named", node=node, name=announced.name)
+        return new
+
+    def _is_new_name(self, connection: Connection, announced: NodeName, signer: str) -> bool:
+        """Return whether this name is new. Raises RefusedError when it is not the operator's, or not the latest."""
+        node = to_checksum_address(announced.node)
+        member = member_of(connection, node)
+        if member is None:
+            hint = "a node that has just joined is known in a few seconds: try again"
+            raise problems.not_found(f"{node} is no node of run {self._queries.run}", hint)
+        if member.operator != signer:
+            raise problems.not_allowed(
+                f"the name is signed by {signer}; the operator of {node} is {member.operator}",
+                "use the operator's key: --operator WALLET",
+            )
+        query = select(node_names.c.named, node_names.c.document).where(node_names.c.node == node)
+        kept = connection.execute(query).one_or_none()
+        if kept is None:
+            return True
+        if NodeName.model_validate_json(kept.document) == announced:
+            return False
+        if announced.named <= kept.named:
+            raise problems.conflict(f"a name of {node} that is as late or later is known", "sign it anew")
+        return True
+
+    def _write_name(self, connection: Connection, announced: NodeName, signer: str) -> bool:
+        if not self._is_new_name(connection, announced, signer):
+            return False
+        node = to_checksum_address(announced.node)
+        _keep_name(connection, announced)
+        record_event(connection, "named", {"node": node, "name": announced.name}, f"named:{node}:{announced.named}")
+        return True
+
+    def check_name(self, announced: NodeName) -> None:
+        """Raise CheckError unless a name from storage is one, and signed by somebody."""
+        if problem := name_problem(announced.name):
+            raise MalformedError(f"the name {announced.name!r} {problem}")
+        recover_signer(self._where, announced)
+
+    async def restore_names(self, kept: Iterable[NodeName], operators: Operators) -> None:
+        """Fill a new database: of each node the latest name that its operator signed."""
+        by_node: dict[str, list[NodeName]] = defaultdict(list)
+        for announced in sorted(kept, key=lambda one: one.named, reverse=True):
+            if announced.run == self._queries.run:
+                by_node[to_checksum_address(announced.node)].append(announced)
+        found: list[NodeName] = []
+        nodes = list(by_node)
+        for first in range(0, len(nodes), AT_ONCE):
+            some = nodes[first : first + AT_ONCE]
+            for node, operator in zip(some, await operators(some), strict=True):
+                signed = (one for one in by_node[node] if recover_signer(self._where, one) == operator)
+                found += [one for one in [next(signed, None)] if one is not None]
+
+        def write(connection: Connection) -> None:
+            for announced in found:
+                _keep_name(connection, announced)
+
+        await self._database.write(write)
+
+    # Machines
+
+    async def receive_machine(self, caller: Caller, run: int, report: MachineReport) -> bool:
+        """Take what a node says of its machine; return whether it is new."""
+        member = caller.member
+        if member is None or not member.active:
+            raise problems.not_allowed(f"{caller.address} is no active node of run {self._queries.run}")
+        self._expect_run(run, report.run)
+        received: Counter[str] = Counter()
+        for source in report.received:
+            if not url_problem(source.url):  # what is no URL may not even be asked a database for
+                received[source.url.rstrip("/")] += source.bytes
+        row = {
+            "node": caller.address,
+            "device": clean_device(report.device),
+            "devices": report.devices,
+            "tokens_per_second": report.tokens_per_second if member.role == "worker" else 0.0,
+            "received": self._clock(),
+        }
+
+        def write(connection: Connection) -> bool:
+            query = select(machines.c.received).where(machines.c.node == caller.address)
+            last = connection.execute(query).scalar_one_or_none()
+            passed = FIRST_SECONDS if last is None else min(max(row["received"] - last, 0.0), MAX_SECONDS)
+            same = self._last_report.get(caller.address) == caller.request.body_hash
+            if same and last is not None and passed < REPEAT_SECONDS:
+                return False
+            upsert(connection, machines, row)
+            self._add_received(connection, caller.address, received, int(passed * BYTES_PER_SECOND), row["received"])
+            self._last_report[caller.address] = caller.request.body_hash
+            return True
+
+        new = await self._database.write(write, news=False)  # a report a second would undo what answers are kept
+        ANNOUNCED.labels("machine").inc()
+        return new
+
+    def _add_received(
+        self, connection: Connection, node: str, received: Counter[str], allowance: int, now: float
+    ) -> None:
+        """Add what a node received from known sources, `allowance` bytes at most."""
+        query = select(served.c.url, served.c.bytes, served.c.received).where(served.c.node == node)
+        rows = {row.url: (row.bytes, row.received) for row in connection.execute(query)}
+        for url in self._listed_sources(connection, received):
+            size = min(received[url], allowance)
+            if size:
+                allowance -= size
+                before, _ = rows.get(url, (0, 0.0))
+                rows[url] = min(before + size, MAX_RECEIVED), now
+                row = {"url": url, "node": node, "bytes": rows[url][0], "received": now}
+                upsert(connection, served, row)
+        oldest = sorted(rows, key=lambda url: rows[url][1])[: max(0, len(rows) - MAX_SOURCES_OF_NODE)]
+        if oldest:
+            connection.execute(delete(served).where(served.c.node == node, served.c.url.in_(oldest)))
+
+    def _listed_sources(self, connection: Connection, received: Counter[str]) -> list[str]:
+        """Return those of the sources that the directory has ever listed: rows are about no others."""
+        query = select(served.c.url).where(served.c.url.in_(received)).distinct()
+        before = set(connection.execute(query).scalars())
+        return [url for url in received if url in before or self._directory.has_listed(url)]
+
+    # Scores
+
+    def expect_scorer(self, address: str) -> None:
+        """Raise RefusedError for who is neither the run's trainer nor its owner."""
+        if address not in (self._queries.terms.trainer, self._owner):
+            raise problems.not_allowed(
+                f"{address} is neither the trainer of run {self._queries.run}, {self._queries.terms.trainer}, "
+                f"nor its owner, {self._owner}",
+                "use the trainer's or the owner's key",
+            )
+
+    async def receive_score(self, run: int, score: BenchmarkScore) -> bool:
+        """Take a score; return whether it is new. The same one again changes nothing."""
+        # 1. Its form, and whose it is.
+        self._expect_run(run, score.run)
+        self._expect_past(score.measured, "the score")
+        if not score.low <= score.score <= score.high:
+            raise problems.malformed(f"a score of {score.score:g} is not within {score.low:g} to {score.high:g}")
+        if not score.tasks or not score.samples:
+            raise problems.malformed("a score of no answers")
+        self.expect_scorer(recover_signer(self._where, score))
+
+        # 2. Storage, then the database.
+        if not await self._database.read(lambda connection: self._is_new_score(connection, score)):
+            return False
+        await self.scores.put(score.model_dump_json().encode())
+        new = await self._database.write(lambda connection: self._write_score(connection, score))
+        ANNOUNCED.labels("score").inc()
+        log.info("scored", step=score.step, benchmark=score.benchmark, score=score.score)
+        return new
+
+    def _is_new_score(self, connection: Connection, score: BenchmarkScore) -> bool:
+        """Return whether a score is new. Raises RefusedError when its step is not on chain, or it is not the latest."""
+        published = select(checkpoints.c.step).where(checkpoints.c.step == score.step)
+        if connection.execute(published).first() is None:
+            raise problems.not_found(
+                f"run {score.run} has not published step {score.step}",
+                "one that has just been published is known in a few seconds: try again",
+            )
+        query = select(scores.c.measured, scores.c.document)
+        query = query.where(scores.c.step == score.step, scores.c.benchmark == score.benchmark)
+        kept = connection.execute(query).one_or_none()
+        if kept is not None:
+            if BenchmarkScore.model_validate_json(kept.document) == score:
+                return False
+            if score.measured <= kept.measured:
+                raise problems.conflict(
+                    f"a score of step {score.step} on {score.benchmark} that is as late or later is known"
+                )
+            return True
+        others = select(func.count(scores.c.benchmark.distinct())).where(scores.c.benchmark != score.benchmark)
+        if (connection.execute(others).scalar() or 0) >= MAX_BENCHMARKS:
+            raise problems.conflict(f"run {score.run} has scores on {MAX_BENCHMARKS} benchmarks: there is no room")
+        return True
+
+    def _write_score(self, connection: Connection, score: BenchmarkScore) -> bool:
+        if not self._is_new_score(connection, score):
+            return False
+        _keep_score(connection, score)
+        told = score.model_dump(include={"step", "benchmark", "score", "low", "high"})
+        record_event(connection, "scored", told, f"scored:{score.step}:{score.benchmark}:{score.measured}")
+        return True
+
+    def check_score(self, score: BenchmarkScore) -> None:
+        """Raise CheckError unless a score from storage is this run's, and its trainer's or owner's."""
+        if score.run == self._queries.run:
+            self.expect_scorer(recover_signer(self._where, score))
+
+    async def restore_scores(self, kept: Iterable[BenchmarkScore]) -> None:
+        """Fill a new database: of each step and benchmark the score that was measured last."""
+        ours = sorted((one for one in kept if one.run == self._queries.run), key=lambda one: one.measured)
+
+        def write(connection: Connection) -> None:
+            for score in ours:
+                _keep_score(connection, score)
+
+        await self._database.write(write)
+
+    # Both
+
+    def _expect_run(self, run: int, named: int) -> None:
+        if named != run:
+            raise problems.another_run(named, run)
+
+    def _expect_past(self, second: int, what: str) -> None:
+        if second > self._clock() + REQUEST_LIFETIME_SECONDS:
+            raise problems.malformed(f"{what} is of the future", "set this machine's clock")
+
+
+def _keep_name(connection: Connection, announced: NodeName) -> None:
+    row = {
+        "node": to_checksum_address(announced.node),
+        "name": announced.name,
+        "named": announced.named,
+        "document": announced.model_dump_json(),
+    }
+    upsert(connection, node_names, row)
+
+
+def _keep_score(connection: Connection, score: BenchmarkScore) -> None:
+    row = score.model_dump(include={"step", "benchmark", "score", "measured"})
+    upsert(connection, scores, row | {"document": score.model_dump_json()})

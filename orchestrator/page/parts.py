@@ -1,0 +1,54 @@
+"""Put the page of a run together: the documents, the stream of changes, and the HTML made of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from muster.settings.schema import OrchestratorSettings
+from orchestrator.attribution import Attribution
+from orchestrator.chain_follower import Follower
+from orchestrator.database import Database
+from orchestrator.page.boards import Boards
+from orchestrator.page.live import LiveSource
+from orchestrator.page.live_hub import LiveHub
+from orchestrator.page.overview import RunIdentity
+from orchestrator.page.site import Site
+from orchestrator.page.source import PageSource
+from orchestrator.page.views import Views
+from orchestrator.queries import Queries
+from orchestrator.relay_directory import RelayDirectory
+
+
+@dataclass(frozen=True)
+class PageParts:
+    """What the page's routes use."""
+
+    boards: Boards
+    """Documents about the whole run."""
+    views: Views
+    """Documents about single things."""
+    hub: LiveHub
+    site: Site
+
+
+@asynccontextmanager
+async def page_running(
+    known: RunIdentity,
+    settings: OrchestratorSettings,
+    database: Database,
+    queries: Queries,
+    follower: Follower,
+    directory: RelayDirectory,
+    attribution: Attribution,
+) -> AsyncIterator[PageParts]:
+    """Yield the parts; until left, watchers are told of changes, and tokens of accepted files are counted."""
+    boards = Boards(known, database, queries, follower, directory, attribution)
+    source = PageSource(database, queries, attribution)
+    views = await asyncio.to_thread(Views.of_run, source, directory, settings.storage_url, settings.run_folder)
+    hub = LiveHub(LiveSource(database, queries, follower, boards))
+    site = Site(known, settings.url, lambda: queries.chain.now)
+    async with hub.running(), views.running():
+        yield PageParts(boards, views, hub, site)

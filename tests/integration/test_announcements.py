@@ -1,0 +1,303 @@
+"""Names, machines and scores, as a real orchestrator takes them: refused, restarted, and rebuilt from storage."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+from sqlalchemy import select
+
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.clients.storage import ContentStore
+from muster.errors import RefusedError
+from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName, ReceivedBytes
+from muster.protocol.eip712 import UNSIGNED, sign_message
+from muster.protocol.hashes import content_hash
+from muster.protocol.messages import RelayOffer
+from muster.protocol.requests import sign_request
+from orchestrator.database import Database
+from orchestrator.page.announcement_routes import MAX_REPORT_BYTES, MAX_SIGNED_BYTES
+from orchestrator.tables import machines, node_names, scores, served
+from tests.support.s3_servers import Endpoint
+
+OWNERS_RELAY = "http://127.0.0.1:9"
+"""Which every orchestrator of the fixture lists."""
+
+
+@pytest.fixture(scope="module")
+def run_fixture(
+    deployment: Any, database_kind: str, s3: Endpoint | None, tmp_path_factory: pytest.TempPathFactory
+) -> RunFixture:
+    folder = tmp_path_factory.mktemp("announcements")
+    built = RunFixture.build(
+        folder, deployment.settings, seed=f"announcements {database_kind}", workers=("w1", "w2", "w3")
+    )
+    made = asyncio.run(built)
+    made.s3 = s3
+    asyncio.run(made.publish(0))
+    asyncio.run(made.publish(1))
+    return made
+
+
+class Place:
+    """A run, an orchestrator, and what they say in the tests' words."""
+
+    def __init__(self, run_fixture: RunFixture, orchestrator: Orchestrator) -> None:
+        self.run_fixture = run_fixture
+        self.orchestrator = orchestrator
+        self.run = run_fixture.run
+
+    def node(self, name: str) -> str:
+        return self.run_fixture.key(name).address
+
+    def name(self, node: str, text: str, named: float = 0, by: str = "") -> NodeName:
+        """A name by the node's operator, or by another."""
+        signer = self.run_fixture.key(by or f"operator of {node}")
+        second = int(named or time.time())
+        unsigned = NodeName(run=self.run, node=self.node(node), name=text, named=second, signature=UNSIGNED)
+        return sign_message(signer, self.run_fixture.domain, unsigned)
+
+    def score(self, by: str = "trainer", **changes: Any) -> BenchmarkScore:
+        fields = {"run": self.run, "step": 1, "benchmark": "gsm8k", "score": 0.5, "low": 0.25, "high": 0.75}
+        fields |= {"tasks": 1319, "samples": 1, "measured": int(time.time()), "signature": UNSIGNED} | changes
+        return sign_message(self.run_fixture.key(by), self.run_fixture.domain, BenchmarkScore(**fields))
+
+    async def say(self, sender: str, said: NodeName | BenchmarkScore | MachineReport) -> None:
+        async with self.run_fixture.client(self.orchestrator.url, sender) as client:
+            if isinstance(said, NodeName):
+                await client.name_node(said)
+            elif isinstance(said, BenchmarkScore):
+                await client.post_score(said)
+            else:
+                await client.report_machine(said)
+
+    async def refused(self, sender: str, said: Any, status: int, title: str, reason: str) -> str:
+        """Assert that this is refused so; return the hint."""
+        with pytest.raises(RefusedError) as caught:
+            await self.say(sender, said)
+        assert (caught.value.status, caught.value.title) == (status, title), caught.value
+        assert str(caught.value) == f"{title}: {reason}"
+        return caught.value.hint
+
+    async def rows(self, table: Any, *columns: str) -> list[tuple]:
+        """Rows of its database, by key."""
+        about = f"run {self.run} of {self.run_fixture.book.runs} on chain {self.run_fixture.book.chain_id}"
+        database = await Database.open(self.orchestrator.database_url, about)
+        try:
+            query = select(*table.c[columns]).order_by(*table.primary_key.columns)
+            return [tuple(row) for row in await database.read(lambda connection: connection.execute(query).all())]
+        finally:
+            await database.close()
+
+    async def events(self, kind: str) -> list[dict[str, Any]]:
+        async with self.run_fixture.client(self.orchestrator.url, None) as client:
+            told = (await client.events(self.run))["events"]
+        return [event["data"] for event in told if event["kind"] == kind]
+
+    def post(self, sender: str, path: str, body: bytes) -> httpx2.Response:
+        url = f"{self.orchestrator.url}/v1/runs/{self.run}{path}"
+        signer, domain = self.run_fixture.key(sender), self.run_fixture.domain
+        headers = sign_request(signer, domain, "POST", url, content_hash(body), now=time.time())
+        with httpx2.Client(trust_env=False, timeout=20) as client:
+            return client.post(url, content=body, headers=headers)
+
+
+@pytest.fixture(scope="module")
+def place(
+    run_fixture: RunFixture, new_database_url: Callable[[], str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("orchestrator")
+    running = Orchestrator(run_fixture, folder / "orchestrator", database_url=new_database_url()).start()
+    yield Place(run_fixture, running)
+    code, errors = running.stop()
+    assert code == 0, errors
+
+
+async def test_an_operator_names_its_node(place: Place) -> None:
+    """Whoever sends it: the name itself is signed."""
+    first = place.name("w1", "first", time.time() - 100)
+    await place.say("stranger", first)
+    await place.say("w2", first)  # the same again
+    assert (place.node("w1"), "first") in await place.rows(node_names, "node", "name")
+    told = {"node": place.node("w1"), "name": "first"}
+    assert (await place.events("named")).count(told) == 1
+    why = f"{place.node('w1')} was named less than a minute ago"
+    hint = await place.refused("stranger", place.name("w1", "second"), 409, "Conflict", why)
+    assert hint.startswith("try again in ")
+
+
+async def test_names_that_are_refused(place: Place) -> None:
+    refused, node, operator = place.refused, place.node("w2"), place.node("operator of w2")
+    for other in ("operator of w1", "w2", "owner", "stranger"):
+        why = f"the name is signed by {place.node(other)}; the operator of {node} is {operator}"
+        hint = await refused("operator of w2", place.name("w2", "mine", by=other), 403, "Not allowed", why)
+        assert hint == "use the operator's key: --operator WALLET"
+    stranger = place.name("stranger", "mine", by="operator of w2")
+    why = f"{place.node('stranger')} is no node of run {place.run}"
+    hint = await refused("stranger", stranger, 404, "Not found", why)
+    assert hint == "a node that has just joined is known in a few seconds: try again"
+    why = "the name 'a\\u202eb' may have letters, digits, spaces and . _ - + # ' only"
+    await refused("w2", place.name("w2", "a\u202eb"), 422, "Malformed", why)
+    await refused("w2", place.name("w2", "0xabc"), 422, "Malformed", "the name '0xabc' looks like an address")
+    future = place.name("w2", "mine", time.time() + 90)
+    assert await refused("w2", future, 422, "Malformed", "the name is of the future") == "set this machine's clock"
+    assert node not in [row[0] for row in await place.rows(node_names, "node")]
+    elsewhere = place.name("w2", "mine").model_copy(update={"run": place.run + 1})
+    body = elsewhere.model_dump_json().encode()
+    reply = place.post("w2", "/names", body)
+    assert (reply.status_code, reply.json()["title"]) == (404, "Another run")
+
+
+def test_bodies_that_are_none(place: Place) -> None:
+    long = place.name("w2", "mine").model_dump() | {"name": "x" * 41}
+    reply = place.post("stranger", "/names", json.dumps(long).encode())
+    assert (reply.status_code, reply.json()["detail"]) == (422, "name: String should have at most 40 characters")
+    lone = place.name("w2", "mine").model_dump_json().replace("mine", "\\ud800").encode()
+    assert place.post("stranger", "/names", lone).status_code == 422
+    for path, sender, limit in (("/names", "w1", MAX_SIGNED_BYTES), ("/scores", "trainer", MAX_SIGNED_BYTES)):
+        reply = place.post(sender, path, b" " * (limit + 1))
+        assert (reply.status_code, reply.json()["title"]) == (413, "Too large")
+    assert place.post("w1", "/machine", b"[" * (MAX_REPORT_BYTES + 1)).status_code == 413
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        *(f'"device": {device}' for device in ("null", "1", f'"{"x" * 61}"', '"\\ud800"')),
+        *(f'"tokens_per_second": {number}' for number in ("NaN", "Infinity", "1e300", "-1", '"x"')),
+        *(f'"devices": {number}' for number in ("0", "65537", "1.5")),
+        *(f'"received": [{{"url": "{OWNERS_RELAY}", "bytes": {size}}}]' for size in ("-1", 1 << 53, 1 << 70, "1.5")),
+        f'"received": [{{"url": "http://{"x" * 200}", "bytes": 1}}]',
+        f'"received": {json.dumps([{"url": "http://a.example", "bytes": 1}] * 65)}',
+        '"more": 1',
+    ],
+)
+def test_reports_that_are_none(place: Place, spoilt: str) -> None:
+    good = {"run": place.run, "device": "x", "devices": 1, "tokens_per_second": 1, "received": []}
+    name = spoilt.split('"')[1]
+    members = [f'"{key}": {json.dumps(value)}' for key, value in good.items() if key != name]
+    reply = place.post("w1", "/machine", f"{{{', '.join([*members, spoilt])}}}".encode())
+    assert (reply.status_code, reply.json()["title"]) == (422, "Malformed"), reply.text
+
+
+async def test_machines_of_active_nodes(place: Place) -> None:
+    hostile = MachineReport(
+        run=place.run,
+        device="\x1b]0;x\x07\u202e<img src=x onerror=alert(1)> H100",
+        devices=2,
+        tokens_per_second=12.5,
+        received=[
+            ReceivedBytes(url=OWNERS_RELAY, bytes=1_000),
+            ReceivedBytes(url="http://never-listed.example", bytes=9),
+            ReceivedBytes(url="javascript:alert(1)", bytes=9),
+        ],
+    )
+    for _ in range(2):  # the second is another attempt to send the first
+        await place.say("w1", hostile)
+    async with place.run_fixture.client(place.orchestrator.url, "w2") as member:
+        await member.offer_relay(RelayOffer(run=place.run, url="http://127.0.0.1:8799/"))
+    listed = ReceivedBytes(url="http://127.0.0.1:8799", bytes=77)
+    await place.say("v1", hostile.model_copy(update={"device": "a GPU", "received": [listed]}))
+    found = await place.rows(machines, "node", "device", "devices", "tokens_per_second")
+    assert sorted(found) == sorted(
+        [
+            (place.node("w1"), "]0;x <img src=x onerror=alert(1)> H100", 2, 12.5),
+            (place.node("v1"), "a GPU", 2, 0.0),
+        ]
+    )
+    assert await place.rows(served, "url", "node", "bytes") == [
+        ("http://127.0.0.1:8799", place.node("v1"), 77),
+        (OWNERS_RELAY, place.node("w1"), 1_000),
+    ]
+    why = f"{place.node('trainer')} is no active node of run {place.run}"
+    await place.refused("trainer", hostile, 403, "Not allowed", why)
+    for sender in ("stranger", "owner", "operator of w1"):
+        with pytest.raises(RefusedError, match="is no node of run") as caught:
+            await place.say(sender, hostile)
+        assert (caught.value.status, caught.value.title) == (403, "Not a member")
+
+
+async def test_scores_of_steps_on_chain(place: Place) -> None:
+    score, trainer, owner = place.score, place.node("trainer"), place.node("owner")
+    measured = int(time.time()) - 50
+    await place.say("trainer", score(measured=measured))
+    await place.say("owner", score(measured=measured))  # the same again
+    await place.say("owner", score("owner", measured=measured + 1, score=0.625))
+    await place.say("trainer", score(step=0, benchmark="aime24", measured=measured))
+    assert await place.rows(scores, "step", "benchmark", "score", "measured") == [
+        (0, "aime24", 0.5, measured),
+        (1, "gsm8k", 0.625, measured + 1),
+    ]
+    told = {"step": 1, "benchmark": "gsm8k", "score": 0.625, "low": 0.25, "high": 0.75}
+    assert (await place.events("scored")).count(told) == 1
+
+    refused = place.refused
+    why = "a score of step 1 on gsm8k that is as late or later is known"
+    await refused("trainer", score(measured=measured), 409, "Conflict", why)
+    roles = f"is neither the trainer of run {place.run}, {trainer}, nor its owner, {owner}"
+    for other in ("stranger", "w1", "storage", "operator of w1"):
+        await refused(other, score(), 403, "Not allowed", f"{place.node(other)} {roles}")
+        await refused("trainer", score(other), 403, "Not allowed", f"{place.node(other)} {roles}")
+    why = f"run {place.run} has not published step 2"
+    hint = await refused("trainer", score(step=2), 404, "Not found", why)
+    assert hint == "one that has just been published is known in a few seconds: try again"
+    why = "a score of 0.2 is not within 0.25 to 0.75"
+    await refused("trainer", score(score=0.2), 422, "Malformed", why)
+    await refused("trainer", score(tasks=0), 422, "Malformed", "a score of no answers")
+    future = score(measured=int(time.time()) + 90)
+    await refused("trainer", future, 422, "Malformed", "the score is of the future")
+    for body in (b'"score": 1.5', b'"score": "NaN"', b'"benchmark": "<b>"', b'"step": -1'):
+        field = body.split(b":")[0].decode().strip('"')
+        spoilt = json.loads(score().model_dump_json()) | json.loads(b"{" + body + b"}")
+        assert field in place.post("trainer", "/scores", json.dumps(spoilt).encode()).json()["detail"]
+
+
+async def test_names_and_scores_outlive_a_restart_and_the_database(place: Place, new_database_url: Any) -> None:
+    orchestrator, now = place.orchestrator, int(time.time())
+    old, new = place.name("w3", "old", now - 10), place.name("w3", "new", now)
+    await place.say("w3", old)
+
+    # 1. A restart forgets nothing but when a node was named.
+    await asyncio.to_thread(orchestrator.stop)
+    await asyncio.to_thread(orchestrator.start)
+    await place.say("stranger", new)
+    assert (place.node("w3"), "new", now) in await place.rows(node_names, "node", "name", "named")
+
+    # 2. An old name cannot be replayed, by whomever.
+    await asyncio.to_thread(orchestrator.stop)
+    await asyncio.to_thread(orchestrator.start)
+    why = f"a name of {place.node('w3')} that is as late or later is known"
+    for sender in ("w3", "operator of w3", "stranger"):
+        await place.refused(sender, old, 409, "Conflict", why)
+
+    # 3. Storage has what it should not: a name by another operator, a score by a stranger, something else.
+    await place.say("trainer", place.score(step=0, measured=now - 5))
+    before = await place.rows(node_names, "node", "name", "named"), await place.rows(scores, "step", "document")
+    assert place.node("w3") in [row[0] for row in before[0]]
+    if place.run_fixture.s3 is None:
+        store = f"file:{orchestrator.folder / 'storage'}"
+        stolen = place.name("w3", "stolen", now + 1, by="operator of w1")
+        for kind, document in (
+            ("names", stolen.model_dump_json()),
+            ("names", "{}"),
+            ("scores", place.score("stranger", measured=now + 1).model_dump_json()),
+        ):
+            await ContentStore(store, kind).put(document.encode())
+
+    # 4. A new database is filled from storage; what machines said is gone.
+    await asyncio.to_thread(orchestrator.kill)
+    orchestrator.change(orchestrator.database_url, empty := new_database_url())
+    orchestrator.database_url = empty
+    shutil.rmtree(orchestrator.folder / "state")
+    await asyncio.to_thread(orchestrator.start)
+    assert await place.rows(node_names, "node", "name", "named") == before[0]
+    assert await place.rows(scores, "step", "document") == before[1]
+    assert await place.rows(machines, "node") == await place.rows(served, "node") == []
+    assert await place.events("named") == await place.events("scored") == []
+    await place.refused("w3", old, 409, "Conflict", why)

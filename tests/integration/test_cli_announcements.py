@@ -1,0 +1,284 @@
+"""What an operator types to name a node, and a trainer or owner to publish a score: real chain, real orchestrator."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
+from muster.cli import benchmark
+from muster.evaluation.benchmarks.catalog import BENCHMARKS
+from muster.evaluation.request import Completion, CompletionRequest, TaskCompletions
+from muster.protocol.announcements import BenchmarkScore, NodeName
+from muster.protocol.eip712 import recover_signer
+from orchestrator.database import Database
+from orchestrator.tables import node_names, scores
+from tests.support.chain import Deployment
+from tests.support.machine import Machine
+from tests.support.published_run import PublishedRun, published_run
+
+HINT = "choose up to 40 letters, digits, single spaces and . _ - + # ', with a letter or digit in it"
+
+
+def documents(run_fixture: RunFixture, orchestrator: Orchestrator, table: Any) -> list[Any]:
+    """The documents in a table of the orchestrator's database."""
+
+    async def read() -> list[Any]:
+        about = f"run {run_fixture.run} of {run_fixture.book.runs} on chain {run_fixture.book.chain_id}"
+        database = await Database.open(orchestrator.database_url, about)
+        try:
+            query = select(table.c.document).order_by(*table.primary_key.columns)
+            return list(await database.read(lambda connection: connection.execute(query).scalars().all()))
+        finally:
+            await database.close()
+
+    return asyncio.run(read())
+
+
+def machine_of(run_fixture: RunFixture, orchestrator: Orchestrator, folder: Path, relay: str = "") -> Machine:
+    """A machine with settings for a run, and the keys of all who are in the tests."""
+    machine = Machine(folder, run_fixture.settings.rpc_url)
+    machine.settings(
+        f"run = {run_fixture.run}\n[chain]\nrpc_url = '{run_fixture.settings.rpc_url}'\n"
+        f"addresses = '{run_fixture.settings.addresses}'\ntimeout_seconds = 10\n"
+        f"[orchestrator]\nurl = '{orchestrator.url}'\n" + (f"[shardcast]\nrelays = ['{relay}']\n" if relay else "")
+    )
+    for name in ("owner", "trainer", "stranger", "w1", "operator of w1", "operator of w2"):
+        machine.secret(f"{name.replace(' ', '-')}.key", run_fixture.secret(name))
+    return machine
+
+
+# muster node name
+
+
+@pytest.fixture(scope="module")
+def run_fixture(deployment: Deployment, tmp_path_factory: pytest.TempPathFactory) -> RunFixture:
+    folder = tmp_path_factory.mktemp("names")
+    return asyncio.run(RunFixture.build(folder, deployment.settings, seed="cli names", workers=("w1", "w2")))
+
+
+@pytest.fixture
+def orchestrator(run_fixture: RunFixture, tmp_path: Path) -> Iterator[Orchestrator]:
+    running = Orchestrator(run_fixture, tmp_path / "orchestrator").start()
+    yield running
+    running.stop()
+
+
+def test_an_operator_names_a_node_and_takes_the_name_back(
+    run_fixture: RunFixture, orchestrator: Orchestrator, tmp_path: Path
+) -> None:
+    machine, node = machine_of(run_fixture, orchestrator, tmp_path / "machine"), run_fixture.key("w1").address
+    words = ("node", "name", "Zoë's box #1", "--node", node, "--operator", "./operator-of-w1.key")
+    told = {"run": run_fixture.run, "node": node, "name": "Zoë's box #1"}
+
+    dry = machine.type(*words, "--dry-run")
+    assert (dry.returncode, dry.stdout) == (0, "nothing was sent\n")
+    assert dry.stderr.splitlines() == [
+        f"Name a node of run {run_fixture.run}",
+        f"  node         {node}",
+        "  name         Zoë's box #1",
+        "  seen by      everybody who opens the run's page",
+    ]
+    assert machine.json(*words, "--dry-run") == {"dry_run": True, **told}
+    unasked = machine.json(*words, status=2)
+    assert (unasked["error"], unasked["hint"]) == (
+        "this needs a confirmation, and there is no terminal to ask on",
+        "add --yes",
+    )
+    assert documents(run_fixture, orchestrator, node_names) == []
+
+    decomposed = ("node", "name", " Zoe\u0308's box #1 ", *words[3:])
+    assert machine.json(*decomposed, "--yes") == told
+    [document] = documents(run_fixture, orchestrator, node_names)
+    kept = NodeName.model_validate_json(document)
+    assert (kept.node, kept.name) == (node, "Zoë's box #1")
+    assert recover_signer(run_fixture.domain, kept) == run_fixture.key("operator of w1").address
+
+    while int(time.time()) <= kept.named:
+        time.sleep(0.05)
+    again = machine.json("node", "name", "another", *words[3:], "--yes", status=3)
+    assert again["error"] == f"Conflict: {node} was named less than a minute ago"
+    assert again["hint"].startswith("try again in ")
+    orchestrator.stop()
+    orchestrator.start()  # it forgets when a node was named
+    own = ("node", "name", "", "--operator", "./operator-of-w1.key", "--yes")
+    removed = machine.json(*own, "--node", "./w1.key")
+    assert removed == {**told, "name": ""}
+    [document] = documents(run_fixture, orchestrator, node_names)
+    assert NodeName.model_validate_json(document).name == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "problem"),
+    [
+        ("x" * 41, f"the name '{'x' * 41}' has 41 characters; at most 40"),
+        ("a\u202eb", "the name 'a\\u202eb' may have letters, digits, spaces and . _ - + # ' only"),
+        ("\x1b[2J", "the name '\\x1b[2J' may have letters, digits, spaces and . _ - + # ' only"),
+        ("a  b", "the name 'a  b' begins or ends with a space, or has two in a row"),
+        ("...", "the name '...' has no letter and no digit"),
+        ("0xabc", "the name '0xabc' looks like an address"),
+    ],
+)
+def test_what_is_no_name(machine: Machine, name: str, problem: str) -> None:
+    refused = machine.json("node", "name", name, "--operator", "./operator.key", "--yes", status=2)
+    assert (refused["error"], refused["hint"]) == (problem, HINT)
+
+
+def test_nodes_that_are_not_ones_own(run_fixture: RunFixture, orchestrator: Orchestrator, tmp_path: Path) -> None:
+    machine, node = machine_of(run_fixture, orchestrator, tmp_path / "machine"), run_fixture.key("w1").address
+    operator, other = run_fixture.key("operator of w1").address, run_fixture.key("operator of w2").address
+    words = ("node", "name", "mine", "--yes", "--operator")
+    refused = machine.json(*words, "./operator-of-w2.key", "--node", node, status=2)
+    assert refused["error"] == f"{node} was registered by {operator}, and this is the key of {other}"
+    assert refused["hint"] == "name the operator's wallet: --operator WALLET"
+    stranger = run_fixture.key("stranger").address
+    refused = machine.json(*words, "./operator-of-w1.key", "--node", stranger, status=78)
+    assert refused["error"] == f"{stranger} has joined no run"
+    refused = machine.type(*words, "./operator-of-w1.key", "--node", node, MUSTER_RUN=str(run_fixture.run + 1))
+    assert (refused.returncode, refused.stderr) == (
+        2,
+        f"error: {node} is a node of run {run_fixture.run}, and the settings are for run {run_fixture.run + 1}\n"
+        f"  next: set run = {run_fixture.run}, and orchestrator.url to that run's\n",
+    )
+    assert documents(run_fixture, orchestrator, node_names) == []
+
+
+# muster eval --publish
+
+
+class Oracle:
+    """Stands for the engine: every second item is answered right. Keeps what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[CompletionRequest] = []
+
+    async def __call__(self, request: CompletionRequest) -> AsyncGenerator[TaskCompletions]:
+        self.asked.append(request)
+        for number in range(request.first, request.count):
+            text = f"#### {number}" if number % 2 else "7 apples"
+            yield TaskCompletions(number, (Completion(text, 5, True),) * request.sampling.samples)
+
+
+def questions(path: Path, count: int) -> Path:
+    """A file in GSM8K's schema with so many items; the answer of each is its number from 0."""
+    rows = (
+        {"question": f"What is number {number} of the list?", "answer": f"#### {number}"} for number in range(count)
+    )
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+@pytest.fixture
+def oracle(monkeypatch: pytest.MonkeyPatch) -> Oracle:
+    found = Oracle()
+    monkeypatch.setattr(benchmark, "complete", found)
+    return found
+
+
+async def test_a_score_of_a_step_is_published(deployment: Deployment, oracle: Oracle, tmp_path: Path) -> None:
+    async with published_run(deployment, tmp_path, "published score") as made:
+        relay = (tmp_path / "muster.toml").read_text().split('relays = ["')[1].split('"')[0]
+        machine = machine_of(made.run_fixture, made.orchestrator, tmp_path / "machine", relay)
+        await asyncio.to_thread(publishing, made, machine, oracle)
+
+
+def publishing(made: PublishedRun, machine: Machine, oracle: Oracle) -> None:
+    size = BENCHMARKS["gsm8k"].size
+    whole, part = questions(machine.folder / "gsm8k.jsonl", size), questions(machine.folder / "part.jsonl", size - 1)
+    trainer, owner = (made.run_fixture.key(name).address for name in ("trainer", "owner"))
+    words = ("eval", "--run", made.run, "gsm8k", "--publish", "--yes")
+
+    def published() -> list[BenchmarkScore]:
+        found = documents(made.run_fixture, made.orchestrator, scores)
+        return [BenchmarkScore.model_validate_json(document) for document in found]
+
+    # 1. Refused before anything is asked: another's key, no step, no whole benchmark, a dry run.
+    stranger = made.run_fixture.key("stranger").address
+    refused = machine.json(*words, "--data", whole, "--operator", "./stranger.key", status=2)
+    assert refused["error"] == f"{stranger} is neither the trainer of run {made.run}, {trainer}, nor its owner, {owner}"
+    assert refused["hint"] == "name the trainer's or the owner's wallet: --operator WALLET"
+    by = ("--operator", "./trainer.key")
+    refused = machine.json(*words, *by, "--data", whole, "--step", 2, status=3)
+    assert refused["error"] == f"run {made.run} has not published step 2"
+    refused = machine.json(*words, *by, "--data", part, status=3)
+    assert refused["error"] == f"part.jsonl has {size - 1} rows of gsm8k, and the whole benchmark has {size}"
+    refused = machine.json(*words, *by, "--data", whole, "--data", part, status=3)
+    assert refused["error"].endswith(f"has {2 * size - 1} rows of gsm8k, and the whole benchmark has {size}")
+    dry = machine.type(*words, *by, "--data", whole, "--dry-run")
+    assert (dry.returncode, dry.stdout) == (0, "nothing was evaluated or sent\n")
+    assert dry.stderr.splitlines() == [
+        "Evaluate, and publish the score",
+        "  benchmark    gsm8k",
+        f"  run          {made.run}",
+        "  step         1",
+        f"  signed by    {trainer}, the run's trainer",
+        "  seen by      everybody who opens the run's page",
+    ]
+    assert (oracle.asked, published()) == ([], [])
+
+    # 2. The trainer publishes the newest step, the owner another one.
+    told = machine.json(*words, *by, "--data", whole)
+    right = size // 2
+    assert told["published"] == {"step": 1, "score": right / size, "by": trainer, "at": made.orchestrator.url}
+    [score] = published()
+    assert (score.step, score.benchmark, score.score, score.tasks, score.samples) == (
+        (1, "gsm8k", right / size, size, 1)
+    )
+    [figure] = [one for one in told["figures"] if (one["rule"], one["measure"]) == ("strict", "pass@1")]
+    assert (score.low, score.high) == (figure["low"], figure["high"])
+    assert recover_signer(made.run_fixture.domain, score) == trainer
+    shown = machine.type(*words, "--operator", "./owner.key", "--data", whole, "--step", 0)
+    assert shown.returncode == 0, shown.stderr
+    assert f"published as the score of step 0, by {owner}\n" in shown.stdout
+    assert [one.step for one in published()] == [0, 1]
+    assert [request.count for request in oracle.asked] == [size, size]
+
+    # 3. What could not be sent is sent by the same command, without asking again.
+    made.orchestrator.stop()
+    lost = machine.json(*words, *by, "--data", whole, "--step", 1, status=5)
+    assert lost["error"].startswith(f"POST {made.orchestrator.url}/v1/runs/{made.run}/scores: ")
+    made.orchestrator.start()
+    again = machine.json(*words, *by, "--data", whole, "--step", 1)
+    assert again["published"]["score"] == right / size
+    assert oracle.asked[-1].first == size, "every item was answered before"
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        (
+            ("--run", 1, "gsm8k", "--limit", 5),
+            "--publish is for a whole benchmark as it is published, and not with --limit",
+        ),
+        (
+            ("--run", 1, "gsm8k", "--prompt", "{question}", "--temperature", "0.5", "--max-tokens", 9),
+            "--publish is for a whole benchmark as it is published, and not with --prompt, --temperature, --max-tokens",
+        ),
+        (
+            ("--run", 1, "livecodebench", "--since", "2025-01-01"),
+            "--publish is for a whole benchmark as it is published, and not with --since",
+        ),
+        (("--run", 1, "math500", "--k", "4"), "--publish publishes pass@1, and --k leaves it out"),
+        (("model", "gsm8k"), "--publish is for a step of a run"),
+        (("model", "tasks"), "--publish is for a published benchmark"),
+        (("--run", 1), "--publish is for a published benchmark"),
+    ],
+)
+def test_what_cannot_be_published(machine: Machine, words: tuple, error: str) -> None:
+    refused = machine.json("eval", *words, "--publish", "--yes", "--operator", "./owner.key", status=2)
+    assert refused["error"] == error
+
+
+def test_a_key_is_for_publishing(machine: Machine) -> None:
+    refused = machine.json("eval", "model", "gsm8k", "--operator", "./owner.key", "--dry-run", status=2)
+    assert (refused["error"], refused["hint"]) == (
+        "--operator, --dry-run is for --publish",
+        "leave it out, or add --publish",
+    )

@@ -1,0 +1,187 @@
+"""What a node says of its machine: how fast it generates, from whom it received, how often it says so."""
+
+from __future__ import annotations
+
+import pytest
+
+from muster.clients.machine_report import MAX_PENDING, MachineMeter, MachineReporter, TokenRate
+from muster.errors import RefusedError, UnreachableError
+from muster.protocol.announcements import MAX_SOURCES, MachineReport
+
+
+class Clock:
+    now = 1_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Orchestrator:
+    """Takes reports, or fails with the errors that a test puts here."""
+
+    def __init__(self) -> None:
+        self.reports: list[MachineReport] = []
+        self.errors: list[Exception] = []
+
+    async def report_machine(self, report: MachineReport) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.reports.append(report)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+# Tokens a second
+
+
+def test_the_rate_is_the_speed_times_the_share_of_time_at_work(clock: Clock) -> None:
+    rate = TokenRate(clock)
+    clock.now += 10
+    assert rate.take() == 0.0
+    clock.now += 20
+    with rate.generating() as count:
+        clock.now += 30
+        count(600)
+        count(300)
+    clock.now += 10
+    assert rate.take() == 900 / 60
+    clock.now += 60
+    assert rate.take() == 0.0, "nothing was generated since"
+
+
+def test_a_generation_that_spans_several_reports_counts_in_each(clock: Clock) -> None:
+    rate = TokenRate(clock)
+    with rate.generating() as count:
+        clock.now += 100
+        count(1_000)
+    assert rate.take() == 10.0
+    with rate.generating() as count:
+        clock.now += 120
+        assert rate.take() == 10.0, "as fast as the last one, until it has ended"
+        clock.now += 120
+        assert rate.take() == 10.0
+        clock.now += 60
+        count(6_000)
+    clock.now += 20
+    assert rate.take() == 20.0 * 60 / 80
+
+
+def test_the_first_generation_is_unknown_until_it_has_ended(clock: Clock) -> None:
+    rate = TokenRate(clock)
+    with rate.generating() as count:
+        clock.now += 15
+        assert rate.take() == 0.0
+        clock.now += 15
+        count(300)
+    assert rate.take() == 10.0
+
+
+def test_one_that_failed_says_nothing_of_the_speed(clock: Clock) -> None:
+    rate = TokenRate(clock)
+    with rate.generating() as count:
+        clock.now += 10
+        count(100)
+
+    def fail() -> None:
+        with rate.generating():
+            clock.now += 10
+            raise ValueError("the engine was stopped")
+
+    with pytest.raises(ValueError, match="the engine was stopped"):
+        fail()
+    assert rate.take() == 10.0
+    assert rate.take() == 0.0, "no time has passed"
+
+
+# Bytes
+
+
+def test_bytes_are_kept_until_they_are_reported() -> None:
+    meter = MachineMeter()
+    meter.add_received("http://a", 5)
+    meter.add_received("http://b", 7)
+    meter.add_received("http://a", 1)
+    reported = meter.received()
+    assert reported == {"http://b": 7, "http://a": 6}
+    meter.add_received("http://a", 10)
+    meter.forget(reported)
+    assert meter.received() == {"http://a": 10}
+
+
+def test_sources_are_bounded_the_most_first() -> None:
+    meter = MachineMeter()
+    for number in range(MAX_PENDING + 10):
+        meter.add_received(f"http://{number}", number + 1)
+    meter.add_received("http://" + "x" * 200, 1 << 40)
+    reported = meter.received()
+    assert list(reported) == [f"http://{MAX_PENDING - 1 - number}" for number in range(MAX_SOURCES)]
+    meter.forget(reported)
+    assert len(meter.received()) == MAX_SOURCES
+    meter.add_received("http://late", 1 << 40)
+    assert next(iter(meter.received())) == "http://late", "there is room again"
+
+
+# Reports
+
+
+@pytest.fixture
+def served() -> Orchestrator:
+    return Orchestrator()
+
+
+def reporter(served: Orchestrator, meter: MachineMeter, clock: Clock, device: str = "H100") -> MachineReporter:
+    return MachineReporter(served, 7, meter, lambda: device, 2, clock=clock)  # type: ignore[arg-type]
+
+
+async def test_the_first_reports_come_sooner(served: Orchestrator, clock: Clock) -> None:
+    made = reporter(served, MachineMeter(clock), clock)
+    at = []
+    for second in range(400):
+        clock.now = 1_000.0 + second
+        before = len(served.reports)
+        await made.poll()
+        at += [second] if len(served.reports) > before else []
+    assert at == [0, 15, 45, 105, 225, 345]
+
+
+async def test_a_report_says_all_of_it(served: Orchestrator, clock: Clock) -> None:
+    meter = MachineMeter(clock)
+    made = reporter(served, meter, clock, "NVIDIA\u202e H100\n(TM) ")
+    with meter.rate.generating() as count:
+        clock.now += 10
+        count(55)
+    meter.add_received("http://a", 1 << 60)
+    await made.poll()
+    [report] = served.reports
+    assert report.model_dump() == {
+        "run": 7,
+        "device": "NVIDIA H100",
+        "devices": 2,
+        "tokens_per_second": 5.5,
+        "received": [{"url": "http://a", "bytes": (1 << 53) - 1}],
+    }
+
+
+@pytest.mark.parametrize(
+    "error", [UnreachableError("no answer"), RefusedError("not a member", status=403, title="Not a member")]
+)
+async def test_what_could_not_be_reported_is_reported_next_time(
+    served: Orchestrator, clock: Clock, error: Exception
+) -> None:
+    meter = MachineMeter(clock)
+    made = reporter(served, meter, clock)
+    meter.add_received("http://a", 100)
+    served.errors = [error]
+    with pytest.raises(type(error)):
+        await made.poll()
+    await made.poll()
+    assert served.reports == [], "not before it is due again"
+    meter.add_received("http://a", 1)
+    clock.now += 15
+    await made.poll()
+    clock.now += 30
+    await made.poll()
+    assert [[source.bytes for source in report.received] for report in served.reports] == [[101], []]
