@@ -142,7 +142,7 @@ async def join(
 
 
 def plain_name(name: str) -> str:
-    """Return a node's name in the one form that Unicode has for each letter. Raises UsageError where it cannot be one."""
+    """Return a node's name in the one form that Unicode has for each letter. Raises UsageError for none that may be."""
     plain = unicodedata.normalize("NFKC", name).strip()
     if problem := name_problem(plain):
         raise UsageError(f"the name {plain!r} {problem}", hint=NAME_HINT)
