@@ -11,120 +11,46 @@ import stat
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from threading import Thread
-from typing import Any, TypeVar
 
 import pytest
 from eth_utils.address import to_checksum_address
 
 from benchmarks.testbed.anvil import Anvil
-from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
-from muster.chain.client import Chain, event_of
+from muster.chain.client import Chain
 from muster.chain.draw_secret import draw_tip, load_draw_secret
 from muster.chain.keys import Signer, load_keystore
 from muster.cli.session import Options, Session
 from muster.cli.up import setup
 from muster.cli.up.prepare import LocalNode
-from muster.clients.orchestrator import OrchestratorClient
-from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA
-from muster.contracts import registry, runs, token
+from muster.constants import CHAIN_BASE_SEPOLIA
+from muster.contracts import registry, token
 from muster.contracts.registry import Deposited, Registered, Role
-from muster.contracts.runs import RunCreated
 from muster.contracts.token import FaucetUsed
 from muster.errors import UnfundedError
-from muster.protocol.eip712 import Domain, sign_message
-from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
 from muster.runtime.journal import FolderLock
 from tests.support.chain import deploy_on
-from tests.support.machine import Done, Machine
+from tests.support.newcomer import CACHE, Newcomer, events_of, on_chain, shared_world
 from tests.support.terminal import Terminal
-from tests.support.world import World, opened
+from tests.support.world import World
 
 TOKEN = 10**18
 STAKE, GAS = 100 * TOKEN, TOKEN // 50
-T = TypeVar("T")
 
 pytestmark = pytest.mark.timeout(180)
 
 
-CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-"""Where `make setup` left the compiled component that scores: compiling it takes a quarter of a minute."""
-
-
-class Newcomer(Machine):
-    """A machine with an empty home and nothing but a password in a file."""
-
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder, "http://127.0.0.1:9")
-        (self.folder / "muster.toml").unlink()
-        self.nodes = self.home / ".muster" / "nodes"
-        self.wallet = self.home / ".muster" / "keys" / "operator.json"
-
-    def type(self, *words: object, typed: str = "", **environment: str) -> Done:
-        return super().type(*words, typed=typed, **{"XDG_CACHE_HOME": CACHE, **environment})
-
-    def up(self, url: str, *words: object, status: int = 0) -> Any:
-        """The command with the options of a server, which starts nothing; its document."""
-        return self.json("up", url, "--yes", "--password-file", self.password, "--no-start", *words, status=status)
-
-    def kill_at(self, point: str, url: str, *words: str) -> None:
-        """The same command in a process of its own, which is killed at a failpoint."""
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-        command = [sys.executable, "-m", "muster", "up", url, "--yes", "--password-file", str(self.password), *words]
-        environment = kept | {"HOME": str(self.home), "XDG_CACHE_HOME": CACHE, "MUSTER_FAILPOINT": point}
-        done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
-        assert done.returncode == -9, done.stdout + done.stderr
-
-    def files(self) -> dict[str, bytes]:
-        """What is in its home but the journals and caches, by path."""
-        paths = [path for path in sorted(self.home.rglob("*")) if path.is_file()]
-        skipped = (".cache", "journals", "state", "lock")
-        return {
-            str(path.relative_to(self.home)): path.read_bytes()
-            for path in paths
-            if not set(path.relative_to(self.home).parts) & set(skipped)
-        }
-
-
 @pytest.fixture(scope="module")
 def world(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """One for the module: each newcomer is another."""
-    started: list[Anvil] = []
-
-    def start(**options: Any) -> Anvil:
-        started.append(Anvil.start(**options))
-        return started[-1]
-
-    try:
-        with opened(start, tmp_path_factory.mktemp("up"), workers=()) as made:
-            yield made
-    finally:
-        for one in started:
-            one.stop()
+    with shared_world(tmp_path_factory.mktemp("up")) as made:
+        yield made
 
 
 @pytest.fixture
 def newcomer(tmp_path: Path) -> Newcomer:
     return Newcomer(tmp_path / "newcomer")
-
-
-def on_chain(world: World, read: Callable[[Chain], Coroutine[Any, Any, T]]) -> T:
-    async def asked() -> T:
-        async with world.run_fixture.chain("stranger") as chain:
-            return await read(chain)
-
-    return asyncio.run(asked())
-
-
-def events_of(world: World, kind: type, **wanted: object) -> list[Any]:
-    found = asyncio.run(world.events(kind))
-    return [event for event in found if all(getattr(event, name) == value for name, value in wanted.items())]
 
 
 def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: World, newcomer: Newcomer) -> None:
@@ -237,145 +163,6 @@ def test_a_dry_run_shows_everything_and_writes_nothing(world: World, newcomer: N
     made = newcomer.up(world.orchestrator.url)
     again = newcomer.json("up", "--dry-run")
     assert (again["node"], again["operator"], set(again["steps"].values())) == (made["node"], made["operator"], {0})
-
-
-# What is refused, before anything is made
-
-
-def refused(newcomer: Newcomer, *words: object, status: int) -> dict[str, Any]:
-    error = newcomer.json("up", *words, status=status)
-    assert newcomer.files() == {}, "nothing is made"
-    return error
-
-
-def test_a_server_must_say_yes_and_have_a_password_file(world: World, newcomer: Newcomer) -> None:
-    url, quiet = world.orchestrator.url, ("--no-start",)
-    alone = refused(newcomer, url, *quiet, status=2)
-    assert alone["error"] == "joining needs a confirmation, and there is no terminal to ask on"
-    assert alone["hint"] == "add --yes and --password-file FILE (mode 0600)"
-    secret = refused(newcomer, url, *quiet, "--yes", status=2)
-    assert secret == secret | {
-        "error": "a new key needs a password, and there is no terminal to ask on",
-        "hint": "add --password-file",
-    }
-    newcomer.password.chmod(0o644)
-    open_file = refused(newcomer, url, *quiet, "--yes", "--password-file", newcomer.password, status=78)
-    assert open_file["hint"] == f"chmod 600 {newcomer.password}"
-    short = newcomer.secret("short", "1234567")
-    assert "too short" in refused(newcomer, url, *quiet, "--yes", "--password-file", short, status=2)["error"]
-    wallet = refused(newcomer, url, *quiet, "--yes", "--operator", "cold", status=78)
-    assert wallet["hint"] == "muster wallet new cold; without --operator one is made"
-    assert refused(newcomer, *quiet, status=2)["error"] == "which run is not known"
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (["--detach", "--no-start"], "--detach starts a service, and --no-start nothing"),
-        ([], "--json prints one document, and a node runs until Ctrl-C"),
-        (["--no-start", "--name", "a", "--folder", "b"], "--name and --folder both say where the node is"),
-        (["--no-start", "--name", ".x"], "no folder of a node is called '.x'"),
-        (
-            ["--no-start", "--config", "x.toml"],
-            "muster up makes the settings file itself; name the node's folder instead",
-        ),
-        (["--no-start", "--class", "3", "--yes", "--dry-run"], "run 1 has no work class 3"),
-    ],
-)
-def test_options_that_do_not_go_together(world: World, newcomer: Newcomer, words: list[str], error: str) -> None:
-    assert refused(newcomer, world.orchestrator.url, *words, status=2)["error"] == error
-
-
-def test_a_url_that_leads_nowhere(world: World, newcomer: Newcomer) -> None:
-    server = ("--no-start", "--yes", "--password-file", newcomer.password)
-    assert refused(newcomer, "http://127.0.0.1:9", *server, status=5)["error"].startswith("GET http://127.0.0.1:9/v1/")
-    chain = world.run_fixture.settings.rpc_url
-    assert refused(newcomer, chain, *server, status=3)["error"].startswith(f"there is no run at {chain}: ")
-    assert "is no URL" in refused(newcomer, "run.example:8600", *server, status=2)["error"]
-    elsewhere = refused(newcomer, world.orchestrator.url, *server, "--rpc-url", "http://127.0.0.1:9", status=5)
-    assert elsewhere["error"].startswith("the chain at http://127.0.0.1:9 does not answer")
-
-
-@pytest.mark.parametrize("lie", ["orchestrator", "run", "runs"])
-def test_a_document_that_is_not_true_makes_nothing(world: World, newcomer: Newcomer, lie: str) -> None:
-    """Signed by somebody else, of a run that there is not, of other contracts."""
-    run_fixture = world.run_fixture
-
-    async def fetched() -> JoinDocument:
-        async with OrchestratorClient(world.orchestrator.url, chain_id=CHAIN_ANVIL, registry=NOBODY) as client:
-            return await client.join_document()
-
-    document = asyncio.run(fetched())
-    changed = {"orchestrator": "http://thief.example", "run": 4_000_000, "runs": document.court}[lie]
-    key = run_fixture.key("stranger" if lie == "orchestrator" else "storage")
-    false = sign_message(key, Domain(document.chain_id, document.registry), document.model_copy(update={lie: changed}))
-    with serving({"/v1/join": false.model_dump_json().encode()}) as url:
-        words = (f"{url}/join", "--no-start", "--yes", "--password-file", newcomer.password)
-        error = refused(newcomer, *words, status=3)["error"]
-    expected = {"orchestrator": f"signed by {key.address}", "run": "there is no run 4000000", "runs": "is not the Runs"}
-    assert expected[lie] in error
-
-
-@contextmanager
-def serving(answers: dict[str, bytes]) -> Iterator[str]:
-    """Answer these paths, and 404 to all others; the URL."""
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            body = answers.get(self.path, b"")
-            self.send_response(200 if body else 404)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Answers)
-    thread = Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
-
-
-def test_an_orchestrator_behind_a_path_of_a_proxy(world: World, newcomer: Newcomer) -> None:
-    document = world.orchestrator.get("/v1/join")[1]
-    with serving({"/muster/v1/join": document}) as url:
-        shown = newcomer.json("up", f"{url}/muster/join", "--dry-run")
-    assert shown["run"] == world.run_fixture.run
-
-
-def test_who_is_not_on_the_list_is_told_what_its_owner_types(world: World, newcomer: Newcomer, tmp_path: Path) -> None:
-    run_fixture = world.run_fixture
-    owner = run_fixture.key("owner").address
-
-    async def create() -> int:
-        async with run_fixture.chain("owner") as chain:
-            terms = replace(await chain.terms(run_fixture.run), admitter=owner)
-            return event_of(await chain.send(runs.create_run(terms.to_chain())), RunCreated).run
-
-    async def admit(operator: str) -> None:
-        async with run_fixture.chain("owner") as chain:
-            await chain.send(runs.admit(run, operator, True))
-
-    run = asyncio.run(create())
-    listed = RunFixture(run_fixture.folder, run_fixture.settings, run_fixture.book, run_fixture.seed, run)
-    files = f'run_folder = "{run_fixture.folder / "run"}"'
-    running = Orchestrator(listed, tmp_path / "orchestrator", extra=files).start()
-    try:
-        error = newcomer.up(running.url, "--role", "validator", status=3)
-        operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
-        assert error["error"].endswith(f"from a list that {owner} keeps, and {operator} is not on it")
-        assert error["hint"] == f"ask its owner to type: muster run admit {operator} {run}"
-        assert events_of(world, FaucetUsed, account=operator) == []
-        asyncio.run(admit(operator))
-        made = newcomer.up(running.url, "--role", "validator")
-    finally:
-        running.stop()
-    assert (made["operator"], made["run"], made["name"]) == (operator, run, f"run-{run}-validator")
 
 
 # At a terminal

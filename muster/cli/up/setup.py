@@ -67,7 +67,7 @@ async def _ether_of(chain: Chain, address: str) -> int | None:
 async def take_steps(
     node: LocalNode, chain: Chain, facts: NodeFacts, steps: SetupSteps, name: str | None = None
 ) -> None:
-    """Take the steps that are left but for the ether, and announce the `name` if there is one. Raises as `Chain.send`."""
+    """Take the steps that are left but for the ether; announce the `name` if there is one. Raises as `Chain.send`."""
     joining, session = facts.joining, node.session
     # 1. Tokens.
     if steps.draw:
