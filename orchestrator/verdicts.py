@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from eth_utils.crypto import keccak
-from sqlalchemy import Connection, delete, select
+from sqlalchemy import Connection, delete, func, select
 
 from muster.clients.storage import ContentStore
 from muster.constants import DRAW_CHAIN_LENGTH
@@ -146,6 +146,7 @@ class Verdicts:
             tallies.add(connection, verdict.validator, "accepts" if verdict.accepted else "rejections", 1)
             if not verdict.accepted:
                 data = {"node": verdict.node, "index": verdict.index, "reason": verdict.reason}
+                data["rejections"] = _count_rejections(connection, verdict)
                 source = f"verdict:{verdict.validator}:{verdict.node}:{verdict.index}:{verdict.root[:10]}"
                 record_event(connection, "rejected", {**data, "validator": verdict.validator}, source)
             return True, self._queries.update_status(connection, verdict.node, verdict.index)
@@ -235,6 +236,13 @@ def _forget_missing(connection: Connection, verdict: Verdict) -> None:
     work = verdicts.c.index == verdict.index, verdicts.c.root == verdict.root
     forgotten = connection.execute(delete(verdicts).where(*named, *work, verdicts.c.reason == "data_missing"))
     tallies.add(connection, verdict.validator, "rejections", -forgotten.rowcount)
+
+
+def _count_rejections(connection: Connection, verdict: Verdict) -> int:
+    """Count the rejections of a verdict's commitment, this one included."""
+    about = verdicts.c.node == verdict.node, verdicts.c.index == verdict.index, verdicts.c.root == verdict.root
+    query = select(func.count()).select_from(verdicts).where(*about, verdicts.c.accepted.is_(False))
+    return connection.execute(query).scalar_one()
 
 
 def _hash_times(value: bytes, times: int) -> bytes:

@@ -18,6 +18,9 @@ from muster.errors import ConfigError
 if TYPE_CHECKING:
     from muster.chain.provider import Web3
 
+SAVE_SECONDS: Final = 300
+"""Between two times that a chain which keeps its state writes it; it does so at its end as well."""
+
 _ARCHITECTURES: Final = {"x86_64": "amd64", "amd64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
@@ -45,19 +48,23 @@ def anvil_command(
     chain_id: int = CHAIN_ANVIL,
     states: Path | None = None,
     latest_only: bool = False,
+    saved: Path | None = None,
 ) -> list[str]:
     """Return the command line of an Anvil on a port.
 
     Without `block_time` every transaction is mined at once. Another `chain_id` rehearses another chain. `states`:
     folder for the states of older blocks, which Anvil otherwise leaves in the home folder when it is killed.
     `latest_only`: keep the newest block's state alone. Every state holds the hashes of all blocks, so keeping a number
-    of states takes more memory with every block.
+    of states takes more memory with every block. `saved`: file that the chain goes on from, if it is there, and that
+    keeps it.
     """
     command = [str(find_anvil()), "--host", "127.0.0.1", "--port", str(port), "--chain-id", str(chain_id), "--quiet"]
     if states is not None:
         command += ["--cache-path", str(states)]
     if latest_only:
         command.append("--prune-history")
+    if saved is not None:
+        command += ["--state", str(saved), "--state-interval", str(SAVE_SECONDS)]
     return command if block_time is None else [*command, "--block-time", f"{block_time:g}"]
 
 

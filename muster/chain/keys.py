@@ -10,6 +10,7 @@ import errno
 import getpass
 import json
 import os
+import secrets
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -25,11 +26,15 @@ from eth_typing import ChecksumAddress
 
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError, UsageError
+from muster.runtime.failpoints import failpoint
 from muster.runtime.files import sync
 from muster.runtime.secret_files import read_secret, read_small
 from muster.settings.schema import KeySettings
 
 MIN_PASSWORD_LENGTH: Final = 8
+
+PASSWORD_BYTES: Final = 24
+"""Of chance in a password that is made up."""
 
 NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
 """What a file system answers that gives a file no second name."""
@@ -119,6 +124,24 @@ def check_password(password: str) -> None:
     """Raise UsageError for a password that protects no key."""
     if len(password) < MIN_PASSWORD_LENGTH:
         raise UsageError("the password is too short", hint=f"use at least {MIN_PASSWORD_LENGTH} characters")
+
+
+def ensure_keystore(path: Path, password_file: Path, *, iterations: int | None = None) -> Signer:
+    """Return the key at `path`; where there is none, make it, after a password of chance in a file of its own.
+
+    A password that is there without its key is used: the key may only have been moved. Raises ConfigError where the key
+    is there and its password is not.
+    """
+    if not path.exists() and password_file.exists() and not password_file.stat().st_size:
+        password_file.unlink()  # nothing was ever encrypted with it
+    if not password_file.exists():
+        if path.exists():
+            hint = f"restore {password_file} from a backup"
+            raise ConfigError(f"{path} has lost its password: {password_file} is gone", hint=hint)
+        write_secret(password_file, secrets.token_urlsafe(PASSWORD_BYTES))
+    failpoint("keys.password")
+    password = read_secret(password_file)
+    return load_keystore(path, password) if path.exists() else create_keystore(path, password, iterations=iterations)
 
 
 def load_keystore(path: Path, password: str) -> Signer:

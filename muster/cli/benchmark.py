@@ -69,7 +69,7 @@ async def evaluate_benchmark(
         with await asyncio.to_thread(_load, session, benchmark, scorer, scorers, paths, options) as data:
             trained = await asyncio.to_thread(trained_on, data.items, options.against)
             kept = _without(data.items, trained, options)
-            if publisher is not None:
+            if publisher:
                 publisher.check_whole(benchmark, data, trained)
             prompts = prompts_of([data.items[i] for i in kept], template)
 
@@ -82,10 +82,7 @@ async def evaluate_benchmark(
                 "prompt": template,
                 "prompts_sha256": content_hash(prompts),
                 "scorers": scorer.hashes(),
-                "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
-                "against": ["0x" + one.root.hex() for one in options.against],
-                "window": options.window.to_document() if benchmark.dated else None,
-                **options.of_run,
+                **_chosen(benchmark, sampling, options),
             }
             out = options.out or FOLDER / f"{benchmark.name}-{content_hash(canonical_json(identity))[2:14]}.json"
 
@@ -102,20 +99,13 @@ async def evaluate_benchmark(
                     first=records.count,
                 )
                 await _answer(session, request, records, scorer, data, kept)
-                document = {
-                    **identity,
-                    "left_out": dict(data.report.left_out),
-                    "trained_on": [data.items[i].id for i in sorted(trained)],
-                    "manifests": {name: one.to_document() for name, one in scorer.manifests.items()},
-                    "records": {"name": records.path.name, "sha256": records.sha256()},
-                    **summarize(benchmark, records.records(), samples, ks),
-                }
+                document = {**identity, **_scored(data, trained, scorer, records)}
+                document |= summarize(benchmark, records.records(), samples, ks)
 
     # 4. Write, publish and print what it came to.
     write_durably(out, (to_json(document) + "\n").encode())
-    if publisher is not None:
-        document |= await publisher.publish(benchmark, document)
-    document |= {"model": str(model), "out": str(out), "seconds": round(time.monotonic() - begun, 1)}
+    published = await publisher.publish(benchmark, document) if publisher else {}
+    document |= {"model": str(model), "out": str(out), "seconds": round(time.monotonic() - begun, 1), **published}
     session.result(document, _for_people(document))
 
 
@@ -127,6 +117,26 @@ def trained_on(items: Sequence[BenchmarkItem], against: Sequence[TaskSet]) -> se
         for _, task in task_set.train:
             found |= overlaps.found_in(task.text)
     return found
+
+
+def _scored(data: BenchmarkData, trained: set[int], scorer: BenchmarkScorer, records: RecordFile) -> dict[str, Any]:
+    """Return what was scored, what was not, and by what."""
+    return {
+        "left_out": dict(data.report.left_out),
+        "trained_on": [data.items[i].id for i in sorted(trained)],
+        "manifests": {name: one.to_document() for name, one in scorer.manifests.items()},
+        "records": {"name": records.path.name, "sha256": records.sha256()},
+    }
+
+
+def _chosen(benchmark: Benchmark, sampling: Sampling, options: BenchmarkOptions) -> dict[str, Any]:
+    """Return the settings that a result depends on."""
+    return {
+        "sampling": {name: value for name, value in sampling_document(sampling).items() if name != "budgets"},
+        "against": ["0x" + one.root.hex() for one in options.against],
+        "window": options.window.to_document() if benchmark.dated else None,
+        **options.of_run,
+    }
 
 
 def _load(

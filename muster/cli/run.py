@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -24,15 +24,17 @@ from muster.cli.calibrate import (
     grid_of,
 )
 from muster.cli.run_escrow import close, fund, reveal_master, withdraw
+from muster.cli.run_init.command import init
 from muster.cli.run_show import admits, list_, show
+from muster.cli.run_terms import calibration_of, check_model, check_profile
 from muster.cli.session import RunArgument, Session, as_table, command, parse_numbers
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
 from muster.contracts import runs
 from muster.contracts.abi import CONTRACTS
 from muster.contracts.runs import RunCreated
-from muster.errors import ConfigError, MismatchError
-from muster.models.files import context_of, model_hash, parameter_count, tokenizer_hash
+from muster.errors import MismatchError
+from muster.models.files import context_of, model_hash, tokenizer_hash
 from muster.protocol.hashes import hex_hash
 from muster.protocol.terms import Terms, WorkClass, check_context
 from muster.protocol.terms_file import (
@@ -46,13 +48,13 @@ from muster.protocol.terms_file import (
 from muster.runtime.files import write_durably
 from muster.runtime.units import Tokens
 from muster.tasksets.taskset import TaskSet
-from muster.verification.calibration import Calibration, check_calibration, parse_calibration, read_document
-from muster.verification.profiles import known_profile, profile_hash
+from muster.verification.calibration import parse_calibration, read_document
+from muster.verification.profiles import profile_hash
 
 app = typer.Typer()
 
-UNCALIBRATED_PARAMETERS: Final = 20_000_000
-"""Of the largest model that a run in bfloat16 trains without a calibration of its own."""
+
+command(app, "init", operator=True)(init)
 
 
 @command(app, "template")
@@ -85,7 +87,7 @@ def template(
     )
     check_context(terms, context)
     if calibration is not None:
-        terms = replace(terms, profile=_calibrated(calibration, terms).hash)
+        terms = replace(terms, profile=calibration_of(calibration, terms).hash)
     text = write_terms(terms)
     if out is not None:
         out.write_text(text, encoding="utf-8")
@@ -160,8 +162,8 @@ async def create(
     """Create a run. Its terms can never be changed; fund it afterwards."""
     terms = read_terms(terms_file)
     if model is not None:
-        _check_model(terms, model)
-    _check_profile(terms, model, calibration, uncalibrated=uncalibrated)
+        check_model(terms, model)
+    check_profile(terms, model, calibration, uncalibrated=uncalibrated)
     async with session.operator() as chain:
         await session.spend(
             chain,
@@ -170,51 +172,6 @@ async def create(
             runs.create_run(terms.to_chain()),
             outcome=lambda receipt: {"run": event_of(receipt, RunCreated).run},
         )
-
-
-def _calibrated(path: Path, terms: Terms) -> Calibration:
-    """Return a calibration that fits the terms. Raises MalformedError, and MismatchError for another model's."""
-    found = parse_calibration(read_document(path))
-    check_calibration(found, terms.model_hash, terms.temperature_micro)
-    return found
-
-
-def _check_profile(terms: Terms, model: Path | None, calibration: Path | None, *, uncalibrated: bool) -> None:
-    """Check that nodes will know what the terms' work is judged by, and that it was measured. Raises ConfigError."""
-    known = known_profile(terms.profile)
-    if calibration is not None:
-        if terms.profile != _calibrated(calibration, terms).hash:
-            raise ConfigError(
-                f"the terms do not name the calibration in {calibration}",
-                hint=f"make the terms anew: muster run template --calibration {calibration}",
-            )
-    elif known is None:
-        raise ConfigError(
-            f"the terms name the calibration 0x{terms.profile.hex()}, or a profile that is not known here",
-            hint="pass the file that it is the hash of: --calibration FILE",
-        )
-    elif known.dtype == "bfloat16" and not uncalibrated:
-        if model is None:
-            raise ConfigError("the terms' profile is in bfloat16", hint="pass --model FOLDER, or --uncalibrated")
-        if (size := parameter_count(model)) > UNCALIBRATED_PARAMETERS:
-            raise ConfigError(
-                f"the limits of {known.name} were not measured on this model of {size:,} parameters",
-                hint=f"muster run calibrate {model}, or --uncalibrated",
-            )
-
-
-def _check_model(terms: Terms, model: Path) -> None:
-    """Check that a run with these terms can be trained from this model. Raises ConfigError."""
-    for what, named, actual in (
-        ("model", terms.model_hash, model_hash(model)),
-        ("tokenizer", terms.tokenizer_hash, tokenizer_hash(model)),
-    ):
-        if named != actual:
-            raise ConfigError(
-                f"the terms name the {what} 0x{named.hex()}, and that in {model} is 0x{actual.hex()}",
-                hint="make the terms anew: muster run template",
-            )
-    check_context(terms, context_of(model))
 
 
 command(app, "fund", operator=True)(fund)

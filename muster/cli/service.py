@@ -19,19 +19,22 @@ from muster.cli.session import Session, command
 from muster.errors import ConfigError, MusterError, UnreachableError, UsageError
 from muster.runtime.files import write_atomically
 from muster.runtime.secret_files import read_secret
-from muster.swarm.plan import ROLES
+from muster.swarm.launch import ROLES
 
 app = typer.Typer()
 
-ServiceRole = Literal["worker", "validator", "orchestrator", "trainer"]
+ServiceRole = Literal["worker", "validator", "orchestrator", "trainer", "origin"]
+
+KEYLESS: Final = "origin"
+"""Serves weights, and signs nothing: its settings name no key."""
 
 RESTART_SECONDS: Final = 30
 """Pause before a process that failed is started again."""
 
-STOP_SECONDS: Final = {"worker": 20, "validator": 20, "orchestrator": 30, "trainer": 60}
+STOP_SECONDS: Final = {"worker": 20, "validator": 20, "orchestrator": 30, "trainer": 60, "origin": 20}
 """After which a process that was told to end is killed. What it had begun, its journal knows."""
 
-FINAL: Final = {"worker": (3, 78), "validator": (3, 78), "orchestrator": (78,), "trainer": (78,)}
+FINAL: Final = {"worker": (3, 78), "validator": (3, 78), "orchestrator": (78,), "trainer": (78,), "origin": (78,)}
 """Exit codes after which starting again changes nothing, besides 0: the key was convicted, the settings cannot work."""
 
 COMMAND_SECONDS: Final = 60.0
@@ -61,7 +64,8 @@ async def install(session: Session, role: RoleOption = None, name: NameOption = 
 async def install_unit(session: Session, role: ServiceRole, name: str | None = None) -> dict[str, Any]:
     """Write a unit for the node of the settings file and start it, or only make its text; return what was done."""
     config = config_of(session)
-    check_unattended(session)
+    if role != KEYLESS:
+        check_unattended(session)
     unit = unit_name(name or session.settings.name or role)
     text = unit_text(role, unit, config, Path(sys.executable), run=session.settings.run)
     path = unit_folder() / unit
@@ -123,7 +127,7 @@ def config_of(session: Session) -> Path:
 
 async def registered_role(session: Session) -> ServiceRole:
     """Return what the key of the settings is registered as. Raises UsageError when the chain does not know."""
-    hint = "add --role worker, validator, orchestrator or trainer"
+    hint = "add --role worker, validator, orchestrator, trainer or origin"
     try:
         address = await nodes.address_of(session, None)
         async with session.chain() as chain:

@@ -6,7 +6,7 @@ import asyncio
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -98,6 +98,7 @@ def demo(
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep the swarm's folder: logs, keys, weights, rollouts.")
     ] = False,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the run's page open at the end, until Ctrl-C.")] = False,
     workers: WorkersOption = 2,
     validators: ValidatorsOption = 4,
     cheaters: Annotated[int, typer.Option("--cheaters", help="Workers that cheat.", min=0, max=8)] = 1,
@@ -115,13 +116,22 @@ def demo(
     view = watcher(session.stderr, plain=session.options.json or not sys.stdout.isatty())
     from muster.swarm.demo import run_demo  # imports the chain's libraries, which `status` and `down` do without
 
-    summary = asyncio.run(interruptible(run_demo(request, view, report=report, picture=picture, keep=keep)))
-    session.result(summary, terminal_summary(summary))
-    session.note(f"report: {report}")
-    wrong = problems(summary, steps)
-    for sentence in wrong:
-        session.note(f"check failed: {sentence}")
-    if wrong:
+    def show(summary: dict[str, Any]) -> None:
+        session.result(summary, terminal_summary(summary))
+        session.note(f"report: {report}")
+        for sentence in problems(summary, steps):
+            session.note(f"check failed: {sentence}")
+
+    def show_and_stay(summary: dict[str, Any]) -> None:
+        show(summary)
+        session.note(f"the run's page stays open: {request.orchestrator_url}/ (Ctrl-C ends it)")
+
+    after = show_and_stay if stay else None
+    demo = run_demo(request, view, report=report, picture=picture, keep=keep, stay=after)
+    summary = asyncio.run(interruptible(demo))
+    if not stay:
+        show(summary)
+    if problems(summary, steps):
         raise typer.Exit(EXIT_CHECK)
 
 

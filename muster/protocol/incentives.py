@@ -7,8 +7,20 @@ docs/economics.md derives the formulas; benchmarks/incentives.py lets the same s
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
+from muster.constants import BASIS_POINTS, TOKEN, WINDOW_HOURS
 from muster.protocol.terms import Terms
+
+SEALED_HOURS: Final = WINDOW_HOURS + 1
+"""Longest time from a commitment to its pay, in hours that have been sealed: its own hour, and the window after it."""
+UNSEALED_HOURS: Final = 73
+"""The same in hours that nobody sealed."""
+COVERED_HOURS: Final = SEALED_HOURS + 1
+"""Of work at full speed that a stake should cover: an hour to spare."""
+
+FEE_COMMITMENTS: Final = 40
+"""What the case fee and a judge's deposit are worth, unless an owner says otherwise: so many commitments."""
 
 
 @dataclass(frozen=True)
@@ -74,3 +86,74 @@ class Incentives:
         same unit.
         """
         return (keys - 1) * capital / work
+
+
+@dataclass(frozen=True)
+class RunCosts:
+    """What a run costs its owner, at the pay of one work class. Money in token wei."""
+
+    pay: int
+    files: int
+    """Accepted files whose groups fill a batch, if each of them has a signal."""
+    most_files: int
+    """At which a batch is closed, however few of the groups have one."""
+    commitments_per_hour: int
+
+    @classmethod
+    def of(cls, terms: Terms, work_class: int, batch_groups: int, max_files: int) -> RunCosts:
+        """Return those of a run's terms with the trainer's settings."""
+        files = min(-(-batch_groups // terms.groups_per_commitment), max_files)
+        return cls(terms.pay_of(work_class), files, max_files, terms.commitments_per_hour)
+
+    @property
+    def step(self) -> int:
+        """Return what a step costs at least."""
+        return self.files * self.pay
+
+    @property
+    def most_step(self) -> int:
+        """Return what a step costs at most; work that is committed and not used comes besides."""
+        return self.most_files * self.pay
+
+    @property
+    def worker_hour(self) -> int:
+        """Return what a worker at full speed earns in an hour."""
+        return self.commitments_per_hour * self.pay
+
+    def escrow(self, steps: int) -> int:
+        """Return what pays for so many steps, whatever each costs."""
+        return steps * self.most_step
+
+    def steps(self, escrow: int) -> tuple[int, int]:
+        """Return how many steps an escrow pays for, at least and at most."""
+        return escrow // self.most_step, escrow // self.step
+
+    def bound(self, hours: int) -> int:
+        """Return how much of an escrow one worker at full speed keeps reserved, when its pay takes so many hours."""
+        return hours * self.worker_hour
+
+
+def least_stake(pay: int, commitments: int, slash_bps: int, bounty_bps: int) -> int:
+    """Return the least stake, but for some wei, whose conviction burns what so many commitments are paid.
+
+    It covers them: so many of a node may be unsettled.
+    """
+    burned = pay * commitments
+    slash = -(-burned * BASIS_POINTS // (BASIS_POINTS - bounty_bps))
+    return -(-slash * BASIS_POINTS // slash_bps)
+
+
+def round_amount(wei: int) -> int:
+    """Return an amount that people can say, no smaller than this one.
+
+    It has one digit where that adds a tenth at most, else two. Below a hundredth of a token amounts stay as they are.
+    """
+    if wei * 100 < TOKEN:
+        return wei
+    coarse, fine = (_rounded_up(wei, digits) for digits in (1, 2))
+    return coarse if coarse * 10 <= wei * 11 else fine
+
+
+def _rounded_up(wei: int, digits: int) -> int:
+    unit = 10 ** (len(str(wei)) - digits)
+    return -(-wei // unit) * unit

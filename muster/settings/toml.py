@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+COMMENT_WIDTH: Final = 118
+
+_ESCAPED: Final = {"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t", "\r": "\\r"}
 
 
-def to_toml(values: Mapping[str, object]) -> str:
-    """Return a TOML file with these settings, by dotted key (section.key); keys without a section come first."""
-    top = [f"{key} = {toml_value(value)}" for key, value in values.items() if "." not in key]
+def to_toml(values: Mapping[str, object], comments: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Return a TOML file with these settings, by dotted key (section.key); keys without a section come first.
+
+    comments: what stands above a key.
+    """
+    top: list[str] = []
     sections: dict[str, list[str]] = {}
     for key, value in values.items():
-        section, dot, name = key.partition(".")
-        if dot:
-            sections.setdefault(section, []).append(f"{name} = {toml_value(value)}")
+        section, dot, name = key.rpartition(".")
+        lines = sections.setdefault(section, []) if dot else top
+        if key in comments:
+            lines += [f"# {line}" for line in textwrap.wrap(comments[key], COMMENT_WIDTH)]
+        lines.append(f"{name} = {toml_value(value)}")
     blocks = ["\n".join(top), *(f"[{section}]\n" + "\n".join(lines) for section, lines in sections.items())]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
@@ -28,6 +40,12 @@ def toml_value(value: object) -> str:
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     if value is None or isinstance(value, (str, Path)):
         text = "" if value is None else str(value)
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        return f'"{"".join(map(_escaped, text))}"'
     raise TypeError(f"{type(value).__name__} has no form in TOML")
+
+
+def _escaped(letter: str) -> str:
+    """Return a letter as it may stand between quotes: TOML takes no control characters."""
+    if letter in _ESCAPED:
+        return _ESCAPED[letter]
+    return f"\\u{ord(letter):04X}" if letter < " " or letter == "\x7f" else letter

@@ -1,7 +1,8 @@
 """The local swarm: every process of a run on one machine, started in order of readiness, all ended at its end.
 
 `processes` knows one operating-system process group, `supervisor` a set of them, `state` what a killed supervisor
-leaves behind, `plan` which processes a swarm has, `stage` what must be on chain before they start, `watch` what is
-happening, `facts` reads what happened, `summary`, `report` and `plots` tell it, `demo` does all of it in one command.
-May import everything but `cli`. Used by `muster swarm`.
+leaves behind, `launch` how each process is started, `opening` opens a run on chain, `running` starts and watches one,
+`watch` shows what is happening. A demo: `plan` says which processes it has, `stage` what must be there before they
+start, `facts` reads what happened, `summary`, `report` and `plots` tell it, `demo` does all of it in one command.
+`trial` is an owner's own run. May import everything but `cli`. Used by `muster swarm` and `muster run init`.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -19,16 +19,15 @@ from typing import Any, Final
 from muster.chain.anvil import LocalChain
 from muster.chain.client import Chain
 from muster.chain.keys import Signer
-from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import HOUR_SECONDS, WINDOW_HOURS
 from muster.contracts import runs
 from muster.contracts.runs import WorkCommitted
-from muster.errors import MusterError, UnreachableError
 from muster.runtime.process import run_together
 from muster.swarm import facts, stage
 from muster.swarm.comparison import compare
 from muster.swarm.plan import SwarmRequest, chain_process, model_process, nodes, process
 from muster.swarm.report import write_report
+from muster.swarm.running import POLL_SECONDS, RunningSwarm
 from muster.swarm.state import check_free
 from muster.swarm.summary import Participant, SwarmFacts, summarise
 from muster.swarm.supervisor import ProcessEvent, Supervisor, check_ports
@@ -40,25 +39,17 @@ CASE_SECONDS: Final = 180.0
 SEAL_SECONDS: Final = 120.0
 """Longest wait for validators to seal an hour that has ended."""
 
-POLL_SECONDS: Final = 1.0
 
-
-@dataclass
-class Swarm:
+@dataclass(kw_only=True)
+class Swarm(RunningSwarm):
     """A swarm: it is prepared, started, watched and ended."""
 
     request: SwarmRequest
-    supervisor: Supervisor
-    view: PlainView
     seconds: dict[str, float] = field(default_factory=dict)
     """By stage."""
     keys: dict[str, Signer] = field(default_factory=dict)
     tips: Mapping[str, bytes] = field(default_factory=dict)
     """What each validator registers of its draw secret."""
-    run: int = 0
-    participants: Sequence[Participant] = ()
-    last_event: int = 0
-    """Number of the orchestrator's last event that was shown."""
 
     @contextmanager
     def measure(self, name: str) -> Iterator[None]:
@@ -79,7 +70,8 @@ class Swarm:
             task_set = await asyncio.to_thread(stage.make_tasks, self.request)
             await run_together(self._deploy(), self.supervisor.run(model_process(self.request)))
             self.view.stage("creating the run, registering its nodes")
-            await asyncio.to_thread(stage.fill_run_folder, self.request.layout)
+            layout = self.request.layout
+            await asyncio.to_thread(stage.fill_run_folder, layout.run_folder, layout.tasks, layout.model)
             self.run, self.participants = await stage.open_run(self.request, self.keys, self.tips, task_set)
             await asyncio.to_thread(stage.write_settings, self.request, self.run)
 
@@ -94,66 +86,12 @@ class Swarm:
     async def start(self) -> None:
         """Services, trainer, validators, workers."""
         with self.measure("start"):
-            self.view.stage("starting orchestrator and relays")
-            await self.supervisor.start_all([process(self.request, name) for name in ("orchestrator", "origin")])
-            await self.supervisor.start(process(self.request, "relay"))
-            self.view.stage("starting trainer, validators and workers")
-            names = ["trainer", *(node.name for node in nodes(self.request))]
-            await self.supervisor.start_all([process(self.request, name) for name in names])
+            await self.start_services(*(process(self.request, name) for name in ("orchestrator", "origin", "relay")))
+            await stage.name_nodes(self.request, self.run, self.keys, self.participants)
+            names = ("trainer", *(node.name for node in nodes(self.request)))
+            await self.start_nodes(*(process(self.request, name) for name in names))
 
     # Watching
-
-    def client(self, chain: Chain) -> OrchestratorClient:
-        url = f"http://127.0.0.1:{self.request.ports.orchestrator}"
-        return OrchestratorClient.on_chain(url, chain, timeout=20)
-
-    async def watch(self, chain: Chain, done: Callable[[Mapping[str, Any]], bool], seconds: float) -> dict[str, Any]:
-        """Show events until `done` is true of the orchestrator's summary; return the last summary.
-
-        `seconds` bounds the time without progress: a step, an event of a node, a restarted process. Raises
-        UnreachableError when it has passed.
-        """
-        document: dict[str, Any] = {}
-        known, since = None, time.monotonic()
-        async with self.client(chain) as client:
-            while not document or not done(document):
-                try:
-                    await self._story(client)
-                    document = await client.summary(self.run)
-                except MusterError as error:
-                    # A restarted orchestrator does not answer for a moment; the bound below holds for it too.
-                    self.view.process_event(ProcessEvent("unreachable", "orchestrator", {"error": error}))
-                self.view.summary(document, self.participants)
-                progress = document.get("step"), self.last_event, sum(self.supervisor.restarts.values())
-                if progress != known:
-                    known, since = progress, time.monotonic()
-                if time.monotonic() - since > seconds:
-                    raise self._stuck(document.get("step"), seconds)
-                await self._leave_jailed(document)
-                await asyncio.sleep(POLL_SECONDS)
-            await self._story(client)
-        return document
-
-    def _stuck(self, step: int | None, seconds: float) -> UnreachableError:
-        """Return the error of a swarm without progress; it names the restarted processes as the probable cause."""
-        died = ", ".join(f"{name} was restarted {count} times" for name, count in self.supervisor.restarts.items())
-        after = "since the start" if step is None else f"after step {step}"
-        return UnreachableError(
-            f"nothing new for {seconds:.0f} s {after}" + (f"; {died}" if died else ""),
-            hint=f"read NAME/output.log in {self.request.layout.folder}",
-        )
-
-    async def _story(self, client: OrchestratorClient) -> None:
-        page = await client.events(self.run, self.last_event)
-        self.view.run_events(page["events"], self.participants)
-        self.last_event = page["cursor"]
-
-    async def _leave_jailed(self, document: Mapping[str, Any]) -> None:
-        """End the processes of convicted nodes: they have nothing left to do."""
-        jailed = {line["address"] for line in document.get("nodes", []) if line["status"] == "jailed"}
-        for who in self.participants:
-            if who.node in jailed and self.supervisor.keeps(who.name):
-                await self.supervisor.stop_one(who.name)
 
     async def train(self, chain: Chain) -> dict[str, Any]:
         """Wait until the trainer has done its steps, and every cheater is convicted or CASE_SECONDS have passed."""
@@ -262,21 +200,42 @@ class Swarm:
 
 
 async def run_demo(
-    request: SwarmRequest, view: PlainView, *, report: Path, picture: Path | None = None, keep: bool = False
+    request: SwarmRequest,
+    view: PlainView,
+    *,
+    report: Path,
+    picture: Path | None = None,
+    keep: bool = False,
+    stay: Callable[[dict[str, Any]], None] | None = None,
 ) -> dict[str, Any]:
     """Run the whole demo and return its summary.
 
-    Leaves the swarm's folder behind when it fails or `keep` is set; only logs and settings when it is interrupted.
+    stay: called with the summary; chain, orchestrator and relays then run on until the task is cancelled. Leaves the
+    swarm's folder behind when it fails or `keep` is set; only logs and settings when it is interrupted.
     """
     begun = time.monotonic()
-    with _clean_up(request.folder, keep), view:
+    with _clean_up(request.folder, keep):
         async with _open_swarm(request, view) as swarm:
-            collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
-    summary = summarise(collected)
-    await asyncio.to_thread(write_report, summary, collected, report, picture)
+            with view:
+                collected = await swarm.supervisor.guard(_run_to_end(swarm, begun))
+            summary = summarise(collected)
+            await asyncio.to_thread(write_report, summary, collected, report, picture)
+            if stay is not None:
+                stay(summary)
+                await _until_cancelled(swarm)
     if not keep:
         await asyncio.to_thread(shutil.rmtree, request.folder)
     return summary
+
+
+async def _until_cancelled(swarm: Swarm) -> None:
+    """Keep the processes running; return when the task is cancelled, which ends nothing else. Raises SwarmError."""
+    try:
+        await swarm.supervisor.guard(asyncio.get_running_loop().create_future())
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        assert task is not None
+        task.uncancel()
 
 
 async def _run_to_end(swarm: Swarm, begun: float) -> SwarmFacts:
@@ -328,6 +287,6 @@ async def _open_swarm(request: SwarmRequest, view: PlainView) -> AsyncIterator[S
     await asyncio.to_thread(stage.fresh_folder, request.folder)
     async with Supervisor(request.folder, view.process_event) as supervisor:
         try:
-            yield Swarm(request, supervisor, view)
+            yield Swarm(request.folder, request.orchestrator_url, supervisor, view, request=request)
         finally:
             view.stage("ending every process")

@@ -13,11 +13,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from muster.chain.anvil import anvil_command
-from muster.constants import CHAIN_ANVIL, HOUR_SECONDS, TOKEN
+from muster.constants import HOUR_SECONDS, TOKEN
 from muster.protocol.terms import WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS
-from muster.runtime.process import STOP_SECONDS
+from muster.swarm.launch import (
+    CHILD_ENVIRONMENT,
+    chain_spec,
+    process_spec,
+    role_of,
+    shared_settings,
+    validator_settings,
+    worker_settings,
+)
 from muster.swarm.scenarios import DIGITS, Scenario
 from muster.swarm.summary import Participant
 from muster.swarm.supervisor import ProcessSpec
@@ -26,7 +33,6 @@ from muster.verification.profiles import profile_hash
 ESCROW: Final = 9_000 * TOKEN
 """The owner's deposit in the run; a faucet gives 10,000 tokens."""
 
-BLOCK_SECONDS: Final = 1
 BUDGETS: Final = DIGITS.budgets
 GROUPS_PER_BATCH: Final = DIGITS.groups_per_batch
 PROFILE: Final = DIGITS.profile
@@ -48,15 +54,6 @@ LASTING_DEMAND: Final = 1
 """Batches that may wait for its trainer: with two, a sixth of the work grew too old to be used."""
 LASTING_KEPT_HOURS: Final = 6.0
 """For which it keeps old steps. Its validators judge within minutes, and a week of steps would fill a disk."""
-
-CHILD_ENVIRONMENT: Final = {
-    "OMP_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-    "PYTHONUNBUFFERED": "1",
-}
-"""A dozen processes share few cores: a thread each is faster than a pool each."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +84,14 @@ class SwarmRequest:
     @property
     def layout(self) -> Layout:
         return Layout(self.folder)
+
+    @property
+    def rpc_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.chain}"
+
+    @property
+    def orchestrator_url(self) -> str:
+        return f"http://127.0.0.1:{self.ports.orchestrator}"
 
     @property
     def groups_per_commitment(self) -> int:
@@ -142,10 +147,9 @@ def nodes(request: SwarmRequest) -> list[Participant]:
     return found + [Participant(name, "worker", honest=False) for name in cheaters]
 
 
-def step_interval(request: SwarmRequest) -> int:
-    """Return the least seconds between two steps at which workers never run out of commitments within an hour."""
-    commitments = LOCAL_DEFAULTS["commitments_per_hour"] * request.workers * LASTING_SHARE
-    return math.ceil(HOUR_SECONDS * request.files_per_batch / commitments)
+def step_interval(workers: int, files: int, commitments_per_hour: int) -> int:
+    """Return the least seconds between two steps of so many files at which workers never run out of commitments."""
+    return math.ceil(HOUR_SECONDS * files / (commitments_per_hour * workers * LASTING_SHARE))
 
 
 def local_terms(request: SwarmRequest) -> dict[str, Any]:
@@ -159,53 +163,24 @@ def local_terms(request: SwarmRequest) -> dict[str, Any]:
         **scenario.terms,
     }
     if request.lasting:
-        chosen |= {"pay": LASTING_PAY, "min_step_interval": step_interval(request)}
+        interval = step_interval(request.workers, request.files_per_batch, chosen["commitments_per_hour"])
+        chosen |= {"pay": LASTING_PAY, "min_step_interval": interval}
     return chosen
-
-
-@dataclass(frozen=True)
-class Role:
-    """How the processes of one role run."""
-
-    module: str
-    """Runs under `python -m`."""
-    nice: int = 0
-    """Everybody waits for the trainer; validators come before workers, or cases would queue behind new work."""
-    final: tuple[int, ...] = ()
-    """0: nothing is left to do (steps done, retired, run closed); 3 of a worker: its key was convicted."""
-
-
-ROLES: Final = {
-    "orchestrator": Role("orchestrator"),
-    "origin": Role("muster.shardcast"),
-    "relay": Role("muster.shardcast"),
-    "trainer": Role("trainer", final=(0,)),
-    "validator": Role("validator", nice=3, final=(0,)),
-    "worker": Role("worker", nice=5, final=(0, 3)),
-    "cheater": Role("adversary", nice=5, final=(0, 3)),
-}
-
-
-def role_of(name: str) -> str:
-    """Return the role of a process, by its name: worker-2 is a worker."""
-    return name.rpartition("-")[0] or name
 
 
 def settings_of(request: SwarmRequest, name: str, run: int) -> dict[str, object]:
     """Return the settings of one process, by dotted key."""
     layout = request.layout
-    return {
-        "run": run,
-        "name": name,
-        "log.file": layout.log(name),
-        "chain.rpc_url": f"http://127.0.0.1:{request.ports.chain}",
-        "chain.chain_id": CHAIN_ANVIL,
-        "chain.addresses": layout.addresses,
-        "chain.poll_seconds": 0.5,
-        "keys.raw_key_file": layout.key(name),
-        "orchestrator.url": f"http://127.0.0.1:{request.ports.orchestrator}",
-        **_settings_of_role(request, layout.state(name), role_of(name)),
-    }
+    shared = shared_settings(
+        name,
+        run,
+        log=layout.log(name),
+        rpc_url=request.rpc_url,
+        addresses=layout.addresses,
+        keys={"raw_key_file": layout.key(name)},
+        orchestrator_url=request.orchestrator_url,
+    )
+    return shared | _settings_of_role(request, layout.state(name), role_of(name))
 
 
 def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str, object]:
@@ -213,8 +188,7 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
     layout, ports = request.layout, request.ports
     match role:
         case "validator":
-            chosen = request.scenario.validator
-            return {"validator.state_dir": state, **{f"validator.{name}": value for name, value in chosen.items()}}
+            return validator_settings(state, request.scenario.validator)
         case "trainer":
             # The report compares every checkpoint's files with its root on chain.
             kept = min(request.steps + 2, 10_000)
@@ -232,6 +206,8 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
         case "orchestrator":
             return {
                 "orchestrator.port": ports.orchestrator,
+                "orchestrator.title": request.scenario.title,
+                "orchestrator.about": request.scenario.about,
                 "orchestrator.state_dir": state,
                 "orchestrator.database_url": f"sqlite:///{state}/orchestrator.db",
                 "orchestrator.storage_url": f"file:{layout.folder / 'storage'}",
@@ -251,12 +227,7 @@ def _settings_of_role(request: SwarmRequest, state: Path, role: str) -> dict[str
                 "shardcast.check_chain": True,
             }
         case _:
-            return {
-                "worker.state_dir": state,
-                "worker.poll_seconds": 0.5,
-                "shardcast.share": True,
-                "shardcast.port": 0,
-            }
+            return worker_settings(state)
 
 
 def relay_urls(request: SwarmRequest) -> list[str]:
@@ -266,20 +237,9 @@ def relay_urls(request: SwarmRequest) -> list[str]:
 
 def process(request: SwarmRequest, name: str) -> ProcessSpec:
     """Return how one of our processes is started, by its name."""
-    role, layout = ROLES[role_of(name)], request.layout
+    layout = request.layout
     port = getattr(request.ports, name, 0)  # those with a port of their own are called by their role
-    return ProcessSpec(
-        name=name,
-        command=(sys.executable, "-P", "-m", role.module, "--config", str(layout.config(name))),
-        log=layout.output(name),
-        environment=CHILD_ENVIRONMENT,
-        ready_url=f"http://127.0.0.1:{port}/readyz" if port else "",
-        ready_port=port,
-        stop_seconds=20 if name == "trainer" else 2 * STOP_SECONDS,
-        nice=role.nice,
-        final_statuses=role.final,
-        essential=role_of(name) != "cheater",
-    )
+    return process_spec(name, layout.config(name), layout.output(name), port)
 
 
 def model_process(request: SwarmRequest) -> ProcessSpec:
@@ -301,14 +261,7 @@ def model_process(request: SwarmRequest) -> ProcessSpec:
 
 
 def chain_process(request: SwarmRequest) -> ProcessSpec:
-    """Return how Anvil is started: it makes a block every second, and mines nothing otherwise."""
-    states = request.layout.state("chain")
+    """Return how the swarm's chain is started."""
+    layout = request.layout
     # A demo's report asks about a block that is some seconds old.
-    command = anvil_command(request.ports.chain, block_time=BLOCK_SECONDS, states=states, latest_only=request.lasting)
-    return ProcessSpec(
-        name="chain",
-        command=tuple(command),
-        log=request.layout.output("chain"),
-        ready_port=request.ports.chain,
-        restarts=0,
-    )
+    return chain_spec(request.ports.chain, layout.output("chain"), layout.state("chain"), latest_only=request.lasting)

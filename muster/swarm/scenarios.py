@@ -10,6 +10,7 @@ from typing import Any, Final
 from muster.errors import UsageError
 from muster.models.files import dtype_of
 from muster.protocol.terms_file import LOCAL_DEFAULTS
+from muster.verification.profiles import profile_for
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Scenario:
     groups_per_commitment: int
     steps: int
     """Policy updates of a demo, unless it is told otherwise."""
+    title: str = ""
+    about: str = ""
+    """What the run's page says that it trains, and why."""
     fetched_model: str = ""
     """Name or folder for `muster model fetch`; without one a small model is made and warmed up on the tasks."""
     own_tasks: Path | None = None
@@ -58,6 +62,9 @@ DIGITS: Final = Scenario(
     groups_per_batch=64,
     groups_per_commitment=LOCAL_DEFAULTS["groups_per_commitment"],
     steps=50,
+    title="Sorting digits",
+    about="A small model, made on this machine, learns to sort digits within a thinking budget.\n"
+    "Everything is local: the chain, the nodes, and a cheater for validators to find.",
 )
 
 FETCHED_TRAINER: Final[Mapping[str, Any]] = {
@@ -80,6 +87,8 @@ LANGUAGE: Final = Scenario(
     groups_per_batch=16,
     groups_per_commitment=8,
     steps=12,
+    title="Sums, asked and told as stories",
+    about="SmolLM2-135M, a model that people trained, learns sums asked in English and told as stories.",
     fetched_model="smollm2-135m",
     demand_batches=1,
     answers=16,
@@ -142,12 +151,14 @@ def own_scenario(
         groups_per_batch=16,
         groups_per_commitment=4,
         steps=10,
+        title="Your own trial",
+        about="A local swarm trains on tasks or a model of your own.",
         quiet_seconds=LANGUAGE.quiet_seconds,
         terms={**base.terms, **terms},
         trainer={**base.trainer, "eval_tasks": OWN_EVAL_TASKS, "eval_every": 2},
     )
     if model is None:
         return made
-    profile = "bf16-projection-v2" if dtype_of(model) == "bfloat16" else "cpu-fp32-projection-v2"
     trainer = {**made.trainer, **FETCHED_TRAINER}
+    profile = profile_for(dtype_of(model))
     return replace(made, fetched_model=str(model.absolute()), profile=profile, trainer=trainer)

@@ -9,26 +9,35 @@ from __future__ import annotations
 import asyncio
 import secrets
 import shutil
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from muster.chain.anvil import LocalChain
-from muster.chain.client import Chain, event_of
-from muster.chain.deploy import deploy
+from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.chain.keys import Signer, load_raw_key, write_secret
-from muster.chain.provider import connected
+from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL
-from muster.contracts import runs, token
+from muster.contracts import token
 from muster.contracts.registry import Role
-from muster.contracts.runs import RunCreated
 from muster.errors import UsageError
 from muster.models.files import FIXED_FILES, context_of, model_hash, tokenizer_hash
+from muster.protocol.announcements import NodeName
+from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.terms import Terms, check_context
 from muster.settings.schema import ChainSettings
 from muster.settings.toml import to_toml
-from muster.swarm.plan import ESCROW, Layout, SwarmRequest, local_terms, nodes, settings_of
+from muster.swarm.opening import (
+    ensure_deployed,
+    ensure_escrow,
+    ensure_joined,
+    ensure_run,
+    ensure_stock,
+    ensure_tokens,
+    give_gas,
+)
+from muster.swarm.plan import ESCROW, SwarmRequest, local_terms, nodes, settings_of
 from muster.swarm.summary import Participant
 from muster.tasksets.generated import make_task_set
 from muster.tasksets.taskset import TaskSet
@@ -100,13 +109,17 @@ def make_tasks(request: SwarmRequest) -> TaskSet:
     )
 
 
-def fill_run_folder(layout: Layout) -> None:
-    """Copy what a newcomer gets from the orchestrator: the task set, the tokenizer and the model's configuration."""
-    layout.run_folder.mkdir(parents=True)
-    shutil.copytree(layout.tasks, layout.run_folder / "tasks")
+def fill_run_folder(run_folder: Path, tasks: Path, model: Path) -> None:
+    """Copy what a newcomer gets from the orchestrator: the task set, the tokenizer and the model's configuration.
+
+    tasks: may be the folder's own already.
+    """
+    run_folder.mkdir(parents=True, exist_ok=True)
+    if tasks != run_folder / "tasks":
+        shutil.copytree(tasks, run_folder / "tasks")
     for name in FIXED_FILES:
-        if (layout.model / name).is_file():
-            shutil.copy2(layout.model / name, layout.run_folder / name)
+        if (model / name).is_file():
+            shutil.copy2(model / name, run_folder / name)
 
 
 def write_settings(request: SwarmRequest, run: int) -> None:
@@ -120,19 +133,15 @@ def write_settings(request: SwarmRequest, run: int) -> None:
 def chain_settings(request: SwarmRequest) -> ChainSettings:
     """Return the settings with which the supervisor itself talks to the chain."""
     return ChainSettings(
-        rpc_url=f"http://127.0.0.1:{request.ports.chain}",
-        chain_id=CHAIN_ANVIL,
-        addresses=request.layout.addresses,
-        poll_seconds=0.25,
+        rpc_url=request.rpc_url, chain_id=CHAIN_ANVIL, addresses=request.layout.addresses, poll_seconds=0.25
     )
 
 
 async def deploy_contracts(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
     """Give gas to everybody, and deploy the four contracts."""
     settings = chain_settings(request)
-    async with connected(settings) as web3:
-        await (await LocalChain.open(web3)).fund(key.address for key in keys.values())
-    await deploy(settings, keys["owner"])
+    await give_gas(settings, [key.address for key in keys.values()])
+    await ensure_deployed(settings, keys["owner"])
 
 
 async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None:
@@ -140,13 +149,11 @@ async def draw_tokens(request: SwarmRequest, keys: Mapping[str, Signer]) -> None
 
     async def operator(name: str) -> None:
         async with await Chain.connect(chain_settings(request), keys[name]) as chain:
-            await chain.send(token.faucet())
-            # Stake, case fees and jury deposits all come out of the free balance.
-            await chain.deposit_with_permit(await chain.call(token.balance_of(keys[name].address)))
+            await ensure_stock(chain)
 
     async def owner() -> None:
         async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
-            await asyncio.gather(chain.send(token.faucet()), chain.send(token.approve(chain.addresses.runs, ESCROW)))
+            await asyncio.gather(ensure_tokens(chain, ESCROW), chain.send(token.approve(chain.addresses.runs, ESCROW)))
 
     await asyncio.gather(owner(), *(operator(operator_of(node.name)) for node in nodes(request)))
 
@@ -171,19 +178,34 @@ async def open_run(
         tokenizer_hash=tokenizer_hash(request.layout.model),
     )
     check_context(agreed, context_of(request.layout.model))
-    async with await Chain.connect(chain_settings(request), keys["owner"]) as chain:
-        run = event_of(await chain.send(runs.create_run(agreed.to_chain())), RunCreated).run
-        joins = asyncio.gather(*(join(request, keys, tips, node, run) for node in nodes(request)))
-        _, participants = await asyncio.gather(chain.send(runs.fund(run, ESCROW)), joins)
+    settings = chain_settings(request)
+    async with await Chain.connect(settings, keys["owner"]) as chain:
+        run = await ensure_run(chain, agreed)
+        joins = asyncio.gather(
+            *(join(settings, keys[operator_of(node.name)], keys[node.name], node, run, tips) for node in nodes(request))
+        )
+        _, participants = await asyncio.gather(ensure_escrow(chain, run, ESCROW), joins)
     return run, participants
 
 
 async def join(
-    request: SwarmRequest, keys: Mapping[str, Signer], tips: Mapping[str, bytes], node: Participant, run: int
+    settings: ChainSettings, cold: Signer, hot: Signer, node: Participant, run: int, tips: Mapping[str, bytes]
 ) -> Participant:
-    """Register one node by its operator, with the node's consent."""
-    hot, cold = keys[node.name], keys[operator_of(node.name)]
-    role = Role.VALIDATOR if node.name in tips else Role.WORKER
-    async with await Chain.connect(chain_settings(request), cold) as chain:
-        await chain.join(hot, run, role, draw_tip=tips.get(node.name, bytes(32)))
+    """Register one node by its operator, with the node's consent. tips: of the validators' draw secrets, by name."""
+    role = Role.VALIDATOR if node.role == "validator" else Role.WORKER
+    async with await Chain.connect(settings, cold) as chain:
+        await ensure_joined(chain, hot, run, role, draw_tip=tips.get(node.name, NO_TIP))
     return replace(node, node=hot.address, operator=cold.address)
+
+
+async def name_nodes(request: SwarmRequest, run: int, keys: Mapping[str, Signer], nodes: Sequence[Participant]) -> None:
+    """Call each node on the run's page what the swarm calls it, signed by its operator."""
+    async with await Chain.connect(chain_settings(request)) as chain:
+
+        async def name(who: Participant) -> None:
+            operator = keys[operator_of(who.name)]
+            unsigned = NodeName(run=run, node=who.node, name=who.name, named=int(time.time()), signature=UNSIGNED)
+            async with OrchestratorClient.on_chain(request.orchestrator_url, chain, operator) as client:
+                await client.name_node(sign_message(operator, client.domain, unsigned))
+
+        await asyncio.gather(*map(name, nodes))

@@ -45,6 +45,10 @@ class PlainView:
         """Show that a stage of the work begins."""
         self._line(text)
 
+    def page(self, url: str) -> None:
+        """Show where the run's page is."""
+        self._line(f"the run's page: {url}")
+
     def process_event(self, event: ProcessEvent) -> None:
         """Show an event of a process."""
         self._line(process_line(event))
@@ -71,6 +75,7 @@ class LiveView(PlainView):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._stage = ""
+        self._page = ""
         self._lines: deque[str] = deque(maxlen=LINES)
         self._document: Mapping[str, Any] = {}
         self._participants: Sequence[Participant] = ()
@@ -86,6 +91,9 @@ class LiveView(PlainView):
     def stage(self, text: str) -> None:
         self._stage = text
 
+    def page(self, url: str) -> None:
+        self._page = url
+
     def summary(self, document: Mapping[str, Any], participants: Sequence[Participant]) -> None:
         self._document, self._participants = document, participants
 
@@ -95,7 +103,11 @@ class LiveView(PlainView):
     def render(self) -> RenderableType:
         seconds = int(time.monotonic() - self._started)
         head = Text.assemble((f"{seconds // 60}:{seconds % 60:02d}  ", "bold"), self._stage)
-        parts: list[RenderableType] = [head, Text()]
+        parts: list[RenderableType] = [
+            head,
+            Text(f"      {self._page}", style="cyan") if self._page else Text(),
+            Text(),
+        ]
         if self._document:
             parts += [progress_table(self._document), Text(), node_table(self._document, self._participants), Text()]
         return Group(*parts, *(Text(line, style="dim", overflow="ellipsis", no_wrap=True) for line in self._lines))

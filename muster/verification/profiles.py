@@ -111,6 +111,11 @@ CPU_FP32_TOPLOC: Final = replace(
 PROFILES: Final[dict[str, Profile]] = {profile.name: profile for profile in (CPU_FP32, BF16, CPU_FP32_TOPLOC)}
 
 
+def profile_for(dtype: str) -> str:
+    """Return the name of the profile by which the work of a model in this dtype is judged, where nobody chooses one."""
+    return BF16.name if dtype == BF16.dtype else CPU_FP32.name
+
+
 def profile_hash(name: str) -> bytes:
     """Return what `Terms.profile` holds: keccak of the name. Raises ConfigError for a name that is no profile."""
     if name not in PROFILES:

@@ -32,6 +32,8 @@ def feed_lines(events: Iterable[Any], names: Names) -> list[FeedLine]:
     """Return the notable ones of some events (`summary.EventLine`), in their order."""
     lines = []
     for event in events:
+        if event.data.get("rejections", 1) > 1:
+            continue  # the first is news, and the page of the commitment has them all
         if (told := _SENTENCES.get(event.kind)) is not None:
             who, text, href, tone = told(event.data, names)
             lines.append(

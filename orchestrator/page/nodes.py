@@ -16,6 +16,7 @@ from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.page.commitments import voting_seconds
 from orchestrator.page.courtroom import CaseRow, ProofLine, cases_about, proof_lines
 from orchestrator.page.hours import Account, HourPay, HourState, PayClock, pay_by_hour
+from orchestrator.page.members import DAY_HOURS, SAID_SECONDS, uptime
 from orchestrator.page.overview import Counts
 from orchestrator.page.source import PageSource, names_of
 from orchestrator.page.tallies import paid_to
@@ -42,9 +43,6 @@ MAX_WAITING: Final = 200
 """Hours listed whose pay is not settled."""
 MAX_LATEST: Final = 20
 """Commitments, payments, verdicts and cases each that a node's own document has."""
-MACHINE_SECONDS: Final = 900.0
-"""Age of a machine's report from which on its speed counts as nothing."""
-DAY_HOURS: Final = 24
 
 
 class CommitmentLine(Message):
@@ -182,7 +180,7 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
     if node is None:
         return None
     machine = connection.execute(select(machines).where(machines.c.node == address)).one_or_none()
-    fresh = machine is not None and time.time() - machine.received < MACHINE_SECONDS
+    fresh = machine is not None and time.time() - machine.received <= SAID_SECONDS
     # 2. Its work.
     own = tallies.c.node == address
     statuses = connection.execute(select(tallies.c.status, tallies.c.reason, tallies.c.count.label("n")).where(own))
@@ -218,12 +216,6 @@ def node_view(connection: Connection, source: PageSource, address: str, facts: R
         cases=cases_about(connection, source, address, MAX_LATEST),
         proofs=proof_lines(connection, proofs.c.node == address),
     )
-
-
-def uptime(hours: int, joined: int, now: int) -> float:
-    """Return the share of the hours since a node joined in which it made a commitment. Pure."""
-    since = now // HOUR_SECONDS - joined // HOUR_SECONDS + 1
-    return min(1.0, hours / since) if since > 0 else 0.0
 
 
 def counts_of(rows: Iterable[tuple[str, int]]) -> Counts:
@@ -285,7 +277,7 @@ def money_of(connection: Connection, source: PageSource, node: RowMapping, hours
     waiting = [hour for hour in hours if hour.unsettled]
     pay = terms.pay_of(node["work_class"]) if worker else 0
     day = source.chain.now // HOUR_SECONDS - DAY_HOURS
-    unrefuted = sum(hour.counts.accepted + hour.counts.pending for hour in hours if hour.hour > day)
+    unrefuted = sum(hour.counts.accepted + hour.counts.pending for hour in hours if hour.hour >= day)
     newest = select(payments).where(payments.c.node == node["address"])
     newest = newest.order_by(payments.c.block.desc(), payments.c.log_index.desc()).limit(MAX_LATEST)
     ready = sum(hour.pay for hour in waiting if hour.state == "claimable")

@@ -51,6 +51,11 @@ def amount(wei: int | None) -> str:
     return ("-" if wei < 0 else "") + f"{whole:,}" + (f".{part:04d}".rstrip("0") if part else "")
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """Return a number with its noun: of one, or of several."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def percent(share: float | None) -> str:
     if share is None:
         return DASH
@@ -166,6 +171,7 @@ def environment() -> Environment:
     )
     made.filters |= {
         "amount": amount,
+        "counted": counted,
         "hour": hour,
         "mark": mark,
         "moment": moment,

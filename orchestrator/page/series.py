@@ -184,7 +184,8 @@ def read_series(
     connection: Connection, run: int, names: Sequence[str], first: int, last: int, points: int
 ) -> SeriesPage:
     """Return metrics over steps `first` to `last`, at most `points` of each and MAX_ALL_POINTS together."""
-    level, buckets_per_point = steps_of_a_point(first, last, min(points, MAX_ALL_POINTS // max(1, len(names))))
+    points = min(points, MAX_ALL_POINTS // max(1, len(names)))
+    level, buckets_per_point = steps_of_a_point(first, last, points)
     width = buckets_per_point * BASE**level
     buckets = metric_buckets.c
     point = (buckets.bucket // buckets_per_point).label("point")

@@ -223,6 +223,25 @@ async def test_machines_of_active_nodes(place: Place) -> None:
         assert (caught.value.status, caught.value.title) == (403, "Not a member")
 
 
+async def test_what_was_said_is_on_the_page(place: Place) -> None:
+    """Its boards are a second old at most."""
+    node, deadline = place.node("w1"), time.monotonic() + 20
+    while True:
+        listed = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/workers?search={node}")[1])["workers"]
+        others = json.loads(place.orchestrator.get(f"/v1/runs/{place.run}/others")[1])["relays"]
+        [line], relays = listed, {one["url"]: (one["bytes"], one["nodes"]) for one in others}
+        if line["devices"] == 2 and relays.get(OWNERS_RELAY) == (1_000, 1):
+            break
+        assert time.monotonic() < deadline, (line, relays)
+        await asyncio.sleep(0.2)
+    assert (line["name"], line["device"], line["tokens_per_second"]) == (
+        "first",
+        "]0;x <img src=x onerror=alert(1)> H100",
+        12.5,
+    )
+    assert relays["http://127.0.0.1:8799"] == (77, 1)
+
+
 async def test_scores_of_steps_on_chain(place: Place) -> None:
     score, trainer, owner = place.score, place.node("trainer"), place.node("owner")
     measured = int(time.time()) - 50

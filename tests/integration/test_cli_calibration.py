@@ -4,29 +4,22 @@ from __future__ import annotations
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
-from muster.cli.run import UNCALIBRATED_PARAMETERS
+from muster.cli.run_terms import UNCALIBRATED_PARAMETERS
 from muster.models.files import model_hash, parameter_count
 from muster.protocol.hashes import content_hash
 from muster.protocol.terms_file import read_terms
-from muster.verification.calibration import Calibration, calibrate
 from muster.verification.profiles import BF16, CPU_FP32, profile_hash
-from tests.support.cell_samples import cell, errors
+from tests.support.cell_samples import calibration_of
 from tests.support.machine import Machine
 from tests.support.probe_samples import small_model
 
 NODE = "0x" + "11" * 20
 OWNER = ("--operator", "./owner.key")
-
-
-def calibration_of(model: Path, temperature_micro: int = 1_000_000) -> Calibration:
-    cells = [cell([errors(distance=0.0001)] * 20)]
-    return calibrate(cells, [], BF16, model_hash=model_hash(model), temperature_micro=temperature_micro)
 
 
 @pytest.fixture(scope="module")

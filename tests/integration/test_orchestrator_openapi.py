@@ -24,6 +24,8 @@ from muster.protocol.hashes import content_hash
 from muster.protocol.requests import sign_request
 
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
+ENDLESS = "/live"
+"""End of the path of a stream, whose answer has no end: test_orchestrator_live.py tries it."""
 BOUNDED = settings(
     max_examples=10,
     deadline=None,
@@ -60,7 +62,7 @@ def each_operation(
     covered = []
     for result in schemathesis.openapi.from_url(f"{orchestrator.url}/openapi.json").get_all_operations():
         operation = result.ok()
-        if operation.method.upper() not in methods:
+        if operation.method.upper() not in methods or operation.path.endswith(ENDLESS):
             continue
         BOUNDED(given(case=operation.as_strategy())(check))()
         covered.append(f"{operation.method.upper()} {operation.path}")
@@ -74,7 +76,7 @@ def test_as_a_stranger_sends_it(place):
         case.call_and_validate(checks=CHECKS, timeout=10)
 
     covered = each_operation(orchestrator, check)
-    assert len(covered) == 43
+    assert len(covered) == 49
     assert "PUT /v1/files/{name}" in covered
 
 

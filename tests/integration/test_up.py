@@ -107,7 +107,7 @@ def test_a_second_node_has_a_name_of_its_own_and_the_same_operator(world: World,
     assert [(one["name"], one["status"]) for one in listed] == [("Ada's #2", "active"), ("run-1-worker", "active")]
 
 
-@pytest.mark.parametrize("point", ["up.password", "up.key", "up.prepared", "up.started", "up.drawn", "up.joined"])
+@pytest.mark.parametrize("point", ["keys.password", "up.key", "up.prepared", "up.started", "up.drawn", "up.joined"])
 def test_killed_at_any_point_the_same_command_goes_on(world: World, newcomer: Newcomer, point: str) -> None:
     words = () if point == "up.started" else ("--no-start",)
     newcomer.kill_at(point, world.orchestrator.url, *words)
@@ -115,7 +115,7 @@ def test_killed_at_any_point_the_same_command_goes_on(world: World, newcomer: Ne
     made = newcomer.up(world.orchestrator.url)
     after = newcomer.files()
     secret = [name for name in before if name.endswith(("node.json", "node.password", "operator.json"))]
-    assert len(secret) == (2 if point == "up.password" else 3)
+    assert len(secret) == (2 if point == "keys.password" else 3)
     assert {name: after[name] for name in secret} == {name: before[name] for name in secret}, "no second key"
     assert not [name for name in after if ".tmp" in name or "/." in name.removeprefix(".muster")]
     assert len(events_of(world, Registered, operator=made["operator"])) == 1, "no second stake"

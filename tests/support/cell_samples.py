@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
+from muster.models.files import model_hash
+from muster.verification.calibration import Calibration, calibrate
 from muster.verification.measured import MeasuredCell
-from muster.verification.profiles import CPU_FP32
+from muster.verification.profiles import BF16, CPU_FP32
 from muster.verification.statistics import LEAST, TokenErrors
 
 
@@ -32,3 +35,9 @@ def errors(tokens: int = 256, *, distance: float = 0.0, gap: float = 0.0, error:
 def cell(rows: Sequence[TokenErrors], name: str = "many at once", model: str = "as it is") -> MeasuredCell:
     """Return a cell; each row of 256 tokens or more is a unit of its own."""
     return MeasuredCell(CPU_FP32.name, model, name, False, rows, len(rows))
+
+
+def calibration_of(model: Path, temperature_micro: int = 1_000_000) -> Calibration:
+    """Return a calibration of a model by one cell of honest work."""
+    cells = [cell([errors(distance=0.0001)] * 20)]
+    return calibrate(cells, [], BF16, model_hash=model_hash(model), temperature_micro=temperature_micro)

@@ -103,8 +103,8 @@ class Machine:
                 status = end.code if isinstance(end.code, int) else 1 if end.code else 0
         return Done(status, out.getvalue(), err.getvalue())
 
-    def json(self, *words: object, status: int = 0) -> Any:
-        done = self.type(*words, "--json")
+    def json(self, *words: object, status: int = 0, **environment: str) -> Any:
+        done = self.type(*words, "--json", **environment)
         assert done.returncode == status, done.stdout + done.stderr
         return json.loads(done.stdout)
 

@@ -6,7 +6,6 @@ what is there and never makes a second key.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -18,21 +17,14 @@ from muster.chain.keys import (
     load_keystore,
     load_raw_key,
     read_password,
-    write_secret,
 )
 from muster.cli.session import wallet_keys, wallet_path
-from muster.cli.up.place import NodePlace
 from muster.cli.wallet import new_password, read_address
 from muster.errors import ConfigError
-from muster.runtime.failpoints import failpoint
-from muster.runtime.secret_files import read_secret
 from muster.settings.schema import KeySettings
 
 OPERATOR: Final = "operator"
 """Name of the wallet that is found or made where none is named."""
-
-PASSWORD_BYTES: Final = 24
-"""Of chance in the password of a node's key."""
 
 
 @dataclass(frozen=True)
@@ -73,24 +65,6 @@ def ask_for_operator(wallet: str | None, password_file: Path | None) -> Operator
     password = new_password(password_file)
     check_password(password)
     return OperatorWallet(path, is_new=True, password=password)
-
-
-def make_node_key(place: NodePlace) -> Signer:
-    """Return the key of a node that has no settings yet: made after the password that opens it, where it is not there.
-
-    Raises ConfigError where the key is there and its password is not.
-    """
-    there = place.keystore.exists()
-    if there and not place.password_file.exists():
-        hint = f"restore {place.password_file.name} from a backup, or make another node: --name NAME"
-        raise ConfigError(f"{place.keystore} has lost its password: {place.password_file} is gone", hint=hint)
-    if not place.password_file.exists():
-        write_secret(place.password_file, secrets.token_urlsafe(PASSWORD_BYTES))
-    failpoint("up.password")
-    password = read_secret(place.password_file)
-    signer = load_keystore(place.keystore, password) if there else create_keystore(place.keystore, password)
-    failpoint("up.key")
-    return signer
 
 
 def require_node_key(keys: KeySettings) -> None:

@@ -15,13 +15,13 @@ from typing import Final
 
 from muster.chain.client import NO_TIP, Chain
 from muster.chain.draw_secret import FILE_NAME, create_draw_secret, draw_tip
-from muster.chain.keys import Signer
+from muster.chain.keys import Signer, ensure_keystore
 from muster.cli.engine_check import ADVICE, check_engine
 from muster.cli.nodes import address_of
 from muster.cli.session import Session, parse_tokens, wallet_folder
 from muster.cli.up.checks import check_machine, report
 from muster.cli.up.facts import UNKNOWN, read_facts
-from muster.cli.up.keys import OperatorWallet, make_node_key, require_node_key
+from muster.cli.up.keys import OperatorWallet, require_node_key
 from muster.cli.up.place import NodePlace, NodeRole, renew_settings, write_node
 from muster.cli.up.preview import at_stake, fetch_earnings, fetch_windows
 from muster.cli.up.steps import NodeFacts, SetupSteps, steps_left
@@ -117,7 +117,8 @@ async def make_node(
     # 2. The node.
     if not was_made:
         assert target.found is not None
-        made = await asyncio.to_thread(make_node_key, place)
+        made = await asyncio.to_thread(ensure_keystore, place.keystore, place.password_file)
+        failpoint("up.key")
         if target.role == "validator":
             await asyncio.to_thread(create_draw_secret, place.state)
         write_node(place, target.found, target.role)

@@ -19,7 +19,7 @@ from muster.cli.up.prepare import LocalNode
 from muster.cli.watching import LogFile, log_size
 from muster.errors import CheckError, ConfigError, FinishedError, MusterError
 from muster.runtime.failpoints import failpoint
-from muster.swarm.plan import ROLES
+from muster.swarm.launch import ROLES
 from muster.swarm.state import end_swarm
 from muster.swarm.supervisor import ProcessEvent, ProcessSpec, Supervisor, log_tail
 

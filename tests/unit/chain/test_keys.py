@@ -18,6 +18,7 @@ from eth_account.messages import encode_typed_data
 from muster.chain.keys import (
     Signer,
     create_keystore,
+    ensure_keystore,
     import_keystore,
     load_keystore,
     load_raw_key,
@@ -212,3 +213,16 @@ def test_without_a_terminal_a_password_must_come_from_a_file(monkeypatch: pytest
         with pytest.raises(ConfigError, match="no terminal") as caught:
             read_password(None, "Password: ")
     assert caught.value.hint == "set keys.password_file, or add --password-file"
+
+
+def test_a_key_and_its_password_are_made_once(tmp_path: Path) -> None:
+    path, password = tmp_path / "node.json", tmp_path / "node.password"
+    write_secret(password, "was made before the process was killed")
+    made = ensure_keystore(path, password, iterations=CHEAP)
+    assert read_secret(password) == "was made before the process was killed"
+    assert ensure_keystore(path, password).address == made.address
+    password.unlink()
+    with pytest.raises(ConfigError, match="has lost its password") as caught:
+        ensure_keystore(path, password)
+    assert caught.value.hint == f"restore {password} from a backup"
+    assert not password.exists()

@@ -12,7 +12,7 @@ import pytest
 
 from muster.cli.service import FINAL, quoted, unit_name, unit_text
 from muster.errors import UsageError
-from muster.swarm.plan import ROLES
+from muster.swarm.launch import ROLES
 from tests.support.machine import Machine
 
 UNIT = """\
@@ -247,4 +247,4 @@ def test_another_nodes_unit_is_not_replaced(machine: Machine) -> None:
 
 def test_the_role_is_asked_for_where_the_chain_does_not_tell(machine: Machine) -> None:
     refused = machine.json("service", "install", status=2)
-    assert refused["hint"] == "add --role worker, validator, orchestrator or trainer"
+    assert refused["hint"] == "add --role worker, validator, orchestrator, trainer or origin"

@@ -84,7 +84,7 @@ class Crowd:
         self.answered: list[str] = []
         self.recognised: Owner | None = None
         self.table = ConnectionTable(1000)
-        self.admission = Admission(self._app, self._recognise, self.table)
+        self.admission = Admission(self._app, self.recognise, self.table)
         self.admission.slots_by_kind = {kind: Slots(1, 0, share=1.0) for kind in self.admission.slots_by_kind}
 
     async def _app(self, scope: Any, receive: Any, send: Any) -> None:
@@ -92,7 +92,7 @@ class Crowd:
             await self.go.wait()
         self.answered.append(scope["path"])
 
-    async def _recognise(self, _: Request) -> Owner | None:
+    async def recognise(self, _: Request) -> Owner | None:
         return self.recognised
 
     def connection(self, address: str = "a", owner: Owner | None = None, *, proxied: bool = False) -> Any:
@@ -146,6 +146,38 @@ async def test_a_signature_makes_the_connection_a_members() -> None:
     assert connection.owner is None, "nothing was signed"
     await crowd.request("/", connection, muster_signature="0x")
     assert connection.owner == MEMBER
+
+
+async def test_watchers_have_slots_of_their_own_and_wait_for_none() -> None:
+    crowd = Crowd()
+    four = Admission(crowd.admission, crowd.recognise, crowd.table, 4).slots_by_kind["watcher"]
+    crowd.admission.slots_by_kind["watcher"] = four
+    watching = [asyncio.create_task(crowd.request("/v1/runs/7/live", crowd.connection(name))) for name in "aab"]
+    await until_waiting()
+    for name in ("a", "a"):
+        start, _ = await crowd.request("/v1/runs/7/live", crowd.connection(name))
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1"), "an address has half of them"
+    watching.append(asyncio.create_task(crowd.request("/v1/runs/7/live", crowd.connection(owner=MEMBER))))
+    await until_waiting()
+    assert (await crowd.request("/v1/runs/7/live", crowd.connection("c")))[0]["status"] == 503, "there are four"
+    asking = asyncio.create_task(crowd.request("/other", crowd.connection("a")))
+    await until_waiting()
+    crowd.go.set()
+    await asyncio.gather(asking, *watching)
+    assert crowd.answered == ["/v1/runs/7/live"] * 4 + ["/other"]
+
+
+@pytest.mark.parametrize(("path", "kind"), [("/v1/runs/7/live", "watcher"), ("/v1/runs/7/lives", "stranger")])
+async def test_who_watches_is_told_by_the_path(path: str, kind: str) -> None:
+    crowd = Crowd()
+    assert await crowd.admission.party(scope_of(crowd.connection("a")) | {"path": path}) == (kind, "a")
+
+
+async def test_watchers_never_hold_more_than_half_of_the_connections() -> None:
+    crowd = Crowd()
+    slots = Admission(crowd.admission, crowd.recognise, ConnectionTable(10), 1000).slots_by_kind["watcher"]
+    taken = [await slots.acquire(f"address {number}") for number in range(7)]
+    assert taken == [True] * 5 + [False] * 2
 
 
 async def test_behind_a_trusted_proxy_requests_count_and_not_connections() -> None:

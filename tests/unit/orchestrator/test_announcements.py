@@ -22,7 +22,7 @@ from orchestrator.database import Database
 from orchestrator.page import announcements as room
 from orchestrator.page.announcements import Announcements
 from orchestrator.queries import NodeRecord
-from orchestrator.relay_directory import MAX_PAST, RelayDirectory
+from orchestrator.relay_directory import RelayDirectory
 from orchestrator.tables import checkpoints, events, machines, node_names, nodes, scores, served
 
 OPERATOR, NODE, TRAINER, OWNER, OTHER = (Signer.from_key(digit * 64) for digit in "12345")
@@ -312,14 +312,14 @@ async def test_of_a_node_so_many_sources_are_kept(
     ]
 
 
-def test_offers_of_the_past_are_bounded(directory: RelayDirectory) -> None:
-    for number in range(MAX_PAST + 1):
-        offer = RelayOffer(run=RUN, url=f"https://relay-{number}.example/")
-        directory.offer(caller(address=OTHER.address), RUN, offer)
-        assert directory.has_listed(f"https://relay-{number}.example")
-    assert not directory.has_listed("https://relay-0.example")
-    assert directory.has_listed("https://relay-1.example")
-    assert directory.has_listed(RELAY)
+async def test_of_each_member_the_url_that_it_offered_last_is_known(directory: RelayDirectory) -> None:
+    a, b, c = (f"https://{name}.example" for name in "abc")
+    for address, url in ((OTHER.address, f"{a}/"), (NODE.address, a), (OTHER.address, b)):
+        directory.offer(caller(address=address), RUN, RelayOffer(run=RUN, url=url))
+        assert directory.has_listed(url.rstrip("/"))
+    assert directory.has_listed(a), "another member offers it still"
+    directory.offer(caller(address=NODE.address), RUN, RelayOffer(run=RUN, url=c))
+    assert [directory.has_listed(url) for url in (RELAY, a, b, c)] == [True, False, True, True]
 
 
 # Scores

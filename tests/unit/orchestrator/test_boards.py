@@ -29,6 +29,7 @@ from orchestrator.page import members as members_module
 from orchestrator.page import tallies
 from orchestrator.page.boards import Boards
 from orchestrator.page.leaderboard import ValidatorLine, WorkerLine
+from orchestrator.page.live import LiveSource
 from orchestrator.page.members import uptime
 from orchestrator.page.overview import BenchmarkLine, MachineKind, RunIdentity
 from orchestrator.queries import NodeRecord
@@ -53,13 +54,13 @@ class Told:
         self.queries = self.run.queries
         self.queries.chain = ChainState(now=NOW, min_validators=1, free_escrow=90 * TOKEN)
         self.directory = RelayDirectory(1, "https://hub.example", [OWN], database, storage_url=f"file:{folder}")
-        follower: Any = SimpleNamespace(head_number=30, head_time=NOW)
+        self.follower: Any = SimpleNamespace(head_number=30, head_time=NOW)
         known = RunIdentity(1, 31337, "Sums", "Adds numbers.", OWNER, {"runs": OTHER}, TERMS)
         attribution = Attribution(31337, OTHER, 1, TERMS, None)
         self.now = 0.0
         """The clock of the boards."""
         self.boards = Boards(
-            known, database, self.queries, follower, self.directory, attribution, clock=lambda: self.now
+            known, database, self.queries, self.follower, self.directory, attribution, clock=lambda: self.now
         )
 
     async def happen(self) -> None:
@@ -285,6 +286,39 @@ async def test_the_feed_tells_what_is_notable_newest_first(told: Told) -> None:
     assert "Zürich #4" in names
 
 
+async def test_what_is_sent_live_is_what_the_boards_say(told: Told) -> None:
+    source = LiveSource(told.database, told.queries, told.follower, told.boards)
+    found = await source.read(0, 5)
+    assert [line.kind for line in found.lines] == ["claimed", "fined", "step", "step", "step"]
+    assert (found.is_whole, found.last) == (False, found.lines[-1].id)
+    state = found.state
+    assert (state.block, state.block_time, state.step, state.workers, state.validators) == (30, NOW, 3, 2, 3)
+    assert (state.accepted, state.pending, state.rejected, state.open_cases, state.convicted) == (2, 3, 1, 1, 1)
+    assert (state.finished, state.blocked, state.wanted, state.waiting_groups) == (False, "", True, 4)
+    assert (state.metrics, state.metrics_step, state.tokens_per_second) == ({"reward": 0.625}, 2, 900.0)
+    assert state.shown == {
+        "blocked": "Work goes on: 4 groups wait for the trainer, and it wants more.", "step": "3",
+        "held_out": "0.75", "reward": "0.625", "tokens_per_second": "900", "workers": "2", "validators": "3",
+        "accepted_groups": "8", "open_cases": "1", "block": "30",
+    }  # fmt: skip
+    assert state.tone == "go"
+    later = await source.read(found.last, 5)
+    assert (later.lines, later.is_whole, later.last) == ([], True, found.last)
+    two = await source.read(found.lines[2].id, 5)
+    assert ([line.id for line in two.lines], two.is_whole) == ([line.id for line in found.lines[3:]], True)
+
+
+async def test_what_is_sent_live_is_read_anew_with_every_write_and_block(told: Told) -> None:
+    source = LiveSource(told.database, told.queries, told.follower, told.boards)
+    marks = [source.mark(), source.mark()]
+    await told.database.write(lambda _: None)
+    marks.append(source.mark())
+    told.follower.head_number += 1
+    marks.append(source.mark())
+    assert marks[0] == marks[1]
+    assert len(set(marks)) == 3
+
+
 async def test_charts_reach_to_the_newest_step(told: Told) -> None:
     page = await told.boards.series(["reward", "nothing"], 0, None, 10)
     assert (page.first, page.last) == (0, 2)
@@ -294,7 +328,7 @@ async def test_charts_reach_to_the_newest_step(told: Told) -> None:
     ]
     assert (await told.boards.series(["reward"], 7, None, 10)).last == 7
     metrics = await told.boards.metrics()
-    assert (metrics.newest, metrics.names) == (2, ["held_out/reward", "reward"])
+    assert (metrics.newest, metrics.names) == (2, ["held_out/reward", "reward", "benchmark/humaneval"])
 
 
 async def test_of_a_run_in_which_nothing_has_happened_there_is_everything_too(empty: Told) -> None:

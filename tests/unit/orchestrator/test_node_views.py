@@ -14,7 +14,7 @@ from muster.contracts.court import Outcome
 from muster.contracts.registry import Fined, Role
 from muster.contracts.runs import Claimed, HourSealed
 from orchestrator.database import Database, upsert
-from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view, uptime
+from orchestrator.page.nodes import MAX_COMMITMENTS, CommitmentPage, NodeView, commitment_page, node_view
 from orchestrator.tables import machines
 from tests.support.page_samples import HOUR, RUN, SampleRun, address
 
@@ -163,7 +163,7 @@ async def test_money_follows_from_seals_and_claims(run: SampleRun) -> None:
         (HOUR + 1, "maturing", PAY),
         (HOUR + 3, "maturing", 2 * PAY),
     ]
-    assert money.day == 2 * PAY, "of the hour that has begun and the 23 before it"
+    assert money.day == 3 * PAY, "of the hour that has begun and the 24 before it"
 
     claimed = await run.happen(Claimed, RUN, address("wanda"), 1, 2 * PAY)
     found = await view(run)
@@ -209,9 +209,3 @@ async def test_what_a_machine_says_counts_for_a_while(run: SampleRun) -> None:
         await run.database.write(lambda c, at=received: upsert(c, machines, {**row, "received": at}))
         found = await view(run)
         assert (found.device, found.devices, found.tokens_per_second) == ("H100", 8, speed)
-
-
-def test_uptime_is_a_share_of_hours() -> None:
-    assert uptime(1, 7200, 7200) == 1.0
-    assert uptime(3, 7200, 7200 + 5 * 3600) == 0.5
-    assert uptime(0, 7200, 0) == 0.0

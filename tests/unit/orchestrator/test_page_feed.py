@@ -88,6 +88,12 @@ def test_routine_is_left_out(kind: str) -> None:
     assert told(kind, {"node": NODE, "index": 1, "step": 1, "hour": 3, "case": 1, "guilty": True}) == []
 
 
+def test_a_commitment_is_told_to_be_rejected_once() -> None:
+    data = {"node": NODE, "index": 4, "reason": "wrong_reward", "validator": JUDGE}
+    assert len(told("rejected", data | {"rejections": 1})) == 1
+    assert told("rejected", data | {"rejections": 2}) == []
+
+
 def test_lines_keep_the_order_of_the_events() -> None:
     events = [
         EventLine(id=i, kind=kind, time=i, data={"node": NODE})

@@ -69,6 +69,8 @@ def test_sizes_shares_and_lengths_of_time() -> None:
         "1 h 1 min",
         "1 d 1 h",
     ]
+    assert [render.counted(count, "case") for count in (0, 1, 1_200)] == ["0 cases", "1 case", "1,200 cases"]
+    assert render.counted(2, "entry", "entries") == "2 entries"
     assert render.short(ADDRESS) == "0x0000…00A1"
     assert (render.short(None), render.short("v1")) == ("–", "v1")
     assert render.hour(490_000) == "Nov 24, 16:00"

@@ -9,9 +9,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from muster.constants import BASIS_POINTS, TOKEN
-from muster.protocol.incentives import Incentives
+from muster.protocol.incentives import (
+    COVERED_HOURS,
+    FEE_COMMITMENTS,
+    SEALED_HOURS,
+    UNSEALED_HOURS,
+    Incentives,
+    RunCosts,
+    least_stake,
+    round_amount,
+)
 from muster.protocol.terms import Terms, WorkClass
 from muster.protocol.terms_file import LOCAL_DEFAULTS, NOBODY, PUBLIC_DEFAULTS
+from muster.runtime.units import decimal_amount, parse_amount
 from muster.verification.sample_policy import detection, false_rows
 
 _UNUSED = dict.fromkeys(("task_root", "model_hash", "tokenizer_hash", "profile"), bytes(32))
@@ -86,3 +96,69 @@ def test_looking_pays_a_judge_at_one_guilty_case_in_twenty(terms: Terms, judges:
     assert found.judge_margin(0.05, cost, judges) >= -1e-9 * found.pay
     assert found.judge_margin(0.95, cost, judges) > 0
     assert found.least_share_wrong(cost, judges) <= 0.05
+
+
+# --- What a run costs its owner
+
+
+def test_of_the_public_defaults_a_step_costs_two_to_four_tokens() -> None:
+    costs = RunCosts.of(PUBLIC, 0, batch_groups=64, max_files=16)
+    assert costs == RunCosts(pay=TOKEN // 4, files=8, most_files=16, commitments_per_hour=60)
+    assert (costs.step, costs.most_step) == (2 * TOKEN, 4 * TOKEN)
+    assert costs.worker_hour == 15 * TOKEN
+    assert costs.escrow(1_000) == 4_000 * TOKEN
+    assert costs.steps(4_000 * TOKEN) == (1_000, 2_000)
+    assert costs.steps(4 * TOKEN - 1) == (0, 1), "a step that is paid for in part is none"
+    assert (SEALED_HOURS, UNSEALED_HOURS) == (25, 73)
+    assert costs.bound(SEALED_HOURS) == 375 * TOKEN
+    assert costs.bound(UNSEALED_HOURS) == 1_095 * TOKEN
+
+
+def test_a_batch_takes_whole_files_and_no_more_than_it_may() -> None:
+    assert RunCosts.of(PUBLIC, 0, batch_groups=65, max_files=16).files == 9
+    assert RunCosts.of(PUBLIC, 0, batch_groups=1, max_files=16).files == 1
+    assert RunCosts.of(PUBLIC, 0, batch_groups=640, max_files=16).files == 16
+
+
+def test_the_least_stake_covers_so_many_commitments_and_some_wei_less_do_not() -> None:
+    stake = least_stake(PUBLIC.pay, COVERED_HOURS * PUBLIC.commitments_per_hour, PUBLIC.slash_bps, PUBLIC.bounty_bps)
+    assert stake == 975 * TOKEN
+    assert replace(PUBLIC, worker_stake=stake).cover_of(0) == 26 * 60
+    assert replace(PUBLIC, worker_stake=stake - 10).cover_of(0) == 26 * 60 - 1
+    assert round_amount(stake) == PUBLIC.worker_stake, "the defaults are those of the economics"
+    assert round_amount(FEE_COMMITMENTS * PUBLIC.pay) == PUBLIC.case_fee == PUBLIC.jury_deposit
+
+
+@given(
+    st.integers(1, 10**24),
+    st.integers(1, 10**5),
+    st.integers(1, BASIS_POINTS),
+    st.integers(0, 2_000),
+)
+def test_the_least_stake_covers_what_it_should(pay: int, commitments: int, slash_bps: int, bounty_bps: int) -> None:
+    stake = least_stake(pay, commitments, slash_bps, bounty_bps)
+    terms = replace(PUBLIC, pay=pay, worker_stake=stake, slash_bps=slash_bps, bounty_bps=bounty_bps)
+    assert terms.burned >= pay * commitments
+
+
+@pytest.mark.parametrize(
+    ("amount", "said"),
+    [
+        ("975", "1000"),
+        ("828.75", "900"),
+        ("1210", "1300"),
+        ("9.99", "10"),
+        ("10", "10"),
+        ("10.01", "11"),
+        ("0.5", "0.5"),
+    ],
+)
+def test_amounts_are_rounded_up_to_what_people_say(amount: str, said: str) -> None:
+    assert decimal_amount(round_amount(parse_amount(amount))) == said
+
+
+@given(st.integers(1, 10**30))
+def test_a_rounded_amount_is_no_smaller_and_a_tenth_larger_at_most(wei: int) -> None:
+    rounded = round_amount(wei)
+    assert wei <= rounded <= wei * 11 / 10
+    assert rounded == wei or len(str(rounded).rstrip("0")) <= 2

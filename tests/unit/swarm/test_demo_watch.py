@@ -9,8 +9,7 @@ from typing import Any, Self, cast
 import pytest
 
 from muster.errors import UnreachableError
-from muster.swarm.demo import Swarm
-from muster.swarm.plan import Ports, SwarmRequest
+from muster.swarm.running import RunningSwarm
 
 
 class Quiet:
@@ -43,11 +42,11 @@ class Quiet:
 
 @pytest.mark.parametrize("kind", ["step", "event", "restart"])
 async def test_news_of_any_kind_are_waited_for(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("muster.swarm.demo.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("muster.swarm.running.POLL_SECONDS", 0.01)
     quiet = Quiet(kind, 40)
-    monkeypatch.setattr(Swarm, "client", lambda *_: quiet)
+    monkeypatch.setattr(RunningSwarm, "client", lambda *_: quiet)
     view = SimpleNamespace(run_events=lambda *_: None, summary=lambda *_: None)
-    swarm = Swarm(SwarmRequest(tmp_path, Ports(1, 2, 3, 4), steps=1), cast(Any, quiet), cast(Any, view))
+    swarm = RunningSwarm(tmp_path, "http://127.0.0.1:2", cast(Any, quiet), cast(Any, view))
     with pytest.raises(UnreachableError, match=r"nothing new for 0 s after step \d+"):
         await swarm.watch(cast(Any, None), lambda _: False, 0.1)
     assert quiet.looks > 40

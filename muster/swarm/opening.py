@@ -1,0 +1,176 @@
+"""Open a run on chain: contracts, tokens, the run, its escrow, its nodes.
+
+Each step looks first whether it is done, so whoever was interrupted asks for all of them again. What a key had sent
+when its process died is in its journal (`muster.chain.sender`), and is waited for before anything is looked up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+
+from eth_utils.address import to_checksum_address
+
+from muster.chain.anvil import LocalChain
+from muster.chain.client import NO_TIP, Chain, event_of
+from muster.chain.deploy import deploy, verify_deployment
+from muster.chain.keys import Signer
+from muster.chain.provider import connected, in_one_trip
+from muster.chain.reads import find_deployment
+from muster.constants import TOKEN
+from muster.contracts import registry, runs, token
+from muster.contracts.registry import Role, Status
+from muster.contracts.runs import Funded, RunCreated
+from muster.errors import ChainError, ConfigError
+from muster.protocol.terms import Terms
+from muster.runtime.failpoints import failpoint
+from muster.runtime.units import Tokens
+from muster.settings.schema import ChainSettings
+
+LEAST_ETHER: Final = TOKEN
+"""Wei below which a key on a local chain is given more."""
+
+RUNS_AT_ONCE: Final = 50
+"""Runs whose owners are read in one round trip."""
+
+
+async def give_gas(settings: ChainSettings, addresses: Sequence[str]) -> None:
+    """Give ether on a local chain to all of these that are short of it. Raises ConfigError on any other chain."""
+    async with connected(settings) as web3:
+        local = await LocalChain.open(web3)
+        balances = await in_one_trip(
+            web3, *(web3.eth.get_balance(to_checksum_address(address)) for address in addresses)
+        )
+        await local.fund([one for one, wei in zip(addresses, balances, strict=True) if wei < LEAST_ETHER])
+
+
+async def is_deployed(settings: ChainSettings) -> bool:
+    """Return whether the address book of the settings names contracts of this build on their chain.
+
+    False without a book, or where nothing is at its addresses. Raises MismatchError for other contracts.
+    """
+    if not settings.addresses.exists():
+        return False
+    async with connected(settings) as web3:
+        try:
+            book = await find_deployment(web3, settings)
+        except ConfigError:
+            return False
+        await verify_deployment(web3, book)
+    return True
+
+
+async def ensure_deployed(settings: ChainSettings, owner: Signer) -> bool:
+    """Deploy the contracts unless the address book names them; return whether that was needed."""
+    if await is_deployed(settings):
+        return False
+    await deploy(settings, owner)
+    failpoint("owner.deployed")
+    return True
+
+
+async def ensure_tokens(chain: Chain, wei: int) -> int:
+    """Draw from the faucet where the key that sends holds fewer tokens and may draw; return what it holds then."""
+    await chain.await_pending()
+    address = chain.signer.address
+    held, ready_at = await chain.call_all([token.balance_of(address), token.faucet_ready_at(address)])
+    if held >= wei or (await chain.head()).timestamp < ready_at:
+        return held
+    await chain.send(token.faucet())
+    return await chain.call(token.balance_of(address))
+
+
+async def find_run(chain: Chain, owner: str, terms: Terms) -> int | None:
+    """Return the newest run that this owner created with exactly these terms; None if there is none."""
+    last = await chain.call(runs.run_count())
+    while last > 0:
+        numbers = range(last, max(0, last - RUNS_AT_ONCE), -1)
+        found = await chain.call_all([runs.run_info(number) for number in numbers])
+        for number, info in zip(numbers, found, strict=True):
+            if info.owner == owner and await chain.terms(number) == terms:
+                return number
+        last -= RUNS_AT_ONCE
+    return None
+
+
+async def ensure_run(chain: Chain, terms: Terms) -> int:
+    """Return the number of the run of these terms that the key that sends owns; create it where there is none."""
+    await chain.await_pending()
+    if (known := await find_run(chain, chain.signer.address, terms)) is not None:
+        return known
+    created = event_of(await chain.send(runs.create_run(terms.to_chain())), RunCreated)
+    failpoint("owner.created")
+    return created.run
+
+
+async def funded(chain: Chain, run: int) -> int:
+    """Return the token wei that anybody has ever put into a run's escrow."""
+    events = await chain.events([Funded], chain.addresses.from_block, (await chain.head()).number)
+    return sum(event.amount for event in events if isinstance(event, Funded) and event.run == run)
+
+
+async def ensure_escrow(chain: Chain, run: int, wei: int) -> int:
+    """Add what a run's escrow lacks of so many tokens in all, as far as the key that sends has them.
+
+    Return what has been put into it ever.
+    """
+    await chain.await_pending()
+    there = await funded(chain, run)
+    owner, spender = chain.signer.address, chain.addresses.runs
+    held, allowed = await chain.call_all([token.balance_of(owner), token.allowance(owner, spender)])
+    missing = min(wei - there, held)
+    if missing <= 0:
+        return there
+    if allowed < missing:
+        await chain.send(token.approve(spender, missing))
+    await chain.send(runs.fund(run, missing))
+    failpoint("owner.funded")
+    return there + missing
+
+
+async def ensure_stock(chain: Chain) -> None:
+    """Draw tokens for an operator and deposit them: stakes, case fees and jury deposits come out of that balance."""
+    await chain.await_pending()
+    if await chain.call(registry.free_balance(chain.signer.address)):
+        return
+    held = await ensure_tokens(chain, 1)
+    if not held:
+        raise ChainError(f"{chain.signer.address} has no tokens left", hint="muster faucet, once a day")
+    await chain.deposit_with_permit(held)
+
+
+async def ensure_joined(chain: Chain, node: Signer, run: int, role: Role, *, draw_tip: bytes = NO_TIP) -> Status:
+    """Register a node of the operator that sends, with the node's consent, unless it ever was; return its status.
+
+    Where the run's owner keeps the list of validators, the operator must be on it.
+    """
+    await chain.await_pending()
+    found = await chain.call(registry.node(node.address))
+    if found.status == Status.NONE:
+        await ensure_stock(chain)
+        await chain.join(node, run, role, draw_tip=draw_tip)
+        return Status.ACTIVE
+    if (found.run, found.operator) != (run, chain.signer.address):
+        raise ConfigError(
+            f"{node.address} is a node of run {found.run} and of operator {found.operator}",
+            hint="a key serves in one run, once",
+        )
+    return found.status
+
+
+async def ensure_admitted(chain: Chain, run: int, operators: Sequence[str]) -> None:
+    """Put operators on the list of a run whose terms name the key that sends as admitter."""
+    await chain.await_pending()
+    listed = await chain.call_all([runs.is_admitted(run, one) for one in operators])
+    missing = [one for one, there in zip(operators, listed, strict=True) if not there]
+    await asyncio.gather(*(chain.send(runs.admit(run, one, True)) for one in missing))
+
+
+def require_faucet(amount: int, stakes: Sequence[int]) -> None:
+    """Raise ConfigError where a stake is more than the faucet gives: nobody could join in a day."""
+    if max(stakes) > amount:
+        raise ConfigError(
+            f"a stake of {Tokens(max(stakes))} is more than the faucet gives in a day, {Tokens(amount)}",
+            hint="a smaller stake, with less pay or fewer commitments an hour",
+        )
