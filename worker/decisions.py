@@ -78,6 +78,11 @@ class NodeState:
         return max(self.state.steps - 1 - behind, self.work.last_step, self.work.joined_step, 0)
 
     @property
+    def is_new(self) -> bool:
+        """Return whether this node has not joined yet, or joined and waits for its first step."""
+        return self.node.status == Status.NONE or self.work.joined_step >= self.state.steps
+
+    @property
     def worker(self) -> WorkerFacts:
         """Return what limits this worker, for `muster.protocol.work_rules` to judge."""
         work = self.work

@@ -44,14 +44,29 @@ class Producer:
         """Make the work of one index. Return why there is none to make, or ""."""
         facts = await self._context.facts()
         if reason := waiting_reason(facts):
+            if facts.is_new:  # an engine takes about as long to start as its first step to come
+                await self._start_engine()
             return reason
         index = next_to_make(facts.work.next, self._context.journal.indices(facts.work.next))
         if index is None:
             return "finished work waits for the chain"
+        if await self._start_engine():  # which takes so long that there may be newer weights already
+            return ""
         with self._newest.held() as fetched:
             if fetched is None or fetched.checkpoint.step < facts.oldest_step:
                 return f"the weights of step {facts.state.steps - 1} are not here yet"
             return await self._make(index, fetched, facts)
+
+    async def _start_engine(self) -> bool:
+        """Start the engine with the newest weights where it has none. Return whether it did."""
+        if self.weights.loaded is not None:
+            return False
+        with self._newest.held() as fetched:
+            if fetched is None:
+                return False
+            await self._get_rules(fetched.path)
+            await self.weights.load(fetched)
+        return True
 
     async def _make(self, index: int, fetched: FetchedStep, facts: NodeState) -> str:
         """Make the work of an index with this checkpoint. Return why that cannot be, or ""."""
@@ -59,10 +74,8 @@ class Producer:
         demand = await self._context.client.demand(self._context.run)
         if not demand.wanted:
             return f"no more work is wanted now: {demand.waiting_groups} groups wait for the trainer"
-        starting = self.weights.loaded is None
         await self.weights.load(fetched)
-        if not starting:  # starting an engine takes so long that there may be newer weights already
-            await self._produce(index, fetched, facts, tasks, rules)
+        await self._produce(index, fetched, facts, tasks, rules)
         return ""
 
     def close(self) -> None:

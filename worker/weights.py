@@ -110,6 +110,8 @@ class CurrentWeights:
         if self._engine is None:
             log.info("starting the engine", step=fetched.checkpoint.step)
             self._engine = await self._do(self._make_engine, fetched.path)
+            seconds = round(time.monotonic() - begun, 3)
+            log.info(telemetry.ENGINE_STARTED, step=fetched.checkpoint.step, seconds=seconds)
         else:
             await self._do(self._engine.load_weights, fetched.path)
             pause = time.monotonic() - begun

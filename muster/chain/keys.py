@@ -6,11 +6,13 @@ that nobody else may read. A raw key in a file is accepted on Anvil (31337) only
 
 from __future__ import annotations
 
+import errno
 import getpass
 import json
 import os
 import secrets
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -24,10 +26,18 @@ from eth_typing import ChecksumAddress
 
 from muster.constants import CHAIN_ANVIL
 from muster.errors import ConfigError, UsageError
+from muster.runtime.failpoints import failpoint
+from muster.runtime.files import sync
 from muster.runtime.secret_files import read_secret, read_small
 from muster.settings.schema import KeySettings
 
 MIN_PASSWORD_LENGTH: Final = 8
+
+PASSWORD_BYTES: Final = 24
+"""Of chance in a password that is made up."""
+
+NO_LINKS: Final = frozenset({errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK})
+"""What a file system answers that gives a file no second name."""
 
 
 class Signer:
@@ -105,19 +115,33 @@ def create_keystore(path: Path, password: str, *, iterations: int | None = None)
 
 def import_keystore(path: Path, signer: Signer, password: str, *, iterations: int | None = None) -> None:
     """Keep an existing key encrypted at `path`, which must not exist."""
-    if len(password) < MIN_PASSWORD_LENGTH:
-        raise UsageError("the password is too short", hint=f"use at least {MIN_PASSWORD_LENGTH} characters")
+    check_password(password)
     refuse_existing(path)
     write_secret(path, json.dumps(signer.encrypt(password, iterations=iterations)))
 
 
+def check_password(password: str) -> None:
+    """Raise UsageError for a password that protects no key."""
+    if len(password) < MIN_PASSWORD_LENGTH:
+        raise UsageError("the password is too short", hint=f"use at least {MIN_PASSWORD_LENGTH} characters")
+
+
 def ensure_keystore(path: Path, password_file: Path, *, iterations: int | None = None) -> Signer:
-    """Return the key at `path`; where there is none, make it, with a password of chance in a file of its own."""
-    if not path.exists():
-        password_file.unlink(missing_ok=True)  # of a keystore that was never made
-        write_secret(password_file, secrets.token_urlsafe(24))
-        return create_keystore(path, read_secret(password_file), iterations=iterations)
-    return load_keystore(path, read_secret(password_file))
+    """Return the key at `path`; where there is none, make it, after a password of chance in a file of its own.
+
+    A password that is there without its key is used: the key may only have been moved. Raises ConfigError where the key
+    is there and its password is not.
+    """
+    if not path.exists() and password_file.exists() and not password_file.stat().st_size:
+        password_file.unlink()  # nothing was ever encrypted with it
+    if not password_file.exists():
+        if path.exists():
+            hint = f"restore {password_file} from a backup"
+            raise ConfigError(f"{path} has lost its password: {password_file} is gone", hint=hint)
+        write_secret(password_file, secrets.token_urlsafe(PASSWORD_BYTES))
+    failpoint("keys.password")
+    password = read_secret(password_file)
+    return load_keystore(path, password) if path.exists() else create_keystore(path, password, iterations=iterations)
 
 
 def load_keystore(path: Path, password: str) -> Signer:
@@ -162,17 +186,36 @@ def read_password(path: Path | None, prompt: str) -> str:
 
 
 def write_secret(path: Path, text: str) -> None:
-    """Create a file with mode 0600 that did not exist before. Raises ConfigError when it does."""
+    """Create a file with mode 0600 that did not exist before. Raises ConfigError when it does.
+
+    It appears complete: a process that is killed meanwhile leaves no half of a key under this name.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    refuse_existing(path)
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)  # has mode 0600
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        _give_name(name, path)
+    finally:
+        Path(name).unlink(missing_ok=True)
+    sync(path.parent)
+
+
+def _give_name(name: str, path: Path) -> None:
+    """Give a file the name `path`. Raises ConfigError when there is something of that name."""
+    try:
+        os.link(name, path)
     except FileExistsError:
         refuse_existing(path)
         raise
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        refuse_existing(path)
+        os.rename(name, path)
 
 
 def refuse_existing(path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -13,6 +13,9 @@ from muster.errors import ConfigError, UsageError
 from muster.settings.schema import Settings
 from muster.settings.sources import URL_KEYS, known_keys, mask_setting, url_beside, value_of
 from muster.settings.toml import toml_value
+
+if TYPE_CHECKING:
+    from muster.clients.join import CheckedRun
 
 app = typer.Typer()
 
@@ -100,10 +103,16 @@ async def _joining(url: str, rpc_url: str | None, config: Path) -> tuple[dict[st
     from muster.clients.join import fetch_run
 
     found = await fetch_run(url, rpc_url)
-    preset = next((one for one in PRESETS.values() if one.get("chain.chain_id") == found.book.chain_id), {})
     addresses = f"addresses-{found.book.chain_id}-{found.book.runs[2:10].lower()}.json"
     found.book.keep(config.parent / addresses)
-    chosen = {
+    document = {"run": found.run, "chain_id": found.book.chain_id, "orchestrator": found.orchestrator}
+    return run_settings(found, addresses), document
+
+
+def run_settings(found: CheckedRun, addresses: str) -> dict[str, object]:
+    """Return the settings that lead to a run, by dotted key. `addresses`: its address book, beside the settings."""
+    preset = next((one for one in PRESETS.values() if one.get("chain.chain_id") == found.book.chain_id), {})
+    return {
         **preset,
         "run": found.run,
         "chain.rpc_url": found.rpc_url,
@@ -111,7 +120,6 @@ async def _joining(url: str, rpc_url: str | None, config: Path) -> tuple[dict[st
         "chain.addresses": addresses,
         "orchestrator.url": found.orchestrator,
     }
-    return chosen, {"run": found.run, "chain_id": found.book.chain_id, "orchestrator": found.orchestrator}
 
 
 def short_template(values: dict[str, object]) -> str:

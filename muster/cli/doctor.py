@@ -30,6 +30,8 @@ from muster.verification.devices import check_device, served_profiles
 
 MIN_DISK_BYTES: Final = 5 * 10**9
 MIN_MEMORY_BYTES: Final = 4 * 10**9
+ACCELERATORS: Final = (Path("/dev/nvidiactl"), Path("/dev/kfd"), Path("/dev/dxg"))
+"""Devices of kernels with NVIDIA's driver, with AMD's, and of Windows' subsystem for Linux."""
 
 app = typer.Typer()
 
@@ -67,11 +69,11 @@ async def doctor(
         return
     if model is not None or profile is not None:
         raise UsageError("--model and --profile say what --engine generates", hint="add --engine")
-    checks = [python(), packages(), await _guarded("contracts", contracts, session), foundry(), disk(), memory()]
-    checks += [await _guarded("scorer", scorer, session), await asyncio.to_thread(native)]
-    checks.append(await _guarded("settings", settings, session))
+    checks = [python(), packages(), await guarded("contracts", contracts, session), foundry(), disk(), memory()]
+    checks += [await guarded("scorer", scorer, session), await asyncio.to_thread(native)]
+    checks.append(await guarded("settings", settings, session))
     if checks[-1].state == "ok":
-        checks += [await _guarded(name, probe, session) for name, probe in PROBES.items()]
+        checks += [await guarded(name, probe, session) for name, probe in PROBES.items()]
     failed = any(check.state == "fail" for check in checks)
     session.result([asdict(check) for check in checks], _table(checks))
     if failed:
@@ -88,7 +90,8 @@ async def _engine(session: Session, model: Path | None, profile: str | None, row
         raise typer.Exit(EXIT_CHECK)
 
 
-async def _guarded(name: str, probe: Callable[[Session], Awaitable[Check]], session: Session) -> Check:
+async def guarded(name: str, probe: Callable[[Session], Awaitable[Check]], session: Session) -> Check:
+    """Return what a check found; one that raises has failed."""
     try:
         return await probe(session)
     except MusterError as error:
@@ -145,9 +148,10 @@ def foundry() -> Check:
         return Check("anvil", "warn", f"{error}; needed for a local swarm only", error.hint)
 
 
-def disk() -> Check:
-    free = shutil.disk_usage(Path.cwd()).free
-    text = f"{free / 1e9:.0f} GB free here"
+def disk(folder: Path | None = None) -> Check:
+    """Check that there is room for weights and rollouts in a folder, else in the current one."""
+    free = shutil.disk_usage(folder or Path.cwd()).free
+    text = f"{free / 1e9:.0f} GB free {folder or 'here'}"
     if free >= MIN_DISK_BYTES:
         return Check("disk", "ok", text)
     return Check("disk", "warn", text, f"free at least {MIN_DISK_BYTES / 1e9:.0f} GB: weights and rollouts need it")
@@ -246,7 +250,8 @@ async def orchestrator(session: Session) -> Check:
         async with httpx2.AsyncClient(timeout=5) as client:
             reply = await client.get(url)
     except httpx2.TransportError as error:
-        return Check("orchestrator", "fail", f"{url}: {error}", "check orchestrator.url; is it running?")
+        reason = str(error) or type(error).__name__  # a time-out has no text
+        return Check("orchestrator", "fail", f"{url}: {reason}", "check orchestrator.url; is it running?")
     if reply.status_code != 200:
         return Check("orchestrator", "fail", f"{url} answers {reply.status_code}: {reply.text[:200]}")
     try:
@@ -270,26 +275,38 @@ async def storage(session: Session) -> Check:
     return Check("storage", "ok", url)
 
 
-async def device(session: Session) -> Check:
-    """Check whether the run's verification profile allows this machine's kind of device. Only nodes need it."""
+def _device_kind() -> str:
+    """Return the kind of device that an engine would take, without torch where the kernel knows no accelerator."""
+    if not any(path.exists() for path in ACCELERATORS):
+        return "cpu"
+    from muster.models.numerics import device_kind
+
+    return device_kind()
+
+
+async def device(session: Session, folder: Path | None = None) -> Check:
+    """Check whether the run's verification profile allows this machine's kind of device. Only nodes need it.
+
+    `folder`: where a calibration of the run is kept.
+    """
     try:
         from muster.clients.run_data import fetch_profile
-        from muster.models.numerics import device_kind
+
+        kind = await asyncio.to_thread(_device_kind)
     except ImportError:
         return Check("device", "skip", "no torch; only an engine needs it")
-    kind = await asyncio.to_thread(device_kind)
     features = f" ({', '.join(read_features())})" if kind == "cpu" else ""
     text = f"{kind}{features}; serves {', '.join(served_profiles(kind)) or 'no profile'}"
     try:
         async with session.chain() as connection, session.orchestrator(connection) as client:
             terms = await connection.terms(session.settings.run)
-            profile = await fetch_profile(client, terms, session.settings.worker.state_dir / "doctor")
+            profile = await fetch_profile(client, terms, folder or session.settings.worker.state_dir / "doctor")
     except MusterError:
         return Check("device", "ok", text)
     try:
         check_device(profile, kind)
     except ConfigError as error:
-        return Check("device", "warn", f"{error}; a worker will not start", error.hint)
+        return Check("device", "warn", f"{error}; a node will not start", error.hint)
     return Check("device", "ok", f"{text}; run {session.settings.run} is judged by {profile.name}")
 
 

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -58,7 +58,7 @@ class LineFilter:
     def takes(self, line: dict[str, Any]) -> bool:
         level = line.get("level", "info")
         rank = LEVELS.index(level) if level in LEVELS else LEVELS.index("error")
-        return rank >= LEVELS.index(self.level) and not (self.since and _seconds(line) < self.since)
+        return rank >= LEVELS.index(self.level) and not (self.since and seconds_of(line) < self.since)
 
 
 @command(app, "logs")
@@ -119,7 +119,7 @@ def last_lines(path: Path, wanted: LineFilter, count: int) -> tuple[list[dict[st
         oldest = None
         with Tail(path, max(0, size - span)) as tail:
             for line in map(parsed, tail.read()):
-                oldest = oldest if oldest is not None else _seconds(line) or None
+                oldest = oldest if oldest is not None else seconds_of(line) or None
                 if wanted.takes(line):
                     found.append(line)
             end = tail.place
@@ -172,7 +172,7 @@ class Tail:
         while True:
             for line in self.read():
                 take(line)
-            if not self._replaced():
+            if not self.reopened():
                 pause(FOLLOW_SECONDS)
 
     def _open(self) -> bool:
@@ -186,7 +186,7 @@ class Tail:
         self._file.seek(max(0, self._start - 1))
         return True
 
-    def _replaced(self) -> bool:
+    def reopened(self) -> bool:
         """Return whether another file has taken this one's name, and open that; the old one has been read."""
         if self._file is None:
             return False
@@ -222,7 +222,7 @@ def parsed(data: bytes) -> dict[str, Any]:
     return found if isinstance(found, dict) else {"event": text}
 
 
-def shown(line: dict[str, Any]) -> str:
+def shown(line: Mapping[str, Any]) -> str:
     """Return a line for people: its time in UTC, the process, the event and its values; then an exception's lines.
 
     What could steer a terminal, or turn the direction of writing, is shown escaped.
@@ -240,7 +240,7 @@ def escaped(text: str) -> str:
     return printable(text if len(text) <= MAX_SHOWN else text[:MAX_SHOWN] + "…")
 
 
-def _seconds(line: dict[str, Any]) -> float:
+def seconds_of(line: dict[str, Any]) -> float:
     """Return the Unix seconds of a line; 0 where it has no time."""
     try:
         found = datetime.fromisoformat(str(line.get("time", "")))

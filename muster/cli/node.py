@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
-import unicodedata
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -15,14 +13,13 @@ from eth_utils.address import is_address, to_checksum_address
 
 from muster.chain.client import Chain
 from muster.cli import nodes
-from muster.cli.session import Options, Session, as_table, command, wallet_path
+from muster.cli.node_status import pending_of
+from muster.cli.session import Options, Session, as_table, command, nodes_folder, wallet_path
 from muster.cli.wallet import read_address
 from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs
 from muster.contracts.registry import Registered, Role, Status
 from muster.errors import MusterError, UsageError
-from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, NodeName, name_problem
-from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.runtime.units import Ether, Tokens
 
 app = typer.Typer()
@@ -31,9 +28,6 @@ AT_ONCE: Final = 4
 """Nodes that are asked about at the same time."""
 
 MAX_NODES: Final = 1_000
-NAME_HINT: Final = (
-    f"choose up to {MAX_NAME} letters, digits, single spaces and {' '.join(NAME_SIGNS)}, with a letter or digit in it"
-)
 REPORT_SECONDS: Final = 10.0
 """Longest wait for an orchestrator's report."""
 
@@ -85,11 +79,8 @@ async def name_node(
     node: nodes.NodeOption = None,
 ) -> None:
     """Name a node on the run's page, signed by its operator; "" removes the name. It can be changed once a minute."""
-    # 1. What it is to be called, in the one form that Unicode has for each letter.
-    name = unicodedata.normalize("NFKC", name).strip()
-    if problem := name_problem(name):
-        raise UsageError(f"the name {name!r} {problem}", hint=NAME_HINT)
-    address = await nodes.address_of(session, node)
+    # 1. What it is to be called.
+    name, address = nodes.plain_name(name), await nodes.address_of(session, node)
 
     # 2. Whose node it is, on chain.
     async with session.operator() as chain:
@@ -111,10 +102,7 @@ async def name_node(
         if not session.preview(f"Name a node of run {found.run}", shown):
             session.result({"dry_run": True, **document}, "nothing was sent")
             return
-        where, seconds = session.settings.orchestrator.url, session.settings.chain.timeout_seconds
-        async with OrchestratorClient.on_chain(where, chain, operator, timeout=seconds) as client:
-            unsigned = NodeName(**document, named=int(time.time()), signature=UNSIGNED)
-            await client.name_node(sign_message(operator, client.domain, unsigned))
+        await nodes.announce_name(session, chain, found.run, address, name)
     session.result(document)
 
 
@@ -128,7 +116,7 @@ def settings_files(session: Session, configs: Sequence[Path], folder: Path | Non
 
     Raises UsageError where there is none, and for more than MAX_NODES.
     """
-    place = (folder or Path.home() / ".muster" / "nodes").expanduser()
+    place = (folder or nodes_folder()).expanduser()
     found = list(dict.fromkeys(configs))
     if not found:
         found = [*sorted(place.glob("*.toml")), *sorted(place.glob("*/muster.toml"))]
@@ -205,8 +193,7 @@ async def _read(chain: Chain, client: OrchestratorClient, row: NodeRow, served: 
     except (MusterError, TimeoutError) as error:
         return replace(row, remark="; ".join(filter(None, [row.remark, f"no report: {error or 'no answer'}"])))
     rejected = sum(report.rejected.values())
-    pending = max(0, report.commitments - report.accepted - rejected)
-    return replace(row, accepted=report.accepted, pending=pending, rejected=rejected)
+    return replace(row, accepted=report.accepted, pending=pending_of(report), rejected=rejected)
 
 
 def _for_people(row: NodeRow) -> dict[str, Any]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+import time
+import unicodedata
+from dataclasses import dataclass
+from typing import Annotated, Any, Final
 
 import typer
 from eth_utils.address import is_address, to_checksum_address
@@ -12,16 +15,23 @@ from muster.chain.client import NO_TIP, Chain
 from muster.chain.types import TxRequest
 from muster.cli.session import Session, parse_tokens, wallet_keys
 from muster.cli.wallet import read_address
+from muster.clients.orchestrator import OrchestratorClient
 from muster.contracts import registry, runs, token
 from muster.contracts.registry import Node, Role
 from muster.errors import ConfigError, MusterError, UsageError
+from muster.protocol.announcements import MAX_NAME, NAME_SIGNS, NodeName, name_problem
+from muster.protocol.eip712 import UNSIGNED, sign_message
 from muster.protocol.messages import NodeReport
+from muster.protocol.terms import Terms
 from muster.runtime.units import Ether, Moment, Tokens
 
 NodeOption = Annotated[
     str | None, typer.Option("--node", help="Address, wallet name or path of the node; else the key of the settings.")
 ]
 GasOption = Annotated[str, typer.Option("--gas", help="Ether the node's key should hold for its transactions.")]
+NAME_HINT: Final = (
+    f"choose up to {MAX_NAME} letters, digits, single spaces and {' '.join(NAME_SIGNS)}, with a letter or digit in it"
+)
 RunOption = Annotated[int | None, typer.Option("--run", help="Number of the run; else that of the settings.")]
 
 
@@ -33,6 +43,63 @@ async def address_of(session: Session, node: str | None) -> str:
     if keys.keystore is not None:
         return await asyncio.to_thread(read_address, keys.keystore)
     return (await session.signer(node)).address
+
+
+@dataclass(frozen=True)
+class Joining:
+    """What joining a run takes, before anything is sent. Tokens and ether are in wei."""
+
+    run: int
+    role: Role
+    work_class: int
+    node: str
+    operator: str
+    terms: Terms
+    stake: int
+    held: int
+    """Tokens of the operator: its free balance in the Registry, and its wallet."""
+    short: int
+    """Ether that the node's key lacks."""
+    validators: int
+    """Active ones of the run."""
+
+    @property
+    def at_stake(self) -> dict[str, object]:
+        """Return what a person should see before it joins."""
+        return {
+            "node": self.node,
+            "stake": f"{Tokens(self.stake)}, of which a conviction takes {self.terms.slash_bps / 100:g}%",
+            "unbonding": "the stake comes back some days after you retire; see docs/trust.md",
+            "validators": f"{self.validators} active; their majority decides cases",
+            "gas": f"{Ether(self.short)} to the node's key",
+        }
+
+
+async def prepare_join(
+    chain: Chain, node: str, operator: str, run: int, role: Role, gas: int, *, work_class: int = 0
+) -> Joining:
+    """Read what joining takes. `gas`: wei that the node's key should hold. Raises as `Chain.served_terms`."""
+    terms = await chain.served_terms(run)
+    free, wallet = await chain.call_all([registry.free_balance(operator), token.balance_of(operator)])
+    return Joining(
+        run=run,
+        role=role,
+        work_class=work_class,
+        node=node,
+        operator=operator,
+        terms=terms,
+        stake=terms.worker_stake if role == Role.WORKER else terms.validator_stake,
+        held=free + wallet,
+        short=max(0, gas - await chain.eth_balance(node)),
+        validators=(await chain.call(runs.run_state(run))).validators,
+    )
+
+
+async def send_gas(session: Session, chain: Chain, node: str, wei: int) -> None:
+    """Send ether to a node's key."""
+    assert chain.sender is not None
+    mined = await chain.sender.send(TxRequest(node, b"", "gas for the node", wei))
+    session.note(f"sent {Ether(wei)} to {node} in 0x{mined.hash.hex()}")
 
 
 async def join(
@@ -52,37 +119,45 @@ async def join(
         cold, hot = chain.signer, await session.signer(node, session.settings.keys.password_file if node else None)
 
         # 2. Check that the operator can pay the stake, and find what the node's key lacks for gas.
-        terms = await chain.served_terms(run)
-        stake = terms.worker_stake if role.name == "WORKER" else terms.validator_stake
-        held = await chain.call(registry.free_balance(cold.address)) + await chain.call(token.balance_of(cold.address))
-        if held < stake:
+        joining = await prepare_join(chain, hot.address, cold.address, run, role, wanted)
+        if joining.held < joining.stake:
             hint = f"muster faucet --wallet {session.options.operator}"
-            raise UsageError(f"the stake is {Tokens(stake)} and {cold.address} has {Tokens(held)}", hint=hint)
-        short = max(0, wanted - await chain.eth_balance(hot.address))
+            has = f"{cold.address} has {Tokens(joining.held)}"
+            raise UsageError(f"the stake is {Tokens(joining.stake)} and {has}", hint=hint)
 
         # 3. Show what is at stake, ask, register.
-        at_stake = {
-            "node": hot.address,
-            "stake": f"{Tokens(stake)}, of which a conviction takes {terms.slash_bps / 100:g}%",
-            "unbonding": "the stake comes back some days after you retire; see docs/trust.md",
-            "validators": f"{(await chain.call(runs.run_state(run))).validators} active; their majority decides cases",
-            "gas": f"{Ether(short)} to the node's key",
-        }
         document = {"run": run, "role": role.name.lower(), "node": hot.address, "operator": cold.address}
         done = await session.spend(
             chain,
             f"Join run {run} as a {role.name.lower()}",
-            at_stake,
+            joining.at_stake,
             lambda chain: chain.join(hot, run, role, work_class=work_class, draw_tip=draw_tip),
-            document | {"stake": Tokens(stake)},
-            sends=short,
+            document | {"stake": Tokens(joining.stake)},
+            sends=joining.short,
         )
 
         # 4. Send the gas.
-        if done is not None and short:
-            assert chain.sender is not None
-            mined = await chain.sender.send(TxRequest(hot.address, b"", "gas for the node", short))
-            session.note(f"sent {Ether(short)} to {hot.address} in 0x{mined.hash.hex()}")
+        if done is not None and joining.short:
+            await send_gas(session, chain, hot.address, joining.short)
+
+
+def plain_name(name: str) -> str:
+    """Return a node's name in the one form that Unicode has for each letter. Raises UsageError for none that may be."""
+    plain = unicodedata.normalize("NFKC", name).strip()
+    if problem := name_problem(plain):
+        raise UsageError(f"the name {plain!r} {problem}", hint=NAME_HINT)
+    return plain
+
+
+async def announce_name(session: Session, chain: Chain, run: int, node: str, name: str) -> None:
+    """Tell the orchestrator what a node is called, signed by its operator: the chain's signer.
+
+    Raises as `OrchestratorClient.name_node`.
+    """
+    where, seconds = session.settings.orchestrator.url, session.settings.chain.timeout_seconds
+    async with OrchestratorClient.on_chain(where, chain, chain.signer, timeout=seconds) as client:
+        unsigned = NodeName(run=run, node=node, name=name, named=int(time.time()), signature=UNSIGNED)
+        await client.name_node(sign_message(chain.signer, client.domain, unsigned))
 
 
 async def registered(chain: Chain, address: str) -> Node:

@@ -56,26 +56,29 @@ class SystemctlError(UnreachableError):
 @command(app, "install", spends=True)
 async def install(session: Session, role: RoleOption = None, name: NameOption = None) -> None:
     """Write a systemd user unit for the node of the settings file, and start it. --dry-run prints the unit."""
+    _check_path(config_of(session))
+    installed = await install_unit(session, role or await registered_role(session), name)
+    session.result(installed, str(installed["text"]).rstrip("\n") if session.options.dry_run else None)
+
+
+async def install_unit(session: Session, role: ServiceRole, name: str | None = None) -> dict[str, Any]:
+    """Write a unit for the node of the settings file and start it, or only make its text; return what was done."""
     config = config_of(session)
-    _check_path(config)
-    chosen = role or await registered_role(session)
-    if chosen != KEYLESS:
+    if role != KEYLESS:
         check_unattended(session)
-    unit = unit_name(name or session.settings.name or chosen)
-    text = unit_text(chosen, unit, config, Path(sys.executable), run=session.settings.run)
+    unit = unit_name(name or session.settings.name or role)
+    text = unit_text(role, unit, config, Path(sys.executable), run=session.settings.run)
     path = unit_folder() / unit
     if session.options.dry_run:
-        session.result({"dry_run": True, "unit": unit, "path": path, "text": text}, text.rstrip("\n"))
-        return
+        return {"dry_run": True, "unit": unit, "path": path, "text": text}
     check_ours(path, text)
     for source in from_environment(session):
         session.note(f"warning: {source} is set in this shell only: the service will not see it. Put it into {config}")
     write_atomically(path, text)
     session.note(f"wrote {path}")
-    commands = [["daemon-reload"], ["enable", "--now", unit]]
-    started = manage(session, commands)
+    started = manage(session, [["daemon-reload"], ["enable", "--now", unit]])
     session.note(linger_hint())
-    session.result({"unit": unit, "role": chosen, "path": path, "config": config, "started": started})
+    return {"unit": unit, "role": role, "path": path, "config": config, "started": started}
 
 
 @command(app, "uninstall", spends=True)

@@ -231,6 +231,11 @@ def wallet_folder() -> Path:
     return Path.home() / ".muster" / "keys"
 
 
+def nodes_folder() -> Path:
+    """Return the folder of this machine's nodes, each in a folder of its name."""
+    return Path.home() / ".muster" / "nodes"
+
+
 def wallet_path(wallet: str) -> Path:
     """Return a wallet's file: a bare word is a name in the wallet folder, anything else a path."""
     path = Path(wallet).expanduser()

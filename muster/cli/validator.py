@@ -9,12 +9,11 @@ import typer
 
 from muster.chain.draw_secret import create_draw_secret, draw_tip
 from muster.cli import nodes, watching
+from muster.cli.node_status import ValidatorStatus
 from muster.cli.nodes import GasOption, NodeOption, RunOption
 from muster.cli.session import Session, as_table, command
 from muster.cli.watching import WatchOption
-from muster.contracts.court import CaseOpened, CaseResolved
 from muster.contracts.registry import Role
-from muster.contracts.runs import HourSealed
 from muster.settings.schema import ValidatorSettings
 from muster.verification.sample_policy import detection, detection_over, false_rows, sample_size
 
@@ -47,25 +46,11 @@ def run(session: Session) -> None:
 async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
     """Show what a validator has at stake, what it sealed, and the cases it opened."""
     address = await nodes.address_of(session, node)
+    validator = ValidatorStatus(address)
     if watch:
-        await watching.watch(session, lambda session: _status(session, address))
-    session.result(await _status(session, address))
-
-
-async def _status(session: Session, address: str) -> dict[str, Any]:
-    async with session.chain() as chain:
-        document = await nodes.base_status(session, chain, address)
-        kinds = [CaseOpened, CaseResolved, HourSealed]
-        events = await chain.events(kinds, chain.addresses.from_block, (await chain.head()).number)
-    opened = {one.case_id for one in events if isinstance(one, CaseOpened) and one.challenger == address}
-    won = [one for one in events if isinstance(one, CaseResolved) and one.case_id in opened]
-    seals = [one for one in events if isinstance(one, HourSealed) and one.validator == address]
-    return document | {
-        "cases_opened": len(opened),
-        "cases_won": sum(one.outcome.name == "GUILTY" for one in won),
-        "hours_sealed": len(seals),
-        "last_sealed_hour": max((one.hour for one in seals), default=None),
-    }
+        log_file = session.settings.log.file if node is None else None
+        await watching.watch(session, validator.read, log_file=log_file)
+    session.result(await validator.read(session))
 
 
 @command(app, "verify")

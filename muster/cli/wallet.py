@@ -30,7 +30,7 @@ PasswordFile = Annotated[
 def new(session: Session, wallet: Wallet, password_file: PasswordFile = None) -> None:
     """Make a new key and keep it encrypted."""
     refuse_existing(path := wallet_path(wallet))
-    signer = create_keystore(path, _new_password(password_file))
+    signer = create_keystore(path, new_password(password_file))
     session.result(
         {"address": signer.address, "keystore": str(path)},
         f"{signer.address}\nkept in {path}; nobody can recover it without the file and its password: back up both",
@@ -43,7 +43,7 @@ def import_(session: Session, wallet: Wallet, password_file: PasswordFile = None
     refuse_existing(path := wallet_path(wallet))
     text = getpass.getpass("Private key: ") if sys.stdin.isatty() else sys.stdin.read(1024)
     signer = Signer.from_key(text.strip())
-    import_keystore(path, signer, _new_password(password_file))
+    import_keystore(path, signer, new_password(password_file))
     session.result({"address": signer.address, "keystore": str(path)}, f"{signer.address}\nkept in {path}")
 
 
@@ -126,7 +126,8 @@ def read_address(path: Path) -> str:
         raise ConfigError(f"{path} is not a keystore v3 file", hint=f"muster wallet import {path}") from error
 
 
-def _new_password(password_file: Path | None) -> str:
+def new_password(password_file: Path | None) -> str:
+    """Return the password of a new key, from a file or asked for twice. Raises UsageError, ConfigError."""
     if password_file is not None:
         return read_secret(password_file)
     if not sys.stdin.isatty():

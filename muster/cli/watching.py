@@ -7,13 +7,17 @@ import io
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Annotated, Any, Final, Never
+from pathlib import Path
+from typing import Annotated, Any, Final, Never, Self
 
 import typer
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from muster.cli.logs import FIRST_BYTES, Tail, parsed, seconds_of
+from muster.cli.node_log import NodeLog
+from muster.cli.node_view import node_rows, picture
 from muster.cli.session import PLAIN_WIDTH, Session, as_table
 from muster.errors import MusterError, UsageError
 from muster.runtime.units import Moment
@@ -33,15 +37,16 @@ async def watch(
     read: Callable[[Session], Awaitable[Status]],
     *,
     seconds: float = WATCH_SECONDS,
+    log_file: Path | None = None,
 ) -> Never:
     """Show what `read` returns, every so many seconds, until interrupted; what fails meanwhile is shown below it.
 
-    `read` gets a session whose notes are shown below as well. Raises UsageError with --json, and the first reading's
-    error.
+    `read` gets a session whose notes are shown below as well. `log_file`: that of the node's process, where it is here.
+    Raises UsageError with --json, and the first reading's error.
     """
     if session.options.json:
         raise UsageError("--json prints one document, and --watch never ends", hint="leave out one of them")
-    status, notes = await _read(session, read)
+    status, notes = await read_quietly(session, read)
     out = Console(highlight=False, width=None if sys.stdout.isatty() else PLAIN_WIDTH)
     if not sys.stdout.isatty():
         while True:
@@ -49,14 +54,61 @@ async def watch(
             sys.stdout.flush()
             await asyncio.sleep(seconds)
             status, notes = await _read_again(session, read, status)
-    with Live(_shown(status, notes), console=out, auto_refresh=False) as live:
+    read_at = time.monotonic()
+    title = f"{status['role']} {status['node']} of run {status['run']}"
+
+    def draw() -> RenderableType:
+        rows = node_rows(status, log.read(), now=time.time(), elapsed=time.monotonic() - read_at)
+        return picture(title, rows, log.node, notes)
+
+    with LogFile(log_file) as log, live(out, draw) as shown:
         while True:
-            await asyncio.sleep(seconds)
+            for _ in range(max(1, round(seconds))):
+                shown.refresh()
+                await asyncio.sleep(min(1.0, seconds))
             status, notes = await _read_again(session, read, status)
-            live.update(_shown(status, notes), refresh=True)
+            read_at = time.monotonic()
 
 
-async def _read(session: Session, read: Callable[[Session], Awaitable[Status]]) -> tuple[Status, str]:
+def live(console: Console, draw: Callable[[], RenderableType]) -> Live:
+    """Return what shows a picture on a terminal, anew with each `refresh`: no thread draws by itself."""
+    return Live(console=console, get_renderable=draw, auto_refresh=False)
+
+
+class LogFile:
+    """Follows the log of a node's process; without a path there is nothing in it."""
+
+    def __init__(self, path: Path | None, start: int | None = None) -> None:
+        """`start`: the byte to begin at; None: with the last lines."""
+        self.node = NodeLog()
+        self._tail: Tail | None = None
+        if path is not None:
+            self._tail = Tail(path, max(0, log_size(path) - FIRST_BYTES) if start is None else start)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._tail is not None:
+            self._tail.__exit__()
+
+    def read(self) -> NodeLog:
+        """Read what was written since the last time; return what is known from all lines."""
+        while self._tail is not None:
+            for line in map(parsed, self._tail.read()):
+                self.node.take(line, seconds_of(line))
+            if not self._tail.reopened():
+                break
+        return self.node
+
+
+def log_size(path: Path | None) -> int:
+    """Return the bytes of a log; 0 where there is none."""
+    return path.stat().st_size if path is not None and path.exists() else 0
+
+
+async def read_quietly(session: Session, read: Callable[[Session], Awaitable[Status]]) -> tuple[Status, str]:
+    """Return a status, and the notes that reading it made."""
     notes = io.StringIO()
     quiet = Session(session.options, dict(session.overrides), Console(file=notes, highlight=False, width=PLAIN_WIDTH))
     return await read(quiet), notes.getvalue()
@@ -67,7 +119,7 @@ async def _read_again(
 ) -> tuple[Status, str]:
     """Read once more; where that fails, return what was read before, and why."""
     try:
-        return await _read(session, read)
+        return await read_quietly(session, read)
     except MusterError as error:
         return before, f"not read again: {error}\n"
 

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from muster.chain.client import Chain
 from muster.cli import nodes, watching
+from muster.cli.node_status import WorkerStatus
 from muster.cli.nodes import GasOption, NodeOption, RunOption
 from muster.cli.session import Session, as_table, command
 from muster.cli.watching import WatchOption
@@ -54,36 +55,11 @@ def run(session: Session) -> None:
 async def status(session: Session, node: NodeOption = None, watch: WatchOption = False) -> None:
     """Show what a worker has done, what was rejected, what it earned and what can be claimed."""
     address = await nodes.address_of(session, node)
+    worker = WorkerStatus(address)
     if watch:
-        await watching.watch(session, lambda session: _status(session, address))
-    session.result(await _status(session, address))
-
-
-async def _status(session: Session, address: str) -> dict[str, Any]:
-    async with session.chain() as chain:
-        document = await nodes.base_status(session, chain, address) | await _earnings(session, chain, address)
-        report = await nodes.report_of(session, chain, address)
-    if report is not None:
-        document |= {"rollouts": report.rollouts, "accepted": report.accepted, "rejected": report.rejected}
-        if report.blocked:
-            document["waits_because"] = report.blocked
-    return document
-
-
-async def _earnings(session: Session, chain: Chain, address: str) -> dict[str, Any]:
-    work = await chain.call(runs.work(address))
-    _, claimable = await chain.call(runs.claimable(address))
-    document: dict[str, Any] = {
-        "commitments": work.next,
-        "settled": work.settled,
-        "pay_per_commitment": Tokens(work.pay),
-        "in_window": Tokens((work.next - work.settled) * work.pay),
-        "claimable": Tokens(claimable),
-        "open_cases": work.open_cases,
-    }
-    if work.next > work.settled:
-        document["next_matures_at"] = Moment(await chain.call(runs.matures_at(address, work.settled)))
-    return document
+        log_file = session.settings.log.file if node is None else None
+        await watching.watch(session, worker.read, log_file=log_file)
+    session.result(await worker.read(session))
 
 
 @command(app, "why")

@@ -7,8 +7,9 @@ version knows. The endpoint of a public chain is never taken from the document: 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 from eth_utils.address import to_checksum_address
@@ -21,11 +22,14 @@ from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, PUBLIC_RPC_URLS
 from muster.contracts import runs
 from muster.contracts.abi import CONTRACTS
-from muster.errors import ConfigError, MismatchError
+from muster.errors import CheckError, ConfigError, MalformedError, MismatchError, UsageError
 from muster.protocol.eip712 import Domain, recover_signer
 from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
 from muster.settings.schema import ChainSettings, is_loopback
+
+MAX_PATH: Final = 4
+"""Parts of an address's path that may be an orchestrator's base: each is one more question."""
 
 
 @dataclass(frozen=True)
@@ -40,14 +44,55 @@ class CheckedRun:
 
 
 async def fetch_run(url: str, rpc_url: str | None = None, *, seconds: float = 30) -> CheckedRun:
-    """Fetch the document from an orchestrator's base URL and check it.
+    """Fetch the document from an orchestrator's base URL, or the address of one of its pages, and check it.
 
-    `rpc_url`: the endpoint to check it by, instead of the one that is known. Raises UnreachableError
-    when orchestrator or endpoint do not answer, and what `check_run` raises.
+    `rpc_url`: the endpoint to check it by, instead of the one that is known. Raises UsageError for what is no URL,
+    UnreachableError when orchestrator or endpoint do not answer, and what `check_run` raises.
     """
-    async with OrchestratorClient(url, chain_id=CHAIN_ANVIL, registry=NOBODY, timeout=seconds) as client:
-        document = await client.join_document()
+    document = await _fetch_document(base_urls(url), seconds)
     return await check_run(document, rpc_url, host=urlsplit(url).hostname or "", seconds=seconds)
+
+
+async def _fetch_document(urls: Sequence[str], seconds: float) -> JoinDocument:
+    """Return the first document that one of these base URLs answers with. Raises what the first one raised."""
+    first: CheckError | None = None
+    for url in urls:
+        try:
+            async with OrchestratorClient(url, chain_id=CHAIN_ANVIL, registry=NOBODY, timeout=seconds) as client:
+                return await client.join_document()
+        except CheckError as error:  # no document here; behind a proxy the base has a path
+            first = first or error
+    assert first is not None
+    raise CheckError(
+        f"there is no run at {urls[0]}: {first}", hint="copy the address from the join box of the run's page"
+    ) from first
+
+
+def is_plain(url: str) -> bool:
+    """Return whether a URL has only letters that a settings file and a terminal take as they are."""
+    return url.isascii() and url.isprintable() and not set(url) & set(" \"'\\<>")
+
+
+def base_urls(url: str) -> list[str]:
+    """Return the base URLs that the address of an orchestrator's page may have, the shortest first.
+
+    Pages have paths below the base, and behind a proxy the base has a path too. Raises UsageError for what is no URL.
+    """
+    hint = "copy it from the join box of the run's page: it begins with http:// or https://"
+    try:
+        parts = urlsplit(url.strip())
+        host, _ = parts.hostname, parts.port
+    except ValueError:
+        raise UsageError(f"{url!r} is no URL", hint=hint) from None
+    if parts.scheme not in ("http", "https") or not host:
+        raise UsageError(f"{url!r} is no URL of an orchestrator", hint=hint)
+    if parts.username is not None:
+        raise UsageError("the URL of an orchestrator has no user name or password", hint=hint)
+    if not is_plain(url.strip()):
+        raise UsageError(f"{url!r} is no URL", hint=hint)
+    names = [name for name in parts.path.split("/") if name][:MAX_PATH]
+    base = f"{parts.scheme}://{parts.netloc}"
+    return ["/".join([base, *names[:count]]) for count in range(len(names) + 1)]
 
 
 async def check_run(
@@ -56,8 +101,12 @@ async def check_run(
     """Raise unless contracts, run and signature are what the document says. `host`: the one that it came from.
 
     ConfigError without an endpoint, WrongChainError where it serves another chain, MismatchError where the code on
-    chain is not that of this version, there is no such run, or another key than the run's storage key signed.
+    chain is not that of this version, there is no such run, or another key than the run's storage key signed,
+    MalformedError for an orchestrator that no URL can be.
     """
+    for what, url in (("orchestrator", document.orchestrator), ("endpoint", document.rpc_url)):
+        if not is_plain(url):
+            raise MalformedError(f"the document names no URL as its {what}: {url!r}")
     # 1. The endpoint that everything is checked by.
     endpoint = rpc_url or endpoint_of(document, host)
 

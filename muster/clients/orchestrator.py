@@ -12,9 +12,9 @@ from typing import Any, Final
 from muster.clients.transport import SignedClient, parse_answer
 from muster.constants import MAX_EVIDENCE_BYTES, MAX_FILE_BYTES
 from muster.contributions.pack import MAX_PACK_BYTES
-from muster.errors import MalformedError, MismatchError
+from muster.errors import MalformedError, MismatchError, RefusedError
 from muster.grading.envelope import KeyExchange, about_master, open_master
-from muster.protocol.announcements import BenchmarkScore, MachineReport, NodeName
+from muster.protocol.announcements import BenchmarkScore, DayEarnings, MachineReport, NodeName
 from muster.protocol.hashes import content_hash, hex_hash
 from muster.protocol.messages import (
     AcceptedCommitment,
@@ -185,8 +185,17 @@ class OrchestratorClient(SignedClient):
         return await self._get(NodeReport, f"/v1/nodes/{address}")
 
     async def join_document(self) -> JoinDocument:
-        """Return where the orchestrator's run is. Check it with `muster.clients.join.check_join`."""
+        """Return where the orchestrator's run is. Check it with `muster.clients.join.check_run`."""
         return await self._get(JoinDocument, "/v1/join")
+
+    async def earnings(self, run: int) -> DayEarnings | None:
+        """Return what the workers of a run made in the last day; None where the orchestrator does not serve it."""
+        try:
+            return await self._get(DayEarnings, f"/v1/runs/{run}/earnings")
+        except RefusedError as error:
+            if error.status == 404:
+                return None
+            raise
 
     async def run_info(self, run: int) -> RunDescription:
         """Return terms, addresses, relays and files of a run: all a newcomer needs."""

@@ -34,6 +34,12 @@ POINTS: Final = frozenset(
         "shardcast.shard_made",  # a shard has been made out of a difference, others have not
         "shardcast.published_whole",  # a step is published, its difference is not, and the index names neither
         "orchestrator.uploading",  # an upload's body is half read
+        "keys.password",  # the password of a key is on disk, the key is not
+        "up.key",  # the node's key is on disk, its settings are not
+        "up.prepared",  # everything is on disk, nothing is on chain
+        "up.started",  # the node's process runs, nothing is on chain
+        "up.drawn",  # the operator has tokens, nothing is staked
+        "up.joined",  # the stake is locked, the node's key has no gas
         "owner.deployed",  # the contracts are on chain, and nothing of a run is
         "owner.created",  # the run is on chain, its folder does not say so yet
         "owner.funded",  # the escrow is funded, the folder does not say so yet

@@ -6,7 +6,8 @@ Every process calls `configure` once, first thing. A log call names an event and
     log.info("committed", step=3, index=7)
 
 It becomes one JSON line in the process's log file (for machines, and for `muster swarm`), and one short line on
-stderr (for people). stdout is never written to. Third parties' loggers are kept to warnings.
+stderr (for people). stdout is never written to. Third parties' loggers are kept to warnings, and their lines name them
+(`logger`).
 
 Metrics share the prefix `muster_`, use base units (seconds, bytes), and never carry an address as a label.
 """
@@ -48,6 +49,8 @@ WEIGHTS_ARRIVED: Final = "weights arrived"
 WEIGHTS_LOADED: Final = "weights loaded"
 """Events of a worker's log that a swarm's report reads: how long weights travelled (`seconds`), how much of that the
 engine generated (`generating`), and how long it paused to take them."""
+ENGINE_STARTED: Final = "engine started"
+"""Event of a worker's log: its engine can generate from now on."""
 
 _SHARED: Final[list[Processor]] = [
     structlog.contextvars.merge_contextvars,
@@ -119,7 +122,7 @@ def _json_file(path: Path) -> logging.Handler:
 
 def _formatter(renderer: Processor) -> logging.Formatter:
     return structlog.stdlib.ProcessorFormatter(
-        foreign_pre_chain=[*_SHARED, structlog.processors.format_exc_info],
+        foreign_pre_chain=[*_SHARED, structlog.stdlib.add_logger_name, structlog.processors.format_exc_info],
         processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
     )
 

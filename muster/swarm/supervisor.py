@@ -27,7 +27,7 @@ from muster.swarm.processes import Child, leader
 from muster.swarm.state import SwarmState, check_free, remove_state
 
 BACK_OFF: Final = (0.5, 1.0, 2.0, 4.0, 8.0)
-"""Seconds before each restart; as many restarts as there are entries."""
+"""Seconds before each restart of a swarm's process; as many restarts as there are entries."""
 
 STEADY_SECONDS: Final = 600.0
 """Earlier deaths of a process no longer count once it has run for so long."""
@@ -62,6 +62,8 @@ class ProcessSpec:
     nice: int = 0
     """On top of the supervisor's own."""
     restarts: int = len(BACK_OFF)
+    back_off: tuple[float, ...] = BACK_OFF
+    """Seconds before each restart; the last holds for all that follow."""
     final_statuses: tuple[int, ...] = ()
     """Exit statuses that mean it has nothing left to do: it is not started again, and nothing is wrong."""
     essential: bool = True
@@ -199,7 +201,7 @@ class Supervisor:
             deaths = 1 if time.monotonic() - begun > STEADY_SECONDS else deaths + 1
             if deaths > spec.restarts or status == ConfigError.exit_code:
                 break  # settings that cannot work now cannot work after a restart
-            await asyncio.sleep(BACK_OFF[min(deaths, len(BACK_OFF)) - 1])
+            await asyncio.sleep(spec.back_off[min(deaths, len(spec.back_off)) - 1])
             child = self._spawn(spec)
             self.restarts[spec.name] = self.restarts.get(spec.name, 0) + 1
             self.on_event(ProcessEvent("restarted", spec.name, {"attempt": deaths}))

@@ -55,6 +55,9 @@ async def test_a_volunteer_follows_the_page(world: World, tmp_path: Path) -> Non
     async def say(*words: object, status: int = 0) -> Any:
         return await asyncio.to_thread(lambda: machine.json(*words, status=status))
 
+    rehearsed = await say("up", f"{world.orchestrator.url}/join", "--dry-run")
+    assert (rehearsed["run"], rehearsed["node"], rehearsed["steps"]["join"]) == (run_fixture.run, None, True)
+    assert not (machine.home / ".muster").exists(), "the long way begins with nothing"
     cold = (await say("wallet", "new", "operator", *password))["address"]
     hot = (await say("wallet", "new", "worker-1", *password))["address"]
     await say("config", "init", "--network", "local")

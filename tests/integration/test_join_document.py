@@ -15,7 +15,7 @@ from benchmarks.testbed.run_fixture import Orchestrator, RunFixture
 from muster.clients.join import check_run, endpoint_of
 from muster.clients.orchestrator import OrchestratorClient
 from muster.constants import CHAIN_ANVIL, CHAIN_BASE_SEPOLIA
-from muster.errors import ConfigError, MismatchError
+from muster.errors import ConfigError, MalformedError, MismatchError
 from muster.protocol.eip712 import Domain, sign_message
 from muster.protocol.messages import JoinDocument
 from muster.protocol.terms_file import NOBODY
@@ -75,6 +75,9 @@ async def test_what_the_document_says_is_checked_on_chain(place: tuple[RunFixtur
     # 2. The same, signed by a key that is not the storage's.
     thief = run_fixture.key("stranger")
     await refused(sign_message(thief, where, elsewhere), f"signed by {thief.address}, and run {run_fixture.run} trusts")
+    unprintable = document.model_copy(update={"orchestrator": "http://a.example\x1b[2J"})
+    with pytest.raises(MalformedError, match=r"names no URL as its orchestrator: 'http://a.example\\x1b"):
+        await check_run(sign_message(run_fixture.key("storage"), where, unprintable))
     # 3. A run that there is not, contracts that are others, and no contract at all.
     storage = run_fixture.key("storage")
     await refused(

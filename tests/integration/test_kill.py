@@ -18,8 +18,8 @@ from tests.support.demo_process import processes_of, start, to_the_end
 
 STEPS = 4
 SECONDS = 1200
-OF_PROCESSES = frozenset(point for point in POINTS if not point.startswith("owner."))
-"""Those of an owner, who opens a run, are in tests/integration/test_run_init.py."""
+OF_PROCESSES = frozenset(point for point in POINTS if not point.startswith(("owner.", "keys.", "up.")))
+"""Those of an owner are in tests/integration/test_run_init.py, those of who makes a node in test_up.py beside it."""
 
 
 @pytest.fixture(scope="module")

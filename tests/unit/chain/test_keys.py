@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,6 +18,7 @@ from eth_account.messages import encode_typed_data
 from muster.chain.keys import (
     Signer,
     create_keystore,
+    ensure_keystore,
     import_keystore,
     load_keystore,
     load_raw_key,
@@ -107,6 +111,39 @@ def test_a_key_file_is_never_overwritten(tmp_path: Path) -> None:
     assert not (tmp_path / "elsewhere").exists()
 
 
+WRITE = """
+import os, signal, sys
+from pathlib import Path
+from muster.chain import keys
+os.link = os.fsync = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+keys.write_secret(Path(sys.argv[1]), "secret")
+"""
+
+
+def test_a_key_file_is_complete_or_not_there(tmp_path: Path) -> None:
+    path = tmp_path / "node.password"
+    killed = subprocess.run([sys.executable, "-c", WRITE, path], timeout=60)
+    assert (killed.returncode, path.exists()) == (-9, False)
+    write_secret(path, "another")
+    assert read_secret(path) == "another", "what was killed is in nobody's way"
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOTSUP])
+def test_a_file_system_without_links_keeps_keys_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "key"
+    write_secret(path, KEY)
+    with pytest.raises(ConfigError, match="not overwritten"):
+        write_secret(path, "x")
+    assert (read_secret(path), stat.S_IMODE(path.stat().st_mode)) == (KEY, 0o600)
+    assert list(tmp_path.iterdir()) == [path]
+
+
 def test_wrong_password_and_broken_files_say_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / "node.json"
     import_keystore(path, Signer.from_key(KEY), PASSWORD, iterations=CHEAP)
@@ -176,3 +213,16 @@ def test_without_a_terminal_a_password_must_come_from_a_file(monkeypatch: pytest
         with pytest.raises(ConfigError, match="no terminal") as caught:
             read_password(None, "Password: ")
     assert caught.value.hint == "set keys.password_file, or add --password-file"
+
+
+def test_a_key_and_its_password_are_made_once(tmp_path: Path) -> None:
+    path, password = tmp_path / "node.json", tmp_path / "node.password"
+    write_secret(password, "was made before the process was killed")
+    made = ensure_keystore(path, password, iterations=CHEAP)
+    assert read_secret(password) == "was made before the process was killed"
+    assert ensure_keystore(path, password).address == made.address
+    password.unlink()
+    with pytest.raises(ConfigError, match="has lost its password") as caught:
+        ensure_keystore(path, password)
+    assert caught.value.hint == f"restore {password} from a backup"
+    assert not password.exists()

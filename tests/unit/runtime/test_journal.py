@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 
 from muster.errors import ConfigError, StorageError
 from muster.runtime.files import write_durably
-from muster.runtime.journal import FolderLock, Journal
+from muster.runtime.journal import LOCK_NAME, FolderLock, Journal, lock_holder
 
 SCHEMA = ("CREATE TABLE IF NOT EXISTS things (name TEXT PRIMARY KEY)",)
 HOLD = """
@@ -41,11 +42,25 @@ def test_a_killed_process_leaves_what_it_said_and_frees_its_folder(tmp_path: Pat
     assert process.stdout.readline() == "ready\n"
     with pytest.raises(ConfigError, match=f"{tmp_path} is in use by process {process.pid}"):
         FolderLock(tmp_path)
+    assert lock_holder(tmp_path) == process.pid
     output, _ = process.communicate("go\n", timeout=30)
     assert (process.returncode, output) == (-signal.SIGKILL, "")
+    assert lock_holder(tmp_path) is None
     with FolderLock(tmp_path), Journal(tmp_path / "journal", SCHEMA) as journal:
         assert [row["name"] for row in journal.rows("SELECT name FROM things")] == ["kept"]
         assert journal.value("SELECT name FROM things WHERE name = 'half'") is None
+
+
+def test_who_asks_for_the_holder_keeps_nobody_out(tmp_path: Path) -> None:
+    assert lock_holder(tmp_path / "nowhere") is None
+    lock = FolderLock(tmp_path)
+    assert lock_holder(tmp_path) == os.getpid()
+    lock.release()
+    assert lock_holder(tmp_path) is None, "it names a process that runs, and does not hold it"
+    for text in ("", "none", "0", "-1", "٣", "4" * 20):
+        (tmp_path / LOCK_NAME).write_text(text)
+        assert lock_holder(tmp_path) is None
+    FolderLock(tmp_path).release()
 
 
 def insert(journal: Journal, *names: str) -> None:

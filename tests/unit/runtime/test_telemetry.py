@@ -50,7 +50,7 @@ def test_third_parties_speak_from_warning_upwards(tmp_path: Path) -> None:
     logging.getLogger("web3.providers").info("chatter")
     logging.getLogger("web3.providers").warning("broken %s", "pipe")
     assert [(line["event"], line["level"]) for line in lines(path)] == [("broken pipe", "warning")]
-    assert stream.getvalue()[8:] == " trainer warning: broken pipe\n"
+    assert stream.getvalue()[8:] == " trainer warning: broken pipe logger=web3.providers\n"
 
 
 def test_a_traceback_is_in_the_file_and_on_stderr_only_when_debugging(

@@ -125,13 +125,11 @@ async def test_a_death_takes_what_the_dead_left_behind(tmp_path: Path) -> None:
         await until(lambda: session_members(before) == [])
 
 
-async def test_restarts_are_bounded_and_the_failure_has_the_last_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "BACK_OFF", (0.01, 0.01))
+async def test_restarts_are_bounded_and_the_failure_has_the_last_words(tmp_path: Path) -> None:
     told: list[ProcessEvent] = []
+    code = "print('no such thing'); raise SystemExit(3)"
     async with Supervisor(tmp_path, told.append) as swarm:
-        await swarm.start(spec(tmp_path, "broken", "print('no such thing'); raise SystemExit(3)", restarts=2))
+        await swarm.start(spec(tmp_path, "broken", code, restarts=2, back_off=(0.01,)))
         with pytest.raises(SwarmError, match=r"broken died 3 times, with status 3(.|\n)*no such thing") as caught:
             await asyncio.wait_for(swarm.guard(asyncio.sleep(60)), 20)
     assert caught.value.hint == f"read {tmp_path / 'broken.log'}"

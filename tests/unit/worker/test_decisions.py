@@ -68,6 +68,28 @@ def but(**changes: Any) -> NodeState:
     return replace(FACTS, **parts)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("status", "joined", "steps", "new"),
+    [
+        (Status.NONE, 0, 8, True),
+        (Status.ACTIVE, 9, 8, True),
+        (Status.ACTIVE, 8, 8, True),
+        (Status.ACTIVE, 7, 8, False),
+        (Status.ACTIVE, 0, 0, True),
+    ],
+)
+def test_a_newcomer_s_engine_may_start_before_its_first_step(
+    status: Status, joined: int, steps: int, new: bool
+) -> None:
+    facts = replace(
+        FACTS,
+        node=replace(NODE, status=status),
+        work=replace(WORK, joined_step=joined),
+        state=replace(STATE, steps=steps),
+    )
+    assert facts.is_new == new
+
+
 def test_work_can_begin() -> None:
     assert waiting_reason(FACTS) == ""
 

@@ -1,0 +1,311 @@
+"""`muster up` on a machine with an empty home: what it makes, what it asks, what it refuses, and that the same command
+goes on wherever it was killed. Real chain, contracts and orchestrator; tests/integration/test_up_story.py runs nodes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import stat
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from eth_utils.address import to_checksum_address
+
+from benchmarks.testbed.anvil import Anvil
+from muster.chain.client import Chain
+from muster.chain.draw_secret import draw_tip, load_draw_secret
+from muster.chain.keys import Signer, load_keystore
+from muster.cli.session import Options, Session
+from muster.cli.up import setup
+from muster.cli.up.prepare import LocalNode
+from muster.constants import CHAIN_BASE_SEPOLIA
+from muster.contracts import registry, token
+from muster.contracts.registry import Deposited, Registered, Role
+from muster.contracts.token import FaucetUsed
+from muster.errors import UnfundedError
+from muster.protocol.terms_file import NOBODY
+from muster.runtime.journal import FolderLock
+from tests.support.chain import deploy_on
+from tests.support.newcomer import CACHE, Newcomer, events_of, on_chain, shared_world
+from tests.support.terminal import Terminal
+from tests.support.world import World
+
+TOKEN = 10**18
+STAKE, GAS = 100 * TOKEN, TOKEN // 50
+
+pytestmark = pytest.mark.timeout(180)
+
+
+@pytest.fixture(scope="module")
+def world(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with shared_world(tmp_path_factory.mktemp("up")) as made:
+        yield made
+
+
+@pytest.fixture
+def newcomer(tmp_path: Path) -> Newcomer:
+    return Newcomer(tmp_path / "newcomer")
+
+
+def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: World, newcomer: Newcomer) -> None:
+    run = world.run_fixture.run
+    made = newcomer.up(f"{world.orchestrator.url}/join?from=page")
+    place = newcomer.nodes / "run-1-worker"
+    assert {key: made[key] for key in ("name", "role", "run", "stake", "config")} == {
+        "name": "run-1-worker",
+        "role": "worker",
+        "run": run,
+        "stake": STAKE,
+        "config": str(place / "muster.toml"),
+    }
+    # 1. What is on disk: keys that open with their passwords, and nobody else reads.
+    assert {path.name for path in place.iterdir()} >= {"addresses.json", "muster.toml", "node.json", "node.password"}
+    for path in (place / "node.json", place / "node.password", newcomer.wallet):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(place.stat().st_mode) == 0o700
+    node = load_keystore(place / "node.json", (place / "node.password").read_text().strip())
+    operator = load_keystore(newcomer.wallet, newcomer.password.read_text().strip())
+    assert (node.address, operator.address) == (made["node"], made["operator"])
+    assert tomllib.loads((place / "muster.toml").read_text())["orchestrator"] == {"url": world.orchestrator.url}
+
+    # 2. What is on chain.
+    (joined,) = events_of(world, Registered, operator=operator.address)
+    assert (joined.node, joined.run, joined.role, joined.lock) == (node.address, run, Role.WORKER, STAKE)
+    assert on_chain(world, lambda chain: chain.eth_balance(node.address)) == GAS
+    assert on_chain(world, lambda chain: chain.call(token.balance_of(operator.address))) == 10_000 * TOKEN - STAKE
+
+    # 3. The same again, without the URL, and from its page: nothing is written and nothing sent.
+    before, head = newcomer.files(), on_chain(world, lambda chain: chain.eth_balance(operator.address))
+    assert newcomer.up(f"{world.orchestrator.url}/join?from=page") == made
+    assert newcomer.json("up", "--no-start") == made, "nothing is at stake: nobody is asked, and no password needed"
+    assert newcomer.files() == before
+    assert on_chain(world, lambda chain: chain.eth_balance(operator.address)) == head
+    assert len(events_of(world, Registered, operator=operator.address)) == 1
+
+
+def test_a_second_node_has_a_name_of_its_own_and_the_same_operator(world: World, newcomer: Newcomer) -> None:
+    first = newcomer.up(world.orchestrator.url)
+    second = newcomer.up(world.orchestrator.url, "--name", "Ada's #2", "--gas", "0.5")
+    assert (second["name"], second["operator"]) == ("Ada's #2", first["operator"])
+    assert second["node"] != first["node"]
+    names = [
+        json.loads(world.orchestrator.get(f"/v1/runs/{world.run_fixture.run}/nodes/{one['node']}")[1])["name"]
+        for one in (first, second)
+    ]
+    assert names == ["", "Ada's #2"], "only a name that somebody chose is announced"
+    assert on_chain(world, lambda chain: chain.eth_balance(second["node"])) == TOKEN // 2
+    unclear = newcomer.json("up", "--no-start", status=2)
+    assert unclear["error"] == "several nodes are here: Ada's #2, run-1-worker"
+    assert newcomer.json("up", "--no-start", "--name", "run-1-worker") == first
+    listed = newcomer.json("node", "list")
+    assert [(one["name"], one["status"]) for one in listed] == [("Ada's #2", "active"), ("run-1-worker", "active")]
+
+
+@pytest.mark.parametrize("point", ["keys.password", "up.key", "up.prepared", "up.started", "up.drawn", "up.joined"])
+def test_killed_at_any_point_the_same_command_goes_on(world: World, newcomer: Newcomer, point: str) -> None:
+    words = () if point == "up.started" else ("--no-start",)
+    newcomer.kill_at(point, world.orchestrator.url, *words)
+    before = newcomer.files()
+    made = newcomer.up(world.orchestrator.url)
+    after = newcomer.files()
+    secret = [name for name in before if name.endswith(("node.json", "node.password", "operator.json"))]
+    assert len(secret) == (2 if point == "keys.password" else 3)
+    assert {name: after[name] for name in secret} == {name: before[name] for name in secret}, "no second key"
+    assert not [name for name in after if ".tmp" in name or "/." in name.removeprefix(".muster")]
+    assert len(events_of(world, Registered, operator=made["operator"])) == 1, "no second stake"
+    assert len(events_of(world, FaucetUsed, account=made["operator"])) == 1
+    assert on_chain(world, lambda chain: chain.eth_balance(made["node"])) == GAS
+    assert not (newcomer.nodes / "run-1-worker" / "swarm.json").exists()
+    with FolderLock(newcomer.nodes / "run-1-worker" / "state"):
+        pass  # nothing that was started is left
+
+
+def test_a_validator_has_its_draw_secret_before_it_joins(world: World, newcomer: Newcomer) -> None:
+    newcomer.kill_at("up.drawn", world.orchestrator.url, "--role", "validator", "--no-start")
+    place = newcomer.nodes / "run-1-validator"
+    secret = (place / "state" / "draw_secret").read_bytes()
+    made = newcomer.up(world.orchestrator.url, "--role", "validator")
+    assert (place / "state" / "draw_secret").read_bytes() == secret
+    (joined,) = events_of(world, Registered, operator=made["operator"])
+    assert (joined.node, joined.role) == (made["node"], Role.VALIDATOR)
+    assert joined.draw_tip == draw_tip(load_draw_secret(place / "state"))
+    case = 9 * TOKEN
+    assert on_chain(world, lambda chain: chain.call(registry.free_balance(made["operator"]))) == 10 * case
+    assert newcomer.up(world.orchestrator.url, "--role", "validator") == made
+    assert len(events_of(world, Deposited, operator=made["operator"])) == 2, "the stake, and once for cases"
+    second = newcomer.up(world.orchestrator.url, "--role", "validator", "--name", "v2", status=3)
+    assert second["error"].endswith("one at most, ever")
+
+
+def test_a_dry_run_shows_everything_and_writes_nothing(world: World, newcomer: Newcomer) -> None:
+    done = newcomer.type("up", world.orchestrator.url, "--dry-run")
+    assert (done.returncode, done.stdout) == (0, "nothing was written or sent\n")
+    shown = {line[2:14].strip(): line[15:] for line in done.stderr.splitlines() if line.startswith("  ")}
+    assert shown == {
+        "node": "made when you go on",
+        "operator": "made when you go on",
+        "stake": "100 MUST; a conviction takes 50 MUST of it",
+        "unbonding": "the stake comes back 7 days after you retire",
+        "pay": "2 MUST for 16 rollouts (class 0: 8, 12 tokens), 24 hours after their hour, 72 where it is not sealed",
+        "a day": "what workers earn is not known yet",
+        "cover": "20 commitments may wait for their pay at a time",
+        "validators": shown["validators"],
+        "gas": "0.02 ETH to the node's key",
+        "funds": "10,000 MUST from the faucet, ether from the local chain",
+    }
+    assert newcomer.files() == {}
+    made = newcomer.up(world.orchestrator.url)
+    again = newcomer.json("up", "--dry-run")
+    assert (again["node"], again["operator"], set(again["steps"].values())) == (made["node"], made["operator"], {0})
+
+
+# At a terminal
+
+
+def test_a_person_is_asked_for_what_only_a_person_knows(world: World, newcomer: Newcomer) -> None:
+    at_home = {"HOME": str(newcomer.home), "XDG_CACHE_HOME": CACHE}
+    # 1. Ctrl-C at a question ends the command at once; before the first answer nothing is made.
+    with Terminal(("up", world.orchestrator.url), newcomer.folder, at_home) as terminal:
+        terminal.reads("New password: ")
+        terminal.presses_control_c()
+        assert terminal.ends(10) == 130
+    assert newcomer.files() == {}
+
+    # 2. Where no address is typed it is asked for, then the wallet's password, twice, and whether to go on.
+    with Terminal(("up",), newcomer.folder, at_home) as terminal:
+        terminal.reads("Address of the run, from the join box of its page: ")
+        terminal.types(f"{world.orchestrator.url}/join\n")
+        terminal.reads("New password: ")
+        terminal.types("a long password\n")
+        terminal.reads("Once more: ")
+        terminal.types("a long password\n")
+        terminal.reads("Go on? [y/N]: ")
+        assert "conviction takes 50 MUST of it" in terminal.shown
+        assert "a long password" not in terminal.shown
+        terminal.presses_control_c()
+        assert terminal.ends(10) == 130
+    operator = to_checksum_address(json.loads(newcomer.wallet.read_text())["address"])
+    assert events_of(world, FaucetUsed, account=operator) == []
+
+    # 3. The next time its keys are there, and its password is asked for once. It ends where the answer is no.
+    with Terminal(("up", world.orchestrator.url, "--no-start"), newcomer.folder, at_home) as terminal:
+        terminal.reads(f"Password of {newcomer.wallet}: ")
+        terminal.types("a long password\n")
+        terminal.reads("Go on? [y/N]: ")
+        terminal.types("n\n")
+        assert terminal.ends(10) == 130
+    assert events_of(world, Registered, operator=operator) == []
+    with Terminal(("up", "--no-start"), newcomer.folder, at_home) as terminal:
+        terminal.reads("Password of ")
+        terminal.types("a long password\n")
+        terminal.reads("Go on? [y/N]: ")
+        terminal.types("y\n")
+        assert terminal.ends() == 0
+    assert len(events_of(world, Registered, operator=operator)) == 1
+
+    # 4. A live picture; Ctrl-C ends it.
+    with (
+        FolderLock(newcomer.nodes / "run-1-worker" / "state"),
+        Terminal(("up",), newcomer.folder, at_home) as terminal,
+    ):
+        terminal.reads("this only watches it")
+        terminal.reads("in the window  0 MUST at 2 MUST for each")
+        terminal.reads("commitments    0 accepted, 0 pending, 0 rejected")
+        terminal.presses_control_c()
+        assert terminal.ends(20) == 130
+
+
+@pytest.mark.parametrize("role", ["worker", "validator"])
+def test_a_status_that_is_watched_on_a_terminal_is_the_same_picture(
+    world: World, newcomer: Newcomer, role: str
+) -> None:
+    made = newcomer.up(world.orchestrator.url, "--role", role)
+    words = (role, "status", "--watch", "--config", made["config"])
+    with Terminal(words, newcomer.folder, {"HOME": str(newcomer.home)}) as terminal:
+        terminal.reads(f"{role} {made['node']} of run {made['run']}")
+        terminal.reads("gas ")
+        terminal.reads("0.02 ETH, about ")
+        terminal.presses_control_c()
+        assert terminal.ends(20) == 130
+
+
+# Where others run it
+
+
+def test_what_runs_already_is_only_watched(world: World, newcomer: Newcomer) -> None:
+    newcomer.up(world.orchestrator.url)
+    place = newcomer.nodes / "run-1-worker"
+    for locked, sentence in (
+        (place, f"run-1-worker is run by process {os.getpid()}, another muster up: this only watches it"),
+        (place / "state", f"process {os.getpid()} runs it, a service or another command: this only watches it"),
+    ):
+        with FolderLock(locked):
+            command = [sys.executable, "-m", "muster", "up", world.orchestrator.url]
+            kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+            with subprocess.Popen(
+                command, env=kept | {"HOME": str(newcomer.home)}, stderr=subprocess.PIPE, text=True, cwd=newcomer.folder
+            ) as process:
+                assert process.stderr is not None
+                seen = []
+                for line in process.stderr:
+                    seen.append(line.rstrip())
+                    if "commitments: " in line:
+                        break
+                process.terminate()
+                assert process.wait(30) == 130
+        assert sentence in seen
+        assert seen[-1].endswith("commitments: 0 accepted, 0 pending, 0 rejected")
+
+
+def test_a_service_is_installed_instead(world: World, newcomer: Newcomer) -> None:
+    words = ("up", world.orchestrator.url, "--yes", "--password-file", newcomer.password, "--detach", "--json")
+    done = newcomer.type(*words, PATH="")
+    assert done.returncode == 0, done.stderr
+    installed = json.loads(done.stdout)
+    unit = newcomer.home / ".config" / "systemd" / "user" / "muster-run-1-worker.service"
+    assert (installed["path"], installed["started"]) == (str(unit), False)
+    assert "systemctl is not here" in done.stderr
+    assert f"--config {newcomer.nodes / 'run-1-worker' / 'muster.toml'}\n" in unit.read_text()
+    assert len(events_of(world, Registered, operator=installed["operator"])) == 1
+
+
+def test_a_key_that_is_gone_is_not_replaced(world: World, newcomer: Newcomer) -> None:
+    newcomer.up(world.orchestrator.url)
+    (newcomer.nodes / "run-1-worker" / "node.json").unlink()
+    error = newcomer.up(world.orchestrator.url, status=78)
+    assert error["hint"] == "restore it from a backup, or make another node: --name NAME"
+    assert not (newcomer.nodes / "run-1-worker" / "node.json").exists()
+
+
+def test_on_a_public_chain_ether_is_waited_for(
+    start_anvil: Callable[..., Anvil], built_contracts: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    anvil = start_anvil(chain_id=CHAIN_BASE_SEPOLIA)
+    deployment = deploy_on(anvil, tmp_path, chain_id=CHAIN_BASE_SEPOLIA)
+    operator, said = Signer.random(), []
+
+    class Said(Session):
+        def note(self, text: str) -> None:
+            said.append(text)
+            if "waiting for it" in text:
+                anvil.request("anvil_setBalance", operator.address, hex(TOKEN))
+
+    async def wait(seconds: float) -> None:
+        monkeypatch.setattr(setup, "ETHER_SECONDS", seconds)
+        monkeypatch.setattr(setup, "ETHER_POLL_SECONDS", 0.05)
+        node = LocalNode(Said(Options()), None, "worker", NOBODY)  # type: ignore[arg-type]
+        async with await Chain.connect(deployment.settings, operator) as chain:
+            await setup.bring_ether(node, chain, 2 * TOKEN if seconds < 1 else TOKEN)
+
+    asyncio.run(wait(60))
+    assert said[0].startswith(f"send 1 ETH or more to {operator.address} on chain {CHAIN_BASE_SEPOLIA}")
+    assert said[-1] == f"{operator.address} holds 1 ETH"
+    with pytest.raises(UnfundedError, match="no ether came to") as caught:
+        asyncio.run(wait(0.2))
+    assert caught.value.hint.endswith("; then type this again")

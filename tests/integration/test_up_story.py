@@ -1,0 +1,190 @@
+"""Volunteers type `muster up` and leave it running: a worker commits, a validator judges, both come back after being
+killed, and end with the command. Real chain, orchestrator, origin of weights, engine, replay.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from muster.contracts.registry import Registered, Role
+from muster.contracts.runs import WorkCommitted
+from muster.rollouts.parquet import write_rollouts
+from muster.runtime.journal import FolderLock, lock_holder
+from muster.swarm.processes import is_alive, leader
+from muster.swarm.state import read_state
+from tests.support.machine import Machine
+from tests.support.node_fixture import until
+from tests.support.world import World, commit_bytes, rows_of
+
+MIN_STEP_SECONDS = 60
+"""At least the run's `min_step_interval`."""
+CACHE = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+
+pytestmark = pytest.mark.timeout(600)
+
+
+class Volunteer(Machine):
+    """A machine with an empty home, on which `muster up` runs."""
+
+    def __init__(self, world: World, folder: Path) -> None:
+        super().__init__(folder, world.run_fixture.settings.rpc_url)
+        (self.folder / "muster.toml").unlink()
+        self.world = world
+
+    @contextmanager
+    def up(self, *words: str) -> Iterator[Running]:
+        """Type it, with a password in a file and no terminal; at the end it is killed if it still runs."""
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
+        relays = {"MUSTER_SHARDCAST__RELAYS": self.world.origin.url}  # this orchestrator lists none
+        output = self.folder / "up.log"
+        with output.open("wb") as stream:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "muster", "up", f"{self.world.orchestrator.url}/join", *words],
+                cwd=self.folder,
+                env=kept | relays | {"HOME": str(self.home), "XDG_CACHE_HOME": CACHE, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+            )
+        running = Running(process, output)
+        try:
+            yield running
+        finally:
+            running.stop()
+
+    def node(self, name: str) -> Path:
+        return self.home / ".muster" / "nodes" / name
+
+
+class Running:
+    """A `muster up` in a process of its own."""
+
+    def __init__(self, process: subprocess.Popen[bytes], output: Path) -> None:
+        self.process = process
+        self._output = output
+
+    @property
+    def said(self) -> str:
+        return self._output.read_text()
+
+    async def says(self, text: str, seconds: float = 120) -> None:
+        """Wait until it has said what matches a pattern."""
+        deadline = time.monotonic() + seconds
+        while not re.search(text, self.said):
+            assert self.process.poll() is None, f"it ended without {text!r}:\n{self.said[-4000:]}"
+            assert time.monotonic() < deadline, f"no {text!r} in:\n{self.said[-4000:]}"
+            await asyncio.sleep(0.1)
+
+    def child(self, role: str) -> int:
+        """The number of the node's process, as it was said last."""
+        return int(re.findall(rf"the {role} runs as process (\d+)", self.said)[-1])
+
+    async def ends(self, seconds: float = 60) -> int:
+        return await asyncio.to_thread(self.process.wait, seconds)
+
+    def stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+            try:
+                self.process.wait(60)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait(10)
+
+
+async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world: World, tmp_path: Path) -> None:
+    run_fixture, volunteer = world.run_fixture, Volunteer(world, tmp_path / "volunteer")
+    server = ("--yes", "--password-file", str(volunteer.password))
+    place = volunteer.node("run-1-worker")
+
+    # 1. One command, no edits: its engine is checked, it joins, starts before its first step is there, and commits.
+    with volunteer.up(*server, "--check-engine") as first:
+        await first.says("engine: 64 rows generated and replayed, none rejected", 240)
+        await first.says("locked 100 MUST")
+        (joined,) = [event for event in await world.events(Registered) if event.role == Role.WORKER][-1:]
+        await first.says("commitments: 0 accepted, 0 pending, 0 rejected")
+        log = place / "log.jsonl"
+        await until("an engine", lambda: _is_logged(log, "engine started"), 240)
+        for step in (1, 2):
+            async with run_fixture.local_chain() as clock:
+                await clock.advance(MIN_STEP_SECONDS)
+            await run_fixture.publish_model(step)
+
+        async def committed() -> bool:
+            return any(event.node == joined.node for event in await world.events(WorkCommitted))
+
+        await until("a commitment", committed, 120)
+        await first.says(r"commitments: 0 accepted, [1-9]\d* pending, 0 rejected")
+        worker = leader(first.child("worker"))
+        first.process.send_signal(signal.SIGINT)
+        assert await first.ends() == 130
+    assert first.said.rstrip().endswith("interrupted")
+    assert (lock_holder(place / "state"), read_state(place)) == (None, None), "the worker ended with it"
+    assert not is_alive(worker)
+
+    # 2. The same command goes on. A worker that dies is started again.
+    with volunteer.up(*server) as second:
+        await second.says("the worker runs as process")
+        before = second.child("worker")
+        os.kill(before, signal.SIGKILL)
+        await second.says("it starts again")
+        await until("another", lambda: _is_another(second, before), 30)
+        assert "locked" not in second.said
+        second.process.kill()
+        assert await second.ends() == -9
+    left = leader(second.child("worker"))
+    assert is_alive(left), "nobody ended it"
+
+    # 3. What a killed command left running is ended by the next, which says why the worker ends in the end.
+    with volunteer.up(*server) as third:
+        await third.says("ended the worker that an earlier muster up left running")
+        await third.says("the worker runs as process")
+        assert not is_alive(left)
+        operator = ("--operator", "operator", "--password-file", volunteer.password)
+        retire = ("worker", "retire", "--config", place / "muster.toml", *operator, "--yes")
+        await asyncio.to_thread(lambda: volunteer.json(*retire))
+        assert await third.ends(120) == 0
+    assert "the worker ended: this worker has retired, with no open case against it" in third.said
+    assert len([event for event in await world.events(Registered) if event.operator == joined.operator]) == 1
+    with FolderLock(place / "state"):
+        pass
+
+
+async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, tmp_path: Path) -> None:
+    volunteer = Volunteer(world, tmp_path / "volunteer")
+    words = ("--role", "validator", "--name", "v9", "--yes", "--password-file", str(volunteer.password))
+    with volunteer.up(*words) as running:
+        await running.says("moved 90 MUST into the free balance")
+        (joined,) = [event for event in await world.events(Registered) if event.role == Role.VALIDATOR][-1:]
+        rows = await rows_of(world, "w1", lambda row: {"budget": row.budget + 1})
+        await commit_bytes(world, "w1", write_rollouts(rows))
+
+        async def judged() -> bool:
+            return any(verdict.validator == joined.node for verdict in await world.verdicts("w1"))
+
+        await until("a verdict", judged, 240)
+        await running.says("inspected: 0 accepted, 1 rejected, since it started", 30)
+        running.process.send_signal(signal.SIGTERM)
+        assert await running.ends() == 130
+    (verdict,) = [one for one in await world.verdicts("w1") if one.validator == joined.node]
+    assert (verdict.accepted, verdict.reason, verdict.position) == (False, "wrong_draw", 9)
+    assert lock_holder(volunteer.node("v9") / "state") is None
+
+
+async def _is_logged(log: Path, event: str) -> bool:
+    return log.exists() and f'"event": "{event}"' in log.read_text()
+
+
+async def _is_another(running: Running, before: int) -> bool:
+    return running.child("worker") != before
