@@ -49,8 +49,10 @@ def world(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Newcomer:
-    return Newcomer(tmp_path / "newcomer")
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    made = Newcomer(tmp_path / "newcomer")
+    yield made
+    made.end_what_is_left()
 
 
 def test_one_command_makes_a_node_and_the_same_command_makes_no_second(world: World, newcomer: Newcomer) -> None:

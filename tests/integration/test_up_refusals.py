@@ -38,8 +38,10 @@ def world(built_contracts: None, tmp_path_factory: pytest.TempPathFactory) -> It
 
 
 @pytest.fixture
-def newcomer(tmp_path: Path) -> Newcomer:
-    return Newcomer(tmp_path / "newcomer")
+def newcomer(tmp_path: Path) -> Iterator[Newcomer]:
+    made = Newcomer(tmp_path / "newcomer")
+    yield made
+    made.end_what_is_left()
 
 
 def refused(newcomer: Newcomer, *words: object, status: int) -> dict[str, Any]:

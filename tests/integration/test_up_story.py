@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from muster.contracts.runs import WorkCommitted
 from muster.rollouts.parquet import write_rollouts
 from muster.runtime.journal import FolderLock, lock_holder
 from muster.swarm.processes import is_alive, leader
-from muster.swarm.state import read_state
+from muster.swarm.state import end_swarm, read_state
 from tests.support.machine import Machine
 from tests.support.node_fixture import until
 from tests.support.world import World, commit_bytes, rows_of
@@ -62,6 +62,11 @@ class Volunteer(Machine):
             yield running
         finally:
             running.stop()
+
+    async def end_what_is_left(self) -> None:
+        """End what a killed command left running, for a test that failed before the next one did."""
+        for place in (self.home / ".muster" / "nodes").glob("*"):
+            await end_swarm(place)
 
     def node(self, name: str) -> Path:
         return self.home / ".muster" / "nodes" / name
@@ -103,8 +108,15 @@ class Running:
                 self.process.wait(10)
 
 
-async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world: World, tmp_path: Path) -> None:
-    run_fixture, volunteer = world.run_fixture, Volunteer(world, tmp_path / "volunteer")
+@pytest.fixture
+async def volunteer(world: World, tmp_path: Path) -> AsyncIterator[Volunteer]:
+    made = Volunteer(world, tmp_path / "volunteer")
+    yield made
+    await made.end_what_is_left()
+
+
+async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world: World, volunteer: Volunteer) -> None:
+    run_fixture = world.run_fixture
     server = ("--yes", "--password-file", str(volunteer.password))
     place = volunteer.node("run-1-worker")
 
@@ -161,8 +173,7 @@ async def test_a_worker_from_an_empty_home_to_work_on_chain_and_back_again(world
         pass
 
 
-async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, tmp_path: Path) -> None:
-    volunteer = Volunteer(world, tmp_path / "volunteer")
+async def test_a_validator_from_an_empty_home_to_a_verdict(world: World, volunteer: Volunteer) -> None:
     words = ("--role", "validator", "--name", "v9", "--yes", "--password-file", str(volunteer.password))
     with volunteer.up(*words) as running:
         await running.says("moved 90 MUST into the free balance")

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from benchmarks.testbed.anvil import Anvil
 from muster.chain.client import Chain
+from muster.swarm.state import end_swarm
 from tests.support.machine import Done, Machine
 from tests.support.world import World, opened
 
@@ -47,6 +48,11 @@ class Newcomer(Machine):
         environment = kept | {"HOME": str(self.home), "XDG_CACHE_HOME": CACHE, "MUSTER_FAILPOINT": point}
         done = subprocess.run(command, cwd=self.folder, env=environment, capture_output=True, text=True, timeout=120)
         assert done.returncode == -9, done.stdout + done.stderr
+
+    def end_what_is_left(self) -> None:
+        """End the processes that a killed command left running, for a test that failed before the next one did."""
+        for place in self.nodes.glob("*"):
+            asyncio.run(end_swarm(place))
 
     def files(self) -> dict[str, bytes]:
         """What is in its home but the journals and caches, by path."""
