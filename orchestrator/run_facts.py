@@ -93,7 +93,7 @@ def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, Worke
     all_made, made_now = _by_node(connection, made), _by_node(connection, in_hour)
     query = select(*nodes.c["address", "work_class", "first_step", "settled"])
     query = query.where(nodes.c.role == "worker", nodes.c.status == "active")
-    rows: Any = connection.execute(query.order_by(nodes.c.block, nodes.c.address))
+    rows: Any = connection.execute(query.order_by(nodes.c.block, nodes.c.address)).all()
     covers = [terms.cover_of(work_class) for work_class in range(len(terms.classes))]
     return {
         address: WorkerFacts(
@@ -108,7 +108,7 @@ def _workers(connection: Connection, hour: int, terms: Terms) -> dict[str, Worke
 
 def _by_node(connection: Connection, query: Any) -> dict[str, int]:
     """Return numbers by node."""
-    rows: Any = connection.execute(query)
+    rows: Any = connection.execute(query).all()
     return {node: int(number) for node, number in rows}
 
 

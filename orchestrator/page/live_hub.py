@@ -1,8 +1,8 @@
 """Send the state of the run to very many watchers as server-sent events, in a way that workers do not notice.
 
-- The state is read at most once a second, while anybody watches, and only when something changed. Each message is
-  encoded once for all who are equally far.
-- Watchers are written to a few at a time, spread over the second. Meanwhile requests of others are answered.
+- The state is read at most once a second, while anybody watches, and only when something changed; less often for very
+  many, so that no more than MESSAGES_A_SECOND are sent. Each message is encoded once for all who are equally far.
+- Watchers are written to a few at a time, spread over that time. Meanwhile requests of others are answered.
 - Whoever lags gets the newest state, with the events it missed from a buffer; states in between are never sent. The
   server's limits (`muster/runtime/http_limits.py`) cut who reads nothing.
 - `id:` is the database's identity and the newest event. A browser that connects again says it as Last-Event-ID, and
@@ -31,10 +31,12 @@ from orchestrator.page.live import MAX_LINES, LiveState, Snapshot
 
 PERIOD_SECONDS: Final = 1.0
 """Least time between two states."""
+MESSAGES_A_SECOND: Final = 250
+"""Of more watchers each gets fewer."""
 TICK_SECONDS: Final = 0.2
 """Between two looks whether something changed."""
-SPREAD_SECONDS: Final = 0.8
-"""Over which one state is written to all watchers, where they are more than SLICE."""
+SPREAD: Final = 0.8
+"""Share of the time between two states over which one is written to all watchers, where they are more than SLICE."""
 SLICE: Final = 8
 """Watchers that are written to in one go, where they are few; else MOST_SLICES are made of them."""
 MOST_SLICES: Final = 64
@@ -143,10 +145,10 @@ class LiveHub:
     # Reading
 
     async def refresh(self) -> None:
-        """Read the state anew if it has changed and is older than PERIOD_SECONDS. Raises StorageError."""
+        """Read the state anew if it has changed and is older than `period`. Raises StorageError."""
         async with self._reading:
             loop, mark = asyncio.get_running_loop(), self._source.mark()
-            if mark == self._mark or loop.time() - self._read_at < PERIOD_SECONDS:
+            if mark == self._mark or loop.time() - self._read_at < period(self.count):
                 return
             self._read_at = loop.time()
             found = await self._source.read(self._last, BUFFER_LINES)
@@ -225,7 +227,7 @@ class LiveHub:
         """Let all watchers go on, a slice at a time."""
         waiting = list(self._watchers)
         size = max(SLICE, -(-len(waiting) // MOST_SLICES))
-        pause = SPREAD_SECONDS * size / len(waiting) if waiting else 0.0
+        pause = SPREAD * period(len(waiting)) * size / max(1, len(waiting))
         for first in range(0, len(waiting), size):
             if first:
                 await asyncio.sleep(pause)
@@ -287,6 +289,11 @@ class _EventStream(Response):
         finally:
             connection.on_lost = None
             self._hub.remove(watcher)
+
+
+def period(watchers: int) -> float:
+    """Return the seconds between two states for so many watchers. Pure."""
+    return max(PERIOD_SECONDS, watchers / MESSAGES_A_SECOND)
 
 
 def _metrics(state: LiveState) -> tuple[int | None, dict[str, float | None]]:

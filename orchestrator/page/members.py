@@ -80,7 +80,8 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
     columns = ("address", "operator", "role", "status", "work_class", "settled", "joined", "hours", *PAYMENTS)
     query = select(*nodes.c[columns]).order_by(nodes.c.block, nodes.c.address)
     since, claimed, slashed = time.time() - SAID_SECONDS, 0, 0
-    for row in connection.execute(query).mappings():
+    for values in connection.execute(query).all():
+        row = dict(zip(columns, values, strict=True))
         address, paid = row["address"], paid_to(row)
         device, devices, speed, received = said.get(address, ("", 0, 0.0, 0.0))
         is_running = row["status"] == "active" and received >= since
@@ -112,14 +113,14 @@ def read_members(connection: Connection, terms: Terms, now: int) -> Members:
 
 def _rows_by_address(connection: Connection, query: Any) -> dict[str, Sequence[Any]]:
     """Return the rows of a query whose first column is an address, by it and without it."""
-    rows: Any = connection.execute(query)
+    rows: Any = connection.execute(query).all()
     return {address: values for address, *values in rows}
 
 
 def _numbers(connection: Connection, query: Any) -> dict[str, dict[str, int]]:
     """Return numbers of a query of address, kind and number, by the first two; those of one kind are added up."""
     found: dict[str, dict[str, int]] = {}
-    rows: Any = connection.execute(query)
+    rows: Any = connection.execute(query).all()
     for address, kind, number in rows:
         mine = found.setdefault(address, {})
         mine[kind] = mine.get(kind, 0) + number

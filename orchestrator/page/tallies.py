@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, RowMapping, Table, and_, bindparam, func, select, update
+from sqlalchemy import Connection, Table, and_, bindparam, func, select, update
 
 from orchestrator.database import add_to, insert_once, upsert
 from orchestrator.tables import (
@@ -117,7 +117,7 @@ def pay(connection: Connection, row: Mapping[str, Any]) -> None:
         connection.execute(update(nodes).where(where).values({column: total}))
 
 
-def paid_to(row: RowMapping) -> dict[str, int]:
+def paid_to(row: Mapping[Any, Any]) -> dict[str, int]:
     """Return what a node was paid and lost, by the kinds of PAYMENTS. `row`: of `nodes`."""
     return {kind: int(row[kind]) for kind in PAYMENTS}
 

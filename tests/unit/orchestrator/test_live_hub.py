@@ -77,8 +77,9 @@ class Story:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a second of the hub be a tenth of one."""
-    for name in ("PERIOD_SECONDS", "TICK_SECONDS", "SPREAD_SECONDS"):
+    for name in ("PERIOD_SECONDS", "TICK_SECONDS"):
         monkeypatch.setattr(live_hub, name, getattr(live_hub, name) / 10)
+    monkeypatch.setattr(live_hub, "MESSAGES_A_SECOND", live_hub.MESSAGES_A_SECOND * 10)
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ async def test_events_that_a_reorg_took_back_are_told_anew(story: Story) -> None
 async def test_nothing_is_read_unwatched_and_once_a_period_for_a_crowd(
     story: Story, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live_hub, "SPREAD_SECONDS", 0.0)
+    monkeypatch.setattr(live_hub, "SPREAD", 0.0)
     hub = LiveHub(story)
     async with served(hub) as port:
         for _ in range(5):
@@ -240,7 +241,7 @@ async def test_nothing_is_read_unwatched_and_once_a_period_for_a_crowd(
 
 
 async def test_watchers_are_written_to_a_few_at_a_time(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_hub, "SPREAD_SECONDS", 0.8)
+    monkeypatch.setattr(live_hub, "MESSAGES_A_SECOND", 400)
     woken: list[float] = []
     loop = asyncio.get_running_loop()
 
@@ -259,6 +260,14 @@ async def test_watchers_are_written_to_a_few_at_a_time(story: Story, monkeypatch
     assert first[-1] - first[0] >= 0.7
     slices = 1 + sum(later - earlier > 0.004 for earlier, later in pairwise(first))
     assert slices >= 400 / live_hub.SLICE
+
+
+@pytest.mark.parametrize(("watchers", "seconds"), [(0, 1.0), (1, 1.0), (250, 1.0), (500, 2.0), (1_000, 4.0)])
+def test_very_many_watchers_get_a_state_less_often(
+    monkeypatch: pytest.MonkeyPatch, watchers: int, seconds: float
+) -> None:
+    monkeypatch.undo()
+    assert live_hub.period(watchers) == seconds
 
 
 async def test_a_quiet_stream_says_that_it_is_there(story: Story, monkeypatch: pytest.MonkeyPatch) -> None:
