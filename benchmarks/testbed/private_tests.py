@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from fastapi.routing import APIRoute
 
 from benchmarks.testbed.anvil import Anvil
 from benchmarks.testbed.run_fixture import Orchestrator, RunFixture, deploy_on
@@ -56,6 +57,7 @@ from muster.tasksets.taskset import TaskSet
 from muster.verification.bundles import Inspection
 from muster.verification.checks import check_file
 from muster.verification.rules import CommittedWork, ModelFacts, Rules
+from orchestrator.page.html_routes import pages
 from trainer.accepted_work import AcceptedWork
 from trainer.batches import WorkFile
 from validator.context import RunVerificationContext
@@ -375,20 +377,40 @@ class PrivateStory:
         accepted = json.loads(self.orchestrator.get(f"/v1/runs/{run}/accepted")[1])
         files = [*described["files"].values(), *(one["file_hash"] for one in accepted)]
         everybody = [self.run.key(name).address for name in ("w1", "v1", "v2", "v3", "v4")]
+        this_run = f"/v1/runs/{run}"
         known: dict[str, Iterable[str]] = {
             "/v1/files/{name}": [f"/v1/files/{name}" for name in files],
             "/v1/environments/{name}": [f"/v1/environments/{name}" for name in files],
             "/v1/evidence/{name}": [f"/v1/evidence/{name}" for name in files],
             "/v1/nodes/{address}": [f"/v1/nodes/{address}" for address in everybody],
-            "/v1/runs/{run}/uploads/{node}/{index}/{root}": [f"/v1/runs/{run}/uploads/{node}/0/{root}"],
+            "/v1/runs/{run}/uploads/{node}/{index}/{root}": [f"{this_run}/uploads/{node}/0/{root}"],
+            "/v1/runs/{run}/charts/{metric}.svg": [f"{this_run}/charts/reward.svg"],
+            "/v1/runs/{run}/series": [f"{this_run}/series?metric=reward"],
         }
-        api = self.orchestrator.get("/openapi.json")[1]
-        reads = [path for path, methods in json.loads(api)["paths"].items() if "get" in methods]
-        for path in [*reads, "/", "/metrics", "/openapi.json"]:
+        # The page has the same below each of these, as documents and as HTML.
+        for base, below in (("/v1/runs/{run}", this_run), ("", "")):
+            known |= {
+                f"{base}/nodes/{{address}}": [f"{below}/nodes/{address}" for address in everybody],
+                f"{base}/nodes/{{address}}/commitments": [f"{below}/nodes/{node}/commitments"],
+                f"{base}/nodes/{{address}}/commitments/{{index}}": [f"{below}/nodes/{node}/commitments/0"],
+                f"{base}/nodes/{{address}}/{{index}}": [f"{below}/nodes/{node}/0"],
+                f"{base}/cases/{{case}}": [f"{below}/cases/0"],
+                f"{base}/court/{{number}}": [f"{below}/court/0"],
+                f"{base}/checkpoints/{{step}}": [f"{below}/checkpoints/{step}" for step in (0, 1)],
+                f"{base}/steps/{{number}}": [f"{below}/steps/{step}" for step in (0, 1)],
+                f"{base}/rollouts/{{file_hash}}": [
+                    f"{below}/rollouts/{name}?position={position}" for name in files for position in range(16)
+                ],
+            }
+        paths = json.loads(self.orchestrator.get("/openapi.json")[1])["paths"]
+        reads = {path: methods["get"] for path, methods in paths.items() if "get" in methods}
+        html = [route.path for route in pages.routes if isinstance(route, APIRoute) and "/static/" not in route.path]
+        for path in [*reads, *html, "/metrics", "/openapi.json"]:
+            endless = "text/event-stream" in reads.get(path, {}).get("responses", {}).get("200", {}).get("content", {})
             for address in known.get(path, [path.replace("{run}", str(run))]):
                 if "{" in address:
                     raise AssertionError(f"no example of {path}: add one, so that it is searched")
-                found.append(self.orchestrator.get(address)[1])
+                found.append(self.orchestrator.first_event(address) if endless else self.orchestrator.get(address)[1])
         return found
 
     async def the_wrong_grader_is_convicted(self) -> None:

@@ -303,3 +303,9 @@ demand_batches = 2
             return error.code, error.read()
         except OSError:
             return 0, b""
+
+    def first_event(self, path: str) -> bytes:
+        """Return the first of the server-sent events of a path, whose answer has no end."""
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with opener.open(self.url + path, timeout=10) as reply:
+            return b"".join(iter(reply.readline, b"\n"))

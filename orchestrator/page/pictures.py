@@ -29,6 +29,8 @@ TICKS: Final = 5
 """About as many on each axis."""
 LARGEST: Final = 1e100
 """Larger numbers are drawn as this."""
+SMALLEST: Final = 1e-200
+"""Smaller numbers are drawn as 0."""
 _FLAT: Final = 1e-9
 """A range that is smaller, measured by its numbers, is drawn as one number."""
 _LETTER: Final = 6.6
@@ -202,7 +204,7 @@ def _range(low: float, high: float) -> tuple[float, float]:
 
 
 def _bounded(value: float) -> float:
-    return max(-LARGEST, min(LARGEST, value))
+    return 0.0 if abs(value) < SMALLEST else max(-LARGEST, min(LARGEST, value))
 
 
 # Text

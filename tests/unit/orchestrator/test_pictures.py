@@ -6,7 +6,7 @@ import math
 from xml.etree import ElementTree
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from orchestrator.page.pictures import Badge, badge_svg, chart_svg, number, tick_step, ticks
@@ -108,6 +108,8 @@ def test_a_name_is_text_and_nothing_else() -> None:
     st.floats(0, 1e300),
     st.text(max_size=80),
 )
+@example([5e-324, 0.0], 0.0, "the smallest number there is")
+@example([1.7e308, -1.7e308], 1e300, "the largest")
 def test_any_numbers_and_any_name_give_a_picture(means: list[float], spread: float, name: str) -> None:
     one = series(name, means)
     one = one.model_copy(
