@@ -385,7 +385,7 @@ class PrivateStory:
             "/v1/nodes/{address}": [f"/v1/nodes/{address}" for address in everybody],
             "/v1/runs/{run}/uploads/{node}/{index}/{root}": [f"{this_run}/uploads/{node}/0/{root}"],
             "/v1/runs/{run}/charts/{metric}.svg": [f"{this_run}/charts/reward.svg"],
-            "/v1/runs/{run}/series": [f"{this_run}/series?metric=reward"],
+            "/v1/runs/{run}/series": [f"{this_run}/series?name=reward"],
         }
         # The page has the same below each of these, as documents and as HTML.
         for base, below in (("/v1/runs/{run}", this_run), ("", "")):
