@@ -169,3 +169,7 @@ async def test_nothing_went_wrong_all_that_time(swarm: LiveSwarm, witness: Witne
     assert await page_checks.shift(witness.page) == []
     assert await page_checks.axe(witness.page) == []
     await page_checks.picture(witness.page, PICTURES / "live.png")
+    # The README's picture: as much as a laptop shows.
+    await witness.page.set_viewport_size({"width": 1280, "height": 860})
+    await witness.page.screenshot(path=PICTURES / "readme.png")
+    assert (PICTURES / "readme.png").stat().st_size > 50_000, "a picture of an empty page is smaller"
