@@ -17,6 +17,7 @@ chain_follower.py, chain_projection.py   chain → database
 queries.py, run_facts.py, events.py   database → messages; what limits workers; the log of events that live views show
 run_info.py             what a newcomer needs
 summary.py, metrics.py  the document that live view and report show; Prometheus
-page/                   what people see: documents, the stream of changes, HTML, and what is counted for them
+tallies.py              counts of commitments and of what nodes did, kept where they change
+page/                   what people see: documents, the stream of changes, HTML
 tables.py, database.py, postgres.py, rebuild.py   state, and how it comes back from storage
 """

@@ -20,8 +20,8 @@ from muster.protocol.masters import epoch_of
 from muster.protocol.messages import Message
 from muster.protocol.terms import Terms
 from muster.tasksets.document import MAX_DOCUMENT_BYTES, TaskSetDocument, TaskSetPart
-from orchestrator.page.tallies import credit
 from orchestrator.tables import checkpoints, commitments, credit_tallies, credits, nodes
+from orchestrator.tallies import credit
 
 
 class AuthorLine(Message):

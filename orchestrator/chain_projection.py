@@ -24,10 +24,10 @@ from muster.contracts.court import (
 )
 from muster.contracts.registry import Convicted, Fined, Registered, Retired, Withdrawn
 from muster.contracts.runs import CheckpointPublished, Claimed, HourSealed, RunClosed, Voided, WorkCommitted
+from orchestrator import tallies
 from orchestrator.attribution import Attribution
 from orchestrator.database import insert_once, row_of, upsert
 from orchestrator.events import record_event
-from orchestrator.page import tallies
 from orchestrator.queries import Queries, member_of
 from orchestrator.run_facts import latest_step
 from orchestrator.tables import (

@@ -28,7 +28,6 @@ from muster.protocol.terms import Terms
 from muster.protocol.work_rules import RunFacts, blocking_reason
 from orchestrator.commitment_status import CaseState, CommitmentStatus, Opinion, agreed_grades, commitment_status
 from orchestrator.database import Database
-from orchestrator.page.tallies import find_commitment, set_status
 from orchestrator.run_facts import ChainState, KeptFacts, read_facts
 from orchestrator.tables import (
     cases,
@@ -40,6 +39,7 @@ from orchestrator.tables import (
     uploads,
     verdicts,
 )
+from orchestrator.tallies import find_commitment, set_status
 
 MAX_VERDICTS: Final = 500
 MAX_NODE_VERDICTS: Final = 50

@@ -12,11 +12,11 @@ from sqlalchemy import Connection, delete, select
 from muster.clients.storage import ContentStore
 from muster.protocol.messages import Message, StepReport
 from muster.runtime import telemetry
-from orchestrator import problems
+from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.database import Database, insert_once, upsert
 from orchestrator.events import record_event
-from orchestrator.page import series, tallies
+from orchestrator.page import series
 from orchestrator.queries import Queries
 from orchestrator.tables import MAX_METRIC, spent, steps
 

@@ -16,10 +16,10 @@ from muster.protocol.work_rules import RunFacts, blocking_reason, run_blocking_r
 from orchestrator.attribution import Attribution, AuthorLine
 from orchestrator.chain_follower import Follower
 from orchestrator.database import Database
-from orchestrator.page.tallies import paid_to
 from orchestrator.queries import Queries
 from orchestrator.run_facts import latest_step
 from orchestrator.tables import cases, checkpoints, counts, events, nodes, steps, tallies
+from orchestrator.tallies import paid_to
 
 FRESH_SECONDS: Final = 0.5
 """A summary this young is given again instead of being made anew."""

@@ -34,10 +34,9 @@ from muster.protocol.receipts import upload_target
 from muster.rollouts.parquet import FileLimits
 from muster.runtime import telemetry
 from muster.settings.schema import OrchestratorSettings
-from orchestrator import problems
+from orchestrator import problems, tallies
 from orchestrator.auth import Caller, spool_body
 from orchestrator.database import Database, insert_once, row_of
-from orchestrator.page import tallies
 from orchestrator.queries import CommitmentRow, Queries, commitment_of, next_index_of, upload_of
 from orchestrator.tables import uploads
 

@@ -24,13 +24,12 @@ from muster.protocol.hashes import hash_bytes
 from muster.protocol.messages import Verdict
 from muster.protocol.receipts import check_verdict
 from muster.runtime import telemetry
-from orchestrator import problems
+from orchestrator import problems, tallies
 from orchestrator.auth import Caller
 from orchestrator.chain_follower import Follower
 from orchestrator.commitment_status import CommitmentStatus
 from orchestrator.database import Database, insert_once, row_of
 from orchestrator.events import record_event
-from orchestrator.page import tallies
 from orchestrator.queries import CommitmentRow, Queries, commitment_of, upload_of
 from orchestrator.tables import verdicts
 

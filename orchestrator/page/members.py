@@ -21,7 +21,6 @@ from orchestrator.page.leaderboard import (
     ValidatorLine,
     WorkerLine,
 )
-from orchestrator.page.tallies import paid_to
 from orchestrator.relay_directory import KnownRelay
 from orchestrator.tables import (
     PAYMENTS,
@@ -39,6 +38,7 @@ from orchestrator.tables import (
     tallies,
     votes,
 )
+from orchestrator.tallies import paid_to
 
 DAY_HOURS: Final = 24
 SAID_SECONDS: Final = 900.0

@@ -19,7 +19,6 @@ from orchestrator.page.hours import Account, HourPay, HourState, PayClock, pay_b
 from orchestrator.page.members import DAY_HOURS, SAID_SECONDS, uptime
 from orchestrator.page.overview import Counts
 from orchestrator.page.source import PageSource, names_of
-from orchestrator.page.tallies import paid_to
 from orchestrator.tables import (
     commitments,
     counts,
@@ -34,6 +33,7 @@ from orchestrator.tables import (
     uploads,
     verdicts,
 )
+from orchestrator.tallies import paid_to
 
 MAX_COMMITMENTS: Final = 200
 """Commitments of one answer."""

@@ -22,8 +22,8 @@ from muster.runtime import telemetry
 from muster.runtime.loop import PollLoop
 from orchestrator.database import Database
 from orchestrator.page.reading import ReadingProcess
-from orchestrator.page.tallies import count_tokens
 from orchestrator.tables import commitments, file_tokens, uploads
+from orchestrator.tallies import count_tokens
 
 POLL_SECONDS: Final = 5.0
 NEWEST_STEPS: Final = 32

@@ -19,9 +19,9 @@ from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.messages import SignedRequest, StepReport, Upload, UploadReceipt, Verdict
 from muster.protocol.terms import WorkClass
 from muster.settings.schema import OrchestratorSettings
+from orchestrator import tallies
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
-from orchestrator.page import tallies
 from orchestrator.queries import Queries
 from orchestrator.reports import KeptReport, Reports
 from orchestrator.uploads import Uploads

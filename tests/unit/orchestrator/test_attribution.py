@@ -26,8 +26,8 @@ from orchestrator import tables
 from orchestrator.attribution import Attribution
 from orchestrator.chain_projection import ChainProjection
 from orchestrator.database import Database
-from orchestrator.page.tallies import find_commitment, set_status
 from orchestrator.queries import Queries
+from orchestrator.tallies import find_commitment, set_status
 
 ADA, BOB = "0x" + "0A" * 20, "0x" + "0B" * 20
 WORKER, RUNS = "0x" + "a" * 40, "0x" + "0c" * 20

@@ -21,13 +21,12 @@ from muster.contracts.runs import Claimed, HourSealed
 from muster.protocol.announcements import BenchmarkScore
 from muster.protocol.eip712 import UNSIGNED
 from muster.protocol.messages import RelayOffer, SignedRequest, StepReport
-from orchestrator import tables
+from orchestrator import tables, tallies
 from orchestrator.attribution import Attribution
 from orchestrator.auth import Caller
 from orchestrator.database import Database
 from orchestrator.page import boards as boards_module
 from orchestrator.page import members as members_module
-from orchestrator.page import tallies
 from orchestrator.page.boards import Boards
 from orchestrator.page.leaderboard import ValidatorLine, WorkerLine
 from orchestrator.page.live import LiveSource
